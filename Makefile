@@ -1,0 +1,51 @@
+# Each target sets up all it needs from nothing: python3, pip and make are enough.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+LOCK := requirements/dev.lock
+WORKERS ?= 2
+
+.PHONY: help serve test check format coverage manifest bench lock clean
+
+help:  ## what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+$(READY): $(LOCK) pyproject.toml
+	@echo "Setting up $(VENV) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(READY)
+
+serve: $(READY)  ## start the server (ARGS="--backend URL --port N"; without a backend: a scripted model)
+	$(BIN)/antwort serve $(if $(ARGS),$(ARGS),--scripted)
+
+test: $(READY)  ## run the tests
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
+
+check: $(READY)  ## ruff and the strict type checker, over src and tests
+	$(BIN)/ruff format --check src tests scripts bench
+	$(BIN)/ruff check src tests scripts bench
+	$(BIN)/mypy
+
+format: $(READY)  ## format the code
+	$(BIN)/ruff format src tests scripts bench
+	$(BIN)/ruff check --fix-only --quiet src tests scripts bench
+
+coverage: $(READY)  ## branch coverage; fails under 95 % over api, engine, tools
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report --skip-covered
+	$(BIN)/coverage report --include='src/antwort/api/*,src/antwort/engine/*,src/antwort/tools/*' --fail-under=95
+
+manifest: $(READY)  ## write the tests that carry each requirement id into the manifest
+	$(BIN)/python scripts/manifest.py
+
+lock:  ## compile the lock files anew (needs uv)
+	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header -o requirements/run.lock pyproject.toml
+	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group dev -o $(LOCK) pyproject.toml
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

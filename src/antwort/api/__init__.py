@@ -1,0 +1,1 @@
+"""What travels on the wire. This package imports nothing else of antwort but its errors and ids."""

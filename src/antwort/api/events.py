@@ -1,0 +1,261 @@
+"""Events: what happened and where. An event never knows its own number; one place counts.
+
+`TurnEnded` and `CallsEnded` are ours alone. They carry the few facts that items do not hold, are folded and recorded
+like the others, and are never sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from antwort.api.items import ContentPart, LogProb, OutputItem, SummaryText
+from antwort.api.responses import Response, Usage
+from antwort.api.wire import UNSET, UnsetType, Wire
+
+
+class Event(Wire):
+    """The base of all that is sent."""
+
+
+# ---- the life of a response ----
+
+
+class ResponseCreated(Event, tag="response.created"):
+    response: Response
+
+
+class ResponseQueued(Event, tag="response.queued"):
+    response: Response
+
+
+class ResponseInProgress(Event, tag="response.in_progress"):
+    response: Response
+
+
+class ResponseCompleted(Event, tag="response.completed"):
+    response: Response
+
+
+class ResponseFailed(Event, tag="response.failed"):
+    response: Response
+
+
+class ResponseIncomplete(Event, tag="response.incomplete"):
+    response: Response
+
+
+class ResponseRequiresAction(Event, tag="response.requires_action"):
+    """Only under the setting that asks for it: most clients do not know this event."""
+
+    response: Response
+
+
+class ErrorEvent(Event, tag="error"):
+    """Only where no response exists yet. Both known shapes at once: clients differ in which one they read."""
+
+    code: str
+    message: str
+    param: str | None
+    error: dict[str, Any]
+
+
+# ---- items ----
+
+
+class OutputItemAdded(Event, tag="response.output_item.added"):
+    output_index: int
+    item: OutputItem
+
+
+class OutputItemDone(Event, tag="response.output_item.done"):
+    output_index: int
+    item: OutputItem
+
+
+class ItemEvent(Event):
+    """Happens inside one item."""
+
+    item_id: str
+    output_index: int
+
+
+class ContentPartAdded(ItemEvent, tag="response.content_part.added"):
+    content_index: int
+    part: ContentPart
+
+
+class ContentPartDone(ItemEvent, tag="response.content_part.done"):
+    content_index: int
+    part: ContentPart
+
+
+class OutputTextDelta(ItemEvent, tag="response.output_text.delta"):
+    content_index: int
+    delta: str
+    logprobs: tuple[LogProb, ...] = ()
+
+
+class OutputTextDone(ItemEvent, tag="response.output_text.done"):
+    content_index: int
+    text: str
+    logprobs: tuple[LogProb, ...] = ()
+
+
+class AnnotationAdded(ItemEvent, tag="response.output_text.annotation.added"):
+    content_index: int
+    annotation_index: int
+    annotation: dict[str, Any]
+
+
+class RefusalDelta(ItemEvent, tag="response.refusal.delta"):
+    content_index: int
+    delta: str
+
+
+class RefusalDone(ItemEvent, tag="response.refusal.done"):
+    content_index: int
+    refusal: str
+
+
+class ReasoningTextDelta(ItemEvent, tag="response.reasoning_text.delta"):
+    content_index: int
+    delta: str
+
+
+class ReasoningTextDone(ItemEvent, tag="response.reasoning_text.done"):
+    content_index: int
+    text: str
+
+
+class StandardReasoningDelta(ItemEvent, tag="response.reasoning.delta"):
+    """The standard's own name, written under the strict setting; SDKs know the other."""
+
+    content_index: int
+    delta: str
+
+
+class StandardReasoningDone(ItemEvent, tag="response.reasoning.done"):
+    content_index: int
+    text: str
+
+
+class SummaryPartAdded(ItemEvent, tag="response.reasoning_summary_part.added"):
+    summary_index: int
+    part: SummaryText
+
+
+class SummaryPartDone(ItemEvent, tag="response.reasoning_summary_part.done"):
+    summary_index: int
+    part: SummaryText
+
+
+class SummaryTextDelta(ItemEvent, tag="response.reasoning_summary_text.delta"):
+    summary_index: int
+    delta: str
+
+
+class SummaryTextDone(ItemEvent, tag="response.reasoning_summary_text.done"):
+    summary_index: int
+    text: str
+
+
+class ArgumentsDelta(ItemEvent, tag="response.function_call_arguments.delta"):
+    delta: str
+
+
+class ArgumentsDone(ItemEvent, tag="response.function_call_arguments.done"):
+    name: str
+    arguments: str
+
+
+class McpArgumentsDelta(ItemEvent, tag="response.mcp_call_arguments.delta"):
+    delta: str
+
+
+class McpArgumentsDone(ItemEvent, tag="response.mcp_call_arguments.done"):
+    arguments: str
+
+
+class McpCallInProgress(ItemEvent, tag="response.mcp_call.in_progress"):
+    pass
+
+
+class McpCallCompleted(ItemEvent, tag="response.mcp_call.completed"):
+    pass
+
+
+class McpCallFailed(ItemEvent, tag="response.mcp_call.failed"):
+    pass
+
+
+class McpListToolsInProgress(ItemEvent, tag="response.mcp_list_tools.in_progress"):
+    pass
+
+
+class McpListToolsCompleted(ItemEvent, tag="response.mcp_list_tools.completed"):
+    pass
+
+
+class McpListToolsFailed(ItemEvent, tag="response.mcp_list_tools.failed"):
+    pass
+
+
+# ---- ours alone ----
+
+
+class TurnEnded(Wire, tag="antwort.turn_ended"):
+    """An inference is over. All items of its turn but the results are in the output by now."""
+
+    finish: str
+    usage: Usage | UnsetType = UNSET
+
+
+class CallsEnded(Wire, tag="antwort.calls_ended"):
+    """The calls of a turn are answered: `ran` here, `refused` because `max_tool_calls` was used up."""
+
+    ran: int
+    refused: int = 0
+
+
+Terminal: TypeAlias = ResponseCompleted | ResponseFailed | ResponseIncomplete | ResponseRequiresAction
+TERMINAL = (ResponseCompleted, ResponseFailed, ResponseIncomplete, ResponseRequiresAction)
+
+StreamEvent: TypeAlias = (
+    ResponseCreated
+    | ResponseQueued
+    | ResponseInProgress
+    | Terminal
+    | ErrorEvent
+    | OutputItemAdded
+    | OutputItemDone
+    | ContentPartAdded
+    | ContentPartDone
+    | OutputTextDelta
+    | OutputTextDone
+    | AnnotationAdded
+    | RefusalDelta
+    | RefusalDone
+    | ReasoningTextDelta
+    | ReasoningTextDone
+    | StandardReasoningDelta
+    | StandardReasoningDone
+    | SummaryPartAdded
+    | SummaryPartDone
+    | SummaryTextDelta
+    | SummaryTextDone
+    | ArgumentsDelta
+    | ArgumentsDone
+    | McpArgumentsDelta
+    | McpArgumentsDone
+    | McpCallInProgress
+    | McpCallCompleted
+    | McpCallFailed
+    | McpListToolsInProgress
+    | McpListToolsCompleted
+    | McpListToolsFailed
+)
+Mark: TypeAlias = TurnEnded | CallsEnded
+RunEvent: TypeAlias = StreamEvent | Mark
+
+Batch: TypeAlias = list[RunEvent]
+"""The events born of one read from the backend. Numbered, recorded, encoded and written as one."""

@@ -1,0 +1,238 @@
+"""Items: the entries of input and output, and the content parts inside them.
+
+One class serves both directions: what a client may leave out on the way in (`id`, `status`) is filled in when the
+request is read, so that everything behind that point sees whole items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+from antwort.api.status import CallStatus, ItemStatus
+from antwort.api.wire import UNSET, UnsetType, Wire
+
+Role: TypeAlias = Literal["user", "assistant", "system", "developer"]
+Phase: TypeAlias = Literal["commentary", "final_answer"]
+Detail: TypeAlias = Literal["low", "high", "auto"]
+
+
+# ---- content parts ----
+
+
+class InputText(Wire, tag="input_text"):
+    text: str
+
+
+class InputImage(Wire, tag="input_image"):
+    """`image_url` is an address or a data URL; it is passed on, never fetched here."""
+
+    image_url: str | None = None
+    file_id: str | UnsetType = UNSET
+    detail: Detail = "auto"
+
+
+class InputFile(Wire, tag="input_file"):
+    filename: str | None | UnsetType = UNSET
+    file_url: str | None | UnsetType = UNSET
+    file_data: str | None | UnsetType = UNSET
+    file_id: str | None | UnsetType = UNSET
+
+
+class InputVideo(Wire, tag="input_video"):
+    video_url: str
+
+
+class TopLogProb(Wire):
+    token: str
+    logprob: float
+    bytes: tuple[int, ...] = ()
+
+
+class LogProb(Wire):
+    token: str
+    logprob: float
+    bytes: tuple[int, ...] = ()
+    top_logprobs: tuple[TopLogProb, ...] = ()
+
+
+class OutputText(Wire, tag="output_text"):
+    text: str
+    annotations: tuple[dict[str, Any], ...] = ()
+    logprobs: tuple[LogProb, ...] = ()
+
+
+class Text(Wire, tag="text"):
+    text: str
+
+
+class SummaryText(Wire, tag="summary_text"):
+    text: str
+
+
+class ReasoningText(Wire, tag="reasoning_text"):
+    text: str
+
+
+class Refusal(Wire, tag="refusal"):
+    refusal: str
+
+
+ContentPart: TypeAlias = (
+    InputText | InputImage | InputFile | InputVideo | OutputText | Text | SummaryText | ReasoningText | Refusal
+)
+ResultPart: TypeAlias = InputText | InputImage | InputFile | InputVideo | OutputText | Text
+"""What the output of a tool may be made of."""
+
+
+# ---- items ----
+
+
+class Message(Wire, tag="message"):
+    id: str
+    role: Role
+    content: tuple[ContentPart, ...]
+    status: ItemStatus = "completed"
+    phase: Phase | UnsetType = UNSET
+
+
+class FunctionCall(Wire, tag="function_call"):
+    """The model asks for a tool. `arguments` is the JSON text exactly as the model wrote it."""
+
+    id: str
+    call_id: str
+    name: str
+    arguments: str
+    status: ItemStatus = "completed"
+    namespace: str | UnsetType = UNSET
+
+
+class FunctionCallOutput(Wire, tag="function_call_output"):
+    """What a tool answered. `is_error` is ours, and written only when true."""
+
+    id: str
+    call_id: str
+    output: str | tuple[ResultPart, ...]
+    status: ItemStatus = "completed"
+    is_error: bool | UnsetType = UNSET
+
+
+class CustomToolCall(Wire, tag="custom_tool_call"):
+    id: str
+    call_id: str
+    name: str
+    input: str
+    status: ItemStatus = "completed"
+
+
+class CustomToolCallOutput(Wire, tag="custom_tool_call_output"):
+    id: str
+    call_id: str
+    output: str | tuple[ResultPart, ...]
+    status: ItemStatus = "completed"
+
+
+class Reasoning(Wire, tag="reasoning"):
+    id: str
+    summary: tuple[SummaryText, ...] = ()
+    content: tuple[ReasoningText, ...] | UnsetType = UNSET
+    encrypted_content: str | UnsetType = UNSET
+    status: ItemStatus = "completed"
+
+
+class Compaction(Wire, tag="compaction"):
+    id: str
+    encrypted_content: str
+    created_by: str | UnsetType = UNSET
+    status: ItemStatus = "completed"
+
+
+class McpToolInfo(Wire):
+    name: str
+    input_schema: dict[str, Any]
+    description: str | UnsetType = UNSET
+    annotations: dict[str, Any] | UnsetType = UNSET
+
+
+class McpListTools(Wire, tag="mcp_list_tools"):
+    id: str
+    server_label: str
+    tools: tuple[McpToolInfo, ...]
+    error: str | UnsetType = UNSET
+    status: ItemStatus = "completed"
+
+
+class McpCall(Wire, tag="mcp_call"):
+    """A call that is run here, or refused here, and its result in one item.
+
+    Finished without `output` and without `error` it was asked for and not run yet: a paused turn. `call_id` is ours;
+    it ties such an item to the one that shows the run.
+    """
+
+    id: str
+    server_label: str
+    name: str
+    arguments: str
+    status: CallStatus = "completed"
+    output: str | UnsetType = UNSET
+    error: str | UnsetType = UNSET
+    approval_request_id: str | UnsetType = UNSET
+    call_id: str | UnsetType = UNSET
+
+
+class McpApprovalRequest(Wire, tag="mcp_approval_request"):
+    id: str
+    server_label: str
+    name: str
+    arguments: str
+    status: ItemStatus = "completed"
+
+
+class McpApprovalResponse(Wire, tag="mcp_approval_response"):
+    id: str
+    approval_request_id: str
+    approve: bool
+    reason: str | UnsetType = UNSET
+    status: ItemStatus = "completed"
+
+
+class ItemReference(Wire, tag="item_reference"):
+    """Stands for an item of an earlier response; never stored, never seen behind `engine/history.py`."""
+
+    id: str
+
+
+class OpaqueItem:
+    """An item of a type this version does not know: kept and given back as it came, never understood."""
+
+    __slots__ = ("fields", "id", "type")
+
+    def __init__(self, type: str, id: str, fields: Mapping[str, Any]) -> None:  # noqa: A002
+        self.type, self.id = type, id
+        self.fields: Mapping[str, Any] = {**fields, "id": id}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OpaqueItem) and self.fields == other.fields
+
+    def __hash__(self) -> int:
+        return hash((self.type, self.id))
+
+    def __repr__(self) -> str:
+        return f"OpaqueItem({self.type!r}, {self.id!r})"
+
+
+OutputItem: TypeAlias = (
+    Message
+    | FunctionCall
+    | FunctionCallOutput
+    | CustomToolCall
+    | CustomToolCallOutput
+    | Reasoning
+    | Compaction
+    | McpListTools
+    | McpCall
+    | McpApprovalRequest
+    | McpApprovalResponse
+)
+KnownItem: TypeAlias = OutputItem | ItemReference
+InputItem: TypeAlias = KnownItem | OpaqueItem

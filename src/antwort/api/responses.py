@@ -1,0 +1,106 @@
+"""The response and its parts. All keys of the standard are always present."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from antwort.api.items import OutputItem
+from antwort.api.status import ResponseStatus
+from antwort.api.wire import Plain, Wire
+
+Metadata: TypeAlias = dict[str, str]
+
+
+class InputTokensDetails(Wire):
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+
+
+class OutputTokensDetails(Wire):
+    reasoning_tokens: int = 0
+
+
+class Usage(Wire):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    total_tokens: int = 0
+    input_tokens_details: InputTokensDetails = InputTokensDetails()
+    output_tokens_details: OutputTokensDetails = OutputTokensDetails()
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            total_tokens=self.total_tokens + other.total_tokens,
+            input_tokens_details=InputTokensDetails(
+                cached_tokens=self.input_tokens_details.cached_tokens + other.input_tokens_details.cached_tokens,
+                cache_write_tokens=self.input_tokens_details.cache_write_tokens
+                + other.input_tokens_details.cache_write_tokens,
+            ),
+            output_tokens_details=OutputTokensDetails(
+                reasoning_tokens=self.output_tokens_details.reasoning_tokens
+                + other.output_tokens_details.reasoning_tokens
+            ),
+        )
+
+
+class ResponseError(Wire):
+    """Why a response failed. `type` is an addition: some clients reject an error without it."""
+
+    code: str
+    message: str
+    type: str = "server_error"
+
+
+class IncompleteDetails(Wire):
+    reason: str
+
+
+class ReasoningEcho(Wire):
+    effort: str | None = None
+    summary: str | None = None
+
+
+class Response(Wire, kw_only=True):
+    """Defaults are the values the standard asks to be echoed for what a request left open."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    completed_at: int | None = None
+    status: ResponseStatus
+    incomplete_details: IncompleteDetails | None = None
+    model: str
+    previous_response_id: str | None = None
+    instructions: str | None = None
+    output: tuple[OutputItem, ...] = ()
+    error: ResponseError | None = None
+    tools: tuple[Plain, ...] = ()
+    tool_choice: str | Plain = "auto"
+    truncation: str = "disabled"
+    parallel_tool_calls: bool = True
+    text: dict[str, Any] = msgspec.field(default_factory=lambda: {"format": {"type": "text"}})
+    top_p: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    top_logprobs: int = 0
+    temperature: float = 1.0
+    reasoning: ReasoningEcho | None = None
+    usage: Usage | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    store: bool = True
+    background: bool = False
+    service_tier: str = "default"
+    metadata: Metadata = msgspec.field(default_factory=dict)
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+class Model(Wire):
+    id: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "antwort"

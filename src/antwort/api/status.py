@@ -1,0 +1,36 @@
+"""The status machine. Whoever writes a status asks here first."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+ResponseStatus: TypeAlias = Literal[
+    "queued", "in_progress", "completed", "incomplete", "failed", "cancelled", "requires_action"
+]
+ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
+CallStatus: TypeAlias = Literal["in_progress", "calling", "completed", "incomplete", "failed"]
+
+FINAL: frozenset[ResponseStatus] = frozenset({"completed", "incomplete", "failed", "cancelled", "requires_action"})
+_NEXT: dict[ResponseStatus, frozenset[ResponseStatus]] = {
+    "queued": frozenset({"in_progress", "cancelled"}),
+    "in_progress": FINAL,
+}
+_ITEM_FINAL = frozenset({"completed", "incomplete", "failed"})
+
+
+class IllegalTransition(AssertionError):
+    """A defect of ours, never of a request."""
+
+
+def transition(old: ResponseStatus, new: ResponseStatus) -> ResponseStatus:
+    """`new`, if a response may go there from `old`; staying is no transition and always allowed."""
+    if old != new and new not in _NEXT.get(old, ()):
+        raise IllegalTransition(f"a response cannot go from {old} to {new}")
+    return new
+
+
+def close(old: CallStatus, new: CallStatus) -> CallStatus:
+    """`new`, if an item in `old` may be finished as that: finished items never change."""
+    if old in _ITEM_FINAL or new not in _ITEM_FINAL:
+        raise IllegalTransition(f"an item cannot go from {old} to {new}")
+    return new

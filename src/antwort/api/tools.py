@@ -1,0 +1,98 @@
+"""Tools as a request declares them, and what it says about their use. Tools are an open set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+from antwort.api.wire import UNSET, Plain, UnsetType, Wire, to_plain
+
+
+class FunctionTool(Wire, tag="function"):
+    """A function: the client's to run, unless a local executor is registered for its name."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class McpTool(Wire, tag="mcp"):
+    """A tool server, by address or by the label of something the operator configured."""
+
+    server_label: str
+    server_url: str | UnsetType = UNSET
+    server_description: str | UnsetType = UNSET
+    authorization: str | UnsetType = UNSET
+    headers: dict[str, str] | None | UnsetType = UNSET
+    allowed_tools: tuple[str, ...] | dict[str, Any] | None | UnsetType = UNSET
+    require_approval: str | dict[str, Any] | None | UnsetType = UNSET
+    connector_id: str | UnsetType = UNSET
+
+
+class OpaqueTool:
+    """A tool of a type this version does not run: kept as it came, and left to policy."""
+
+    __slots__ = ("fields", "type")
+
+    def __init__(self, type: str, fields: Mapping[str, Any]) -> None:  # noqa: A002
+        self.type = type
+        self.fields: Mapping[str, Any] = dict(fields)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OpaqueTool) and self.fields == other.fields
+
+    def __hash__(self) -> int:
+        return hash(self.type)
+
+    def __repr__(self) -> str:
+        return f"OpaqueTool({self.type!r})"
+
+
+Tool: TypeAlias = FunctionTool | McpTool | OpaqueTool
+ChoiceMode: TypeAlias = Literal["none", "auto", "required"]
+
+
+class ForcedFunction(Wire, tag="function"):
+    """The model must call this one."""
+
+    name: str
+
+
+class ForcedServer(Wire, tag="mcp"):
+    """The model must call a tool of this server; with `name`, that one."""
+
+    server_label: str
+    name: str | None | UnsetType = UNSET
+
+
+class NamedTool(Wire):
+    type: str
+    name: str | UnsetType = UNSET
+    server_label: str | UnsetType = UNSET
+
+
+class AllowedTools(Wire, tag="allowed_tools"):
+    """All tools stay visible; calls outside `tools` are refused."""
+
+    tools: tuple[NamedTool, ...]
+    mode: ChoiceMode = "auto"
+
+
+ToolChoice: TypeAlias = ChoiceMode | ForcedFunction | ForcedServer | AllowedTools
+
+
+_SECRET = ("authorization", "headers")
+
+
+def echo_tool(tool: Tool) -> Plain:
+    """The tool as a response repeats it. Credentials are never repeated."""
+    plain: Plain = to_plain(tool)
+    return {key: value for key, value in plain.items() if key not in _SECRET}
+
+
+def echo_choice(choice: ToolChoice) -> str | Plain:
+    if isinstance(choice, str):
+        return choice
+    plain: Plain = to_plain(choice)
+    return plain

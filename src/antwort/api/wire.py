@@ -1,0 +1,53 @@
+"""The base of everything that travels, and how it is written.
+
+Three ways for a field to be absent, kept apart on purpose: an optional field that is not set is `UNSET` and left
+out; a field the standard requires but allows to be empty is `None` and written as null; a list is never null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+__all__ = ["UNSET", "Plain", "UnsetType", "Wire", "decode", "encode", "replace", "to_plain"]
+
+T = TypeVar("T")
+
+Plain = dict[str, Any]
+"""A JSON object as plain values."""
+
+
+if TYPE_CHECKING:
+    # What msgspec does at run time, told to the type checker: subclasses are frozen and keyword-only too.
+    @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
+    class WireMeta(msgspec.StructMeta): ...
+else:
+    WireMeta = msgspec.StructMeta
+
+
+class Wire(msgspec.Struct, metaclass=WireMeta, frozen=True, kw_only=True):
+    """A value of the protocol. Nobody assigns to a field; `replace` makes the next version."""
+
+
+def _unfold(value: object) -> Mapping[str, Any]:
+    """Opaque items and tools are written as the fields they came with."""
+    fields = getattr(value, "fields", None)
+    if not isinstance(fields, Mapping):
+        raise NotImplementedError(f"{type(value).__name__} has no JSON form")
+    return fields
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_unfold)
+encode = _encoder.encode
+
+
+def decode(data: bytes | str, to: type[T]) -> T:
+    return msgspec.json.decode(data, type=to)
+
+
+def to_plain(value: object) -> Any:
+    return msgspec.to_builtins(value, enc_hook=_unfold)

@@ -1,0 +1,218 @@
+"""Every error of the house.
+
+AntwortError                 what a client may be told: status, type, code, param, message
+├── RequestError             400 the request is wrong, or asks for what is not there
+│   ├── InvalidField         400 names the path of the field
+│   ├── UnsupportedFeature   400 understood, but not offered here
+│   ├── ContextTooLong       400 more than the model can read
+│   ├── BackendRefused       400 the backend found fault with the request
+│   ├── NotFound             404
+│   │   ├── ResponseNotFound
+│   │   ├── ItemNotFound
+│   │   └── ModelNotFound
+│   ├── MethodNotAllowed     405
+│   ├── Conflict             409
+│   ├── BodyTooLarge         413
+│   └── WrongMediaType       415
+├── NotAuthenticated         401
+├── NotPermitted             403
+├── RateLimited              429
+└── ServerFault              500 ours, or a part we depend on
+    ├── StoreFault           500 the record could not be read or written
+    ├── ShuttingDown         503
+    └── BackendError         502 an inference failed
+        ├── BackendUnavailable  503 not reachable, or not ready
+        ├── BackendTimeout      504
+        └── BackendCut          502 the answer broke off
+Interrupted                  the run was told to stop; says how the response then ends
+├── Cancelled
+├── ClientLeft
+└── DeadlinePassed
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+STANDARD_TYPES = {400: "invalid_request", 404: "not_found", 429: "too_many_requests"}
+
+
+class AntwortError(Exception):
+    """An error whose message is written for the person who sent the request."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: str = "server_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
+        if code is not None:
+            self.code = code
+
+    @property
+    def standard_type(self) -> str:
+        """The type under the strict setting, as the standard names it."""
+        if self.type == "invalid_request_error":
+            return STANDARD_TYPES.get(self.status, "invalid_request")
+        return STANDARD_TYPES.get(self.status, "server_error")
+
+
+class RequestError(AntwortError):
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_request"
+
+
+class InvalidField(RequestError):
+    code = "invalid_value"
+
+    def __init__(self, param: str, problem: str, *, code: str | None = None) -> None:
+        super().__init__(f"Invalid '{param}': {problem}" if param else problem, param=param or None, code=code)
+
+
+class UnsupportedFeature(RequestError):
+    code = "unsupported_parameter"
+
+
+class ContextTooLong(RequestError):
+    code = "context_length_exceeded"
+
+
+class BackendRefused(RequestError):
+    code = "invalid_prompt"
+
+
+class NotFound(RequestError):
+    status = 404
+    code = "not_found"
+
+
+class ResponseNotFound(NotFound):
+    code = "response_not_found"
+
+    def __init__(self, response_id: str, *, param: str | None = None) -> None:
+        code = "previous_response_not_found" if param == "previous_response_id" else None
+        super().__init__(f"No response with id {response_id!r}.", param=param, code=code)
+
+
+class ItemNotFound(NotFound):
+    code = "item_not_found"
+
+    def __init__(self, item_id: str, *, param: str) -> None:
+        super().__init__(f"No item with id {item_id!r}.", param=param)
+
+
+class ModelNotFound(NotFound):
+    code = "model_not_found"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"The model {model!r} does not exist.", param="model")
+
+
+class MethodNotAllowed(RequestError):
+    status = 405
+    code = "method_not_allowed"
+
+    def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
+        super().__init__(f"{method} is not allowed here; use {' or '.join(allowed)}.")
+        self.allowed = allowed
+
+
+class Conflict(RequestError):
+    status = 409
+    code = "conflict"
+
+
+class BodyTooLarge(RequestError):
+    status = 413
+    code = "body_too_large"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The request body is larger than {limit} bytes.")
+
+
+class WrongMediaType(RequestError):
+    status = 415
+    code = "unsupported_media_type"
+
+    def __init__(self, got: str) -> None:
+        super().__init__(f"The body must be application/json, not {got or 'of no declared type'}.")
+
+
+class NotAuthenticated(AntwortError):
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+
+
+class NotPermitted(AntwortError):
+    status = 403
+    type = "permission_error"
+    code = "permission_denied"
+
+
+class RateLimited(AntwortError):
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+
+class ServerFault(AntwortError):
+    """Something of ours, or something we depend on, is at fault."""
+
+
+class StoreFault(ServerFault):
+    code = "storage_error"
+
+
+class ShuttingDown(ServerFault):
+    status = 503
+    code = "server_shutting_down"
+
+    def __init__(self) -> None:
+        super().__init__("The server is shutting down.", retry_after=5)
+
+
+class BackendError(ServerFault):
+    status = 502
+    code = "backend_error"
+
+
+class BackendUnavailable(BackendError):
+    status = 503
+    code = "backend_unavailable"
+
+
+class BackendTimeout(BackendError):
+    status = 504
+    code = "backend_timeout"
+
+
+class BackendCut(BackendError):
+    code = "backend_stream_cut"
+
+
+class Interrupted(Exception):
+    """The run was told to stop."""
+
+
+class Cancelled(Interrupted):
+    """Somebody asked for it by id."""
+
+
+class ClientLeft(Interrupted):
+    """Nobody reads the answer any more."""
+
+
+class DeadlinePassed(Interrupted):
+    """The response took longer than its own limit."""

@@ -1,0 +1,1 @@
+"""One inference at a backend, as deltas."""

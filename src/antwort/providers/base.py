@@ -1,0 +1,138 @@
+"""The contract of a provider: a chat request goes in, batches of deltas come out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from antwort.api.items import LogProb
+from antwort.api.responses import Model, Usage
+from antwort.api.wire import UNSET, UnsetType, Wire
+
+# ---- deltas: our pieces of a turn ----
+
+
+class TextDelta(msgspec.Struct, frozen=True, gc=False):
+    text: str
+    logprobs: tuple[LogProb, ...] = ()
+
+
+class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
+    text: str
+
+
+class RefusalDelta(msgspec.Struct, frozen=True, gc=False):
+    text: str
+
+
+class CallDelta(msgspec.Struct, frozen=True, gc=False):
+    """A piece of call number `index`. `name` comes once, whole, on the first piece; backends' own ids stay there."""
+
+    index: int
+    name: str = ""
+    arguments: str = ""
+
+
+class Finished(msgspec.Struct, frozen=True, gc=False):
+    """The last delta of an inference: why it ended, and what it cost if the backend says so."""
+
+    finish: str
+    usage: Usage | None = None
+
+
+Delta: TypeAlias = TextDelta | ReasoningDelta | RefusalDelta | CallDelta | Finished
+
+
+# ---- the request, in Chat Completions' words; unset fields are not sent ----
+
+
+class ChatFunction(Wire):
+    name: str
+    arguments: str
+
+
+class ChatCall(Wire):
+    id: str
+    function: ChatFunction
+    type: Literal["function"] = "function"
+
+
+class ChatMessage(Wire):
+    role: str
+    content: str | list[dict[str, Any]] | None | UnsetType = UNSET
+    tool_calls: list[ChatCall] | UnsetType = UNSET
+    tool_call_id: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    refusal: str | UnsetType = UNSET
+
+
+class ChatToolFunction(Wire):
+    name: str
+    description: str | UnsetType = UNSET
+    parameters: dict[str, Any] | UnsetType = UNSET
+    strict: bool | UnsetType = UNSET
+
+
+class ChatTool(Wire):
+    function: ChatToolFunction
+    type: Literal["function"] = "function"
+
+
+class ChatRequest(Wire):
+    """One inference. There is no `n`: one answer is asked for, and only the first choice is read."""
+
+    model: str
+    messages: list[ChatMessage]
+    stream: bool | UnsetType = UNSET
+    stream_options: dict[str, Any] | UnsetType = UNSET
+    tools: list[ChatTool] | UnsetType = UNSET
+    tool_choice: str | dict[str, Any] | UnsetType = UNSET
+    parallel_tool_calls: bool | UnsetType = UNSET
+    temperature: float | UnsetType = UNSET
+    top_p: float | UnsetType = UNSET
+    presence_penalty: float | UnsetType = UNSET
+    frequency_penalty: float | UnsetType = UNSET
+    max_tokens: int | UnsetType = UNSET
+    max_completion_tokens: int | UnsetType = UNSET
+    reasoning_effort: str | UnsetType = UNSET
+    response_format: dict[str, Any] | UnsetType = UNSET
+    logprobs: bool | UnsetType = UNSET
+    top_logprobs: int | UnsetType = UNSET
+    prompt_cache_key: str | UnsetType = UNSET
+    verbosity: str | UnsetType = UNSET
+    user: str | UnsetType = UNSET
+
+
+class Capabilities(Wire):
+    """What a backend takes. The defaults suit vLLM, llama.cpp, SGLang and Ollama."""
+
+    vision: bool = True
+    files: bool = False
+    reasoning_field: Literal["reasoning_content", "reasoning"] | None = "reasoning_content"
+    """Where a replayed assistant message carries its reasoning; None: it is left out."""
+    developer_role: bool = False
+    allowed_tools: bool = False
+    stream_usage: bool = True
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    prompt_cache_key: bool = False
+    verbosity: bool = False
+
+
+class Provider(Protocol):
+    def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+        """Run one inference. The first batch comes as soon as the backend has answered with its headers (it may be
+        empty); each later batch holds what one read brought; the last delta of all is `Finished`.
+
+        Raises an `AntwortError`, never a foreign exception; an answer that breaks off is a `BackendCut`. Closing the
+        generator stops the backend.
+        """
+        ...
+
+    async def models(self) -> Sequence[Model]: ...
+
+    def capabilities(self, model: str) -> Capabilities: ...
+
+    async def close(self) -> None: ...

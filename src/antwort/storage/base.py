@@ -1,0 +1,106 @@
+"""The contract of a store. Everything is found within the identity's tenant and owner only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from antwort.api.events import Mark
+from antwort.api.items import InputItem, OutputItem
+from antwort.api.responses import Response
+from antwort.identity import Identity
+
+
+class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known before the first inference."""
+
+    identity: Identity
+    response: Response
+    request: bytes
+    """The request as it came."""
+    input: tuple[InputItem, ...]
+    raw_input: tuple[bytes, ...]
+    """The JSON of each input item as it came; `input[i].id` is the id it goes by."""
+
+
+class Link(msgspec.Struct, frozen=True, kw_only=True):
+    """One response of a chain, with all that a later inference needs of it."""
+
+    response: Response
+    request: bytes
+    input: tuple[InputItem, ...]
+    turn_ends: tuple[int, ...]
+    """For each turn, how many output items there were when its inference ended."""
+
+    @property
+    def output(self) -> tuple[OutputItem, ...]:
+        return self.response.output
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """Which part of a list. `after` and `before` are ids of items and count in the direction of `order`."""
+
+    limit: int = 20
+    order: Literal["asc", "desc"] = "desc"
+    after: str | None = None
+    before: str | None = None
+
+
+class ItemPage(msgspec.Struct, frozen=True, kw_only=True):
+    items: tuple[InputItem, ...]
+    has_more: bool
+
+
+class ResponseStore(Protocol):
+    """Methods raise `StoreFault` when the record cannot be read or written, and nothing else of their own.
+
+    A deleted response is not found by anything but the chains of its descendants.
+    """
+
+    async def begin(self, new: NewResponse) -> None:
+        """Commit the row and the input items, `in_progress`, before the first inference."""
+        ...
+
+    async def finish(self, identity: Identity, response: Response, marks: Sequence[tuple[int, Mark]]) -> None:
+        """Commit the outcome and the output items. `marks` are the run's own events, each with the number of output
+        items there were when it happened. Returns only when the commit is done.
+
+        Raises `IllegalTransition` when the row is final already, `ResponseNotFound` when it is gone: a response
+        deleted while it ran stays deleted.
+        """
+        ...
+
+    async def get(self, identity: Identity, response_id: str) -> Response | None: ...
+
+    async def delete(self, identity: Identity, response_id: str) -> bool:
+        """Whether it was there. Its items stay for its descendants, hidden from everything else."""
+        ...
+
+    async def chain(self, identity: Identity, response_id: str) -> tuple[Link, ...]:
+        """The response and its ancestors, oldest first; empty when it is not found. One query for each thread of the
+        chain, however many links. Raises `InvalidField` naming `previous_response_id` when the chain has a cycle.
+        """
+        ...
+
+    async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage | None:
+        """The items the request of that response brought; None when the response is not found.
+
+        Raises `InvalidField` naming `after` or `before` when that id is not one of them.
+        """
+        ...
+
+    async def items(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, InputItem]:
+        """The newest item under each id, across responses, as far as found."""
+        ...
+
+    async def fail_running(self, message: str) -> int:
+        """End the rows that a dead process left `queued` or `in_progress` as `failed`; how many there were."""
+        ...
+
+    async def check(self) -> None:
+        """Raise `StoreFault` unless the store can be read and written."""
+        ...
+
+    async def close(self) -> None: ...

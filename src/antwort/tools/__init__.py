@@ -1,0 +1,1 @@
+"""Who can run a call, and running it."""

@@ -1,0 +1,107 @@
+"""The contracts of tools: what a tool is, what a call and a result are, and who runs them."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
+
+from antwort.api.items import ResultPart
+from antwort.api.tools import McpTool
+from antwort.identity import ANONYMOUS, Identity
+
+
+class ToolKind(enum.StrEnum):
+    """Of a definition: how it was declared. Of an executor: where it runs calls."""
+
+    FUNCTION = "function"  # declared by the request; the client's to run unless a local executor has its name
+    MCP = "mcp"  # a tool of a labelled server or toolset
+    SANDBOX = "sandbox"  # untrusted code
+    LOCAL = "local"  # functions of this process
+
+
+class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool the model may call. `name` is what the model sees; it is unique within a plan."""
+
+    name: str
+    kind: ToolKind
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+    server_label: str | None = None
+    """The server or toolset it belongs to; None for a function that the request declares."""
+    server_tool: str | None = None
+    """Its name at that server, where it differs."""
+    read_only: bool = False
+    idempotent: bool = False
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """The model asks for `name`. `arguments` is the JSON text as the model wrote it."""
+
+    id: str
+    name: str
+    arguments: str
+    definition: ToolDefinition
+
+
+Output: TypeAlias = str | tuple[ResultPart, ...]
+
+
+class ToolResult(msgspec.Struct, frozen=True):
+    """What a call ended in. With `is_error`, `output` says what went wrong in words the model can use."""
+
+    call_id: str
+    output: Output
+    is_error: bool = False
+
+
+def _ignore(_: str) -> None:
+    """Progress that nobody listens to."""
+
+
+class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running call may know and use."""
+
+    response_id: str
+    idempotency_key: str
+    """The same for every attempt at the same call."""
+    identity: Identity = ANONYMOUS
+    deadline: float | None = None
+    """On the event loop's clock: when the response, and so the call, must have ended."""
+    cancelled: asyncio.Event
+    """Set when the run is told to stop. An async tool is cancelled too; a thread can only look here."""
+    progress: Callable[[str], None] = _ignore
+
+
+@runtime_checkable
+class ToolExecutor(Protocol):
+    """Runs calls. It may raise: whoever dispatches makes every call end in exactly one result."""
+
+    @property
+    def kind(self) -> ToolKind: ...
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        """Whether this executor runs `tool`; decided by the whole definition, never by a bare name alone."""
+        ...
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult: ...
+
+
+@runtime_checkable
+class ToolServer(Protocol):
+    """An executor that a request reaches by a label: `{"type": "mcp", "server_label": …}`."""
+
+    @property
+    def kind(self) -> ToolKind: ...
+
+    def can_execute(self, tool: ToolDefinition) -> bool: ...
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult: ...
+
+    async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
+        """The tools behind `declared`, or None when that is not this server's label."""
+        ...
