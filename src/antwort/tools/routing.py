@@ -1,0 +1,129 @@
+"""Whose a call is: the client's, ours, or nobody's.
+
+The allowed list comes first, before client and server are told apart: a call outside it is not handed to the client
+either. A tool is claimed by its whole definition: a function that the request declares is run here only by an
+executor of this process's functions, never by a server or sandbox that has a tool of the same name.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from antwort.tools.base import ToolDefinition, ToolExecutor, ToolKind
+
+_log = logging.getLogger("antwort.tools")
+
+
+class Named(Protocol):
+    """Anything that says which tool it calls, by the name the model sees."""
+
+    @property
+    def name(self) -> str: ...
+
+
+Call = TypeVar("Call", bound=Named)
+
+
+class Toolbox(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request offers the model, and who is there to run it."""
+
+    tools: Mapping[str, ToolDefinition]
+    executors: tuple[ToolExecutor, ...] = ()
+    allowed: frozenset[str] | None = None
+    """None or empty: all."""
+    may_run: bool
+    """Whether the loop is on: some executor counts as registered, and tool_choice is not `none`."""
+
+
+class Route(enum.Enum):
+    """Where a call goes."""
+
+    CLIENT = "client"
+    SERVER = "server"
+    HELD = "held"  # ours, but nothing is run in this request: shown as it is
+    REJECTED = "rejected"  # declared, but outside the allowed list
+    UNKNOWN = "unknown"  # not declared, or declared and nobody is there to run it
+
+
+class Routed(msgspec.Struct, Generic[Call], frozen=True, kw_only=True):
+    """Calls by where they go, each in exactly one place, in the order they were made."""
+
+    client: tuple[Call, ...] = ()
+    server: tuple[Call, ...] = ()
+    refused: tuple[Call, ...] = ()
+    """Rejected and unknown ones; `refusal` says why."""
+    held: tuple[Call, ...] = ()
+
+
+def find_executor(definition: ToolDefinition, executors: Iterable[ToolExecutor]) -> ToolExecutor | None:
+    """The first executor that runs this tool."""
+    return next((executor for executor in executors if _claims(executor, definition)), None)
+
+
+def is_registered(executors: Iterable[ToolExecutor], tools: Mapping[str, ToolDefinition]) -> bool:
+    """Whether there is somebody here to run tools for a request that offers `tools`."""
+    return any(_counts(executor, tools) for executor in executors)
+
+
+def route(name: str, toolbox: Toolbox) -> Route:
+    definition = toolbox.tools.get(name)
+    if definition is None:
+        return Route.UNKNOWN if toolbox.may_run else Route.CLIENT
+    if toolbox.allowed and name not in toolbox.allowed:
+        return Route.REJECTED
+    is_ours = find_executor(definition, toolbox.executors) is not None
+    if is_ours and toolbox.may_run:
+        return Route.SERVER
+    if definition.kind is ToolKind.FUNCTION:
+        return Route.CLIENT
+    return Route.HELD if is_ours else Route.UNKNOWN
+
+
+def route_calls(calls: Iterable[Call], toolbox: Toolbox) -> Routed[Call]:
+    places: dict[Route, list[Call]] = {place: [] for place in Route}
+    places[Route.UNKNOWN] = places[Route.REJECTED]  # one list, so that refused calls keep their order
+    for call in calls:
+        places[route(call.name, toolbox)].append(call)
+    return Routed(
+        client=tuple(places[Route.CLIENT]),
+        server=tuple(places[Route.SERVER]),
+        refused=tuple(places[Route.REJECTED]),
+        held=tuple(places[Route.HELD]),
+    )
+
+
+def refusal(name: str, toolbox: Toolbox) -> str:
+    """Why a call to `name` is refused, in words the model can use."""
+    if name not in toolbox.tools:
+        return f"There is no tool named {name!r}."
+    if toolbox.allowed and name not in toolbox.allowed:
+        return f"The tool {name!r} is not allowed in this request."
+    return f"The tool {name!r} is not available at the moment."
+
+
+def _claims(executor: ToolExecutor, definition: ToolDefinition) -> bool:
+    if executor.kind is ToolKind.FUNCTION:
+        return False
+    if definition.kind is ToolKind.FUNCTION and executor.kind is not ToolKind.LOCAL:
+        return False
+    try:
+        return executor.can_execute(definition)
+    except Exception:
+        _log.warning("%s could not say whether it runs a tool", type(executor).__name__, exc_info=True)
+        return False
+
+
+def _counts(executor: ToolExecutor, tools: Mapping[str, ToolDefinition]) -> bool:
+    """What the program or the operator put here counts always; a server only where the request can reach it."""
+    match executor.kind:
+        case ToolKind.FUNCTION:
+            return False
+        case ToolKind.MCP:
+            return any(_claims(executor, definition) for definition in tools.values())
+        case _:
+            return True
