@@ -1,0 +1,189 @@
+"""Functions of this process as tools.
+
+@tool
+def add(a: int, b: int) -> int:
+    \"\"\"Add two numbers.\"\"\"
+    return a + b
+
+executor = LocalExecutor(add)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
+from msgspec.structs import replace
+
+from antwort.api.items import ResultPart
+from antwort.api.wire import encode
+from antwort.tools.arguments import NOT_JSON
+from antwort.tools.base import Output, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
+from antwort.tools.schema import read_signature
+from antwort.tools.threads import post, run_in_thread
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class LocalTool(Generic[P, R]):
+    """A function that a model can call. Called from Python, it is the function that it was."""
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        timeout: float | None = None,
+        read_only: bool = False,
+        idempotent: bool = False,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.signature = read_signature(function)
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(f"{function.__qualname__} is a generator; a tool returns one value")
+        self._function: Callable[..., Any] = function
+        self.timeout = timeout
+        self.definition = ToolDefinition(
+            name=_checked_name(name or function.__name__),
+            kind=ToolKind.LOCAL,
+            description=description or self.signature.description,
+            parameters=self.signature.parameters,
+            read_only=read_only,
+            idempotent=idempotent,
+        )
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = self._function(*args, **kwargs)
+        return result
+
+    async def run(self, arguments: dict[str, object], context: ToolContext) -> object:
+        """Call the function: a coroutine function here, any other in a thread."""
+        is_async = inspect.iscoroutinefunction(self._function)
+        stop = _Stop(context.cancelled)
+        if self.signature.context_parameter is not None:
+            arguments[self.signature.context_parameter] = context if is_async else _for_thread(context, stop)
+        call = partial(self._function, **arguments)
+        if is_async:
+            return await call()
+        try:
+            value = await run_in_thread(call, f"antwort-tool-{self.definition.name}")
+        finally:
+            stop.set()  # all that an abandoned thread can still be told
+        return await value if inspect.isawaitable(value) else value
+
+
+@overload
+def tool(function: Callable[P, R], /) -> LocalTool[P, R]: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    timeout: float | None = None,
+    read_only: bool = False,
+    idempotent: bool = False,
+) -> Callable[[Callable[P, R]], LocalTool[P, R]]: ...
+
+
+def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a tool of a function, bare or with what the function does not say itself.
+
+    `timeout` is in seconds and holds instead of the executor's. A tool that is `read_only` or `idempotent` may be
+    run again when it is not known whether it ran.
+    """
+    return LocalTool(function, **options) if function is not None else partial(LocalTool, **options)
+
+
+class LocalExecutor:
+    """Runs functions that live in this process, and answers for a request's function of the same name."""
+
+    kind = ToolKind.LOCAL
+
+    def __init__(self, *tools: LocalTool[..., Any] | Callable[..., Any]) -> None:
+        self._tools: dict[str, LocalTool[..., Any]] = {}
+        for each in tools:
+            local = each if isinstance(each, LocalTool) else LocalTool(each)
+            if local.definition.name in self._tools:
+                raise ValueError(f"There are two tools named {local.definition.name!r}.")
+            self._tools[local.definition.name] = local
+
+    @property
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        return tuple(local.definition for local in self._tools.values())
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return tool.kind in (ToolKind.FUNCTION, ToolKind.LOCAL) and tool.name in self._tools
+
+    def timeout_of(self, tool: ToolDefinition) -> float | None:
+        """The time that this tool asks for itself."""
+        return self._tools[tool.name].timeout if self.can_execute(tool) else None
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        """Arguments that do not fit are an error result; what the function raises is let through."""
+        if not self.can_execute(call.definition):
+            raise LookupError(f"There is no function named {call.name!r} here.")
+        local = self._tools[call.definition.name]
+        try:
+            arguments = local.signature.read(call.arguments.strip() or "{}")
+        except msgspec.ValidationError as error:
+            return ToolResult(call.id, f"The arguments do not fit: {error}", is_error=True)
+        except NOT_JSON as error:
+            return ToolResult(call.id, f"The arguments are not valid JSON: {error}", is_error=True)
+        try:
+            return _result(call.id, await local.run(arguments, context))
+        except (SystemExit, KeyboardInterrupt) as error:  # either would end the event loop, and all other runs with it
+            raise RuntimeError(f"The function raised {error!r}.") from error
+
+
+class _Stop(asyncio.Event):
+    """Set for one thread when it is abandoned, and for all threads of a run with the run's own."""
+
+    def __init__(self, run: asyncio.Event) -> None:
+        super().__init__()
+        self._run = run
+
+    def is_set(self) -> bool:
+        return super().is_set() or self._run.is_set()
+
+
+def _for_thread(context: ToolContext, stop: _Stop) -> ToolContext:
+    """A context that is safe to use away from the event loop."""
+    return replace(context, cancelled=stop, progress=partial(post, asyncio.get_running_loop(), context.progress))
+
+
+def _checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} cannot be the name of a tool: 1 to 64 letters, digits, '_' or '-'.")
+    return name
+
+
+def _result(call_id: str, value: object) -> ToolResult:
+    if isinstance(value, ToolResult):
+        return replace(value, call_id=call_id)
+    return ToolResult(call_id, _output(value))
+
+
+def _output(value: Any) -> Output:
+    match value:
+        case str():
+            return value
+        case None:
+            return ""
+        case tuple() | list() if value and all(isinstance(part, ResultPart) for part in value):
+            return tuple(value)
+        case _ if isinstance(value, ResultPart):
+            return (value,)
+        case _:
+            return encode(value).decode()

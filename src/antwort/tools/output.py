@@ -1,0 +1,69 @@
+"""Keeping the output of a tool to a size, so that what was left out can be seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeAlias
+
+import msgspec
+from msgspec.structs import replace
+
+from antwort.api.items import InputFile, InputImage, InputText, InputVideo, OutputText, ResultPart, Text
+from antwort.tools.base import Output
+
+TextPart: TypeAlias = InputText | OutputText | Text
+MediaPart: TypeAlias = InputImage | InputFile | InputVideo
+
+_WORDS: dict[type[MediaPart], str] = {InputImage: "image", InputFile: "file", InputVideo: "video"}
+
+
+def cap(output: Output, text_bytes: int, media_bytes: int) -> Output:
+    """The output with at most so many bytes of text and of other content, each over all parts together.
+
+    Text is cut at a character and followed by a mark; another part that does not fit is replaced by a sentence.
+    """
+    if isinstance(output, str):
+        (part,) = _cap_texts((Text(text=output),), text_bytes)
+        return part.text
+    capped = iter(_cap_texts([part for part in output if isinstance(part, TextPart)], text_bytes))
+    parts = (next(capped, None) if isinstance(part, TextPart) else part for part in output)
+    return tuple(_cap_media([part for part in parts if part is not None], media_bytes))
+
+
+def _cap_texts(parts: tuple[TextPart, ...] | list[TextPart], limit: int) -> list[TextPart]:
+    """The parts up to the one that reaches the limit; that one carries the mark, and those behind it are gone."""
+    texts = [_utf8(part.text) for part in parts]
+    total, left = sum(map(len, texts)), limit
+    kept: list[TextPart] = []
+    for part, text in zip(parts, texts, strict=True):
+        if len(text) > left:
+            piece = text[:left].decode(errors="ignore")
+            mark = f"\n[output cut: {total} bytes, {limit - left + len(piece.encode())} kept]"
+            return [*kept, replace(part, text=piece + mark)]
+        left -= len(text)
+        kept.append(replace(part, text=text.decode()))
+    return kept
+
+
+def _cap_media(parts: list[ResultPart], limit: int) -> Iterator[ResultPart]:
+    left = limit
+    for part in parts:
+        if isinstance(part, TextPart):
+            yield part
+        elif (size := _size(part)) <= left:
+            left -= size
+            yield part
+        else:
+            yield InputText(text=f"[{_WORDS[type(part)]} left out: {size} bytes, where {left} of {limit} were left]")
+
+
+def _size(part: MediaPart) -> int:
+    return sum(len(value) for value in msgspec.structs.asdict(part).values() if isinstance(value, str))
+
+
+def _utf8(text: str) -> bytes:
+    """Half a surrogate pair is a character to Python and to nobody else; it could not be sent."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()

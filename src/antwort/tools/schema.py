@@ -1,0 +1,132 @@
+"""A Python function as a model sees it: a JSON schema from its type hints and docstring, and arguments read back.
+
+Both come from one struct built of the function's parameters, so what the schema promises is what the function gets.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from antwort.tools.base import ToolContext
+from antwort.tools.docstring import read_docstring
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class Signature(msgspec.Struct, frozen=True, kw_only=True):
+    """How a model calls a function."""
+
+    description: str | None
+    parameters: dict[str, Any]
+    """The JSON schema of the arguments, an object that takes nothing else."""
+    context_parameter: str | None
+    """The parameter that is given the call's context. It is no part of the schema."""
+    decoder: msgspec.json.Decoder[msgspec.Struct]
+
+    def read(self, arguments: str) -> dict[str, object]:
+        """The keyword arguments that `arguments` stands for, as the function's own types; those not given are absent.
+
+        Raises `msgspec.DecodeError`, whose message names the path of what does not fit.
+        """
+        try:
+            given = self.decoder.decode(arguments)
+        except msgspec.ValidationError:
+            # To a JSON schema 3.0 is an integer, to the decoder it is not.
+            given = msgspec.convert(_whole(msgspec.json.decode(arguments)), self.decoder.type)
+        values = ((name, getattr(given, name)) for name in given.__struct_fields__)
+        return {name: value for name, value in values if value is not UNSET}
+
+
+def _whole(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer():
+            return int(value)
+        case dict():
+            return {key: _whole(each) for key, each in value.items()}
+        case list():
+            return [_whole(each) for each in value]
+        case _:
+            return value
+
+
+def read_signature(function: Callable[..., object]) -> Signature:
+    """Raises `TypeError` naming the function and the parameter that no schema can be made for."""
+    label = getattr(function, "__qualname__", repr(function))
+    hints = _hints(function, label)
+    parameters = {name: _checked(each, hints, label) for name, each in inspect.signature(function).parameters.items()}
+    contexts = [name for name in parameters if hints[name] is ToolContext]
+    if len(contexts) > 1:
+        raise TypeError(f"{label}: only one parameter can take the ToolContext, not {' and '.join(contexts)}")
+    offered = {name: each for name, each in parameters.items() if name not in contexts}
+    struct = _struct(label, {name: (hints[name], each) for name, each in offered.items()})
+    documented = read_docstring(function)
+    return Signature(
+        description=documented.summary,
+        parameters=_schema(struct, offered, {**documented.parameters, **_notes(hints)}),
+        context_parameter=contexts[0] if contexts else None,
+        decoder=msgspec.json.Decoder(struct),
+    )
+
+
+def _hints(function: Callable[..., object], label: str) -> dict[str, Any]:
+    if not inspect.isroutine(function):
+        raise TypeError(f"{label} is not a function")
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise TypeError(f"{label}: a type hint cannot be resolved: {error}") from error
+
+
+def _checked(parameter: inspect.Parameter, hints: dict[str, Any], label: str) -> inspect.Parameter:
+    if parameter.kind not in _BY_NAME:
+        raise TypeError(f"{label}: parameter {str(parameter)!r} cannot be given by name")
+    if parameter.name not in hints:
+        raise TypeError(f"{label}: parameter {parameter.name!r} has no type hint")
+    return parameter
+
+
+def _struct(label: str, offered: dict[str, tuple[Any, inspect.Parameter]]) -> type[msgspec.Struct]:
+    """A parameter with a default may be left out, and then the function's own default holds, whatever it is."""
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    for name, (hint, parameter) in offered.items():
+        try:
+            msgspec.json.schema(hint)
+        except Exception as error:
+            raise TypeError(f"{label}: parameter {name!r} of type {hint!r} has no JSON schema: {error}") from error
+        is_required = parameter.default is parameter.empty
+        fields.append((name, hint) if is_required else (name, hint | UnsetType, UNSET))
+    return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def _schema(
+    struct: type[msgspec.Struct], offered: dict[str, inspect.Parameter], notes: dict[str, str]
+) -> dict[str, Any]:
+    (reference,), definitions = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
+    schema = definitions.pop(reference["$ref"].removeprefix("#/$defs/"))
+    del schema["title"]
+    for name, described in schema["properties"].items():
+        if name in notes:
+            described.setdefault("description", notes[name])
+        if (default := _plain(offered[name].default)) is not UNSET:
+            described["default"] = default
+    return {**schema, "$defs": definitions} if definitions else schema
+
+
+def _plain(default: object) -> object:
+    """A default as JSON would show it; UNSET where there is none, or none that JSON can show."""
+    try:
+        return UNSET if default is inspect.Parameter.empty else msgspec.json.decode(msgspec.json.encode(default))
+    except (TypeError, ValueError):
+        return UNSET
+
+
+def _notes(hints: dict[str, Any]) -> dict[str, str]:
+    """The descriptions in `Annotated[T, "description"]`."""
+    metadata = ((name, getattr(hint, "__metadata__", ())) for name, hint in hints.items())
+    return {name: note for name, notes in metadata for note in notes if isinstance(note, str)}

@@ -1,0 +1,53 @@
+"""Running a blocking function beside the event loop, in a thread that nobody ever has to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def run_in_thread(function: Callable[[], T], name: str) -> T:
+    """What `function` returns or raises, run with this task's context variables.
+
+    Each call has a thread of its own: in a pool, functions that hang would in time leave no thread for the others.
+    Being cancelled abandons the thread; it is a daemon, so it holds up neither the server nor its end.
+    """
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            value = context.run(function)
+        except BaseException as error:
+            post(loop, _fail, outcome, error)
+        else:
+            post(loop, _settle, outcome, value)
+
+    threading.Thread(target=work, name=name, daemon=True).start()
+    return await outcome
+
+
+def post(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object) -> None:
+    """Call `function` on the loop, from any thread. From an abandoned thread the loop may be gone: then nobody asks."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, *args)
+
+
+def _settle(outcome: asyncio.Future[T], value: T) -> None:
+    if not outcome.done():
+        outcome.set_result(value)
+
+
+def _fail(outcome: asyncio.Future[T], error: BaseException) -> None:
+    if outcome.done():
+        return
+    if isinstance(error, StopIteration):  # a future refuses it: it would end the coroutine that awaits
+        error = RuntimeError("The function raised StopIteration.")
+    outcome.set_exception(error)
