@@ -133,8 +133,10 @@ class LimitedServer(Limited):
         return await self._server.discover(declared, identity)
 
 
-def limit(executor: ToolExecutor, limits: ToolLimits | None = None) -> Limited:
-    """The executor within limits; what can be discovered stays discoverable."""
+def limited(executor: ToolExecutor, limits: ToolLimits | None = None) -> Limited:
+    """The executor within limits: one that has its own keeps them, and what can be discovered stays discoverable."""
+    if isinstance(executor, Limited):
+        return executor
     return LimitedServer(executor, limits) if isinstance(executor, ToolServer) else Limited(executor, limits)
 
 
