@@ -1,0 +1,5 @@
+"""`python -m antwort`."""
+
+from antwort.cli import main
+
+raise SystemExit(main())

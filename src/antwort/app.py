@@ -1,0 +1,63 @@
+"""The composition root: settings in, a server's worth of parts out. It owns start and stop."""
+
+from __future__ import annotations
+
+from antwort.config import CannotStart, Settings
+from antwort.engine.engine import Engine
+from antwort.errors import AntwortError
+from antwort.providers.base import Provider
+from antwort.storage.base import ResponseStore
+from antwort.transport.http import Transport
+
+
+class App:
+    """An engine and the ASGI application in front of it. Use as a context, or `start` and `stop` it."""
+
+    def __init__(self, engine: Engine, *, drain: float, body_limit: int) -> None:
+        self.engine = engine
+        self._drain = drain
+        self.asgi = Transport(engine, body_limit=body_limit, start=self.start, stop=self.stop)
+
+    async def start(self) -> None:
+        await self.engine.open()
+
+    async def stop(self) -> None:
+        """Runs still under way get the drain time, then their end; a server that has drained already waits for none."""
+        await self.engine.drain(self._drain)
+        await self.engine.close()
+
+
+async def build(settings: Settings) -> App:
+    """Raises `CannotStart` when a part cannot be had."""
+    store = await open_store(settings)
+    engine = Engine(make_provider(settings), store=store, settings=settings.engine)
+    return App(engine, drain=settings.drain, body_limit=settings.body_limit)
+
+
+def make_provider(settings: Settings) -> Provider:
+    if settings.backend is None:
+        from antwort.testing import demo_provider
+
+        return demo_provider()
+    from antwort.providers.chat import ChatProvider
+    from antwort.providers.resilience import Retrying
+
+    key = settings.backend_key.value if settings.backend_key else None
+    return Retrying(ChatProvider(settings.backend, api_key=key))
+
+
+async def open_store(settings: Settings) -> ResponseStore:
+    if settings.memory:
+        from antwort.storage.memory import MemoryStore
+
+        return MemoryStore()
+    from antwort.db import Database
+    from antwort.storage.sqlite import SqliteStore
+
+    folder = settings.data_folder()
+    database = Database(folder / "antwort.db")
+    try:
+        await database.open()
+        return SqliteStore(database)
+    except AntwortError as exc:
+        raise CannotStart(f"The data folder {str(folder)!r} cannot be used: {exc.message}") from exc

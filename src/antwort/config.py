@@ -1,0 +1,90 @@
+"""What an operator can set about the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, TypeAlias
+from urllib.parse import urlsplit
+
+import msgspec
+
+from antwort.api.wire import Wire
+from antwort.engine.settings import EngineSettings
+
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+
+
+class CannotStart(Exception):
+    """The server cannot start as it is set up; the message is one sentence for the operator."""
+
+
+class Secret(msgspec.Struct, frozen=True):
+    """A value that is never shown by accident."""
+
+    value: str
+
+    def __repr__(self) -> str:
+        return "Secret(…)"
+
+
+class Settings(Wire):
+    host: str = "127.0.0.1"
+    port: int = 8080
+    """0 takes a free one."""
+    backend: str | None = None
+    """The base address of a Chat Completions backend, up to what comes before `/chat/completions`."""
+    backend_key: Secret | None = None
+    scripted: bool = False
+    """A scripted stand-in answers instead of a backend."""
+    data: str | None = None
+    """The folder that data is kept in; None takes the user's own for applications."""
+    memory: bool = False
+    """Nothing is kept beyond the process."""
+    drain: float = 10.0
+    """Seconds that responses under way get to end when the server is told to stop."""
+    body_limit: int = 64 * 2**20
+    log_level: LogLevel = "info"
+    engine: EngineSettings = EngineSettings()
+
+    def data_folder(self) -> Path:
+        """Where data is kept; asked only when it is."""
+        if self.data is not None:
+            return Path(self.data)
+        from platformdirs import user_data_path
+
+        return user_data_path("antwort", appauthor=False)
+
+
+def checked_backend(address: str) -> str:
+    """The address, if a backend can be there. Raises `CannotStart`."""
+    try:
+        parts = urlsplit(address)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise CannotStart(f"The backend's address {address!r} is not a URL like http://localhost:8000/v1.")
+    return address.rstrip("/")
+
+
+def shown_backend(address: str) -> str:
+    """The address without the name and password that may be in it."""
+    parts = urlsplit(address)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def read_key(environment: str | None, file: str | None) -> Secret | None:
+    """The backend's key, from a file or else from the environment. Raises `CannotStart`."""
+    if file is None:
+        return Secret(environment) if environment else None
+    try:
+        key = Path(file).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise CannotStart(f"The backend's key cannot be read from {file!r}: {_reason(exc)}.") from exc
+    if not key:
+        raise CannotStart(f"The backend's key file {file!r} is empty.")
+    return Secret(key)
+
+
+def _reason(exc: Exception) -> str:
+    return (exc.strerror if isinstance(exc, OSError) else None) or "it is not text"

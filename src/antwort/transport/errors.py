@@ -1,0 +1,59 @@
+"""Errors as HTTP answers. Every error body is JSON and has the same four keys."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from antwort.api.wire import Wire, encode
+from antwort.errors import AntwortError, MethodNotAllowed, ServerFault
+
+Headers = list[tuple[bytes, bytes]]
+
+_WORTH_RETRYING = frozenset({408, 409, 429})
+
+
+class ErrorDetail(Wire):
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorBody(Wire):
+    error: ErrorDetail
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """An error as it is sent."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+def failure(error: AntwortError, *, strict: bool = False) -> Failure:
+    """`strict` writes the standard's types instead of OpenAI's."""
+    kind = error.standard_type if strict else error.type
+    detail = ErrorDetail(message=error.message, type=kind, param=error.param, code=error.code)
+    return Failure(error.status, _headers(error), encode(ErrorBody(error=detail)))
+
+
+def unexpected() -> ServerFault:
+    """What a client is told of a defect of ours: nothing but that it was one."""
+    return ServerFault("The server failed to process the request.")
+
+
+def _headers(error: AntwortError) -> Headers:
+    headers: Headers = []
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", ", ".join(error.allowed).encode()))
+    if error.retry_after is not None:
+        milliseconds = math.ceil(error.retry_after * 1000)
+        headers.append((b"retry-after", b"%d" % math.ceil(milliseconds / 1000)))
+        headers.append((b"retry-after-ms", b"%d" % milliseconds))
+    # SDKs repeat some of these of their own accord; a wrong request stays wrong.
+    if 400 <= error.status < 500 and error.status not in _WORTH_RETRYING:
+        headers.append((b"x-should-retry", b"false"))
+    return headers

@@ -1,0 +1,169 @@
+"""What is offered under which address."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Literal, TypeAlias
+
+from antwort.api.items import InputItem
+from antwort.api.requests import parse_request
+from antwort.api.responses import Model
+from antwort.api.wire import Wire, encode
+from antwort.engine.engine import Engine
+from antwort.errors import InvalidField, MethodNotAllowed, ModelNotFound, NotFound, ResponseNotFound, UnsupportedFeature
+from antwort.identity import Identity
+from antwort.storage.base import ItemPage, Page
+from antwort.transport.exchange import Exchange, Scope
+from antwort.transport.respond import respond
+
+Endpoint: TypeAlias = Callable[[Exchange, str], Awaitable[None]]
+"""Answers the exchange; the text is the id in the address."""
+Offered: TypeAlias = dict[str, Endpoint]
+"""The endpoints of one address, by method."""
+Identify: TypeAlias = Callable[[Scope], Identity]
+"""Who a request is made for. May raise `NotAuthenticated`."""
+
+LONGEST_ID = 256
+_ORDERS: dict[str, Literal["asc", "desc"]] = {"asc": "asc", "desc": "desc"}
+
+
+class ItemList(Wire, kw_only=True):
+    object: Literal["list"] = "list"
+    data: tuple[InputItem, ...]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class ModelList(Wire, kw_only=True):
+    object: Literal["list"] = "list"
+    data: tuple[Model, ...]
+
+
+class Deleted(Wire, kw_only=True):
+    id: str
+    object: Literal["response"] = "response"
+    deleted: bool = True
+
+
+class Routes:
+    """The endpoints, and which of them a request is for."""
+
+    def __init__(self, engine: Engine, identify: Identify, *, body_limit: int) -> None:
+        self._engine, self._identify, self._body_limit = engine, identify, body_limit
+        self._places: dict[str, Offered] = {
+            "/v1/responses": {"POST": self.create},
+            "/v1/models": _readable(self.models),
+            "/healthz": _readable(self.health),
+            "/readyz": _readable(self.readiness),
+        }
+        self._response: Offered = {**_readable(self.retrieve), "DELETE": self.delete}
+        self._parts: dict[str, Offered] = {"cancel": {"POST": self.cancel}, "input_items": _readable(self.input_items)}
+        self._model = _readable(self.model)
+
+    def find(self, method: str, path: str) -> tuple[Endpoint, str]:
+        """Who answers, and for which id. Raises `NotFound` or `MethodNotAllowed`."""
+        offered, subject = self._locate(path)
+        endpoint = offered.get(method)
+        if endpoint is None:
+            raise MethodNotAllowed(method, tuple(offered))
+        return endpoint, subject
+
+    def _locate(self, path: str) -> tuple[Offered, str]:
+        if (offered := self._places.get(path)) is not None:
+            return offered, ""
+        if path.startswith("/v1/responses/"):
+            subject, slash, part = path.removeprefix("/v1/responses/").partition("/")
+            offered = self._parts.get(part) if slash else self._response
+            if offered is not None and subject:
+                return offered, subject
+        # The name of a model may have slashes in it.
+        elif path.startswith("/v1/models/") and (name := path.removeprefix("/v1/models/")):
+            return self._model, name
+        raise NotFound(f"There is nothing at {path[:LONGEST_ID]!r}.", code="unknown_url")
+
+    # ---- responses ----
+
+    async def create(self, exchange: Exchange, _: str) -> None:
+        identity = self._identify(exchange.scope)
+        body = await exchange.body(self._body_limit)
+        request = parse_request(body, self._engine.settings.limits)
+        await respond(exchange, self._engine, request, identity)
+
+    async def retrieve(self, exchange: Exchange, response_id: str) -> None:
+        identity = self._identify(exchange.scope)
+        if exchange.query().get("stream", "false").lower() not in ("", "0", "false"):
+            raise UnsupportedFeature("A stored response cannot be streamed by this server.", param="stream")
+        response = await self._engine.retrieve(identity, _checked(exchange, response_id))
+        await exchange.answer(encode(response))
+
+    async def delete(self, exchange: Exchange, response_id: str) -> None:
+        await self._engine.delete(self._identify(exchange.scope), _checked(exchange, response_id))
+        await exchange.answer(encode(Deleted(id=response_id)))
+
+    async def cancel(self, exchange: Exchange, response_id: str) -> None:
+        response = await self._engine.cancel(self._identify(exchange.scope), _checked(exchange, response_id))
+        await exchange.answer(encode(response))
+
+    async def input_items(self, exchange: Exchange, response_id: str) -> None:
+        identity = self._identify(exchange.scope)
+        page = read_page(exchange.query())
+        found = await self._engine.input_items(identity, _checked(exchange, response_id), page)
+        await exchange.answer(encode(_list(found)))
+
+    # ---- models and health ----
+
+    async def models(self, exchange: Exchange, _: str) -> None:
+        self._identify(exchange.scope)
+        await exchange.answer(encode(ModelList(data=tuple(await self._engine.models()))))
+
+    async def model(self, exchange: Exchange, name: str) -> None:
+        self._identify(exchange.scope)
+        for model in await self._engine.models():
+            if model.id == name:
+                return await exchange.answer(encode(model))
+        raise ModelNotFound(name[:LONGEST_ID])
+
+    async def health(self, exchange: Exchange, _: str) -> None:
+        await exchange.answer(b'{"status":"ok"}')
+
+    async def readiness(self, exchange: Exchange, _: str) -> None:
+        """Ready when every part is; a part that is not says why."""
+        parts = await self._engine.check()
+        ready = all(state == "ok" for state in parts.values())
+        body = encode({"status": "ok" if ready else "unavailable", **parts})
+        await exchange.answer(body, status=200 if ready else 503)
+
+
+def _readable(endpoint: Endpoint) -> Offered:
+    return {"GET": endpoint, "HEAD": endpoint}
+
+
+def _checked(exchange: Exchange, response_id: str) -> str:
+    """An id that no store ever gave out is not looked up."""
+    if len(response_id) > LONGEST_ID or not response_id.isprintable():
+        raise ResponseNotFound(response_id[:LONGEST_ID])
+    exchange.response_id = response_id
+    return response_id
+
+
+def _list(found: ItemPage) -> ItemList:
+    items = found.items
+    return ItemList(
+        data=items,
+        first_id=items[0].id if items else None,
+        last_id=items[-1].id if items else None,
+        has_more=found.has_more,
+    )
+
+
+def read_page(query: dict[str, str]) -> Page:
+    """The part of a list that a query asks for. Raises `InvalidField` naming the parameter."""
+    limit = query.get("limit", "20")
+    if not re.fullmatch("[0-9]{1,3}", limit) or not 1 <= int(limit) <= 100:
+        raise InvalidField("limit", "expected a whole number from 1 to 100.")
+    order = _ORDERS.get(query.get("order", "desc"))
+    if order is None:
+        raise InvalidField("order", "expected 'asc' or 'desc'.")
+    return Page(limit=int(limit), order=order, after=query.get("after") or None, before=query.get("before") or None)
