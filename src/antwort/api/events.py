@@ -1,12 +1,12 @@
 """Events: what happened and where. An event never knows its own number; one place counts.
 
-`TurnEnded` and `CallsEnded` are ours alone. They carry the few facts that items do not hold, are folded and recorded
+`TurnEnded` and `CallEnded` are ours alone. They carry the few facts that items do not hold, are folded and recorded
 like the others, and are never sent.
 """
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from antwort.api.items import ContentPart, LogProb, OutputItem, SummaryText
 from antwort.api.responses import Response, Usage
@@ -210,11 +210,11 @@ class TurnEnded(Wire, tag="antwort.turn_ended"):
     usage: Usage | UnsetType = UNSET
 
 
-class CallsEnded(Wire, tag="antwort.calls_ended"):
-    """The calls of a turn are answered: `ran` here, `refused` because `max_tool_calls` was used up."""
+class CallEnded(Wire, tag="antwort.call_ended"):
+    """A call has its result: it `ran` here, was `refused`, or came `over_limit` after `max_tool_calls` others."""
 
-    ran: int
-    refused: int = 0
+    call_id: str
+    outcome: Literal["ran", "refused", "over_limit"]
 
 
 Terminal: TypeAlias = ResponseCompleted | ResponseFailed | ResponseIncomplete | ResponseRequiresAction
@@ -254,8 +254,12 @@ StreamEvent: TypeAlias = (
     | McpListToolsCompleted
     | McpListToolsFailed
 )
-Mark: TypeAlias = TurnEnded | CallsEnded
+Mark: TypeAlias = TurnEnded | CallEnded
+MARKS = (TurnEnded, CallEnded)
 RunEvent: TypeAlias = StreamEvent | Mark
 
 Batch: TypeAlias = list[RunEvent]
-"""The events born of one read from the backend. Numbered, recorded, encoded and written as one."""
+"""The events born of one read from the backend. Numbered, recorded, encoded and written as one.
+
+A batch that holds marks ends with one: so a batch of deltas is told apart by a look at its last event.
+"""

@@ -146,6 +146,7 @@ def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> C
     fields = _convert({k: v for k, v in plain.items() if k not in _OWN_KEYS}, _Fields, "")
     if fields.metadata is not None and len(fields.metadata) > limits.metadata_keys:
         raise InvalidField("metadata", f"more than {limits.metadata_keys} keys.", code="too_many_keys")
+    _check_format(fields.text)
     items, raw_items = read_input(plain.get("input"), limits)
     tools = _read_tools(plain.get("tools"), limits)
     choice = _read_choice(plain.get("tool_choice"))
@@ -158,6 +159,13 @@ def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> C
         allowed_tools=_read_allowed(plain.get("allowed_tools"), choice),
         raw=encode(plain) if raw is None else raw,
     )
+
+
+def _check_format(text: TextOptions | None) -> None:
+    if text is not None and text.format.type == "json_schema":
+        for key in ("name", "schema"):
+            if getattr(text.format, key) is None:
+                raise InvalidField(f"text.format.{key}", "missing required field.", code="missing_required_parameter")
 
 
 # ---- input ----

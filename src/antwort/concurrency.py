@@ -1,0 +1,69 @@
+"""The few moves of concurrency that the loop needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Signal:
+    """Tells one task to stop. Whatever that task awaits inside `race` is broken off, and the reason raised there.
+
+    The task itself is never cancelled from outside: it learns at its next wait, closes what it has open, and ends.
+    """
+
+    __slots__ = ("_kicked", "_reason", "_waiting", "fired")
+
+    def __init__(self) -> None:
+        self.fired = asyncio.Event()
+        self._reason: Exception | None = None
+        self._waiting: asyncio.Task[Any] | None = None
+        self._kicked = False
+
+    @property
+    def reason(self) -> Exception | None:
+        return self._reason
+
+    def set(self, reason: Exception) -> None:
+        """Only the first reason counts."""
+        if self._reason is not None:
+            return
+        self._reason = reason
+        self.fired.set()
+        if self._waiting is not None:
+            self._kicked = True
+            self._waiting.cancel()
+
+    async def race(self, start: Callable[[], Awaitable[T]]) -> T:
+        """What `start()` gives, unless the signal comes first; then the reason is raised."""
+        if self._reason is not None:
+            raise self._reason
+        task = asyncio.current_task()
+        assert task is not None, "race is for tasks"
+        self._waiting = task
+        try:
+            return await start()
+        except asyncio.CancelledError:
+            # Ours only when the signal asked for it and nobody else cancelled the task as well.
+            if self._kicked and task.cancelling() == 1 and self._reason is not None:
+                raise self._reason from None
+            raise
+        finally:
+            self._waiting = None
+            if self._kicked:
+                self._kicked = False
+                task.uncancel()
+
+
+async def stop(tasks: Iterable[asyncio.Task[Any]], grace: float) -> set[asyncio.Task[Any]]:
+    """Cancel the tasks and wait at most `grace` seconds; gives those that would not end."""
+    waiting = {task for task in tasks if not task.done()}
+    for task in waiting:
+        task.cancel()
+    if not waiting:
+        return set()
+    _, late = await asyncio.wait(waiting, timeout=grace)
+    return late

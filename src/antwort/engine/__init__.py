@@ -1,0 +1,1 @@
+"""The agentic loop: a request goes in, a stream of events comes out, and the response is the sum of its events."""

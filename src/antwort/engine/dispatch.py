@@ -1,0 +1,229 @@
+"""Running calls side by side. Each ends in exactly one result, and only this place turns results into events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Literal
+
+from antwort.api.events import (
+    Batch,
+    CallEnded,
+    McpArgumentsDone,
+    McpCallCompleted,
+    McpCallFailed,
+    McpCallInProgress,
+    OutputItemAdded,
+    OutputItemDone,
+)
+from antwort.api.items import FunctionCallOutput, InputText, McpCall, OutputText, Text
+from antwort.api.status import close
+from antwort.api.wire import UNSET, replace
+from antwort.concurrency import Signal, stop
+from antwort.engine.draft import Run
+from antwort.engine.plan import OpenCall, Plan
+from antwort.engine.steps import Ready, Refused, RunTools
+from antwort.ids import new_id
+from antwort.tools.base import Output, ToolCall, ToolContext, ToolResult
+from antwort.tools.routing import find_executor
+
+_log = logging.getLogger("antwort.engine")
+_abandoned: set[asyncio.Task[ToolResult]] = set()
+"""Tools that would not stop in time. Held until they end, so that they end as tasks and not as garbage."""
+
+
+async def run_tools(
+    step: RunTools, run: Run, plan: Plan, signal: Signal, deadline: float | None
+) -> AsyncGenerator[Batch, None]:
+    """Answer the calls; results of functions come in the order of the calls, the others as they are ready."""
+    answers = _Answers(step.calls, len(run.output))
+    if opening := answers.open():
+        yield opening
+    width = 1 if plan.request.parallel_tool_calls is False else len(step.calls)
+    running = _Running(plan, signal, deadline)
+    async with aclosing(running.results(step.calls, width)) as results:
+        async for ready in results:
+            for at, result in ready:
+                answers.take(at, result)
+            if batch := answers.batch():
+                yield batch
+
+
+class _Running:
+    """The calls under way, at most `width` at a time."""
+
+    def __init__(self, plan: Plan, signal: Signal, deadline: float | None) -> None:
+        self._plan, self._signal, self._deadline = plan, signal, deadline
+        self._tasks: dict[asyncio.Task[ToolResult], int] = {}
+
+    async def results(
+        self, calls: Sequence[Ready | Refused], width: int
+    ) -> AsyncGenerator[list[tuple[int, ToolResult]], None]:
+        refused = [(at, _refusal(call)) for at, call in enumerate(calls) if isinstance(call, Refused)]
+        if refused:
+            yield refused
+        waiting = [(at, call) for at, call in enumerate(calls) if isinstance(call, Ready)]
+        try:
+            while waiting or self._tasks:
+                while waiting and len(self._tasks) < width:
+                    at, call = waiting.pop(0)
+                    self._tasks[asyncio.create_task(self._execute(call))] = at
+                yield await self._next()
+        finally:
+            await self._stop()
+
+    async def _next(self) -> list[tuple[int, ToolResult]]:
+        """Those that are done; at least one. When told to stop, what is done by then still counts."""
+        try:
+            await self._signal.race(lambda: asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED))
+        except Exception:
+            await self._stop()
+            if done := self._collect():
+                return done  # the reason is raised at the next wait
+            raise
+        return self._collect()
+
+    def _collect(self) -> list[tuple[int, ToolResult]]:
+        done = [task for task in self._tasks if task.done() and not task.cancelled()]
+        return [(self._tasks.pop(task), task.result()) for task in done]
+
+    async def _stop(self) -> None:
+        late = await stop(self._tasks, self._plan.settings.tool_grace)
+        for task in late:
+            _log.warning("a tool did not stop when told to; it is left behind")
+            _abandoned.add(task)
+            task.add_done_callback(_abandoned.discard)
+        self._tasks = {task: at for task, at in self._tasks.items() if task.done() and not task.cancelled()}
+
+    async def _execute(self, ready: Ready) -> ToolResult:
+        """Exactly one result, whatever the executor does."""
+        call = ready.call
+        definition = ready.toolbox.tools[call.name]
+        executor = find_executor(definition, ready.toolbox.executors)
+        if executor is None:
+            return ToolResult(call.call_id, f"The tool {call.name!r} is not available any more.", is_error=True)
+        asked = ToolCall(id=call.call_id, name=call.name, arguments=call.arguments or "{}", definition=definition)
+        try:
+            result = await executor.execute(asked, self._context(call))
+        except Exception as exc:
+            _log.warning("the tool %s failed", call.name, exc_info=True)
+            return ToolResult(call.call_id, str(exc) or type(exc).__name__, is_error=True)
+        return ToolResult(call.call_id, result.output, is_error=result.is_error)
+
+    def _context(self, call: OpenCall) -> ToolContext:
+        return ToolContext(
+            response_id=self._plan.response.id,
+            idempotency_key=call.call_id,
+            identity=self._plan.identity,
+            deadline=self._deadline,
+            cancelled=self._signal.fired,
+        )
+
+
+def _refusal(refused: Refused) -> ToolResult:
+    return ToolResult(refused.call.call_id, refused.message, is_error=True)
+
+
+class _Answers:
+    """Results become events. One place hands out the places in the output, so nothing is numbered twice."""
+
+    def __init__(self, calls: Sequence[Ready | Refused], first_index: int) -> None:
+        self._calls = calls
+        self._index = first_index
+        self._results: dict[int, ToolResult] = {}
+        self._due = 0  # the first call whose result has not been written
+        self._shown: dict[int, tuple[int, McpCall]] = {}
+        self._events: Batch = []
+
+    def open(self) -> Batch:
+        """A server's call that an earlier response left open shows under a new item; others are open already."""
+        for at, answer in enumerate(self._calls):
+            item = answer.call.item
+            if not isinstance(item, McpCall):
+                continue
+            if answer.call.at is None:
+                self._shown[at] = self._show_again(answer.call, item)
+            else:
+                self._shown[at] = (answer.call.at, item)
+        return self._taken()
+
+    def _show_again(self, call: OpenCall, old: McpCall) -> tuple[int, McpCall]:
+        at = self._next_index()
+        item = McpCall(
+            id=new_id("mcp"),
+            server_label=old.server_label,
+            name=old.name,
+            arguments="",
+            status="in_progress",
+            call_id=call.call_id,
+        )
+        self._events += [
+            OutputItemAdded(output_index=at, item=item),
+            McpCallInProgress(item_id=item.id, output_index=at),
+            McpArgumentsDone(item_id=item.id, output_index=at, arguments=call.arguments),
+        ]
+        return at, replace(item, arguments=call.arguments)
+
+    def take(self, at: int, result: ToolResult) -> None:
+        self._results[at] = result
+
+    def batch(self) -> Batch:
+        """The events of all results that may be written now."""
+        for at in sorted(self._results):
+            if at in self._shown:
+                self._write_mcp(at, self._results.pop(at))
+        while self._due < len(self._calls) and (self._due in self._shown or self._due in self._results):
+            if self._due not in self._shown:
+                self._write_function(self._due, self._results.pop(self._due))
+            self._due += 1
+        return self._taken()
+
+    def _write_function(self, at: int, result: ToolResult) -> None:
+        index = self._next_index()
+        item = FunctionCallOutput(id=new_id("fco"), call_id=result.call_id, output="", status="in_progress")
+        done = replace(item, output=result.output, status="completed", is_error=True if result.is_error else UNSET)
+        self._events += [
+            OutputItemAdded(output_index=index, item=item),
+            OutputItemDone(output_index=index, item=done),
+        ]
+        self._mark(at)
+
+    def _write_mcp(self, at: int, result: ToolResult) -> None:
+        index, item = self._shown[at]
+        text = _as_text(result.output)
+        if result.is_error:
+            done = replace(item, status=close(item.status, "failed"), error=text)
+            self._events.append(McpCallFailed(item_id=item.id, output_index=index))
+        else:
+            done = replace(item, status=close(item.status, "completed"), output=text)
+            self._events.append(McpCallCompleted(item_id=item.id, output_index=index))
+        self._events.append(OutputItemDone(output_index=index, item=done))
+        self._mark(at)
+
+    def _mark(self, at: int) -> None:
+        answer = self._calls[at]
+        outcome: Literal["ran", "refused", "over_limit"] = "ran"
+        if isinstance(answer, Refused):
+            outcome = "over_limit" if answer.is_over_limit else "refused"
+        self._events.append(CallEnded(call_id=answer.call.call_id, outcome=outcome))
+
+    def _next_index(self) -> int:
+        index = self._index
+        self._index += 1
+        return index
+
+    def _taken(self) -> Batch:
+        events, self._events = self._events, []
+        return events
+
+
+def _as_text(output: Output) -> str:
+    """An `mcp_call` holds text; what is not text is named."""
+    if isinstance(output, str):
+        return output
+    return "\n".join(
+        part.text if isinstance(part, InputText | OutputText | Text) else f"[{part.__struct_config__.tag}]"
+        for part in output
+    )

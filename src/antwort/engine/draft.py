@@ -1,0 +1,200 @@
+"""The response as the fold of its events: `apply`, and the events that end it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import reduce
+from typing import Any, Literal
+
+import msgspec
+
+from antwort.api.events import (
+    Batch,
+    CallEnded,
+    Mark,
+    McpArgumentsDone,
+    OutputItemAdded,
+    OutputItemDone,
+    ResponseCompleted,
+    ResponseCreated,
+    ResponseFailed,
+    ResponseIncomplete,
+    ResponseInProgress,
+    ResponseQueued,
+    ResponseRequiresAction,
+    RunEvent,
+    Terminal,
+    TurnEnded,
+)
+from antwort.api.items import McpCall, OutputItem
+from antwort.api.responses import IncompleteDetails, Response, ResponseError
+from antwort.api.status import ResponseStatus, close, transition
+from antwort.api.wire import UNSET, replace
+from antwort.errors import AntwortError, DeadlinePassed, Interrupted, ServerFault
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A response on its way: what its events so far add up to."""
+
+    response: Response
+    is_announced: bool = False
+    turns: int = 0
+    last_finish: str = ""
+    calls_run: int = 0
+    over_limit_turns: tuple[int, ...] = ()
+    """The turns in which calls came after `max_tool_calls` was used up."""
+    marks: tuple[tuple[int, Mark], ...] = ()
+    """The run's own events, each with the number of output items there were."""
+
+    @property
+    def output(self) -> tuple[OutputItem, ...]:
+        return self.response.output
+
+    @property
+    def turn_ends(self) -> tuple[int, ...]:
+        return tuple(at for at, mark in self.marks if isinstance(mark, TurnEnded))
+
+
+class Finish(msgspec.Struct, frozen=True):
+    status: Literal["completed", "incomplete", "requires_action"]
+    reason: str | None = None
+
+
+# ---- the fold ----
+
+
+def apply(run: Run, event: RunEvent) -> Run:
+    """The run after `event`. A delta changes nothing: the `done` of its item carries the whole."""
+    fold = _FOLDS.get(type(event))
+    return run if fold is None else fold(run, event)
+
+
+def fold(run: Run, events: Iterable[RunEvent]) -> Run:
+    return reduce(apply, events, run)
+
+
+def _added(run: Run, event: OutputItemAdded) -> Run:
+    return _with_output(run, (*run.output, event.item))
+
+
+def _done(run: Run, event: OutputItemDone) -> Run:
+    at = event.output_index
+    return _with_output(run, (*run.output[:at], event.item, *run.output[at + 1 :]))
+
+
+def _arguments(run: Run, event: McpArgumentsDone) -> Run:
+    """An open call keeps its arguments: it may be run by somebody who did not see its deltas."""
+    at = event.output_index
+    item = run.output[at]
+    assert isinstance(item, McpCall)
+    return _with_output(run, (*run.output[:at], replace(item, arguments=event.arguments), *run.output[at + 1 :]))
+
+
+def _turn_ended(run: Run, event: TurnEnded) -> Run:
+    before, spent = run.response.usage, event.usage
+    if spent is not UNSET:
+        total = spent if before is None else before + spent
+        run = msgspec.structs.replace(run, response=replace(run.response, usage=total))
+    marks = (*run.marks, (len(run.output), event))
+    return msgspec.structs.replace(run, turns=run.turns + 1, last_finish=event.finish, marks=marks)
+
+
+def _call_ended(run: Run, event: CallEnded) -> Run:
+    over = run.over_limit_turns
+    if event.outcome == "over_limit" and run.turns not in over:
+        over = (*over, run.turns)
+    return msgspec.structs.replace(
+        run,
+        calls_run=run.calls_run + (event.outcome == "ran"),
+        over_limit_turns=over,
+        marks=(*run.marks, (len(run.output), event)),
+    )
+
+
+def _lifecycle(run: Run, event: ResponseCreated | ResponseQueued | ResponseInProgress | Terminal) -> Run:
+    transition(run.response.status, event.response.status)
+    return msgspec.structs.replace(run, response=event.response)
+
+
+def _created(run: Run, event: ResponseCreated) -> Run:
+    return msgspec.structs.replace(_lifecycle(run, event), is_announced=True)
+
+
+def _started(run: Run, event: ResponseInProgress) -> Run:
+    """Status only: as a keep-alive it comes again later, when there are items already."""
+    status = transition(run.response.status, event.response.status)
+    return msgspec.structs.replace(run, response=replace(run.response, status=status))
+
+
+def _with_output(run: Run, output: tuple[OutputItem, ...]) -> Run:
+    return msgspec.structs.replace(run, response=replace(run.response, output=output))
+
+
+_FOLDS: dict[type, Callable[[Run, Any], Run]] = {
+    OutputItemAdded: _added,
+    OutputItemDone: _done,
+    McpArgumentsDone: _arguments,
+    TurnEnded: _turn_ended,
+    CallEnded: _call_ended,
+    ResponseCreated: _created,
+    ResponseInProgress: _started,
+    **dict.fromkeys(
+        (
+            ResponseQueued,
+            ResponseCompleted,
+            ResponseFailed,
+            ResponseIncomplete,
+            ResponseRequiresAction,
+        ),
+        _lifecycle,
+    ),
+}
+
+
+# ---- the end ----
+
+
+def settled(run: Run, status: Literal["completed", "incomplete"]) -> Batch:
+    """The events that close what is still open. A finished call without a result was asked for and not run."""
+    return [
+        OutputItemDone(output_index=at, item=replace(item, status=close(item.status, status)))
+        for at, item in enumerate(run.output)
+        if item.status in ("in_progress", "calling")
+    ]
+
+
+def ending(run: Run, finish: Finish, requires_action: Literal["status", "event", "completed"] = "status") -> Terminal:
+    """The event that ends a run which came to its end by itself."""
+    if finish.status == "incomplete":
+        details = IncompleteDetails(reason=finish.reason or "max_output_tokens")
+        return ResponseIncomplete(response=_ended(run, "incomplete", incomplete_details=details))
+    if finish.status == "requires_action" and requires_action == "event":
+        return ResponseRequiresAction(response=_ended(run, "requires_action"))
+    if finish.status == "requires_action" and requires_action == "status":
+        return ResponseCompleted(response=_ended(run, "requires_action"))
+    return ResponseCompleted(response=_ended(run, "completed", completed_at=int(time.time())))
+
+
+def interrupted(run: Run, error: Exception, *, strict: bool = False) -> Terminal:
+    """The event that ends a run which was stopped or went wrong."""
+    if isinstance(error, DeadlinePassed):
+        details = IncompleteDetails(reason="deadline")
+        return ResponseIncomplete(response=_ended(run, "incomplete", incomplete_details=details))
+    if isinstance(error, Interrupted):
+        # There is no event for this in the standard; the payload says what it is.
+        return ResponseIncomplete(response=_ended(run, "cancelled"))
+    return ResponseFailed(response=_ended(run, "failed", error=error_of(as_ours(error), strict=strict)))
+
+
+def as_ours(error: Exception) -> AntwortError:
+    """What a client may be told of an exception nobody expected."""
+    return error if isinstance(error, AntwortError) else ServerFault("The server had an internal error.")
+
+
+def error_of(error: AntwortError, *, strict: bool = False) -> ResponseError:
+    return ResponseError(code=error.code, message=error.message, type=error.standard_type if strict else error.type)
+
+
+def _ended(run: Run, status: ResponseStatus, **changes: Any) -> Response:
+    return replace(run.response, status=transition(run.response.status, status), **changes)

@@ -1,0 +1,213 @@
+"""The engine: the table of contents. A request goes in, a stream of events comes out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+from antwort.api.events import StreamEvent
+from antwort.api.requests import CreateRequest
+from antwort.api.responses import Model, Response
+from antwort.api.status import FINAL
+from antwort.api.wire import replace
+from antwort.engine.history import assemble, load_chain, resolve_references
+from antwort.engine.live import LiveRun
+from antwort.engine.plan import Plan, build_toolbox, check_capabilities, draft_response
+from antwort.engine.settings import EngineSettings
+from antwort.errors import AntwortError, Cancelled, InvalidField, ResponseNotFound, ShuttingDown, UnsupportedFeature
+from antwort.identity import ANONYMOUS, Identity
+from antwort.providers.base import Provider
+from antwort.storage.base import ItemPage, NewResponse, Page, ResponseStore
+from antwort.tools.base import ToolExecutor
+from antwort.tools.limits import limited
+
+ABANDONED = "The server was stopped while the response was being made."
+
+
+class Engine:
+    """Runs responses: one provider, any number of executors, one store.
+
+    Executors are wrapped in the limits of the settings. Start with `open`, end with `drain` and `close`.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        *,
+        store: ResponseStore,
+        executors: Sequence[ToolExecutor] = (),
+        settings: EngineSettings = EngineSettings(),  # noqa: B008 - a frozen value
+    ) -> None:
+        self.settings = settings
+        self._provider = provider
+        self._store = store
+        self._executors = tuple(limited(executor, settings.tool_limits) for executor in executors)
+        self._live: dict[str, LiveRun] = {}
+        self._is_draining = False
+
+    # ---- making a response ----
+
+    async def start(self, request: CreateRequest, identity: Identity = ANONYMOUS) -> LiveRun:
+        """Plan the response, put it on record, and set its run going. What is wrong by then is raised."""
+        if self._is_draining:
+            raise ShuttingDown
+        plan = await self._plan(request, identity)
+        store = self._store if request.is_stored else None
+        if store is not None:
+            await store.begin(_new_response(plan))
+        run = LiveRun(plan, self._provider, store, self._ended)
+        self._live[run.response_id] = run
+        return run
+
+    async def create(self, request: CreateRequest, identity: Identity = ANONYMOUS) -> Response:
+        """The response, whole. Leaving early ends the run."""
+        run = await self.start(request, identity)
+        try:
+            await run.answered()
+            return await run.result()
+        except asyncio.CancelledError:
+            run.leave()
+            raise
+
+    async def respond(
+        self, request: CreateRequest, identity: Identity = ANONYMOUS
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """The events, one by one. Closing the generator ends the run."""
+        run = await self.start(replace(request, stream=True), identity)
+        try:
+            await run.answered()
+            while batches := await run.read():
+                for batch in batches:
+                    for event in batch.events:
+                        yield event
+        finally:
+            run.leave()
+
+    async def _plan(self, request: CreateRequest, identity: Identity) -> Plan:
+        _check_background(request)
+        model = await self._model_for(request)
+        request = await resolve_references(request, self._store, identity)
+        chain = await load_chain(request, self._store, identity)
+        toolbox, listings = await build_toolbox(request, self._executors, identity, self.settings)
+        history = await assemble(request, chain, self._executors, identity, self.settings)
+        capabilities = self._provider.capabilities(model)
+        check_capabilities(history.stretches, capabilities)
+        return Plan(
+            request=request,
+            identity=identity,
+            settings=self.settings,
+            response=draft_response(request, model, self.settings),
+            toolbox=toolbox,
+            capabilities=capabilities,
+            history=history,
+            listings=listings,
+        )
+
+    async def _model_for(self, request: CreateRequest) -> str:
+        if model := request.model or self.settings.default_model:
+            return model
+        models = await self._provider.models()
+        if len(models) == 1:
+            return models[0].id
+        problem = "missing, and there is not just one model to choose from."
+        raise InvalidField("model", problem, code="missing_required_parameter")
+
+    def _ended(self, response_id: str) -> None:
+        self._live.pop(response_id, None)
+
+    # ---- responses that are there already ----
+
+    async def retrieve(self, identity: Identity, response_id: str) -> Response:
+        run = self._live_run(identity, response_id)
+        if run is not None and run.response.store and run.response.status not in FINAL:
+            return run.response
+        found = await self._store.get(identity, response_id)
+        if found is None:
+            raise ResponseNotFound(response_id)
+        return found
+
+    async def delete(self, identity: Identity, response_id: str) -> None:
+        """A running response is cancelled first, so that its record is true until it goes."""
+        if self._live_run(identity, response_id) is not None:
+            await self.cancel(identity, response_id)
+        if not await self._store.delete(identity, response_id):
+            raise ResponseNotFound(response_id)
+
+    async def cancel(self, identity: Identity, response_id: str) -> Response:
+        """The response as it ended; one that had ended before is unchanged."""
+        run = self._live_run(identity, response_id)
+        if run is None:
+            return await self.retrieve(identity, response_id)
+        run.stop(Cancelled())
+        return await run.result()
+
+    async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage:
+        found = await self._store.input_items(identity, response_id, page)
+        if found is None:
+            raise ResponseNotFound(response_id)
+        return found
+
+    def _live_run(self, identity: Identity, response_id: str) -> LiveRun | None:
+        run = self._live.get(response_id)
+        return run if run is not None and run.identity == identity else None
+
+    # ---- the engine itself ----
+
+    @property
+    def live(self) -> int:
+        """How many runs are under way."""
+        return len(self._live)
+
+    async def models(self) -> Sequence[Model]:
+        return await self._provider.models()
+
+    async def check(self) -> dict[str, str]:
+        """Each part that must be there, with `ok` or what is wrong with it."""
+        parts = {"store": self._store.check, "backend": self._provider.check}
+        return {name: await _health(check) for name, check in parts.items()}
+
+    async def open(self) -> None:
+        """Rows that a dead process left running are ended: nobody will."""
+        await self._store.fail_running(ABANDONED)
+
+    async def drain(self, seconds: float) -> None:
+        """No new runs; those under way get `seconds` to end, then each is ended with a terminal event."""
+        self._is_draining = True
+        tasks = [asyncio.ensure_future(run.wait()) for run in self._live.values()]
+        if not tasks:
+            return
+        await asyncio.wait(tasks, timeout=seconds)
+        for run in list(self._live.values()):
+            run.stop(ShuttingDown())
+        await asyncio.wait(tasks)
+
+    async def close(self) -> None:
+        await self.drain(0)
+        await self._provider.close()
+        await self._store.close()
+
+
+async def _health(check: Callable[[], Awaitable[None]]) -> str:
+    try:
+        await check()
+    except AntwortError as error:
+        return error.message
+    return "ok"
+
+
+def _check_background(request: CreateRequest) -> None:
+    if request.background and not request.is_stored:
+        raise InvalidField("background", "a background response must be stored; 'store' is false.")
+    if request.background:
+        raise UnsupportedFeature("Background responses are not offered by this server.", param="background")
+
+
+def _new_response(plan: Plan) -> NewResponse:
+    request = plan.request
+    return NewResponse(
+        identity=plan.identity,
+        response=plan.response,
+        request=request.raw,
+        input=request.input,
+        raw_input=request.raw_input,
+    )

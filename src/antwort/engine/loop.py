@@ -1,0 +1,147 @@
+"""The loop. It orders things; it does not translate, count, measure, store or format."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from antwort.api.events import (
+    Batch,
+    McpListToolsCompleted,
+    McpListToolsInProgress,
+    OutputItemAdded,
+    OutputItemDone,
+    ResponseCreated,
+    ResponseInProgress,
+    RunEvent,
+)
+from antwort.api.items import McpListTools
+from antwort.api.wire import replace
+from antwort.concurrency import Signal
+from antwort.engine.dispatch import run_tools
+from antwort.engine.draft import Finish, Run, as_ours, ending, fold, interrupted, settled
+from antwort.engine.plan import Plan
+from antwort.engine.steps import Infer, next_step
+from antwort.engine.translate import chat_request
+from antwort.engine.turn import Turn
+from antwort.errors import AntwortError, BackendCut, Interrupted
+from antwort.providers.base import Provider
+
+_log = logging.getLogger("antwort.engine")
+
+
+class Control:
+    """What a run and those who watch it share: the signal to stop, the run as it stands, why it failed."""
+
+    def __init__(self, run: Run, deadline: float | None = None) -> None:
+        self.signal = Signal()
+        self.run = run
+        self.deadline = deadline
+        self.error: AntwortError | None = None
+
+
+async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGenerator[Batch, None]:
+    """Yield every event from where the run stands to its single terminal event.
+
+    A run may start from nothing or from what another process left: the course is read off what is there.
+    """
+    run = control.run
+    try:
+        for batch in opening(run, plan):
+            run = control.run = fold(run, batch)
+            yield batch
+        while not isinstance(step := next_step(run, plan), Finish):
+            if isinstance(step, Infer):
+                stream = infer(run, plan, provider, control.signal)
+            else:
+                stream = run_tools(step, run, plan, control.signal, control.deadline)
+            async with aclosing(stream) as batches:
+                async for batch in batches:
+                    if batch:
+                        run = control.run = fold(run, batch)
+                    yield batch
+        closing = settled(run, "completed")
+        closing.append(ending(fold(run, closing), step, plan.settings.requires_action))
+    except Exception as error:
+        control.error = _reported(error, run)
+        closing = settled(run, "incomplete")
+        closing.append(interrupted(fold(run, closing), error, strict=plan.settings.strict))
+    control.run = fold(run, closing)
+    yield closing
+
+
+def _reported(error: Exception, run: Run) -> AntwortError | None:
+    """What to tell a client that has not been answered yet. What nobody expected is logged, whole."""
+    if isinstance(error, Interrupted):
+        return None
+    if not isinstance(error, AntwortError):
+        _log.error("the run %s met an unexpected error", run.response.id, exc_info=error)
+    return as_ours(error)
+
+
+def opening(run: Run, plan: Plan) -> list[Batch]:
+    """A new run announces itself and shows what its tool servers offer; a resumed one closes what was half said."""
+    batches: list[Batch] = []
+    if not run.is_announced:
+        batches.append([ResponseCreated(response=run.response), ResponseInProgress(response=run.response)])
+    elif half_said := _half_said(run):
+        batches.append(half_said)
+    if missing := [item for item in plan.listings if not _is_shown(item, run)]:
+        places = enumerate(missing, start=len(run.output))
+        batches.append([event for at, item in places for event in _show_list(at, item)])
+    return batches
+
+
+def _is_shown(listing: McpListTools, run: Run) -> bool:
+    return any(
+        isinstance(item, McpListTools) and item.server_label == listing.server_label and item.status == "completed"
+        for item in run.output
+    )
+
+
+def _half_said(run: Run) -> Batch:
+    """Items of an inference that never ended. Open calls of a turn that did end are waiting for their results."""
+    ended = run.turn_ends[-1] if run.turns else 0
+    return [
+        OutputItemDone(output_index=at, item=replace(item, status="incomplete"))
+        for at, item in enumerate(run.output)
+        if at >= ended and item.status == "in_progress"
+    ]
+
+
+def _show_list(at: int, item: McpListTools) -> list[RunEvent]:
+    return [
+        OutputItemAdded(output_index=at, item=replace(item, status="in_progress", tools=())),
+        McpListToolsInProgress(item_id=item.id, output_index=at),
+        McpListToolsCompleted(item_id=item.id, output_index=at),
+        OutputItemDone(output_index=at, item=item),
+    ]
+
+
+async def infer(run: Run, plan: Plan, provider: Provider, signal: Signal) -> AsyncGenerator[Batch, None]:
+    """One inference. The items it opened are closed before an error goes on, so the loop never sees half of one."""
+    turn = Turn(len(run.output), plan.shown, plan.reasoning_style)
+    failure: Exception | None = None
+    async with aclosing(provider.infer(chat_request(run, plan))) as stream:
+        while failure is None:
+            try:
+                deltas = await signal.race(stream.__anext__)
+            except StopAsyncIteration:
+                break
+            except Exception as error:
+                failure = error
+            else:
+                for delta in deltas:
+                    turn.feed(delta)
+                yield turn.take()
+    if failure is None and not turn.is_finished:
+        failure = BackendCut("The backend's answer broke off.")
+    if failure is None:
+        turn.finish()
+    else:
+        turn.abort()
+    if batch := turn.take():
+        yield batch
+    if failure is not None:
+        raise failure

@@ -1,0 +1,140 @@
+"""The way out: recorded, then numbered and handed to the reader."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import msgspec
+
+from antwort.api.events import MARKS, TERMINAL, Batch, ResponseFailed, StreamEvent, Terminal
+from antwort.api.responses import Response
+from antwort.api.wire import replace
+from antwort.engine.draft import error_of
+from antwort.engine.loop import Control
+from antwort.engine.plan import Plan
+from antwort.errors import AntwortError, StoreFault
+from antwort.storage.base import ResponseStore
+
+_log = logging.getLogger("antwort.engine")
+
+
+class Numbered(msgspec.Struct, frozen=True):
+    """A batch as it is sent: event i has the number `first + i`. Without events it is a sign of life."""
+
+    first: int
+    events: list[StreamEvent]
+
+
+async def recorded(
+    batches: AsyncGenerator[Batch, None], store: ResponseStore | None, plan: Plan, control: Control
+) -> AsyncGenerator[Batch, None]:
+    """The terminal event goes out only when what it says is committed; otherwise the response has failed."""
+    async with aclosing(batches):
+        async for batch in batches:
+            if store is not None and batch and isinstance(last := batch[-1], TERMINAL):
+                yield [*batch[:-1], await _committed(last, store, plan, control)]
+            else:
+                yield batch
+
+
+async def _committed(event: Terminal, store: ResponseStore, plan: Plan, control: Control) -> Terminal:
+    try:
+        await store.finish(plan.identity, event.response, control.run.marks)
+    except Exception as error:
+        _log.error("the response %s could not be stored", event.response.id, exc_info=error)
+        control.error = _store_fault(error)
+        failed = _as_failed(event.response, control.error, strict=plan.settings.strict)
+        control.run = msgspec.structs.replace(control.run, response=failed)
+        return ResponseFailed(response=failed)
+    return event
+
+
+def _store_fault(error: Exception) -> AntwortError:
+    return error if isinstance(error, StoreFault) else StoreFault("The response could not be stored.")
+
+
+def _as_failed(response: Response, error: AntwortError, *, strict: bool) -> Response:
+    """Instead of the end it would have had: no end that is not on record goes out."""
+    return replace(
+        response, status="failed", error=error_of(error, strict=strict), incomplete_details=None, completed_at=None
+    )
+
+
+class Outlet:
+    """Numbers what is sent, and holds it for one reader: the one place that counts."""
+
+    def __init__(self, bound: int) -> None:
+        self._bound = bound
+        self._next = 0
+        self._waiting: deque[Numbered] = deque()
+        self._reader: asyncio.Future[None] | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._is_ended = False
+        self._is_abandoned = False
+
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody waits for the next batch."""
+        return self._reader is not None
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._waiting) >= self._bound and not self._is_abandoned
+
+    def publish(self, batch: Batch) -> None:
+        """Number the batch and hand it on. Never waits; `wait_for_room` is for those who can."""
+        events: list[StreamEvent] = batch  # type: ignore[assignment]  # marks are taken out below
+        if isinstance(batch[-1], MARKS):
+            events = [event for event in batch if not isinstance(event, MARKS)]
+        first = self._next
+        self._next += len(events)
+        if events and not self._is_abandoned:
+            self._hand_on(Numbered(first, events))
+
+    def tick(self) -> None:
+        """A sign of life for a reader who has nothing to read."""
+        if self.is_read and not self._waiting and not self._is_ended:
+            self._hand_on(Numbered(self._next, []))
+
+    async def wait_for_room(self) -> None:
+        while self.is_full:
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
+
+    def end(self) -> None:
+        self._is_ended = True
+        _wake(self._reader)
+
+    def abandon(self) -> None:
+        """Nobody reads any more: what still comes is numbered and dropped."""
+        self._is_abandoned = True
+        self._waiting.clear()
+        _wake(self._room)
+
+    async def read(self) -> list[Numbered]:
+        """All that is waiting, at least one batch; nothing when the stream is over."""
+        while not self._waiting:
+            if self._is_ended:
+                return []
+            self._reader = asyncio.get_running_loop().create_future()
+            try:
+                await self._reader
+            finally:
+                self._reader = None
+        batches = list(self._waiting)
+        self._waiting.clear()
+        _wake(self._room)
+        return batches
+
+    def _hand_on(self, batch: Numbered) -> None:
+        self._waiting.append(batch)
+        _wake(self._reader)
+
+
+def _wake(waiter: asyncio.Future[None] | None) -> None:
+    if waiter is not None and not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,37 @@
+"""What an operator can set about the loop."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from antwort.api.requests import Limits
+from antwort.api.wire import Wire
+from antwort.tools.limits import ToolLimits
+
+
+class EngineSettings(Wire):
+    limits: Limits = Limits()
+    tool_limits: ToolLimits = ToolLimits()
+    default_model: str | None = None
+    max_turns: int = 10
+    """Inferences of one response."""
+    deadline: float = 600.0
+    """Seconds a response may take from its start to its end."""
+    mixed_turns: Literal["pause", "execute"] = "pause"
+    """When the client's and the server's tools are called in one turn: hand all to the client, or run ours first."""
+    requires_action: Literal["status", "event", "completed"] = "status"
+    """How a response says that the client must act: status in `response.completed`, an event of its own, or not."""
+    refused_calls: Literal["mcp_call", "function_call"] = "mcp_call"
+    """How refused and unknown calls show."""
+    unknown_tools: Literal["drop", "refuse"] = "drop"
+    """What happens to tools of a type that nobody here runs."""
+    strict: bool = False
+    """Write the standard's own names where OpenAI's differ."""
+    hold_back: float = 2.0
+    """Seconds that `response.created` waits for the backend's headers, so that an early failure is an HTTP error."""
+    keepalive: Literal["comment", "in_progress"] = "comment"
+    keepalive_interval: float = 15.0
+    buffer_batches: int = 256
+    """Batches kept for a slow reader before the run waits for it."""
+    tool_grace: float = 0.8
+    """Seconds that tools get to end when the run is told to stop."""

@@ -1,0 +1,180 @@
+"""What comes next: a pure function of what is there. Every rule about the course of the loop is here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+import msgspec
+
+from antwort.api.items import (
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    InputItem,
+    McpCall,
+)
+from antwort.api.tools import ForcedFunction, ForcedServer
+from antwort.api.wire import UNSET
+from antwort.engine.draft import Finish, Run
+from antwort.engine.plan import Leftover, OpenCall, Plan, model_name
+from antwort.tools.routing import Toolbox, refusal, route_calls
+
+OVER_LIMIT = "The limit of tool calls for this response is used up. Answer with what you have."
+
+
+class Infer(msgspec.Struct, frozen=True):
+    """Ask the model."""
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """A call to run here, with the tools it was made under."""
+
+    call: OpenCall
+    toolbox: Toolbox
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A call that is answered with an error, without being run."""
+
+    call: OpenCall
+    message: str
+    is_over_limit: bool = False
+
+
+class RunTools(msgspec.Struct, frozen=True):
+    """Answer these calls, in this order."""
+
+    calls: tuple[Ready | Refused, ...]
+
+
+Step: TypeAlias = Infer | RunTools | Finish
+
+_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+
+
+def next_step(run: Run, plan: Plan) -> Step:
+    if waiting := unanswered_leftovers(run, plan):
+        return RunTools(_within_limit([Ready(left.call, left.toolbox) for left in waiting], run, plan))
+    if not run.turns:
+        return Infer()
+    if (reason := _CUT.get(run.last_finish)) is not None:
+        return Finish("incomplete", reason)
+    calls = open_calls(run, plan.toolbox)
+    if answers := _answers(calls, run, plan):
+        return RunTools(answers)
+    if calls:
+        return Finish("requires_action" if plan.toolbox.may_run else "completed")
+    return _after_results(run, plan) if ended_with_calls(run) else Finish("completed")
+
+
+def _answers(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
+    """The calls that get a result here and now, in the order of the calls."""
+    routed = route_calls(calls, plan.toolbox)
+    pauses = routed.client and plan.settings.mixed_turns == "pause"
+    ready = () if pauses else routed.server
+    answers: list[Ready | Refused] = [
+        Ready(call, plan.toolbox) if call in ready else Refused(call, refusal(call.name, plan.toolbox))
+        for call in calls
+        if call in ready or call in routed.refused
+    ]
+    return _within_limit(answers, run, plan)
+
+
+def _within_limit(answers: Iterable[Ready | Refused], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
+    """`max_tool_calls` counts what is run here, not turns."""
+    left = None if plan.request.max_tool_calls is None else plan.request.max_tool_calls - run.calls_run
+    kept: list[Ready | Refused] = []
+    for answer in answers:
+        if isinstance(answer, Ready) and left is not None:
+            if left <= 0:
+                kept.append(Refused(answer.call, OVER_LIMIT, is_over_limit=True))
+                continue
+            left -= 1
+        kept.append(answer)
+    return tuple(kept)
+
+
+def _after_results(run: Run, plan: Plan) -> Infer | Finish:
+    if plan.request.choice_mode == "none":
+        return Finish("completed")
+    if len(run.over_limit_turns) > 1:  # asked for a final answer, and it called again
+        return Finish("incomplete", "max_tool_calls")
+    if run.turns >= plan.settings.max_turns:
+        return Finish("incomplete", "max_turns")
+    if tokens_left(run, plan) == 0:
+        return Finish("incomplete", "max_output_tokens")
+    return Infer()
+
+
+def tokens_left(run: Run, plan: Plan) -> int | None:
+    """What `max_output_tokens` leaves for the next inference: it bounds the response, not the turn."""
+    limit, usage = plan.request.max_output_tokens, run.response.usage
+    if limit is None or usage is None:
+        return limit
+    return max(0, limit - usage.output_tokens)
+
+
+def choice_for(run: Run, plan: Plan) -> str | ForcedFunction | ForcedServer:
+    """`required` and a forced tool hold for the first inference only: otherwise the loop could never end."""
+    if run.over_limit_turns:
+        return "none"
+    choice = plan.request.choice_mode
+    return "auto" if run.turns and choice != "none" else choice
+
+
+# ---- reading the items ----
+
+
+def open_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
+    """The calls of this response that have no result yet, in order. A call cut short is not one."""
+    answered = results_in(run.output)
+    return [
+        call
+        for at, item in enumerate(run.output)
+        if (call := _call_of(item, at, toolbox)) is not None and call.call_id not in answered
+    ]
+
+
+def _call_of(item: InputItem, at: int, toolbox: Toolbox) -> OpenCall | None:
+    match item:
+        case FunctionCall(status="completed"):
+            return OpenCall(item.call_id, item.name, item.arguments, at, item)
+        case McpCall(status="in_progress"):
+            name = model_name(toolbox, item.server_label, item.name)
+            return OpenCall(call_id_of(item), name, item.arguments, at, item)
+        case _:
+            return None
+
+
+def results_in(items: Iterable[InputItem]) -> frozenset[str]:
+    """The ids of the calls that have a result among `items`."""
+    return frozenset(_results(items))
+
+
+def _results(items: Iterable[InputItem]) -> Iterator[str]:
+    for item in items:
+        if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
+            yield item.call_id
+        elif isinstance(item, McpCall) and (item.output is not UNSET or item.error is not UNSET):
+            yield call_id_of(item)
+
+
+def call_id_of(item: McpCall) -> str:
+    """Our own calls carry a call_id; one that a client replays from elsewhere has only its item id."""
+    return item.id if item.call_id is UNSET else item.call_id
+
+
+def unanswered_leftovers(run: Run, plan: Plan) -> list[Leftover]:
+    if not plan.leftovers:
+        return []
+    answered = results_in(run.output)
+    return [left for left in plan.leftovers if left.call.call_id not in answered]
+
+
+def ended_with_calls(run: Run) -> bool:
+    """Whether the last turn called anything. All of it is answered when this is asked."""
+    ends = run.turn_ends
+    start = ends[-2] if len(ends) > 1 else 0
+    turn = run.output[start : ends[-1]]
+    return any(isinstance(item, FunctionCall | McpCall) for item in turn)

@@ -1,0 +1,300 @@
+"""Items become chat messages, tools become chat tools. Derived anew for each inference; there is no second list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from antwort.api.items import (
+    ContentPart,
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputItem,
+    InputText,
+    InputVideo,
+    McpCall,
+    Message,
+    OutputText,
+    Reasoning,
+    ReasoningText,
+    Refusal,
+    ResultPart,
+    SummaryText,
+    Text,
+)
+from antwort.api.tools import ForcedFunction, ForcedServer
+from antwort.api.wire import UNSET, UnsetType, encode
+from antwort.engine.draft import Run
+from antwort.engine.plan import Plan, model_name
+from antwort.engine.steps import call_id_of, choice_for, tokens_left
+from antwort.providers.base import (
+    Capabilities,
+    ChatCall,
+    ChatFunction,
+    ChatMessage,
+    ChatRequest,
+    ChatTool,
+    ChatToolFunction,
+)
+from antwort.tools.base import Output, ToolDefinition
+from antwort.tools.routing import Toolbox
+
+NO_RESULT = "No result was given for this call."
+
+
+def chat_request(run: Run, plan: Plan) -> ChatRequest:
+    """The next inference."""
+    request, capabilities = plan.request, plan.capabilities
+    tools = [_chat_tool(tool) for tool in plan.toolbox.tools.values()]
+    limit = tokens_left(run, plan)
+    is_whole = capabilities.max_tokens_field == "max_completion_tokens"
+    wants_logprobs = bool(request.top_logprobs) or "message.output_text.logprobs" in (request.include or ())
+    return ChatRequest(
+        model=plan.response.model,
+        messages=messages(run, plan),
+        stream=True if request.stream else UNSET,
+        tools=tools or UNSET,
+        tool_choice=_chat_choice(run, plan) if tools else UNSET,
+        parallel_tool_calls=_given(request.parallel_tool_calls) if tools else UNSET,
+        temperature=_given(request.temperature),
+        top_p=_given(request.top_p),
+        presence_penalty=_given(request.presence_penalty),
+        frequency_penalty=_given(request.frequency_penalty),
+        max_tokens=UNSET if is_whole else _given(limit),
+        max_completion_tokens=_given(limit) if is_whole else UNSET,
+        reasoning_effort=UNSET if request.reasoning is None else _given(request.reasoning.effort),
+        response_format=_response_format(plan),
+        logprobs=True if wants_logprobs else UNSET,
+        top_logprobs=_given(request.top_logprobs) if wants_logprobs else UNSET,
+        prompt_cache_key=_given(request.prompt_cache_key) if capabilities.prompt_cache_key else UNSET,
+        verbosity=_given(request.text.verbosity) if request.text and capabilities.verbosity else UNSET,
+        user=_given(request.user),
+    )
+
+
+def _given(value: Any) -> Any:
+    """Unset parameters are not sent."""
+    return UNSET if value is None else value
+
+
+# ---- tools ----
+
+
+def _chat_tool(tool: ToolDefinition) -> ChatTool:
+    return ChatTool(
+        function=ChatToolFunction(
+            name=tool.name,
+            description=_given(tool.description),
+            parameters={"type": "object", "properties": {}} if tool.parameters is None else tool.parameters,
+            strict=_given(tool.strict),
+        )
+    )
+
+
+def _chat_choice(run: Run, plan: Plan) -> str | dict[str, Any] | UnsetType:
+    choice = choice_for(run, plan)
+    if isinstance(choice, ForcedFunction):
+        return _forced(choice.name)
+    if isinstance(choice, ForcedServer):
+        if not isinstance(choice.name, str):
+            return "required"
+        return _forced(model_name(plan.toolbox, choice.server_label, choice.name))
+    if plan.toolbox.allowed and plan.capabilities.allowed_tools and choice != "none":
+        named = [{"type": "function", "function": {"name": name}} for name in sorted(plan.toolbox.allowed)]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice, "tools": named}}
+    return UNSET if choice == "auto" else choice  # a backend with tools takes auto by itself
+
+
+def _forced(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def _response_format(plan: Plan) -> dict[str, Any] | UnsetType:
+    text = plan.request.text
+    if text is None or text.format.type == "text":
+        return UNSET
+    if text.format.type == "json_object":
+        return {"type": "json_object"}
+    schema: dict[str, Any] = {"name": text.format.name, "schema": text.format.schema}
+    if text.format.description is not None:
+        schema["description"] = text.format.description
+    if text.format.strict is not None:
+        schema["strict"] = text.format.strict
+    return {"type": "json_schema", "json_schema": schema}
+
+
+# ---- messages ----
+
+
+def messages(run: Run, plan: Plan) -> list[ChatMessage]:
+    """The instructions of this request, what was said before oldest first, the new input, the output so far."""
+    stretches = [*plan.history.stretches, *_own_stretches(run)]
+    conversation = _Conversation(plan.capabilities, plan.toolbox, _results(stretches))
+    if plan.request.instructions:
+        conversation.messages.append(ChatMessage(role="system", content=plan.request.instructions))
+    for stretch in stretches:
+        for item in stretch:
+            conversation.add(item)
+        conversation.flush()
+    return conversation.messages
+
+
+def _own_stretches(run: Run) -> Iterable[Sequence[InputItem]]:
+    """The turns so far. What a takeover closed as incomplete is said anew, so it is left out."""
+    start = 0
+    for end in (*run.turn_ends, len(run.output)):
+        yield [item for item in run.output[start:end] if item.status != "incomplete"]
+        start = end
+
+
+def _results(stretches: Iterable[Sequence[InputItem]]) -> Mapping[str, Output]:
+    """What each call came to, wherever the result stands."""
+    found: dict[str, Output] = {}
+    for stretch in stretches:
+        for item in stretch:
+            if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
+                found[item.call_id] = item.output
+            elif isinstance(item, McpCall):
+                result = item.error if item.output is UNSET else item.output
+                if result is not UNSET:
+                    found[call_id_of(item)] = result
+    return found
+
+
+class _Conversation:
+    """Gathers what one turn of the model said into one assistant message, its results right behind it."""
+
+    def __init__(self, capabilities: Capabilities, toolbox: Toolbox, results: Mapping[str, Output]) -> None:
+        self.messages: list[ChatMessage] = []
+        self._capabilities, self._toolbox, self._results = capabilities, toolbox, results
+        self._seen: set[str] = set()
+        self._texts: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: list[ChatCall] = []
+        self._has_results = False
+
+    def add(self, item: InputItem) -> None:
+        match item:
+            case Message(role="assistant"):
+                self._next_turn()
+                self._texts.append(_text_of(item.content))
+            case Message():
+                self.flush()
+                self.messages.append(_chat_message(item, self._capabilities))
+            case Reasoning():
+                self._next_turn()
+                self._reasoning.append(_reasoning_of(item))
+            case FunctionCall() if item.status != "incomplete":
+                self._add_call(item.call_id, item.name, item.arguments)
+            case CustomToolCall() if item.status != "incomplete":
+                self._add_call(item.call_id, item.name, encode({"input": item.input}).decode())
+            case McpCall() if item.status != "incomplete":
+                name = model_name(self._toolbox, item.server_label, item.name)
+                self._add_call(call_id_of(item), name, item.arguments)
+            case FunctionCallOutput() | CustomToolCallOutput():
+                self._has_results = True
+            case _:
+                pass  # lists of tools, approvals and what this version does not know say nothing to a model
+
+    def flush(self) -> None:
+        """The assistant message is whole: write it, and the results of its calls in the order of the calls."""
+        if any(self._texts) or self._calls:
+            self.messages.append(self._assistant())
+            images: list[dict[str, Any]] = []
+            for call in self._calls:
+                output = self._results.get(call.id, NO_RESULT)
+                text, pictures = _result_text(output)
+                images += pictures
+                self.messages.append(ChatMessage(role="tool", tool_call_id=call.id, content=text))
+            if images:
+                self.messages.append(ChatMessage(role="user", content=images))
+        self._texts, self._reasoning, self._calls, self._has_results = [], [], [], False
+
+    def _next_turn(self) -> None:
+        """What the model says after results belongs to another answer."""
+        if self._has_results:
+            self.flush()
+
+    def _add_call(self, call_id: str, name: str, arguments: str) -> None:
+        """A call that a later response ran shows twice; it was asked once."""
+        if call_id in self._seen:
+            return
+        self._next_turn()
+        self._seen.add(call_id)
+        self._calls.append(ChatCall(id=call_id, function=ChatFunction(name=name, arguments=arguments or "{}")))
+
+    def _assistant(self) -> ChatMessage:
+        text = "".join(self._texts)
+        reasoning = "".join(self._reasoning) or UNSET
+        field = self._capabilities.reasoning_field
+        return ChatMessage(
+            role="assistant",
+            content=text or None,
+            tool_calls=self._calls or UNSET,
+            reasoning_content=reasoning if field == "reasoning_content" else UNSET,
+            reasoning=reasoning if field == "reasoning" else UNSET,
+        )
+
+
+def _chat_message(item: Message, capabilities: Capabilities) -> ChatMessage:
+    role = item.role
+    if role == "developer" and not capabilities.developer_role:
+        role = "system"
+    if all(isinstance(part, InputText | OutputText | Text) for part in item.content):
+        return ChatMessage(role=role, content=_text_of(item.content))
+    return ChatMessage(role=role, content=[_chat_part(part) for part in item.content])
+
+
+def _text_of(parts: Sequence[ContentPart]) -> str:
+    return "\n".join(_part_text(part) for part in parts)
+
+
+def _part_text(part: ContentPart) -> str:
+    if isinstance(part, InputText | OutputText | Text | SummaryText | ReasoningText):
+        return part.text
+    return part.refusal if isinstance(part, Refusal) else ""
+
+
+def _chat_part(part: ContentPart) -> dict[str, Any]:
+    match part:
+        case InputImage():
+            image: dict[str, Any] = {"url": part.image_url}
+            if part.detail != "auto":
+                image["detail"] = part.detail
+            return {"type": "image_url", "image_url": image}
+        case InputFile():
+            given = {"filename": part.filename, "file_data": part.file_data}
+            return {"type": "file", "file": {key: value for key, value in given.items() if isinstance(value, str)}}
+        case InputVideo():
+            return {"type": "video_url", "video_url": {"url": part.video_url}}
+        case _:
+            return {"type": "text", "text": _part_text(part)}
+
+
+def _reasoning_of(item: Reasoning) -> str:
+    """The raw text; a summary holds the same text where that is what the client asked for."""
+    raw = "" if item.content is UNSET else "".join(part.text for part in item.content)
+    return raw or "".join(part.text for part in item.summary)
+
+
+def _result_text(output: Output) -> tuple[str, list[dict[str, Any]]]:
+    """The text of a result, and its pictures: a tool message holds text only, so they follow in a user message."""
+    if isinstance(output, str):
+        return output, []
+    texts: list[str] = []
+    pictures: list[dict[str, Any]] = []
+    for part in output:
+        text = _result_part_text(part)
+        if text is None:
+            pictures.append(_chat_part(part))
+            text = f"[{part.__struct_config__.tag}: shown in the next message]"
+        texts.append(text)
+    return "\n".join(texts), pictures
+
+
+def _result_part_text(part: ResultPart) -> str | None:
+    return part.text if isinstance(part, InputText | OutputText | Text) else None

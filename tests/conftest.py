@@ -1,0 +1,55 @@
+"""What holds in every test: each stream that a run sends passes the grammar checker, whoever reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from antwort.api.events import Batch
+from antwort.engine.live import LiveRun
+from antwort.engine.pipe import Outlet
+from antwort.testing import GrammarError, StreamChecker
+
+
+class WatchedOutlet(Outlet):
+    """An outlet that holds what it sends against the grammar."""
+
+    def __init__(self, bound: int, checker: StreamChecker) -> None:
+        super().__init__(bound)
+        self.checker = checker
+        self.faults: list[str] = []
+
+    def publish(self, batch: Batch) -> None:
+        before = self._next
+        super().publish(batch)
+        sent = [event for event in batch if not type(event).__name__.endswith("Ended")]
+        assert self._next == before + len(sent), "numbers follow what is sent"
+        try:
+            for number, event in enumerate(sent, start=before):
+                self.checker.feed(number, event)  # type: ignore[arg-type]
+        except GrammarError as fault:
+            self.faults.append(str(fault))
+
+
+@pytest.fixture(autouse=True)
+def every_stream_is_grammatical(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    runs: list[tuple[LiveRun, WatchedOutlet]] = []
+    build = LiveRun.__init__
+
+    def watched(self: LiveRun, plan: Any, *args: Any) -> None:
+        build(self, plan, *args)
+        checker = StreamChecker(keepalive=plan.settings.keepalive == "in_progress")
+        outlet = WatchedOutlet(plan.settings.buffer_batches, checker)
+        if not plan.request.stream:
+            outlet.abandon()
+        self._outlet = outlet
+        runs.append((self, outlet))
+
+    monkeypatch.setattr(LiveRun, "__init__", watched)
+    yield
+    for run, outlet in runs:
+        assert not outlet.faults, outlet.faults
+        if run._ended.done() and not run._ended.cancelled():
+            outlet.checker.finish()
