@@ -1,0 +1,57 @@
+"""The frames of a streamed answer, read back strictly: what a client could be lenient about is a fault here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from antwort.api.events import StreamEvent
+from antwort.testing.rules import GrammarError
+
+_DONE = "data: [DONE]"
+
+
+def read_frames(body: str | bytes) -> Iterator[tuple[int, StreamEvent]]:
+    """The events of the body, each with the number it carries. Comments are passed over."""
+    *frames, last = [*_split(_text(body))] or [""]
+    for place, frame in enumerate(frames):
+        yield _event(place, frame)
+    if last != _DONE:
+        raise GrammarError(None, None, f"its last frame is data: [DONE], not {last!r}")
+
+
+def _text(body: str | bytes) -> str:
+    try:
+        text = body.decode() if isinstance(body, bytes) else body
+    except UnicodeDecodeError as fault:
+        raise GrammarError(None, None, f"it is not UTF-8: {fault}") from None
+    if "\r" in text:
+        raise GrammarError(text.partition("\r")[0].count("\n\n"), None, "lines end with LF alone")
+    if not text.endswith("\n\n"):
+        raise GrammarError(text.count("\n\n"), None, "every frame ends with an empty line")
+    return text
+
+
+def _split(text: str) -> Iterator[str]:
+    for frame in text.split("\n\n"):
+        if fields := "\n".join(line for line in frame.split("\n") if line[:1] != ":"):
+            yield fields
+
+
+def _event(place: int, frame: str) -> tuple[int, StreamEvent]:
+    lines = frame.split("\n")
+    if [line.partition(": ")[0] for line in lines] != ["event", "data"]:
+        raise GrammarError(place, None, f"a frame is an event line and a data line, not {lines}")
+    name, data = (line.partition(": ")[2] for line in lines)
+    try:
+        plain = msgspec.json.decode(data, type=dict[str, Any])
+        event: StreamEvent = msgspec.convert(plain, StreamEvent)
+    except msgspec.DecodeError as fault:
+        raise GrammarError(place, name, f"the data is no event: {fault}") from None
+    if plain["type"] != name:
+        raise GrammarError(place, name, f"the event line and the type in the data ({plain['type']}) differ")
+    if type(number := plain.get("sequence_number")) is not int:
+        raise GrammarError(place, name, "the data carries no sequence_number")
+    return number, event

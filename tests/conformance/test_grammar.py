@@ -1,0 +1,399 @@
+"""The stream-grammar checker: it takes what follows the grammar, and names the rule of what does not."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antwort.api import events as ev
+from antwort.api.items import FunctionCallOutput, Message, OutputText, ReasoningText, Refusal, SummaryText
+from antwort.api.wire import UNSET, replace
+from antwort.testing import grammar, item_grammar, part_grammar
+from antwort.testing.grammar import GrammarError, StreamChecker, check_stream
+from conformance.mutations import (
+    Mutation,
+    become,
+    change,
+    change_item,
+    change_part,
+    change_response,
+    drop,
+    insert,
+    repeat,
+    swap,
+)
+from conformance.sample_streams import (
+    CITATION,
+    CREATED,
+    QUEUED,
+    ROUND,
+    TOOLS,
+    VALID,
+    ended,
+    function_call,
+    in_order,
+    message,
+    output_of,
+    result,
+    stream,
+)
+
+
+@pytest.mark.proves("FR-022", "FR-024", "RULING-9", "RULING-11", "RULING-13")
+@pytest.mark.parametrize("name", VALID)
+def test_a_stream_that_follows_the_grammar_gives_its_response(name: str) -> None:
+    last = VALID[name][-1]
+    assert isinstance(last, ev.TERMINAL)
+    assert check_stream(enumerate(VALID[name])) == last.response
+
+
+ADDED, DONE = ev.OutputItemAdded, ev.OutputItemDone
+HERE: dict[str, Any] = {"item_id": "msg_1", "output_index": 0}
+LATE_ITEM = ev.OutputItemAdded(
+    output_index=1, item=Message(id="msg_1", role="assistant", content=(), status="in_progress")
+)
+TEXT = ev.OutputTextDelta(**HERE, content_index=0, delta="x")
+TEXT_IN_CALL = replace(TEXT, item_id="fc_1")
+TEXT_IN_SERVERS = replace(TEXT, item_id="mcp_1")
+TEXT_IN_LIST = replace(TEXT, item_id="mcpl_1")
+TEXT_IN_RESULT = replace(TEXT, item_id="fco_1", output_index=2)
+TWO_CUT = in_order(message("msg_1", "a", status="incomplete"), message("msg_2", "b", status="incomplete"))
+ONE_CUT = in_order(message("msg_1", "a", status="incomplete"))
+SECOND_CALL = [*in_order(function_call("fc_1", "call_1", "{}")), *in_order(function_call("fc_2", "call_2"), first=1)]
+WORK = "a call run here"
+SERVER = "a server's calls, side by side"
+RICH = "two parts, a citation and logprobs"
+SUMMARIES = "reasoning with summaries"
+
+
+MUTATIONS: list[tuple[str, Mutation, str]] = [
+    # the life of the response
+    ("text", drop(ev.ResponseCreated), "response.created comes first"),
+    ("text", repeat(ev.ResponseCreated), "response.created comes first"),
+    ("text", swap(ev.ResponseCreated, ev.ResponseInProgress), "response.created comes first"),
+    ("text", change_response(ev.ResponseCreated, status="completed"), "status cannot be completed yet"),
+    ("text", change_response(ev.ResponseCreated, output=output_of(ROUND)), "sent without output"),
+    ("text", change_response(ev.ResponseInProgress, output=output_of(ROUND)), "sent without output"),
+    ("text", change_response(ev.ResponseCreated, completed_at=1), "no outcome yet"),
+    ("text", change_response(ev.ResponseInProgress, status="completed"), "status is completed here"),
+    ("text", change_response(ev.ResponseInProgress, id="resp_2"), "not the one that was created"),
+    ("text", change_response(ev.ResponseInProgress, created_at=2), "not the one that was created"),
+    ("text", change_response(ev.ResponseCompleted, id="resp_2"), "not the one that was created"),
+    ("text", change_response(ev.ResponseCompleted, created_at=2), "not the one that was created"),
+    ("text", change_response(ev.ResponseCompleted, model="large"), "not the one that was created"),
+    ("text", drop(ev.ResponseInProgress), "items come after response.in_progress"),
+    ("no output at all", drop(ev.ResponseInProgress), "response.in_progress comes before the end"),
+    ("text", repeat(ev.ResponseInProgress), "response.in_progress comes once"),
+    (WORK, insert(ev.ResponseInProgress(response=CREATED), after=DONE), "response.in_progress comes once"),
+    ("text", insert(ev.ResponseQueued(response=QUEUED), after=ev.ResponseCreated), "queued once, before it starts"),
+    ("queued first", repeat(ev.ResponseQueued), "queued once, before it starts"),
+    ("queued first", change_response(ev.ResponseQueued, status="in_progress"), "status is in_progress here"),
+    ("cancelled while queued", become([ev.ResponseCreated(response=QUEUED), ended([])]), "cannot go from queued"),
+    (
+        "text",
+        insert(ev.ErrorEvent(code="c", message="m", param=None, error={}), after=ADDED),
+        "a failure is response.failed",
+    ),
+    # the end
+    ("text", repeat(ev.ResponseCompleted), "nothing comes after the terminal event"),
+    ("text", insert(ev.ResponseInProgress(response=CREATED), after=ev.ResponseCompleted), "after the terminal event"),
+    ("text", drop(ev.ResponseCompleted), "without a terminal event"),
+    ("text", drop(DONE), "every item is done before the response ends"),
+    ("text", change_response(ev.ResponseCompleted, output=()), "output is not the items as they were done"),
+    ("calls side by side", change_response(ev.ResponseCompleted, output=output_of(ROUND)), "output is not the items"),
+    ("text", change_response(ev.ResponseCompleted, status="failed"), "status failed does not fit"),
+    ("text", change_response(ev.ResponseCompleted, status="in_progress"), "status in_progress does not fit"),
+    ("failed, with items cut", change_response(ev.ResponseFailed, status="completed"), "does not fit"),
+    ("failed, with items cut", change_response(ev.ResponseFailed, error=None), "an error if and only if"),
+    ("the turn limit", change_response(ev.ResponseIncomplete, status="completed"), "does not fit"),
+    (
+        "the turn limit",
+        change_response(ev.ResponseIncomplete, incomplete_details=None),
+        "incomplete_details if and only",
+    ),
+    ("requires_action as an event", change_response(ev.ResponseRequiresAction, status="completed"), "does not fit"),
+    ("text", change_response(ev.ResponseCompleted, status="requires_action"), "holds a call for the client"),
+    (WORK, change_response(ev.ResponseCompleted, status="requires_action"), "holds a call for the client"),
+    ("text", become(stream(ONE_CUT)), "an incomplete item makes the response incomplete"),
+    ("text", become(stream(TWO_CUT, "incomplete", reason="max_output_tokens")), "an incomplete item is the last one"),
+    # items
+    ("text", change(ADDED, output_index=1), "the next item has output_index 0"),
+    (WORK, change(ADDED, 1, output_index=0), "the next item has output_index 1"),
+    (WORK, change(DONE, 1, output_index=0), "is done already"),
+    (WORK, change(DONE, 1, output_index=7), "no item with output_index 7"),
+    (WORK, change(ev.OutputTextDelta, output_index=-1), "no item with output_index -1"),
+    (WORK, insert(LATE_ITEM, after=DONE), "there is an item msg_1 already"),
+    ("text", change_item(ADDED, id=""), "every item has an id"),
+    ("text", change_item(ADDED, status="completed"), "added with status in_progress"),
+    ("text", change_item(ADDED, role="user"), "the assistant's"),
+    ("text", change_item(ADDED, content=(OutputText(text="x"),)), "a message is added without content"),
+    (SUMMARIES, change_item(ADDED, summary=(SummaryText(text="x"),)), "reasoning is added without"),
+    (SUMMARIES, change_item(ADDED, content=(ReasoningText(text="x"),)), "reasoning is added without"),
+    ("a call for the client", change_item(ADDED, arguments="{}"), "a call is added with empty arguments"),
+    ("a paused call", change_item(ADDED, 1, arguments="{}"), "a call is added with empty arguments"),
+    (SERVER, change_item(ADDED, 2, output="3"), "added without output and error"),
+    (SERVER, change_item(ADDED, 0, tools=TOOLS), "an open list of tools is added empty"),
+    (WORK, change_item(ADDED, 2, output="4"), "the item's output changed"),
+    ("an approval", change_item(ADDED, arguments="[]"), "an item that was added whole does not change"),
+    ("text", change_item(DONE, id="msg_9"), "the item's id changed"),
+    ("a call for the client", change_item(DONE, call_id="call_9"), "the item's call_id changed"),
+    ("a call for the client", change_item(DONE, name="sub"), "the item's name changed"),
+    (SERVER, change_item(DONE, 0, server_label="other"), "the item's server_label changed"),
+    (
+        "text",
+        change(DONE, item=FunctionCallOutput(id="msg_1", call_id="c", output="")),
+        "the item was added as message",
+    ),
+    ("text", change_item(DONE, status="in_progress"), "not done with status in_progress"),
+    ("text", change(ev.OutputTextDelta, item_id="msg_9"), "item_id is msg_9"),
+    (WORK, insert(TEXT, after=DONE), "done and not touched"),
+    ("text", repeat(DONE), "item msg_1 is done already"),
+    ("text", swap(ADDED, ev.ContentPartAdded), "no item with output_index 0"),
+    (
+        "text",
+        insert(ev.ArgumentsDelta(**HERE, delta="x"), after=ADDED),
+        "not happen inside an item of type message",
+    ),
+    ("a call for the client", change(ev.ArgumentsDone, name="sub"), "the call is to add, not to sub"),
+    ("a call for the client", insert(TEXT_IN_CALL, after=ADDED), "not happen inside an item of type function_call"),
+    ("a server's call without a call_id", insert(TEXT_IN_SERVERS, after=ADDED), "inside an item of type mcp_call"),
+    ("a list of tools, added whole", insert(TEXT_IN_LIST, after=ADDED), "inside an item of type mcp_list_tools"),
+    (WORK, insert(TEXT_IN_RESULT, after=ADDED, nth=2), "inside an item of type function_call_output"),
+    # parts
+    ("text", drop(ev.ContentPartAdded), "no part with index 0"),
+    ("text", change(ev.ContentPartAdded, content_index=1), "the next part has index 0"),
+    (RICH, change(ev.ContentPartAdded, 1, content_index=0), "the next part has index 1"),
+    (RICH, swap(ev.ContentPartDone, ev.ContentPartAdded, other_nth=1), "the part before it is still open"),
+    (RICH, change(ev.RefusalDelta, content_index=0), "part 0 is done and not touched"),
+    ("text", change(ev.ContentPartAdded, part=ReasoningText(text="")), "has no place in this item"),
+    ("reasoning", change(ev.ContentPartAdded, part=OutputText(text="")), "has no place in this item"),
+    ("text", change_part(ev.ContentPartAdded, text="x"), "a part is added empty"),
+    (SUMMARIES, change_part(ev.SummaryPartAdded, text="x"), "a part is added empty"),
+    ("text", change(ev.OutputTextDelta, delta="Jello"), "not the sum of its deltas"),
+    ("text", drop(ev.OutputTextDelta), "not the sum of its deltas"),
+    ("text", repeat(ev.OutputTextDelta), "not the sum of its deltas"),
+    ("text", swap(ev.OutputTextDelta, ev.OutputTextDelta, other_nth=1), "not the sum of its deltas"),
+    ("text", change(ev.OutputTextDone, text=""), "not the sum of its deltas"),
+    ("text", swap(ev.OutputTextDelta, ev.OutputTextDone, nth=2), "not the sum of its deltas"),
+    ("text", repeat(ev.OutputTextDone), "the whole text of a part comes exactly once"),
+    (
+        "text",
+        insert(ev.OutputTextDelta(**HERE, content_index=0, delta=""), after=ev.OutputTextDone),
+        "no delta comes after",
+    ),
+    ("text", drop(ev.OutputTextDone), "a part is done only after its whole text"),
+    ("text", drop(ev.ContentPartDone), "a part is still open"),
+    ("text", change_part(ev.ContentPartDone, text="Jello"), "the part is not the sum of its events"),
+    ("text", change(ev.ContentPartDone, part=Refusal(refusal="")), "the part was added as output_text"),
+    ("text", change_item(DONE, content=()), "the item's content is not its parts"),
+    ("text", change_item(DONE, content=(OutputText(text="Jello"),)), "the item's content is not its parts"),
+    (RICH, change(ev.OutputTextDone, logprobs=()), "the logprobs of the whole text"),
+    (RICH, drop(ev.AnnotationAdded), "the part is not the sum of its events"),
+    (RICH, repeat(ev.AnnotationAdded), "annotations are numbered one by one"),
+    (
+        RICH,
+        insert(
+            ev.AnnotationAdded(**HERE, content_index=1, annotation_index=0, annotation=CITATION),
+            after=ev.RefusalDelta,
+        ),
+        "a part of type refusal has no annotations",
+    ),
+    (RICH, change(ev.RefusalDone, refusal="no"), "not the sum of its deltas"),
+    (RICH, repeat(ev.RefusalDone), "the whole text of a part comes exactly once"),
+    (
+        RICH,
+        insert(ev.OutputTextDelta(**HERE, content_index=1, delta=""), after=ev.RefusalDelta),
+        "does not happen to a part of type refusal",
+    ),
+    # reasoning
+    ("reasoning", change(ev.ReasoningTextDone, text=""), "not the sum of its deltas"),
+    (
+        "reasoning",
+        insert(
+            ev.StandardReasoningDelta(item_id="rs_1", output_index=0, content_index=0, delta=""),
+            after=ev.ReasoningTextDelta,
+        ),
+        "named response.reasoning_text.*",
+    ),
+    ("reasoning by the standard's names", drop(ev.StandardReasoningDone), "only after its whole text"),
+    ("reasoning by the standard's names", change(ev.StandardReasoningDelta, delta=""), "not the sum of its deltas"),
+    ("reasoning", change_item(DONE, content=UNSET), "the item's content is not its parts"),
+    (SUMMARIES, drop(ev.SummaryPartAdded), "no part with index 0"),
+    (SUMMARIES, change(ev.SummaryPartAdded, 1, summary_index=2), "the next part has index 1"),
+    (SUMMARIES, change(ev.SummaryTextDelta, summary_index=1), "no part with index 1"),
+    (SUMMARIES, drop(ev.SummaryTextDelta), "not the sum of its deltas"),
+    (SUMMARIES, drop(ev.SummaryTextDone), "only after its whole text"),
+    (SUMMARIES, drop(ev.SummaryPartDone, 1), "a part is still open"),
+    (SUMMARIES, change_part(ev.SummaryPartDone, text="x"), "the part is not the sum of its events"),
+    (SUMMARIES, change_item(DONE, summary=()), "the item's summary is not its parts"),
+    # calls
+    ("a call run here", drop(ev.ArgumentsDelta), "not the sum of their deltas"),
+    ("a call run here", change(ev.ArgumentsDone, arguments="{}"), "not the sum of their deltas"),
+    ("a call run here", drop(ev.ArgumentsDone), "a call is done only after its whole arguments"),
+    ("a call run here", repeat(ev.ArgumentsDone), "the whole arguments come exactly once"),
+    ("a call run here", change_item(DONE, 1, arguments="{}"), "the item's arguments"),
+    ("a truncated call", change_item(DONE, arguments="{}"), "the item's arguments"),
+    (
+        "a call for the client",
+        insert(ev.ArgumentsDelta(item_id="fc_1", output_index=0, delta=""), after=ev.ArgumentsDone),
+        "no delta comes after the whole arguments",
+    ),
+    ("a call run here", change_item(ADDED, 1, call_id=""), "a call has a call_id"),
+    ("a call run here", change_item(ADDED, 2, call_id=""), "a result has a call_id"),
+    ("calls side by side", change_item(ADDED, 1, call_id="call_1"), "a call with call_id call_1 already"),
+    (SERVER, change_item(ADDED, 3, call_id="call_mcp_1"), "a call with call_id call_mcp_1 already"),
+    ("calls side by side", change_item(ADDED, 3, call_id="call_1"), "a result with call_id call_1 already"),
+    (
+        "calls side by side",
+        become(stream([*SECOND_CALL, *in_order(result("fco_2", "call_2"), result("fco_1", "call_1"), first=2)])),
+        "results come in the order of their calls",
+    ),
+    (
+        "calls side by side",
+        become(stream([*in_order(function_call("fc_1", "call_1"))[:-1], *in_order(result("r", "call_1"), first=1)])),
+        "a result comes after its call is done",
+    ),
+    # a server's calls
+    ("a paused call", drop(ev.McpCallInProgress), "arguments come after in_progress"),
+    ("a paused call", repeat(ev.McpCallInProgress), "in_progress comes exactly once"),
+    ("a paused call", swap(ev.McpCallInProgress, ev.McpArgumentsDelta), "arguments come after in_progress"),
+    (SERVER, drop(ev.McpArgumentsDone), "the outcome comes after the whole arguments"),
+    (SERVER, repeat(ev.McpCallCompleted), "there is exactly one outcome"),
+    (
+        SERVER,
+        insert(ev.McpCallFailed(item_id="mcp_1", output_index=2), after=ev.McpCallCompleted),
+        "there is exactly one outcome",
+    ),
+    (SERVER, drop(ev.McpCallCompleted), "an output or error only after its outcome"),
+    (SERVER, drop(ev.McpCallFailed), "done as failed only after mcp_call.failed"),
+    (SERVER, change_item(DONE, 3, output="3", error="no"), "completed, with an output and no error"),
+    (SERVER, change_item(DONE, 3, output=UNSET), "completed, with an output and no error"),
+    (SERVER, change_item(DONE, 2, error=UNSET), "failed, with an error"),
+    (SERVER, change_item(DONE, 2, status="completed"), "failed, with an error"),
+    # a server's list of tools
+    (SERVER, drop(ev.McpListToolsInProgress), "the outcome comes after in_progress"),
+    (SERVER, repeat(ev.McpListToolsInProgress), "in_progress comes exactly once"),
+    (SERVER, drop(ev.McpListToolsCompleted), "a list of tools is done only after its outcome"),
+    (SERVER, repeat(ev.McpListToolsCompleted), "there is exactly one outcome"),
+    (SERVER, change_item(DONE, 0, error="no"), "an error if and only if it failed"),
+    (SERVER, change_item(DONE, 1, error=UNSET), "an error if and only if it failed"),
+    ("a list of tools, added whole", change_item(DONE, tools=()), "an item that was added whole does not change"),
+    (
+        "a list of tools, added whole",
+        insert(ev.McpListToolsInProgress(item_id="mcpl_1", output_index=0), after=ADDED),
+        "a list of tools is done only after its outcome",
+    ),
+]
+
+
+def told(name: str, mutate: Mutation) -> str:
+    """What the checker says of the stream `name` after `mutate`."""
+    with pytest.raises(GrammarError) as caught:
+        check_stream(enumerate(mutate(VALID[name])))
+    return str(caught.value)
+
+
+@pytest.mark.proves(
+    "FR-022", "FR-023", "FR-024", "FR-025", "CP-003", "CP-005", "RULING-13", "MISTAKE-09", "MISTAKE-10", "MISTAKE-11"
+)
+@pytest.mark.parametrize(("name", "mutate", "rule"), MUTATIONS)
+def test_a_stream_that_breaks_a_rule_is_told_which(name: str, mutate: Mutation, rule: str) -> None:
+    assert rule in told(name, mutate)
+
+
+def _rules() -> Iterator[str]:
+    """Every sentence that the grammar can say, as a pattern."""
+    for module in (grammar, item_grammar, part_grammar):
+        for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("require", "Broken"):
+                yield _pattern(node.args[-1])
+
+
+def _pattern(sentence: ast.expr) -> str:
+    if isinstance(sentence, ast.JoinedStr):
+        return "".join(_pattern(piece) for piece in sentence.values)
+    return re.escape(str(sentence.value)) if isinstance(sentence, ast.Constant) else ".*"
+
+
+def test_every_rule_has_a_stream_that_breaks_it() -> None:
+    said = [told(name, mutate).partition(": ")[2] for name, mutate, _ in MUTATIONS]
+    said += [_told_of_number(0, 2), _told_of_mark()]
+    unproven = [rule for rule in _rules() if not any(re.fullmatch(rule, sentence) for sentence in said)]
+    assert unproven == []
+
+
+# ---- numbers ----
+
+
+def _told_of_number(*numbers: int) -> str:
+    with pytest.raises(GrammarError) as caught:
+        check_stream(zip(numbers, VALID["text"], strict=False))
+    return caught.value.rule
+
+
+def _told_of_mark() -> str:
+    checker = StreamChecker()
+    checker.feed(0, VALID["text"][0])
+    with pytest.raises(GrammarError) as caught:
+        checker.feed(1, ev.TurnEnded(finish="stop"))
+    return caught.value.rule
+
+
+@pytest.mark.proves("CP-028", "RULING-13", "MISTAKE-13")
+@pytest.mark.parametrize("numbers", [(1,), (0, 0), (0, 2), (0, 1, 1), (0, 1, 0), (-1,)])
+def test_a_number_that_is_not_the_next_is_refused(numbers: tuple[int, ...]) -> None:
+    assert "they start at 0 and go up by one" in _told_of_number(*numbers)
+
+
+def test_what_is_ours_alone_is_never_sent() -> None:
+    assert _told_of_mark() == "this is never sent"
+
+
+# ---- the error ----
+
+
+def test_an_error_names_the_number_the_event_and_the_rule() -> None:
+    with pytest.raises(GrammarError) as caught:
+        check_stream(enumerate(drop(ev.OutputTextDone)(VALID["text"])))
+    error = caught.value
+    assert (error.number, error.event) == (7, "response.content_part.done")
+    assert str(error) == "event 7 (response.content_part.done): a part is done only after its whole text"
+
+
+def test_a_stream_without_an_end_says_how_far_it_came() -> None:
+    with pytest.raises(GrammarError, match="the stream: it ended after 1 events without a terminal event"):
+        check_stream(enumerate(VALID["text"][:1]))
+
+
+# ---- settings ----
+
+
+@pytest.mark.proves("RULING-10", "FR-023")
+def test_keep_alives_repeat_in_progress_only_where_that_is_expected() -> None:
+    events = insert(ev.ResponseInProgress(response=CREATED), after=DONE)(VALID[WORK])
+    assert check_stream(enumerate(events), keepalive=True).status == "completed"
+    with pytest.raises(GrammarError, match=r"response\.in_progress comes once"):
+        check_stream(enumerate(events))
+
+
+def test_a_keep_alive_still_carries_the_response_as_it_began() -> None:
+    other = replace(CREATED, id="resp_2")
+    events = insert(ev.ResponseInProgress(response=other), after=DONE)(VALID[WORK])
+    with pytest.raises(GrammarError, match="not the one that was created"):
+        check_stream(enumerate(events), keepalive=True)
+
+
+@pytest.mark.proves("RULING-11")
+def test_after_a_takeover_items_left_behind_may_be_followed_by_others() -> None:
+    events = stream([*ONE_CUT, *in_order(message("msg_2", "anew"), first=1)])
+    checker = StreamChecker(takeover=True)
+    for number, event in enumerate(events):
+        checker.feed(number, event)
+    assert checker.finish().status == "completed"
+    with pytest.raises(GrammarError, match="an incomplete item makes the response incomplete"):
+        check_stream(enumerate(events))
