@@ -28,7 +28,7 @@ class WatchedOutlet(Outlet):
         assert self._next == before + len(sent), "numbers follow what is sent"
         try:
             for number, event in enumerate(sent, start=before):
-                self.checker.feed(number, event)  # type: ignore[arg-type]
+                self.checker.feed(number, event)
         except GrammarError as fault:
             self.faults.append(str(fault))
 

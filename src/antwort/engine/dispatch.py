@@ -11,6 +11,7 @@ from typing import Literal
 from antwort.api.events import (
     Batch,
     CallEnded,
+    McpArgumentsDelta,
     McpArgumentsDone,
     McpCallCompleted,
     McpCallFailed,
@@ -162,6 +163,7 @@ class _Answers:
         self._events += [
             OutputItemAdded(output_index=at, item=item),
             McpCallInProgress(item_id=item.id, output_index=at),
+            McpArgumentsDelta(item_id=item.id, output_index=at, delta=call.arguments),
             McpArgumentsDone(item_id=item.id, output_index=at, arguments=call.arguments),
         ]
         return at, replace(item, arguments=call.arguments)

@@ -65,7 +65,7 @@ def next_step(run: Run, plan: Plan) -> Step:
         return RunTools(answers)
     if calls:
         return Finish("requires_action" if plan.toolbox.may_run else "completed")
-    return _after_results(run, plan) if ended_with_calls(run) else Finish("completed")
+    return _after_results(run, plan) if ended_with_calls(run, plan) else Finish("completed")
 
 
 def _answers(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
@@ -172,9 +172,12 @@ def unanswered_leftovers(run: Run, plan: Plan) -> list[Leftover]:
     return [left for left in plan.leftovers if left.call.call_id not in answered]
 
 
-def ended_with_calls(run: Run) -> bool:
+def ended_with_calls(run: Run, plan: Plan) -> bool:
     """Whether the last turn called anything. All of it is answered when this is asked."""
     ends = run.turn_ends
     start = ends[-2] if len(ends) > 1 else 0
-    turn = run.output[start : ends[-1]]
-    return any(isinstance(item, FunctionCall | McpCall) for item in turn)
+    before = {left.call.call_id for left in plan.leftovers}  # run in this response, asked for in an earlier one
+    return any(
+        isinstance(item, FunctionCall) or (isinstance(item, McpCall) and call_id_of(item) not in before)
+        for item in run.output[start : ends[-1]]
+    )

@@ -1,8 +1,8 @@
 """Working fakes and checks, for tests of antwort and of programs that use it.
 
 `ScriptedProvider` plays a script instead of asking a model; `ToolServerFake` is a labelled tool server of plain
-functions; `StreamChecker` and `check_frames` hold a stream against the grammar; `ExecutorContract` is the suite that any
-executor must pass.
+functions; `StreamChecker` and `check_frames` hold a stream against the grammar; `ExecutorContract` is the suite
+that any executor must pass.
 """
 
 from antwort.testing.demo import DEMO_MODEL, DemoProvider, demo_provider
