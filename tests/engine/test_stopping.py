@@ -1,0 +1,406 @@
+"""Runs that are told to stop: cancelled, left, out of time, shut down; and readers who are slow."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from antwort.api.events import McpCallCompleted, OutputTextDelta, ResponseFailed, ResponseIncomplete, StreamEvent
+from antwort.api.items import McpCall, Message
+from antwort.engine.engine import Engine
+from antwort.engine.live import LiveRun
+from antwort.engine.settings import EngineSettings
+from antwort.errors import BackendError, BackendUnavailable, RateLimited, ResponseNotFound, ShuttingDown
+from antwort.identity import ANONYMOUS, Identity
+from antwort.providers.base import ChatRequest, Delta, TextDelta
+from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say
+from antwort.tools.base import ToolCall, ToolContext
+from antwort.tools.local import LocalExecutor
+from engine_kit import (
+    CLOCK,
+    SERVER,
+    WEATHER,
+    ask,
+    engine_of,
+    kinds,
+    name_of,
+    only,
+    outputs,
+    server_calls,
+    stream,
+    text_of,
+    weather_tool,
+)
+
+
+def hanging(words: str) -> Answer:
+    """An answer that says some words and then nothing, for ever."""
+    return answer(say(words), asyncio.Event())
+
+
+async def read_until_text(run: LiveRun) -> list[StreamEvent]:
+    return await read_until(run, OutputTextDelta)
+
+
+async def read_until(run: LiveRun, kind: type[StreamEvent]) -> list[StreamEvent]:
+    events: list[StreamEvent] = []
+    while not any(isinstance(event, kind) for event in events):
+        for batch in await run.read():
+            events += batch.events
+    return events
+
+
+async def rest_of(run: LiveRun) -> list[StreamEvent]:
+    events: list[StreamEvent] = []
+    while batches := await run.read():
+        for batch in batches:
+            events += batch.events
+    return events
+
+
+async def test_a_run_that_is_left_stops_the_backend_and_leaves_a_true_record() -> None:
+    provider = ScriptedProvider(hanging("It is"))
+    engine = engine_of(provider)
+    run = await engine.start(ask(stream=True))
+    await read_until_text(run)
+    run.leave()
+    response = await asyncio.wait_for(run.result(), 1)
+    assert response.status == "cancelled"
+    assert provider.under_way == 0
+    stored = await engine.retrieve(ANONYMOUS, run.response_id)
+    assert stored == response
+    await run.wait()
+    assert engine.live == 0
+
+
+@pytest.mark.proves("EN-040", "RULING-9", "RULING-7", "MISTAKE-06", "FR-014")
+async def test_cancelling_in_mid_stream_ends_with_incomplete_and_the_status_cancelled() -> None:
+    provider = ScriptedProvider(hanging("It is"))
+    engine = engine_of(provider)
+    run = await engine.start(ask(stream=True))
+    await read_until_text(run)
+    response = await engine.cancel(ANONYMOUS, run.response_id)
+    last = (await rest_of(run))[-1]
+    assert isinstance(last, ResponseIncomplete)
+    assert last.response == response
+    assert response.status == "cancelled"
+    assert [(item.status, text_of(response)) for item in response.output] == [("incomplete", "It is")]
+    assert await engine.retrieve(ANONYMOUS, run.response_id) == response
+
+
+@pytest.mark.proves("RULING-7")
+async def test_cancelling_a_finished_response_returns_it_unchanged() -> None:
+    engine = engine_of(ScriptedProvider(answer(say("Hi"))))
+    response = await engine.create(ask())
+    assert await engine.cancel(ANONYMOUS, response.id) == response
+
+
+@pytest.mark.proves("MISTAKE-28")
+async def test_nobody_cancels_or_sees_another_owners_running_response() -> None:
+    provider = ScriptedProvider(hanging("secret"))
+    engine = engine_of(provider)
+    run = await engine.start(ask(stream=True), Identity("default", "alice"))
+    await read_until_text(run)
+    for stranger in (Identity("default", "bob"), Identity("other", "alice")):
+        with pytest.raises(ResponseNotFound):
+            await engine.cancel(stranger, run.response_id)
+        with pytest.raises(ResponseNotFound):
+            await engine.retrieve(stranger, run.response_id)
+        with pytest.raises(ResponseNotFound):
+            await engine.delete(stranger, run.response_id)
+    assert engine.live == 1
+    run.leave()
+    await run.result()
+
+
+async def test_a_running_response_shows_as_it_stands() -> None:
+    provider = ScriptedProvider(answer(call("weather", city="Paris")), hanging("It is"))
+    engine = engine_of(provider, weather_tool())
+    run = await engine.start(ask(tools=[WEATHER], stream=True))
+    await read_until_text(run)
+    seen = await engine.retrieve(ANONYMOUS, run.response_id)
+    assert seen.status == "in_progress"
+    assert kinds(seen) == ["function_call", "function_call_output", "message"]
+    run.leave()
+    await run.result()
+
+
+async def test_deleting_a_running_response_ends_it_and_it_is_gone() -> None:
+    provider = ScriptedProvider(hanging("It is"))
+    engine = engine_of(provider)
+    run = await engine.start(ask(stream=True))
+    await read_until_text(run)
+    await engine.delete(ANONYMOUS, run.response_id)
+    with pytest.raises(ResponseNotFound):
+        await engine.retrieve(ANONYMOUS, run.response_id)
+    assert provider.under_way == 0
+
+
+@pytest.mark.proves("FR-014", "TR-021")
+async def test_leaving_stops_the_tools_too_and_closes_their_items() -> None:
+    started, stopped = asyncio.Event(), asyncio.Event()
+
+    async def wait_for_ever(asked: ToolCall, context: ToolContext) -> str:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+            assert context.cancelled.is_set()
+        return "never"
+
+    provider = ScriptedProvider(answer(call("hang"), call("quick")))
+    depot = ToolServerFake("depot", hang=wait_for_ever, quick=_quick)
+    engine = engine_of(provider, depot)
+    run = await engine.start(ask(tools=[SERVER], stream=True))
+    await started.wait()
+    await read_until(run, McpCallCompleted)
+    run.leave()
+    response = await asyncio.wait_for(run.result(), 1)
+    assert stopped.is_set()
+    assert response.status == "cancelled"
+    assert [item.status for item in server_calls(response)] == ["incomplete", "completed"]
+
+
+async def _quick(asked: ToolCall, context: ToolContext) -> str:
+    return "quick"
+
+
+async def test_a_tool_that_will_not_stop_is_left_behind_within_a_second() -> None:
+    release, started = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def clock() -> str:
+        loop.call_soon_threadsafe(started.set)
+        release.wait()
+        return "too late"
+
+    engine = engine_of(ScriptedProvider(answer(call("clock"))), LocalExecutor(clock))
+    run = await engine.start(ask(tools=[CLOCK], stream=True))
+    await started.wait()
+    run.leave()
+    response = await asyncio.wait_for(run.result(), 1.5)
+    release.set()
+    assert response.status == "cancelled"
+    assert outputs(response) == []
+
+
+@pytest.mark.proves("FR-014")
+async def test_a_response_that_takes_too_long_is_incomplete_with_the_reason_deadline() -> None:
+    provider = ScriptedProvider(hanging("It is"))
+    outcome = await stream(engine_of(provider, deadline=0.05), ask())
+    assert outcome.response.status == "incomplete"
+    assert outcome.response.incomplete_details is not None
+    assert outcome.response.incomplete_details.reason == "deadline"
+    assert only(outcome.response, Message).status == "incomplete"
+    assert provider.under_way == 0
+    assert EngineSettings().deadline == 600
+
+
+async def test_a_cancelled_caller_of_create_ends_the_run() -> None:
+    provider = ScriptedProvider(hanging("It is"))
+    engine = engine_of(provider)
+    task = asyncio.create_task(engine.create(ask()))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert provider.under_way == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await engine.drain(1)
+    assert (engine.live, provider.under_way) == (0, 0)
+
+
+async def test_closing_the_events_early_ends_the_run() -> None:
+    provider = ScriptedProvider(hanging("It is"))
+    engine = engine_of(provider)
+    events = engine.respond(ask())
+    async for event in events:
+        if isinstance(event, OutputTextDelta):
+            break
+    await events.aclose()
+    await engine.drain(1)
+    assert (engine.live, provider.under_way) == (0, 0)
+
+
+# ---- failures before and after the first word ----
+
+
+@pytest.mark.proves("RULING-8", "TR-015")
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_failure_before_the_backends_headers_is_raised_in_both_modes(streams: bool) -> None:
+    engine = engine_of(ScriptedProvider(answer(RateLimited("Slow down.", retry_after=7))))
+    run = await engine.start(ask(stream=streams))
+    with pytest.raises(RateLimited) as caught:
+        await run.answered()
+    assert caught.value.retry_after == 7
+    stored = await engine.retrieve(ANONYMOUS, run.response_id)
+    assert stored.status == "failed"
+
+
+@pytest.mark.proves("RULING-8", "TR-016", "EN-036")
+@pytest.mark.parametrize("streams", [True, False])
+async def test_a_failure_after_the_headers_is_a_failed_response(streams: bool) -> None:
+    engine = engine_of(ScriptedProvider(answer([], say("It"), BackendError("Gone."))))
+    run = await engine.start(ask(stream=streams))
+    await run.answered()
+    response = await run.result()
+    assert response.status == "failed"
+    assert response.error is not None
+    assert response.error.message == "Gone."
+
+
+@pytest.mark.proves("RULING-8")
+async def test_the_answer_is_held_back_no_longer_than_set() -> None:
+    gate = asyncio.Event()
+
+    class Silent(ScriptedProvider):
+        async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+            await gate.wait()
+            async for deltas in super().infer(request):
+                yield deltas
+
+    engine = engine_of(Silent(answer(BackendUnavailable("The backend cannot be reached."))), hold_back=0.01)
+    run = await engine.start(ask(stream=True))
+    await run.answered()
+    gate.set()
+    events = await rest_of(run)
+    assert [name_of(event) for event in events] == ["response.created", "response.in_progress", "response.failed"]
+    assert EngineSettings().hold_back == 2
+
+
+async def test_a_backend_that_ends_without_a_word_about_why_has_been_cut() -> None:
+    class Cut(ScriptedProvider):
+        async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+            yield []
+            yield [TextDelta("Half an")]
+
+    response = await engine_of(Cut()).create(ask())
+    assert response.status == "failed"
+    assert response.error is not None
+    assert response.error.code == "backend_stream_cut"
+
+
+@pytest.mark.proves("TR-025")
+async def test_an_exception_nobody_expected_ends_the_run_and_is_logged_but_not_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    engine = engine_of(ScriptedProvider(answer([], say("It"), ZeroDivisionError("secret detail"))))
+    outcome = await stream(engine, ask())
+    assert isinstance(outcome.events[-1], ResponseFailed)
+    assert outcome.response.error is not None
+    assert "secret" not in outcome.response.error.message
+    assert "secret detail" in caplog.text
+
+
+# ---- readers ----
+
+
+@pytest.mark.proves("MISTAKE-18")
+async def test_a_slow_reader_holds_the_run_back_and_loses_nothing() -> None:
+    words = " ".join(f"w{i}" for i in range(50))
+    provider = ScriptedProvider(answer(say(words)))
+    engine = engine_of(provider, buffer_batches=4)
+    run = await engine.start(ask(stream=True))
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert provider.under_way == 1, "the backend waits for the reader"
+    events = await rest_of(run)
+    assert "".join(event.delta for event in events if isinstance(event, OutputTextDelta)) == words
+
+
+async def test_a_run_held_back_by_its_reader_can_be_cancelled() -> None:
+    provider = ScriptedProvider(answer(say(" ".join("x" * 50))))
+    engine = engine_of(provider, buffer_batches=2)
+    run = await engine.start(ask(stream=True))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    response = await asyncio.wait_for(engine.cancel(ANONYMOUS, run.response_id), 1)
+    events = await rest_of(run)
+    assert isinstance(events[-1], ResponseIncomplete)
+    assert response.status == "cancelled"
+
+
+@pytest.mark.proves("RULING-10")
+async def test_a_reader_with_nothing_to_read_gets_a_sign_of_life() -> None:
+    provider = ScriptedProvider(hanging("It"))
+    run = await engine_of(provider, keepalive_interval=0.01).start(ask(stream=True))
+    await read_until_text(run)
+    (tick,) = await run.read()
+    assert tick.events == []
+    run.leave()
+    await run.result()
+
+
+@pytest.mark.proves("RULING-10", "FR-023")
+async def test_a_setting_repeats_in_progress_as_a_numbered_event() -> None:
+    provider = ScriptedProvider(hanging("It"))
+    run = await engine_of(provider, keepalive_interval=0.01, keepalive="in_progress").start(ask(stream=True))
+    before = await read_until_text(run)
+    (batch,) = await run.read()
+    assert [name_of(event) for event in batch.events] == ["response.in_progress"]
+    assert batch.first == len(before)
+    run.leave()
+    await run.result()
+
+
+# ---- the end of the engine ----
+
+
+@pytest.mark.proves("TR-022")
+async def test_draining_takes_no_new_work_and_lets_what_runs_finish() -> None:
+    gate = asyncio.Event()
+    engine = engine_of(ScriptedProvider(answer(say("Al"), gate, say("most"))))
+    run = await engine.start(ask(stream=True))
+    await read_until_text(run)
+    draining = asyncio.create_task(engine.drain(5))
+    await asyncio.sleep(0)
+    with pytest.raises(ShuttingDown):
+        await engine.start(ask())
+    gate.set()
+    await draining
+    assert (await run.result()).status == "completed"
+
+
+@pytest.mark.proves("TR-022")
+async def test_what_does_not_finish_in_time_ends_with_a_terminal_event() -> None:
+    engine = engine_of(ScriptedProvider(hanging("It")))
+    run = await engine.start(ask(stream=True))
+    await read_until_text(run)
+    await engine.drain(0.01)
+    last = (await rest_of(run))[-1]
+    assert isinstance(last, ResponseFailed)
+    assert last.response.error is not None
+    assert last.response.error.code == "server_shutting_down"
+    assert (await engine.retrieve(ANONYMOUS, run.response_id)).status == "failed"
+
+
+async def test_closing_the_engine_closes_its_parts() -> None:
+    provider = ScriptedProvider()
+    engine: Engine = engine_of(provider)
+    await engine.close()
+    assert provider.is_closed
+
+
+async def test_tools_that_end_while_being_stopped_still_count() -> None:
+    started = asyncio.Event()
+
+    async def stubborn(asked: ToolCall, context: ToolContext) -> str:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "finished anyway"
+        return "never"
+
+    depot = ToolServerFake("depot", stubborn=stubborn)
+    engine = engine_of(ScriptedProvider(answer(call("stubborn"))), depot)
+    run = await engine.start(ask(tools=[SERVER], stream=True))
+    await started.wait()
+    run.leave()
+    response = await run.result()
+    assert response.status == "cancelled"
+    assert only(response, McpCall).status in ("completed", "incomplete")
