@@ -1,0 +1,295 @@
+"""One SQLite file with one writer and one reader, each a thread with a connection of its own.
+
+All that keeps records writes through the same writer. It has no timed window: it takes all that is queued, in one
+transaction, and wakes the waiters of an event loop with one call once the commit is done. So a single write waits for
+nobody, and a hundred at once cost little more than one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Lock, Thread
+from typing import Generic, TypeAlias, TypeVar
+
+from antwort.errors import StoreFault
+
+if sys.platform != "win32":
+    import fcntl
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Operation: TypeAlias = Callable[[sqlite3.Connection], T]
+"""Works inside a transaction and may be run a second time, after a rollback."""
+
+BUSY_SECONDS = 5.0
+
+
+class Database:
+    """The records of one data folder. `open` it before use, `close` it at the end."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: tuple[int, int] | None = None
+        self._lock: int | None = None
+        self._lanes: tuple[_Lane, ...] = ()
+
+    async def open(self) -> None:
+        """Raises `StoreFault` when the file cannot be used, or another process uses it."""
+        await asyncio.to_thread(self._open)
+
+    async def close(self) -> None:
+        """What was accepted is still written; what comes later is refused."""
+        await asyncio.to_thread(self._close)
+
+    async def write(self, operation: Operation[T]) -> T:
+        """What `operation` returns, once its changes are committed.
+
+        An operation that raises is undone alone; its neighbours in the transaction are not. One that was accepted is
+        run even when nobody waits for it any more.
+        """
+        return await self._lane(0).submit(operation)
+
+    async def read(self, operation: Operation[T]) -> T:
+        """What `operation` finds. All its queries see the same state, which holds every write awaited before."""
+        return await self._lane(1).submit(operation)
+
+    def _lane(self, index: int) -> _Lane:
+        if not self._lanes:
+            raise StoreFault("The store is closed.")
+        return self._lanes[index]
+
+    def _open(self) -> None:
+        connections: list[sqlite3.Connection] = []
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = _lock(self.path.with_name(f"{self.path.name}.lock"))
+            for is_reader in (False, True):
+                connections.append(connection := _connect(self.path))
+                _configure(connection, is_reader=is_reader)
+            self._file = self._identity()
+        except (sqlite3.Error, OSError) as exc:
+            for connection in connections:
+                connection.close()
+            self._release()
+            raise store_fault(exc) from exc
+        writer, reader = connections
+        self._lanes = (
+            _Lane("writer", writer, "BEGIN IMMEDIATE", self._verify),
+            _Lane("reader", reader, "BEGIN", self._verify),
+        )
+
+    def _close(self) -> None:
+        lanes, self._lanes = self._lanes, ()
+        for lane in reversed(lanes):
+            lane.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _identity(self) -> tuple[int, int]:
+        found = self.path.stat()
+        return found.st_dev, found.st_ino
+
+    def _verify(self) -> None:
+        """SQLite goes on writing into a file that has lost its name: what it commits there is gone with the process."""
+        if self._identity() != self._file:
+            raise FileNotFoundError(errno.ENOENT, "the database file was replaced")
+
+
+class _Job(Generic[T_co]):
+    """An operation, and whoever waits for its outcome."""
+
+    __slots__ = ("_operation", "_value", "error", "future")
+
+    def __init__(self, operation: Operation[T_co], future: asyncio.Future[T_co]) -> None:
+        self._operation = operation
+        self._value: T_co | None = None
+        self.future: asyncio.Future[T_co] = future
+        self.error: Exception | None = None
+
+    def run(self, connection: sqlite3.Connection) -> None:
+        self._value = self._operation(connection)
+
+    def settle(self) -> None:
+        if self.future.done():  # whoever waited was cancelled
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self._value)  # type: ignore[arg-type]  # `run` has set it, and it may be None
+
+
+class _Lane:
+    """A thread that works off a queue of operations, all that is queued in one transaction."""
+
+    def __init__(self, name: str, connection: sqlite3.Connection, begin: str, verify: Callable[[], None]) -> None:
+        self._connection, self._begin, self._verify = connection, begin, verify
+        self._queue: SimpleQueue[_Job[object] | None] = SimpleQueue()
+        self._is_open = True
+        self._gate = Lock()
+        # A daemon: a program that forgets to close must still be able to end, and SQLite survives that.
+        self._thread = Thread(target=self._work, name=f"antwort-{name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, operation: Operation[T]) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        job = _Job(operation, future)
+        with self._gate:  # nothing may be queued behind the end mark: nobody would ever answer it
+            if not self._is_open:
+                raise StoreFault("The store is closed.")
+            self._queue.put(job)
+        return future
+
+    def close(self) -> None:
+        with self._gate:
+            self._is_open = False
+            self._queue.put(None)
+        self._thread.join()
+        self._connection.close()  # the last one to close moves what is left in the log into the file
+
+    def _work(self) -> None:
+        while jobs := self._take():
+            self._transact(jobs)
+            _wake(jobs)
+            del jobs  # nothing of a batch is kept while waiting for the next
+
+    def _take(self) -> list[_Job[object]]:
+        """All that is queued, waiting for the first; empty at the end."""
+        jobs: list[_Job[object]] = []
+        job = self._queue.get()
+        while job is not None:
+            jobs.append(job)
+            try:
+                job = self._queue.get_nowait()
+            except Empty:
+                return jobs
+        self._queue.put(None)
+        return jobs
+
+    def _transact(self, jobs: list[_Job[object]]) -> None:
+        try:
+            self._connection.execute(self._begin)
+            if self._run(jobs):
+                self._connection.execute("COMMIT")
+                self._verify()
+        except Exception as exc:  # the thread must outlive it, and every waiter must hear of it
+            self._roll_back()
+            for job in jobs:
+                job.error = store_fault(exc)
+
+    def _run(self, jobs: list[_Job[object]]) -> bool:
+        """Whether all went well. When one fails, each is tried again in a transaction of its own."""
+        try:
+            for job in jobs:
+                job.run(self._connection)
+        except Exception as exc:
+            self._roll_back()
+            if len(jobs) > 1:
+                for job in jobs:
+                    self._transact([job])
+            else:
+                jobs[0].error = store_fault(exc) if isinstance(exc, sqlite3.Error | OSError) else exc
+            return False
+        return True
+
+    def _roll_back(self) -> None:
+        # SQLite ends some failed transactions itself, and a connection that cannot even roll back will say so again.
+        if self._connection.in_transaction:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+
+
+def _wake(jobs: list[_Job[object]]) -> None:
+    waiting: dict[asyncio.AbstractEventLoop, list[_Job[object]]] = {}
+    for job in jobs:
+        waiting.setdefault(job.future.get_loop(), []).append(job)
+    for loop, settled in waiting.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits there
+            loop.call_soon_threadsafe(_settle, settled)
+
+
+def _settle(jobs: list[_Job[object]]) -> None:
+    for job in jobs:
+        job.settle()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+
+
+def _configure(connection: sqlite3.Connection, *, is_reader: bool) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    if is_reader:
+        connection.execute("PRAGMA query_only = ON")
+        return
+    # Many small commits touch the same pages: moved into the file less often, they are moved once for many.
+    connection.execute("PRAGMA wal_autocheckpoint = 4000")
+    connection.execute("PRAGMA journal_size_limit = 67108864")
+    connection.execute("PRAGMA cache_size = -16000")
+
+
+def _lock(path: Path) -> int | None:
+    """A lock that goes with the process, however it ends. Windows has none of its kind; SQLite's own must do there."""
+    if sys.platform == "win32":
+        return None
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as exc:
+        os.close(lock)
+        raise StoreFault("Another antwort process uses this data folder.") from exc
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
+
+
+# ---- faults ----
+
+_FULL = "The store is full: its disk has no room left."
+_READ_ONLY = "The store's files may not be written."
+_GONE = "The store's file is gone or was replaced."
+_DAMAGED = "The store's file is damaged or of another kind."
+_SQLITE = {
+    sqlite3.SQLITE_FULL: _FULL,
+    sqlite3.SQLITE_READONLY: _READ_ONLY,
+    sqlite3.SQLITE_BUSY: "The store is locked by another process.",
+    sqlite3.SQLITE_LOCKED: "The store is locked by another process.",
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_NOTADB: _DAMAGED,
+    sqlite3.SQLITE_CANTOPEN: "The store's file cannot be opened.",
+}
+_SYSTEM = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EROFS: _READ_ONLY,
+    errno.EACCES: _READ_ONLY,
+    errno.EPERM: _READ_ONLY,
+    errno.ENOENT: _GONE,
+}
+
+
+def store_fault(exc: Exception) -> StoreFault:
+    """What a client may know of `exc`: no path, no statement."""
+    message = None
+    if isinstance(exc, sqlite3.Error):
+        code = getattr(exc, "sqlite_errorcode", 0)  # errors that the module raises itself have none
+        message = _SQLITE.get(code & 0xFF)  # the low byte is the kind, the rest the detail
+    elif isinstance(exc, OSError):
+        message = _SYSTEM.get(exc.errno or 0)
+    fault = StoreFault(message or "The store could not be read or written.")
+    fault.__cause__ = exc
+    return fault

@@ -1,0 +1,178 @@
+"""Responses in the memory of this process: for tests, for programs that need no record, for trying things out."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from antwort.api.events import Mark
+from antwort.api.items import InputItem
+from antwort.api.responses import Response
+from antwort.api.status import FINAL
+from antwort.api.wire import replace
+from antwort.errors import ResponseNotFound, StoreFault
+from antwort.identity import Identity
+from antwort.storage.base import ItemPage, Link, NewResponse, Page
+from antwort.storage.rules import check_beginning, check_ending, cycle, failed, select, turn_ends
+
+Key: TypeAlias = tuple[str, str, str]
+"""Tenant, owner, id."""
+
+
+@dataclass(slots=True, eq=False)
+class _Row:
+    key: Key
+    parent: Key | None
+    response: Response
+    request: bytes
+    input: tuple[InputItem, ...]
+    turn_ends: tuple[int, ...] = ()
+    children: int = 0
+    is_deleted: bool = False
+
+    def to_link(self) -> Link:
+        return Link(response=self.response, request=self.request, input=self.input, turn_ends=self.turn_ends)
+
+
+class MemoryStore:
+    """Beyond `max_responses`, a new response drives out the oldest that is finished and that no other follows.
+
+    So a chain goes from its end, never from its middle, and a store full of running responses grows past the bound
+    rather than lose one.
+    """
+
+    def __init__(self, max_responses: int = 10_000) -> None:
+        self._max_responses = max_responses
+        self._rows: dict[Key, _Row] = {}
+        self._items: dict[Key, list[tuple[_Row, InputItem]]] = {}
+        self._loose: OrderedDict[Key, None] = OrderedDict()
+        """Finished and followed by none, the oldest first."""
+
+    async def begin(self, new: NewResponse) -> None:
+        response, identity = new.response, new.identity
+        check_beginning(response.status)
+        key = identity.tenant, identity.owner, response.id
+        if key in self._rows:
+            raise StoreFault("A response with this id exists already.")
+        parent = self._follow(identity, response.previous_response_id)
+        response = replace(response, output=()) if response.output else response
+        self._rows[key] = row = _Row(key, parent, response, new.request, new.input)
+        self._index(row, new.input)
+        while len(self._rows) > self._max_responses and self._loose:
+            self._remove(next(iter(self._loose)))
+
+    async def finish(self, identity: Identity, response: Response, marks: Sequence[tuple[int, Mark]]) -> None:
+        row = self._find(identity, response.id)
+        if row is None:
+            raise ResponseNotFound(response.id)
+        check_ending(row.response.status, response.status)
+        row.response, row.turn_ends = response, turn_ends(marks)
+        self._index(row, response.output)
+        if not row.children:
+            self._loose[row.key] = None
+
+    async def get(self, identity: Identity, response_id: str) -> Response | None:
+        row = self._find(identity, response_id)
+        return None if row is None else row.response
+
+    async def delete(self, identity: Identity, response_id: str) -> bool:
+        row = self._find(identity, response_id)
+        if row is None:
+            return False
+        if row.children:
+            row.is_deleted = True
+        else:
+            self._remove(row.key)
+        return True
+
+    async def chain(self, identity: Identity, response_id: str) -> tuple[Link, ...]:
+        row = self._find(identity, response_id)
+        links: dict[Key, Link] = {}
+        while row is not None:
+            if row.key in links:
+                raise cycle()
+            links[row.key] = row.to_link()
+            row = self._rows[row.parent] if row.parent is not None else None
+        return tuple(reversed(links.values()))
+
+    async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage | None:
+        row = self._find(identity, response_id)
+        if row is None:
+            return None
+        places, has_more = select([item.id for item in row.input], page)
+        return ItemPage(items=tuple(row.input[place] for place in places), has_more=has_more)
+
+    async def items(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, InputItem]:
+        found: dict[str, InputItem] = {}
+        for item_id in ids:
+            for row, item in reversed(self._items.get((identity.tenant, identity.owner, item_id), ())):
+                if not row.is_deleted:
+                    found[item_id] = item
+                    break
+        return found
+
+    async def fail_running(self, message: str) -> int:
+        running = [row for row in self._rows.values() if row.response.status not in FINAL]
+        for row in running:
+            row.response = failed(row.response, message)
+            if not row.children:
+                self._loose[row.key] = None
+        return len(running)
+
+    async def check(self) -> None:
+        """There is nothing that could fail."""
+
+    async def close(self) -> None:
+        """Nothing is held but memory."""
+
+    def _find(self, identity: Identity, response_id: str) -> _Row | None:
+        row = self._rows.get((identity.tenant, identity.owner, response_id))
+        return None if row is None or row.is_deleted else row
+
+    def _follow(self, identity: Identity, response_id: str | None) -> Key | None:
+        """The key of the parent, which has one more child from now on."""
+        if response_id is None:
+            return None
+        parent = self._find(identity, response_id)
+        if parent is None:
+            raise ResponseNotFound(response_id, param="previous_response_id")
+        parent.children += 1
+        self._loose.pop(parent.key, None)
+        return parent.key
+
+    def _index(self, row: _Row, items: Sequence[InputItem]) -> None:
+        tenant, owner, _ = row.key
+        for item in items:
+            self._items.setdefault((tenant, owner, item.id), []).append((row, item))
+
+    def _unindex(self, row: _Row) -> None:
+        tenant, owner, _ = row.key
+        for item_id in {item.id for item in (*row.input, *row.response.output)}:
+            key = tenant, owner, item_id
+            if rest := [entry for entry in self._items[key] if entry[0] is not row]:
+                self._items[key] = rest
+            else:
+                del self._items[key]
+
+    def _remove(self, key: Key) -> None:
+        """Take out a row that none follows, and the deleted rows before it that were kept for it alone."""
+        gone: Key | None = key
+        while gone is not None:
+            row = self._rows.pop(gone)
+            self._loose.pop(gone, None)
+            self._unindex(row)
+            gone = None if row.parent is None else self._release(self._rows[row.parent])
+
+    def _release(self, parent: _Row) -> Key | None:
+        """One child less. The key of the parent when it has to go too."""
+        parent.children -= 1
+        if parent.children:
+            return None
+        if parent.is_deleted:
+            return parent.key
+        if parent.response.status in FINAL:
+            self._loose[parent.key] = None
+            self._loose.move_to_end(parent.key, last=False)
+        return None

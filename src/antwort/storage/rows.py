@@ -1,0 +1,79 @@
+"""What stands in a row, from the values and back. Nothing here knows which database it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from antwort.api.events import Mark, TurnEnded
+from antwort.api.items import InputItem, OpaqueItem, OutputItem
+from antwort.api.requests import Limits, read_item
+from antwort.api.responses import Response
+from antwort.api.wire import encode, replace
+from antwort.errors import InvalidField, StoreFault
+from antwort.storage.base import NewResponse
+
+SCHEMA_VERSION = 1
+"""The form of the JSON in a row, kept with it: a later form can tell the earlier ones."""
+
+_UNLIMITED = Limits(input_items=2**62, part_bytes=2**62, tools=2**62, metadata_keys=2**62)
+_decode_output: msgspec.json.Decoder[OutputItem] = msgspec.json.Decoder(OutputItem)
+_decode_body = msgspec.json.Decoder(Response)
+
+_UNREADABLE = "A stored record cannot be read."
+
+Direction: TypeAlias = Literal["input", "output"]
+ItemRow: TypeAlias = tuple[str, Direction, int, str, bytes]
+"""id, direction, position, type, JSON."""
+MarkRow: TypeAlias = tuple[int, str, bytes, int]
+"""number, kind, JSON, items_end."""
+
+
+def to_body(response: Response) -> bytes:
+    """The response without its output: items have rows of their own."""
+    return encode(replace(response, output=()))
+
+
+def input_rows(new: NewResponse) -> list[ItemRow]:
+    pairs = zip(new.input, new.raw_input, strict=True)
+    return [(item.id, "input", at, _type(item), raw) for at, (item, raw) in enumerate(pairs)]
+
+
+def output_rows(output: Sequence[OutputItem]) -> list[ItemRow]:
+    return [(item.id, "output", at, _type(item), encode(item)) for at, item in enumerate(output)]
+
+
+def mark_rows(marks: Sequence[tuple[int, Mark]]) -> list[MarkRow]:
+    return [
+        (number, "turn" if isinstance(mark, TurnEnded) else "call", encode(mark), items_end)
+        for number, (items_end, mark) in enumerate(marks)
+    ]
+
+
+def _type(item: InputItem) -> str:
+    return item.type if isinstance(item, OpaqueItem) else str(item.__struct_config__.tag)
+
+
+# ---- back ----
+
+
+def to_response(body: bytes, output: Sequence[bytes] = ()) -> Response:
+    try:
+        response = _decode_body.decode(body)
+        if output:
+            response = replace(response, output=tuple(_decode_output.decode(raw) for raw in output))
+    except msgspec.MsgspecError as exc:
+        raise StoreFault(_UNREADABLE) from exc
+    return response
+
+
+def to_item(item_id: str, direction: Direction, raw: bytes) -> InputItem:
+    """The item as it was when it was stored: what a client sent is read as it was read then."""
+    try:
+        if direction == "output":
+            return _decode_output.decode(raw)
+        return read_item(msgspec.json.decode(raw), "item", _UNLIMITED, item_id=item_id)
+    except (msgspec.MsgspecError, InvalidField) as exc:
+        raise StoreFault(_UNREADABLE) from exc

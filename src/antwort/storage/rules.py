@@ -1,0 +1,62 @@
+"""What every store decides alike: which status may be written, and which part of a list is a page. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from antwort.api.events import Mark, TurnEnded
+from antwort.api.responses import Response, ResponseError
+from antwort.api.status import FINAL, IllegalTransition, ResponseStatus, transition
+from antwort.api.wire import replace
+from antwort.errors import InvalidField
+from antwort.storage.base import Page
+
+
+def check_beginning(status: ResponseStatus) -> None:
+    if status in FINAL:
+        raise IllegalTransition(f"a response cannot begin as {status}")
+
+
+def check_ending(old: ResponseStatus, new: ResponseStatus) -> None:
+    """An outcome is written once: unlike a transition, staying in a final status is not allowed here."""
+    if old in FINAL or new not in FINAL:
+        raise IllegalTransition(f"a response cannot end as {new} from {old}")
+    transition(old, new)
+
+
+def failed(response: Response, message: str) -> Response:
+    """The response of a run that nobody will go on with. A queued one has to start before it can fail."""
+    status = response.status if response.status != "queued" else transition(response.status, "in_progress")
+    error = ResponseError(code="server_error", message=message)
+    return replace(response, status=transition(status, "failed"), error=error, completed_at=None)
+
+
+def turn_ends(marks: Iterable[tuple[int, Mark]]) -> tuple[int, ...]:
+    return tuple(count for count, mark in marks if isinstance(mark, TurnEnded))
+
+
+def cycle() -> InvalidField:
+    return InvalidField("previous_response_id", "the chain of responses before it comes back to itself.")
+
+
+def select(ids: Sequence[str], page: Page) -> tuple[range, bool]:
+    """The places in `ids` that are on the page, in its order, and whether there are more beyond.
+
+    With `before` alone it is the page that ends just before that id; otherwise the page starts at the first, or just
+    after `after`. An id may stand in a list twice: then `after` means its last place, so that paging moves on.
+    """
+    places = range(len(ids)) if page.order == "asc" else range(len(ids) - 1, -1, -1)
+    start, end = 0, len(places)
+    if page.after is not None:
+        start = _places(ids, places, page.after, "after")[-1] + 1
+    if page.before is not None:
+        end = _places(ids, places, page.before, "before")[0]
+    window = places[start:end]
+    chosen = window[: page.limit] if page.before is None or page.after is not None else window[-page.limit :]
+    return chosen, len(window) > len(chosen)
+
+
+def _places(ids: Sequence[str], places: range, cursor: str, param: str) -> list[int]:
+    if found := [at for at, place in enumerate(places) if ids[place] == cursor]:
+        return found
+    raise InvalidField(param, f"no item with id {cursor!r} in this list.")

@@ -1,0 +1,100 @@
+"""The SQL of `sqlite.py`. What finds a response or an item by id names tenant and owner; the rest goes by key."""
+
+from __future__ import annotations
+
+# ---- writing ----
+
+# The writer is alone, so it may count for itself; a thread goes by the key of its first response.
+INSERT_FIRST = """
+    INSERT INTO responses (key, tenant, owner, id, thread_key, depth,
+                           status, background, created_at, schema_version, request, body)
+    SELECT next.key, :tenant, :owner, :id, next.key, 0,
+           :status, :background, :created_at, :schema_version, :request, :body
+    FROM (SELECT coalesce(max(key), 0) + 1 AS key FROM responses) AS next
+"""
+# A child goes on in its parent's thread unless another child does so already.
+INSERT_CHILD = """
+    INSERT INTO responses (key, tenant, owner, id, parent_key, thread_key, depth,
+                           status, background, created_at, schema_version, request, body)
+    SELECT next.key, :tenant, :owner, :id, parent.key,
+           CASE WHEN EXISTS (SELECT 1 FROM responses AS other
+                             WHERE other.thread_key = parent.thread_key AND other.depth = parent.depth + 1)
+                THEN next.key ELSE parent.thread_key END,
+           parent.depth + 1,
+           :status, :background, :created_at, :schema_version, :request, :body
+    FROM (SELECT max(key) + 1 AS key FROM responses) AS next
+    CROSS JOIN responses AS parent
+    WHERE parent.tenant = :tenant AND parent.owner = :owner AND parent.id = :parent_id AND parent.deleted_at IS NULL
+"""
+INSERT_ITEM = """
+    INSERT INTO items (response_key, tenant, owner, id, direction, position, type, raw)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+INSERT_TURN = "INSERT INTO turns (response_key, number, kind, mark, items_end) VALUES (?, ?, ?, ?, ?)"
+STATUS = """
+    SELECT key, status FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
+"""
+UPDATE = "UPDATE responses SET status = ?, completed_at = ?, body = ? WHERE key = ?"
+HIDE = """
+    UPDATE responses SET deleted_at = :now
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
+    RETURNING key
+"""
+REMOVE_HIDDEN = """
+    DELETE FROM responses
+    WHERE key = ? AND deleted_at IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM responses AS child WHERE child.parent_key = responses.key)
+    RETURNING parent_key
+"""
+RUNNING = "SELECT key, body FROM responses WHERE status IN ('queued', 'in_progress')"
+TOUCH = "UPDATE alembic_version SET version_num = version_num"
+
+# ---- reading ----
+
+LOOK = "SELECT version_num FROM alembic_version"
+BODY = """
+    SELECT key, body FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
+"""
+OUTPUT = "SELECT raw FROM items WHERE response_key = ? AND direction = 'output' ORDER BY position"
+INPUT_IDS = "SELECT id FROM items WHERE response_key = ? AND direction = 'input' ORDER BY position"
+INPUT_SPAN = """
+    SELECT id, direction, raw FROM items
+    WHERE response_key = ? AND direction = 'input' AND position BETWEEN ? AND ?
+    ORDER BY position
+"""
+# The newest under each id: SQLite takes the other columns from the row with the maximum.
+NEWEST = """
+    SELECT items.id, items.direction, items.raw, max(items.key)
+    FROM items
+    CROSS JOIN responses ON responses.key = items.response_key AND responses.deleted_at IS NULL
+    WHERE items.tenant = ? AND items.owner = ? AND items.id IN ({})
+    GROUP BY items.id
+"""
+
+# The threads of a chain, each with the depth up to which it belongs to it: from a thread's first row, whose key the
+# thread goes by, to the thread of its parent. UNION lets a cycle come to an end; CROSS JOIN keeps the order of loops.
+_LINKS_WITH = """
+    WITH RECURSIVE span(thread_key, depth) AS (
+        SELECT thread_key, depth FROM responses
+        WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
+        UNION
+        SELECT fork.thread_key, fork.depth
+        FROM span
+        CROSS JOIN responses AS first ON first.key = span.thread_key
+        CROSS JOIN responses AS fork ON fork.key = first.parent_key
+    )
+    SELECT {} FROM span
+    CROSS JOIN responses AS link ON link.thread_key = span.thread_key AND link.depth <= span.depth
+"""
+CHAIN_LINKS = _LINKS_WITH.format("link.depth, link.key, link.parent_key, link.request, link.body")
+CHAIN_ITEMS = f"""
+    {_LINKS_WITH.format("items.position, items.response_key, items.direction, items.id, items.raw")}
+    CROSS JOIN items ON items.response_key = link.key
+"""
+CHAIN_TURNS = f"""
+    {_LINKS_WITH.format("turns.number, turns.response_key, turns.items_end")}
+    CROSS JOIN turns ON turns.response_key = link.key
+    WHERE turns.kind = 'turn'
+"""
