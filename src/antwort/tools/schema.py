@@ -85,7 +85,8 @@ def _hints(function: Callable[..., object], label: str) -> dict[str, Any]:
 
 def _checked(parameter: inspect.Parameter, hints: dict[str, Any], label: str) -> inspect.Parameter:
     if parameter.kind not in _BY_NAME:
-        raise TypeError(f"{label}: parameter {str(parameter)!r} cannot be given by name")
+        kind = parameter.kind.description
+        raise TypeError(f"{label}: parameter {parameter.name!r} is {kind}, and a tool's arguments are given by name")
     if parameter.name not in hints:
         raise TypeError(f"{label}: parameter {parameter.name!r} has no type hint")
     return parameter

@@ -1,0 +1,159 @@
+"""Arguments against the tool's schema. Nothing is ever fetched."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from antwort.tools import arguments as module
+from antwort.tools.arguments import find_problem
+
+SEARCH: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string"},
+        "limit": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "sites": {"type": "array", "items": {"type": "object", "properties": {"host": {"type": "string"}}}},
+        "kind": {"oneOf": [{"const": "a"}, {"const": "b"}]},
+    },
+    "required": ["query"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    "arguments", ['{"query": "x"}', ' {"query": "x", "limit": null, "sites": [{"host": "h"}], "kind": "b"} ']
+)
+async def test_arguments_that_fit_are_no_problem(arguments: str) -> None:
+    assert await find_problem(arguments, SEARCH) is None
+
+
+@pytest.mark.proves("EDGE-4")
+@pytest.mark.parametrize("arguments", ['{"query": "x"', "{query: 1}", "NaN", "", '{"a": ' + "[" * 5000, '"\ud800"'])
+async def test_what_is_not_json_is_said_to_be_none(arguments: str) -> None:
+    problem = await find_problem(arguments, None)
+    assert problem is not None
+    assert problem.startswith("The arguments are not valid JSON: ")
+
+
+@pytest.mark.parametrize("arguments", ["[]", '"x"', "5", "null"])
+async def test_arguments_must_be_an_object(arguments: str) -> None:
+    assert await find_problem(arguments, SEARCH) == "The arguments must be a JSON object."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ("{}", '"query" is a required property'),
+        ('{"query": 5}', 'query: 5 is not of type "string"'),
+        ('{"query": "x", "page": 1}', "Additional properties are not allowed ('page' was unexpected)"),
+        ('{"query": "x", "sites": [{}, {"host": 1}]}', 'sites[1].host: 1 is not of type "string"'),
+        ('{"query": "x", "limit": "2"}', 'limit: "2" is not of type "integer" or "2" is not of type "null"'),
+        ('{"query": "x", "kind": "c"}', 'kind: "a" was expected or "b" was expected'),
+    ],
+)
+async def test_a_problem_names_the_place_and_what_was_expected_there(arguments: str, problem: str) -> None:
+    assert await find_problem(arguments, SEARCH) == f"The arguments do not fit: {problem}"
+
+
+async def test_at_most_three_problems_are_named() -> None:
+    schema = {"properties": {name: {"type": "integer"} for name in "abcde"}}
+    problem = await find_problem('{"a": "", "b": "", "c": "", "d": "", "e": ""}', schema)
+    assert problem is not None
+    assert problem.count("is not of type") == 3
+
+
+async def test_of_a_long_value_only_both_ends_are_repeated() -> None:
+    problem = await find_problem('{"query": [' + '"word", ' * 500 + "0]}", SEARCH)
+    assert problem is not None
+    assert len(problem) < 300
+    assert problem.endswith('is not of type "string"')
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": 5},
+        {"properties": {"x": {"pattern": "("}}},
+        {"$ref": "#/nowhere"},
+        {"$ref": "file:///etc/hostname"},
+        {"default": object()},
+        {},
+    ],
+)
+async def test_a_broken_schema_asks_for_nothing(schema: dict[str, Any]) -> None:
+    assert await find_problem('{"x": 1}', schema) is None
+
+
+@pytest_asyncio.fixture
+async def requests() -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A server that would answer with a schema that nothing fits, and what it was asked."""
+    seen: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\nfalse")
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", seen
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"x": {"$ref": "{server}/schema"}}},
+        {"$id": "{server}/base", "properties": {"x": {"$ref": "other"}}},
+        {"$schema": "{server}/meta", "type": "object"},
+        {"$dynamicRef": "{server}/schema"},
+    ],
+)
+async def test_a_schema_elsewhere_is_never_fetched(schema: dict[str, Any], requests: tuple[str, list[bytes]]) -> None:
+    server, seen = requests
+    here = {key: _fill(value, server) for key, value in schema.items()}
+    assert await find_problem('{"x": 1}', here) is None
+    assert seen == []
+
+
+def _fill(value: object, server: str) -> object:
+    if isinstance(value, dict):
+        return {key: _fill(each, server) for key, each in value.items()}
+    return value.replace("{server}", server) if isinstance(value, str) else value
+
+
+async def test_a_schema_that_points_to_itself_is_followed() -> None:
+    tree = {"type": "object", "properties": {"left": {"$ref": "#"}}, "required": ["id"]}
+    assert await find_problem('{"id": 1, "left": {"id": 2}}', tree) is None
+    assert await find_problem('{"id": 1, "left": {}}', tree) == (
+        'The arguments do not fit: left: "id" is a required property'
+    )
+
+
+async def test_a_schema_with_references_is_checked_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    where: list[bool] = []
+
+    def check(schema: bytes, value: object) -> tuple[str, ...]:
+        where.append(threading.current_thread() is threading.main_thread())
+        return ()
+
+    monkeypatch.setattr(module, "_check", check)
+    await find_problem("{}", {"type": "object"})
+    await find_problem("{}", {"$ref": "#"})
+    assert where == [True, False]
+
+
+async def test_a_schema_is_compiled_once() -> None:
+    schema = {"type": "object", "properties": {"compiled_once": {"type": "integer"}}}
+    before = module._validator.cache_info()
+    for _ in range(5):
+        assert await find_problem('{"compiled_once": 1}', dict(schema)) is None
+    after = module._validator.cache_info()
+    assert after.misses == before.misses + 1
+    assert after.maxsize is not None

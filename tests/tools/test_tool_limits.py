@@ -1,0 +1,473 @@
+"""An executor within limits always answers, with exactly one result."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from antwort.api.items import InputImage, InputText, Text
+from antwort.api.tools import McpTool
+from antwort.identity import ANONYMOUS, Identity
+from antwort.testing.executors import call, context
+from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult, ToolServer
+from antwort.tools.function import ClientsTurn, FunctionExecutor
+from antwort.tools.limits import Limited, LimitedServer, ToolLimits, limited
+from antwort.tools.local import LocalExecutor, tool
+
+Run = Callable[[ToolCall, ToolContext], Awaitable[Any]]
+
+
+class Scripted:
+    """Runs calls as it is told to, and keeps them."""
+
+    kind = ToolKind.SANDBOX
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self.calls: list[ToolCall] = []
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return tool.name == "scripted"
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        self.calls.append(call)
+        result: ToolResult = await self._run(call, context)
+        return result
+
+
+def answering(value: object) -> Scripted:
+    async def run(asked: ToolCall, where: ToolContext) -> object:
+        return value
+
+    return Scripted(run)
+
+
+def raising(error: BaseException) -> Scripted:
+    async def run(asked: ToolCall, where: ToolContext) -> object:
+        raise error
+
+    return Scripted(run)
+
+
+async def forever(asked: ToolCall, where: ToolContext) -> object:
+    return await asyncio.Event().wait()
+
+
+OK = ToolResult("call_test", "fine")
+FIVE: Any = 5  # no output at all
+ASKED = call("scripted")
+
+
+# ---- what it is ----
+
+
+def test_it_has_the_kind_and_the_tools_of_what_it_wraps() -> None:
+    wrapper = Limited(answering(OK))
+    assert wrapper.kind is ToolKind.SANDBOX
+    assert wrapper.can_execute(ASKED.definition)
+    assert not wrapper.can_execute(call("other").definition)
+
+
+@pytest.mark.proves("FR-002")
+async def test_a_good_result_passes_unchanged() -> None:
+    assert await Limited(answering(OK)).execute(ASKED, context()) == OK
+
+
+async def test_an_executor_with_limits_of_its_own_keeps_them() -> None:
+    own = Limited(answering(OK), ToolLimits(timeout=1))
+    assert limited(own, ToolLimits()) is own
+    assert await limited(answering(OK)).execute(ASKED, context()) == OK
+
+
+class Server(Scripted):
+    async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
+        return [ASKED.definition] if declared.server_label == "mine" else None
+
+
+async def test_what_can_be_discovered_stays_discoverable() -> None:
+    server = limited(Server(forever))
+    assert isinstance(server, LimitedServer)
+    assert isinstance(server, ToolServer)
+    assert await server.discover(McpTool(server_label="mine"), ANONYMOUS) == [ASKED.definition]
+    assert await server.discover(McpTool(server_label="other"), ANONYMOUS) is None
+    assert not isinstance(limited(answering(OK)), ToolServer)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"concurrency": 0}, {"timeout": 0.0}, {"timeouts": {"x": -1.0}}, {"grace": 0.0}], ids=str
+)
+def test_limits_that_let_nothing_through_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must be"):
+        ToolLimits(**wrong)
+
+
+# ---- time ----
+
+
+@pytest.mark.proves("MISTAKE-21", "FR-029")
+async def test_a_tool_that_does_not_answer_in_time_is_an_error_result() -> None:
+    result = await Limited(Scripted(forever), ToolLimits(timeout=0.01)).execute(ASKED, context())
+    assert result == ToolResult("call_test", "The tool 'scripted' did not answer within 0.01 s.", is_error=True)
+
+
+async def test_a_tool_that_is_out_of_time_is_cancelled() -> None:
+    ended = asyncio.Event()
+
+    async def run(asked: ToolCall, where: ToolContext) -> object:
+        try:
+            return await forever(asked, where)
+        finally:
+            ended.set()
+
+    await Limited(Scripted(run), ToolLimits(timeout=0.01)).execute(ASKED, context())
+    assert ended.is_set()
+
+
+async def test_a_tool_that_will_not_be_stopped_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+    release = asyncio.Event()
+
+    async def run(asked: ToolCall, where: ToolContext) -> object:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+        return OK
+
+    executor = Limited(Scripted(run), ToolLimits(timeout=0.01, grace=0.01, concurrency=1))
+    for _ in range(2):  # and it does not keep its place
+        assert (await executor.execute(ASKED, context())).is_error
+    assert "is left behind" in caplog.text
+    assert len(executor._left_behind) == 2
+    release.set()
+    await asyncio.wait(executor._left_behind)
+    assert not executor._left_behind
+
+
+@pytest.mark.proves("MISTAKE-21")
+async def test_a_thread_that_hangs_is_left_behind() -> None:
+    release = threading.Event()
+
+    def hang() -> None:
+        release.wait(30)
+
+    executor = Limited(LocalExecutor(hang), ToolLimits(timeout=0.01))
+    assert "did not answer within 0.01 s" in (await executor.execute(call("hang"), context())).output
+    release.set()
+
+
+@pytest.mark.parametrize(
+    ("limits", "own", "expected"),
+    [
+        (ToolLimits(timeout=0.02), None, "0.02 s"),
+        (ToolLimits(), 0.03, "0.03 s"),
+        (ToolLimits(timeout=0.02), 0.03, "0.03 s"),
+        (ToolLimits(timeouts={"hang": 0.01}), 0.03, "0.01 s"),
+        (ToolLimits(timeout=0.02, timeouts={"other": 0.01}), None, "0.02 s"),
+    ],
+)
+async def test_the_operators_word_on_a_tool_goes_before_the_tools_own_and_that_before_the_default(
+    limits: ToolLimits, own: float | None, expected: str
+) -> None:
+    @tool(timeout=own)
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    assert expected in (await Limited(LocalExecutor(hang), limits).execute(call("hang"), context())).output
+
+
+@pytest.mark.parametrize(("deadline_in", "expected"), [(None, 60), (1000, 60), (5, 5)])
+async def test_the_tool_is_told_the_sooner_of_its_own_and_the_responses_deadline(
+    deadline_in: float | None, expected: float
+) -> None:
+    now = asyncio.get_running_loop().time()
+    told: list[float | None] = []
+
+    async def run(asked: ToolCall, where: ToolContext) -> object:
+        told.append(where.deadline)
+        return OK
+
+    deadline = None if deadline_in is None else now + deadline_in
+    await Limited(Scripted(run)).execute(ASKED, context(deadline=deadline))
+    assert told == [pytest.approx(now + expected, abs=2)]
+
+
+# ---- concurrency ----
+
+
+@pytest.mark.proves("MISTAKE-21")
+async def test_no_more_calls_run_at_once_than_the_limit_says() -> None:
+    running = most = 0
+    turn = asyncio.Condition()
+
+    async def run(asked: ToolCall, where: ToolContext) -> object:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        async with turn:
+            turn.notify_all()
+            await turn.wait_for(lambda: running == 3 or most == 3)
+        running -= 1
+        return ToolResult(asked.id, "fine")
+
+    executor = Limited(Scripted(run), ToolLimits(concurrency=3))
+    calls = [call("scripted", id=f"call_{n}") for n in range(12)]
+    results = await asyncio.gather(*(executor.execute(asked, context()) for asked in calls))
+    assert [result.call_id for result in results] == [asked.id for asked in calls]
+    assert most == 3
+
+
+async def test_waiting_for_a_place_does_not_use_up_a_calls_time() -> None:
+    first_runs, go_on = asyncio.Event(), asyncio.Event()
+
+    async def run(asked: ToolCall, where: ToolContext) -> object:
+        if asked.id == "first":
+            first_runs.set()
+            await go_on.wait()
+        return ToolResult(asked.id, "fine")
+
+    executor = Limited(Scripted(run), ToolLimits(concurrency=1, timeouts={"scripted": 30}))
+    first = asyncio.create_task(executor.execute(call("scripted", id="first"), context()))
+    await first_runs.wait()
+    second = asyncio.create_task(executor.execute(call("scripted", id="second"), context()))
+    done, _ = await asyncio.wait({second}, timeout=0.01)
+    assert not done
+    go_on.set()
+    assert [result.output for result in await asyncio.gather(first, second)] == ["fine", "fine"]
+
+
+# ---- output ----
+
+
+@pytest.mark.proves("MISTAKE-21")
+async def test_output_over_the_limit_is_cut_with_a_mark() -> None:
+    executor = Limited(answering(ToolResult("call_test", "x" * 1_048_576)))
+    result = await executor.execute(ASKED, context())
+    assert isinstance(result.output, str)
+    assert result.output.endswith("x\n[output cut: 1048576 bytes, 262144 kept]")
+    assert not result.is_error
+
+
+async def test_a_failures_message_is_cut_too() -> None:
+    result = await Limited(raising(ValueError("x" * 100)), ToolLimits(output_bytes=10)).execute(ASKED, context())
+    assert result.output == "x" * 10 + "\n[output cut: 100 bytes, 10 kept]"
+
+
+async def test_parts_are_kept_within_both_limits() -> None:
+    parts = (Text(text="x" * 20), InputImage(image_url="x" * 50))
+    limits = ToolLimits(output_bytes=10, media_bytes=10)
+    result = await Limited(answering(ToolResult("call_test", parts)), limits).execute(ASKED, context())
+    assert isinstance(result.output, tuple)
+    text, image = result.output
+    assert isinstance(text, Text)
+    assert text.text.endswith("[output cut: 20 bytes, 10 kept]")
+    assert isinstance(image, InputText)
+    assert image.text.startswith("[image left out")
+
+
+# ---- arguments ----
+
+NUMBER = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
+
+
+@pytest.mark.proves("EDGE-4")
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize(
+    ("arguments", "words"), [('{"x": ', "The arguments are not valid JSON: "), ("[1]", "must be a JSON object")]
+)
+async def test_arguments_that_are_no_json_object_never_reach_the_tool(arguments: str, words: str, check: bool) -> None:
+    executor = answering(OK)
+    result = await Limited(executor, ToolLimits(check_arguments=check)).execute(call("scripted", arguments), context())
+    assert result.is_error
+    assert words in result.output
+    assert executor.calls == []
+
+
+async def test_arguments_that_do_not_fit_the_definition_never_reach_the_tool() -> None:
+    executor = answering(OK)
+    result = await Limited(executor).execute(call("scripted", '{"x": "y"}', parameters=NUMBER), context())
+    assert result == ToolResult("call_test", 'The arguments do not fit: x: "y" is not of type "integer"', is_error=True)
+    assert executor.calls == []
+
+
+async def test_without_the_check_the_schema_is_not_looked_at() -> None:
+    asked = call("scripted", '{"x": "y"}', parameters=NUMBER)
+    assert await Limited(answering(OK), ToolLimits(check_arguments=False)).execute(asked, context()) == OK
+
+
+@pytest.mark.parametrize("blank", ["", " \n"])
+async def test_blank_arguments_are_an_empty_object(blank: str) -> None:
+    executor = answering(OK)
+    assert await Limited(executor).execute(call("scripted", blank), context()) == OK
+    assert executor.calls[0].arguments == "{}"
+
+
+async def test_a_function_of_the_request_is_checked_by_its_own_declaration() -> None:
+    def number(x: int) -> int:
+        return x
+
+    strict = {"type": "object", "properties": {"x": {"maximum": 5}}}
+    executor = Limited(LocalExecutor(number))
+    asked = call("number", '{"x": 6}', kind=ToolKind.FUNCTION, parameters=strict)
+    assert (await executor.execute(asked, context())).is_error
+
+
+# ---- failures ----
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.proves("FR-029", "FR-031", "MISTAKE-22")
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("no such city"), "no such city"),
+        (ValueError(), "ValueError"),
+        (Unspeakable(), "Unspeakable"),
+        (RecursionError("too deep"), "too deep"),
+        (MemoryError(), "MemoryError"),
+        (ExceptionGroup("both", [ValueError("one"), KeyError()]), "both (2 sub-exceptions): one; KeyError"),
+        (BaseExceptionGroup("all", [SystemExit("bye")]), "all (1 sub-exception): bye"),
+        (SystemExit(1), "1"),
+        (SystemExit(), "SystemExit"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (GeneratorExit(), "GeneratorExit"),
+        (StopAsyncIteration("over"), "over"),
+        (asyncio.CancelledError(), "CancelledError"),
+        (TimeoutError("its own"), "its own"),
+    ],
+    ids=repr,
+)
+async def test_whatever_a_tool_raises_is_an_error_result_with_the_message(error: BaseException, message: str) -> None:
+    assert await Limited(raising(error)).execute(ASKED, context()) == ToolResult("call_test", message, is_error=True)
+
+
+@pytest.mark.proves("MISTAKE-22")
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)
+async def test_a_local_function_that_tries_to_end_the_process_is_an_error_result(error: BaseException) -> None:
+    def sync() -> None:
+        raise error
+
+    async def on_the_loop() -> None:
+        raise error
+
+    executor = Limited(LocalExecutor(sync, on_the_loop))
+    results = await asyncio.gather(*(executor.execute(call(name), context()) for name in ("sync", "on_the_loop")))
+    assert all(result.is_error for result in results)
+
+
+async def test_a_tool_that_cancels_its_own_task_is_an_error_result() -> None:
+    async def run(asked: ToolCall, where: ToolContext) -> object:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return await forever(asked, where)
+
+    assert (await Limited(Scripted(run)).execute(ASKED, context())).is_error
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        "text",
+        ToolResult("call_of_another", "fine"),
+        ToolResult("call_test", FIVE),
+        ToolResult("call_test", (FIVE,)),
+    ],
+    ids=repr,
+)
+async def test_what_is_no_result_of_the_call_is_an_error_result(value: object) -> None:
+    result = await Limited(answering(value)).execute(ASKED, context())
+    assert result == ToolResult(
+        "call_test", "The tool 'scripted' did not answer with a result of this call.", is_error=True
+    )
+
+
+async def test_an_error_result_of_the_tools_own_passes_with_its_parts() -> None:
+    own = ToolResult("call_test", (Text(text="no"), InputImage(image_url="data:")), is_error=True)
+    assert await Limited(answering(own)).execute(ASKED, context()) == own
+
+
+async def test_that_a_call_is_the_clients_is_not_a_failure() -> None:
+    with pytest.raises(ClientsTurn):
+        await Limited(FunctionExecutor()).execute(ASKED, context())
+
+
+@pytest.mark.proves("FR-031")
+@pytest.mark.parametrize(
+    ("executor", "words"),
+    [
+        (raising(ValueError("no such city")), "it raised"),
+        (Scripted(forever), "no answer within 0.01 s"),
+        (answering(None), "it answered with a NoneType"),
+        (answering(ToolResult("call_test", "secret output", is_error=True)), "it answered with an error"),
+    ],
+    ids=["raised", "late", "no result", "error"],
+)
+async def test_a_failure_is_logged_without_arguments_or_output(
+    executor: Scripted, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = call("scripted", '{"password": "secret"}')
+    await Limited(executor, ToolLimits(timeout=0.01)).execute(asked, context(response_id="resp_1"))
+    (record,) = caplog.records
+    assert (record.name, record.levelno) == ("antwort.tools", logging.WARNING)
+    assert words in caplog.text
+    assert "(call call_test of resp_1)" in caplog.text
+    assert "secret" not in caplog.text
+    assert ("Traceback" in caplog.text) == (words == "it raised")
+
+
+async def test_a_good_call_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    await Limited(answering(OK)).execute(ASKED, context())
+    assert caplog.records == []
+
+
+# ---- cancellation from outside ----
+
+
+async def test_cancelling_the_call_stops_the_tool_and_is_passed_on() -> None:
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    async def run(asked: ToolCall, where: ToolContext) -> object:
+        started.set()
+        try:
+            return await forever(asked, where)
+        finally:
+            ended.set()
+
+    executor = Limited(Scripted(run), ToolLimits(concurrency=1))
+    task = asyncio.create_task(executor.execute(ASKED, context()))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+    assert not executor._places.locked()
+
+
+async def test_a_call_that_waits_for_its_place_can_be_cancelled() -> None:
+    started = asyncio.Event()
+
+    async def run(asked: ToolCall, where: ToolContext) -> object:
+        started.set()
+        return await forever(asked, where)
+
+    executor = Limited(Scripted(run), ToolLimits(concurrency=1))
+    first = asyncio.create_task(executor.execute(ASKED, context()))
+    await started.wait()
+    second = asyncio.create_task(executor.execute(ASKED, context()))
+    done, _ = await asyncio.wait({second}, timeout=0.01)
+    assert not done
+    for task in (first, second):
+        task.cancel()
+    ends = await asyncio.gather(first, second, return_exceptions=True)
+    assert all(isinstance(end, asyncio.CancelledError) for end in ends)

@@ -1,0 +1,239 @@
+"""These calls, these executors, this allowed list -> this routing."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult
+from antwort.tools.function import FunctionExecutor
+from antwort.tools.local import LocalExecutor
+from antwort.tools.routing import Route, Toolbox, find_executor, is_registered, refusal, route, route_calls
+
+
+class ByName:
+    """Claims every tool whose bare name it knows: the mistake that routing must not let through."""
+
+    def __init__(self, kind: ToolKind, *names: str) -> None:
+        self.kind = kind
+        self._names = names
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return tool.name in self._names
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        raise AssertionError("routing runs nothing")
+
+
+class Broken(ByName):
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        raise ConnectionError("no server")
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A call, as far as routing looks."""
+
+    name: str
+    n: int = 0
+
+
+def define(name: str, kind: ToolKind = ToolKind.FUNCTION) -> ToolDefinition:
+    label = None if kind is ToolKind.FUNCTION else "server"
+    return ToolDefinition(name=name, kind=kind, server_label=label)
+
+
+def box(
+    *tools: ToolDefinition,
+    executors: tuple[ToolExecutor, ...] = (),
+    allowed: set[str] | None = None,
+    may_run: bool | None = None,
+) -> Toolbox:
+    offered = {tool.name: tool for tool in tools}
+    return Toolbox(
+        tools=offered,
+        executors=executors,
+        allowed=None if allowed is None else frozenset(allowed),
+        may_run=is_registered(executors, offered) if may_run is None else may_run,
+    )
+
+
+function, mcp = define("f"), define("m", ToolKind.MCP)
+local = ByName(ToolKind.LOCAL, "f")
+server = ByName(ToolKind.MCP, "f", "m")
+sandbox = ByName(ToolKind.SANDBOX, "f", "s")
+
+
+@pytest.mark.parametrize(
+    ("toolbox", "name", "expected"),
+    [
+        # nobody here runs anything
+        (box(function), "f", Route.CLIENT),
+        (box(function, executors=(FunctionExecutor(),)), "f", Route.CLIENT),
+        (box(function), "never_declared", Route.CLIENT),
+        (box(function, executors=(FunctionExecutor(),)), "never_declared", Route.CLIENT),
+        # somebody runs it
+        (box(function, executors=(local,)), "f", Route.SERVER),
+        (box(mcp, executors=(server,)), "m", Route.SERVER),
+        (box(define("s", ToolKind.SANDBOX), executors=(sandbox,)), "s", Route.SERVER),
+        # somebody is here, and runs other things
+        (box(define("other"), executors=(local,)), "other", Route.CLIENT),
+        (box(function, executors=(local,)), "never_declared", Route.UNKNOWN),
+        # a tool of a server that nobody stands for is not the client's to run
+        (box(mcp, executors=(local,)), "m", Route.UNKNOWN),
+        (box(mcp), "m", Route.UNKNOWN),
+        # nothing is run
+        (box(function, executors=(local,), may_run=False), "f", Route.CLIENT),
+        (box(mcp, executors=(server,), may_run=False), "m", Route.HELD),
+        (box(function, executors=(local,), may_run=False), "never_declared", Route.CLIENT),
+        # the allowed list
+        (box(function, define("g"), allowed={"g"}), "f", Route.REJECTED),
+        (box(function, define("g"), allowed={"g"}), "g", Route.CLIENT),
+        (box(function, mcp, executors=(local, server), allowed={"m"}), "f", Route.REJECTED),
+        (box(function, mcp, executors=(local, server), allowed={"m"}), "m", Route.SERVER),
+        (box(function, executors=(local,), allowed={"g"}, may_run=False), "f", Route.REJECTED),
+        (box(function, executors=(local,), allowed={"g"}), "never_declared", Route.UNKNOWN),
+        (box(function, allowed={"g"}), "never_declared", Route.CLIENT),
+        (box(function, executors=(local,), allowed=set()), "f", Route.SERVER),
+    ],
+)
+@pytest.mark.proves("FR-018", "EDGE-1", "EDGE-2")
+def test_a_call_goes_where_the_table_says(toolbox: Toolbox, name: str, expected: Route) -> None:
+    assert route(name, toolbox) is expected
+
+
+@pytest.mark.proves("MISTAKE-23")
+def test_a_client_tool_outside_the_allowed_list_is_not_handed_to_the_client() -> None:
+    routed = route_calls([Asked("f"), Asked("g")], box(function, define("g"), allowed={"g"}))
+    assert routed.client == (Asked("g"),)
+    assert routed.refused == (Asked("f"),)
+
+
+@pytest.mark.proves("FR-010")
+@pytest.mark.parametrize("allowed", [None, set()])
+def test_an_empty_or_absent_allowed_list_allows_all(allowed: set[str] | None) -> None:
+    routed = route_calls([Asked("f"), Asked("m")], box(function, mcp, executors=(local, server), allowed=allowed))
+    assert routed.server == (Asked("f"), Asked("m"))
+
+
+@pytest.mark.proves("MISTAKE-26")
+@pytest.mark.parametrize("namesake", [server, sandbox])
+def test_a_function_of_the_request_is_not_run_by_a_server_or_sandbox_of_that_name(namesake: ToolExecutor) -> None:
+    assert namesake.can_execute(function), "the stand-in must make the mistake"
+    assert find_executor(function, [namesake]) is None
+    assert route("f", box(function, executors=(namesake, ByName(ToolKind.LOCAL, "x")))) is Route.CLIENT
+
+
+@pytest.mark.proves("MISTAKE-26", "FR-003")
+def test_a_function_of_the_request_is_run_by_the_local_executor_behind_a_server_of_that_name() -> None:
+    assert find_executor(function, [server, sandbox, local]) is local
+
+
+@pytest.mark.proves("FR-003")
+def test_the_first_executor_that_can_run_a_tool_runs_it() -> None:
+    first, second = ByName(ToolKind.MCP, "m"), ByName(ToolKind.MCP, "m")
+    assert find_executor(mcp, [local, first, second]) is first
+
+
+def test_the_function_executor_is_never_chosen() -> None:
+    class Eager(FunctionExecutor):
+        def can_execute(self, tool: ToolDefinition) -> bool:
+            return True
+
+    assert find_executor(function, [Eager()]) is None
+
+
+def test_an_executor_that_cannot_say_what_it_runs_is_passed_over_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, logger="antwort.tools"):
+        assert find_executor(mcp, [Broken(ToolKind.MCP), server]) is server
+    assert "Broken could not say" in caplog.text
+
+
+@pytest.mark.proves("FR-004")
+@pytest.mark.parametrize(
+    ("executors", "tools", "expected"),
+    [
+        ((), [function], False),
+        ((FunctionExecutor(),), [function], False),
+        ((local,), [], True),
+        ((LocalExecutor(),), [], True),
+        ((sandbox,), [], True),
+        ((server,), [], False),
+        ((server,), [function], False),
+        ((server,), [mcp], True),
+        ((server,), [define("other", ToolKind.MCP)], False),
+        ((Broken(ToolKind.MCP),), [mcp], False),
+        ((FunctionExecutor(), server, local), [function], True),
+    ],
+)
+def test_what_counts_as_registered(
+    executors: tuple[ToolExecutor, ...], tools: list[ToolDefinition], expected: bool
+) -> None:
+    assert is_registered(executors, {tool.name: tool for tool in tools}) is expected
+
+
+@pytest.mark.proves("FR-004", "EDGE-2")
+def test_without_executors_every_call_that_may_be_made_is_the_clients() -> None:
+    routed = route_calls([Asked("f"), Asked("never_declared"), Asked("f", 2)], box(function))
+    assert [call.name for call in routed.client] == ["f", "never_declared", "f"]
+    assert (routed.server, routed.refused, routed.held) == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    ("toolbox", "name", "words"),
+    [
+        (box(function, define("g"), allowed={"g"}), "f", "'f' is not allowed"),
+        (box(function), "nope", "no tool named 'nope'"),
+        (box(mcp, executors=(local,)), "m", "'m' is not available"),
+    ],
+)
+def test_a_refusal_says_why(toolbox: Toolbox, name: str, words: str) -> None:
+    assert words in refusal(name, toolbox)
+
+
+names = st.sampled_from(["a", "b", "c", "d"])
+kinds = st.sampled_from(list(ToolKind))
+definitions = st.lists(st.builds(define, names, kinds), unique_by=lambda tool: tool.name)
+executors = st.lists(st.builds(lambda kind, own: ByName(kind, *own), kinds, st.lists(names)), max_size=4)
+allowed_lists = st.none() | st.frozensets(names)
+toolboxes = st.builds(
+    lambda tools, those, allowed, may_run: Toolbox(
+        tools={tool.name: tool for tool in tools}, executors=tuple(those), allowed=allowed, may_run=may_run
+    ),
+    definitions,
+    executors,
+    allowed_lists,
+    st.booleans(),
+)
+called = st.lists(names | st.just("undeclared")).map(lambda many: [Asked(name, n) for n, name in enumerate(many)])
+
+
+@given(called, toolboxes)
+def test_every_call_lands_in_exactly_one_place_and_in_order(calls: list[Asked], toolbox: Toolbox) -> None:
+    routed = route_calls(calls, toolbox)
+    places = (routed.client, routed.server, routed.refused, routed.held)
+    assert Counter(call for place in places for call in place) == Counter(calls)
+    assert all(list(place) == sorted(place, key=lambda call: call.n) for place in places)
+
+
+@given(called, toolboxes)
+def test_only_an_allowed_and_claimed_tool_is_run_here(calls: list[Asked], toolbox: Toolbox) -> None:
+    for call in route_calls(calls, toolbox).server:
+        executor = find_executor(toolbox.tools[call.name], toolbox.executors)
+        assert toolbox.may_run
+        assert not toolbox.allowed or call.name in toolbox.allowed
+        assert executor is not None
+        assert toolbox.tools[call.name].kind is not ToolKind.FUNCTION or executor.kind is ToolKind.LOCAL
+
+
+@given(called, toolboxes)
+def test_only_functions_and_undeclared_names_go_to_the_client(calls: list[Asked], toolbox: Toolbox) -> None:
+    for call in route_calls(calls, toolbox).client:
+        definition = toolbox.tools.get(call.name)
+        assert definition is None or definition.kind is ToolKind.FUNCTION
+        assert definition is None or not toolbox.allowed or call.name in toolbox.allowed
+        assert definition is not None or not toolbox.may_run
