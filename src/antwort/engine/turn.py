@@ -3,52 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
 
 import msgspec
 
-from antwort.api.events import (
-    ArgumentsDelta,
-    ArgumentsDone,
-    Batch,
-    ContentPartAdded,
-    ContentPartDone,
-    McpArgumentsDelta,
-    McpArgumentsDone,
-    McpCallInProgress,
-    OutputItemAdded,
-    OutputItemDone,
-    OutputTextDelta,
-    OutputTextDone,
-    ReasoningTextDelta,
-    ReasoningTextDone,
-    StandardReasoningDelta,
-    StandardReasoningDone,
-    SummaryPartAdded,
-    SummaryPartDone,
-    SummaryTextDelta,
-    SummaryTextDone,
-    TurnEnded,
-)
-from antwort.api.events import RefusalDelta as RefusalDeltaEvent
-from antwort.api.events import RefusalDone as RefusalDoneEvent
-from antwort.api.items import (
-    ContentPart,
-    FunctionCall,
-    LogProb,
-    McpCall,
-    Message,
-    OutputText,
-    Reasoning,
-    ReasoningText,
-    Refusal,
-    SummaryText,
-)
-from antwort.api.wire import UNSET, replace
+from antwort.api.events import Batch, TurnEnded
+from antwort.api.items import FunctionCall, McpCall
+from antwort.api.wire import UNSET
+from antwort.engine.opened import ClosedAs, OpenCall, OpenItem, OpenMessage, OpenReasoning, ReasoningStyle
 from antwort.ids import new_id
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 
-ClosedAs: TypeAlias = Literal["completed", "incomplete"]
 CUT = frozenset({"length", "content_filter"})
 """Finish reasons that say the answer was broken off: what was being written is incomplete."""
 
@@ -58,153 +22,6 @@ class Shown(msgspec.Struct, frozen=True):
 
     name: str
     server_label: str | None = None
-
-
-class _OpenReasoning:
-    def __init__(self, index: int, events: Batch, style: Literal["text", "standard", "summary"]) -> None:
-        self.index, self._style = index, style
-        self._item = Reasoning(id=new_id("rs"), status="in_progress")
-        self._pieces: list[str] = []
-        item = self._item if style == "summary" else replace(self._item, content=())
-        events.append(OutputItemAdded(output_index=index, item=item))
-        if style == "summary":
-            part = SummaryText(text="")
-            events.append(SummaryPartAdded(item_id=item.id, output_index=index, summary_index=0, part=part))
-        else:
-            opened = ReasoningText(text="")
-            events.append(ContentPartAdded(item_id=item.id, output_index=index, content_index=0, part=opened))
-
-    def feed(self, text: str, events: Batch) -> None:
-        self._pieces.append(text)
-        at, item_id = self.index, self._item.id
-        if self._style == "summary":
-            events.append(SummaryTextDelta(item_id=item_id, output_index=at, summary_index=0, delta=text))
-        elif self._style == "standard":
-            events.append(StandardReasoningDelta(item_id=item_id, output_index=at, content_index=0, delta=text))
-        else:
-            events.append(ReasoningTextDelta(item_id=item_id, output_index=at, content_index=0, delta=text))
-
-    def close(self, status: ClosedAs, events: Batch) -> None:
-        text, at, item_id = "".join(self._pieces), self.index, self._item.id
-        if self._style == "summary":
-            summary = SummaryText(text=text)
-            item = replace(self._item, status=status, summary=(summary,))
-            events.append(SummaryTextDone(item_id=item_id, output_index=at, summary_index=0, text=text))
-            events.append(SummaryPartDone(item_id=item_id, output_index=at, summary_index=0, part=summary))
-        else:
-            part = ReasoningText(text=text)
-            item = replace(self._item, status=status, content=(part,))
-            done = StandardReasoningDone if self._style == "standard" else ReasoningTextDone
-            events.append(done(item_id=item_id, output_index=at, content_index=0, text=text))
-            events.append(ContentPartDone(item_id=item_id, output_index=at, content_index=0, part=part))
-        events.append(OutputItemDone(output_index=at, item=item))
-
-
-class _OpenMessage:
-    """A message being written: closed parts, and at most one open one."""
-
-    def __init__(self, index: int, events: Batch) -> None:
-        self.index = index
-        self.id = new_id("msg")
-        self._parts: list[ContentPart] = []
-        self._pieces: list[str] = []
-        self._logprobs: list[LogProb] = []
-        self._open: Literal["text", "refusal"] | None = None
-        item = Message(id=self.id, role="assistant", status="in_progress", content=())
-        events.append(OutputItemAdded(output_index=index, item=item))
-
-    def feed_text(self, delta: TextDelta, events: Batch) -> None:
-        if self._open != "text":
-            self._open_part("text", OutputText(text=""), events)
-        self._pieces.append(delta.text)
-        if delta.logprobs:
-            self._logprobs.extend(delta.logprobs)
-        events.append(
-            OutputTextDelta(
-                item_id=self.id,
-                output_index=self.index,
-                content_index=len(self._parts),
-                delta=delta.text,
-                logprobs=delta.logprobs,
-            )
-        )
-
-    def feed_refusal(self, text: str, events: Batch) -> None:
-        if self._open != "refusal":
-            self._open_part("refusal", Refusal(refusal=""), events)
-        self._pieces.append(text)
-        at = len(self._parts)
-        events.append(RefusalDeltaEvent(item_id=self.id, output_index=self.index, content_index=at, delta=text))
-
-    def close(self, status: ClosedAs, events: Batch) -> None:
-        self._close_part(events)
-        item = Message(id=self.id, role="assistant", status=status, content=tuple(self._parts))
-        events.append(OutputItemDone(output_index=self.index, item=item))
-
-    def _open_part(self, kind: Literal["text", "refusal"], part: ContentPart, events: Batch) -> None:
-        self._close_part(events)
-        self._open = kind
-        at = len(self._parts)
-        events.append(ContentPartAdded(item_id=self.id, output_index=self.index, content_index=at, part=part))
-
-    def _close_part(self, events: Batch) -> None:
-        if self._open is None:
-            return
-        at, text, logprobs = len(self._parts), "".join(self._pieces), tuple(self._logprobs)
-        part: ContentPart
-        if self._open == "text":
-            part = OutputText(text=text, logprobs=logprobs)
-            events.append(
-                OutputTextDone(item_id=self.id, output_index=self.index, content_index=at, text=text, logprobs=logprobs)
-            )
-        else:
-            part = Refusal(refusal=text)
-            events.append(RefusalDoneEvent(item_id=self.id, output_index=self.index, content_index=at, refusal=text))
-        events.append(ContentPartDone(item_id=self.id, output_index=self.index, content_index=at, part=part))
-        self._parts.append(part)
-        self._pieces, self._logprobs, self._open = [], [], None
-
-
-class _OpenCall:
-    """A call being written. Its id is ours: backends repeat theirs, or leave them out."""
-
-    def __init__(self, index: int, shown: Shown, events: Batch) -> None:
-        self.index = index
-        self._pieces: list[str] = []
-        self._item: FunctionCall | McpCall
-        call_id = new_id("call")
-        if shown.server_label is None:
-            self._item = FunctionCall(
-                id=new_id("fc"), call_id=call_id, name=shown.name, arguments="", status="in_progress"
-            )
-        else:
-            self._item = McpCall(
-                id=new_id("mcp"),
-                server_label=shown.server_label,
-                name=shown.name,
-                arguments="",
-                status="in_progress",
-                call_id=call_id,
-            )
-        events.append(OutputItemAdded(output_index=index, item=self._item))
-        if isinstance(self._item, McpCall):
-            events.append(McpCallInProgress(item_id=self._item.id, output_index=index))
-
-    def feed(self, arguments: str, events: Batch) -> None:
-        self._pieces.append(arguments)
-        delta = ArgumentsDelta if isinstance(self._item, FunctionCall) else McpArgumentsDelta
-        events.append(delta(item_id=self._item.id, output_index=self.index, delta=arguments))
-
-    def close(self, status: ClosedAs, events: Batch) -> None:
-        """A function call is finished when it is written; an `mcp_call` stays open for its result."""
-        arguments, item, at = "".join(self._pieces), self._item, self.index
-        if isinstance(item, FunctionCall):
-            events.append(ArgumentsDone(item_id=item.id, output_index=at, name=item.name, arguments=arguments))
-        else:
-            events.append(McpArgumentsDone(item_id=item.id, output_index=at, arguments=arguments))
-            if status == "completed":
-                return
-        events.append(OutputItemDone(output_index=at, item=replace(item, status=status, arguments=arguments)))
 
 
 class Turn:
@@ -217,15 +34,15 @@ class Turn:
         self,
         first_index: int,
         shown: Callable[[str], Shown],
-        reasoning: Literal["text", "standard", "summary"] = "text",
+        reasoning: ReasoningStyle = "text",
     ) -> None:
         self._index = first_index
         self._shown = shown
         self._style = reasoning
         self._events: Batch = []
-        self._message: _OpenMessage | None = None
-        self._reasoning: _OpenReasoning | None = None
-        self._calls: dict[int, _OpenCall] = {}
+        self._message: OpenMessage | None = None
+        self._reasoning: OpenReasoning | None = None
+        self._calls: dict[int, OpenCall] = {}
         self._early: dict[int, str] = {}  # arguments that came before their call's name
         self._finished: Finished | None = None
 
@@ -254,7 +71,11 @@ class Turn:
         """The backend has said all: close the items and mark the end of the inference."""
         finished = self._finished
         assert finished is not None, "a provider ends with Finished or raises"
-        self._close_all("incomplete" if finished.finish in CUT else "completed")
+        if finished.finish in CUT:
+            self._close_all("incomplete")
+        else:
+            self._show_nameless()
+            self._close_all("completed")
         usage = UNSET if finished.usage is None else finished.usage
         self._events.append(TurnEnded(finish=finished.finish, usage=usage))
 
@@ -279,7 +100,8 @@ class Turn:
             return
         self._close_message()
         if self._reasoning is None:
-            self._reasoning = _OpenReasoning(self._next_index(), self._events, self._style)
+            self._reasoning = OpenReasoning(self._next_index(), self._style, new_id("rs"))
+            self._reasoning.announce(self._events)
         self._reasoning.feed(text, self._events)
 
     def _feed_call(self, delta: CallDelta) -> None:
@@ -290,11 +112,15 @@ class Turn:
             if not delta.name:
                 self._early[delta.index] = arguments
                 return
-            self._close_message()
-            self._close_reasoning()
-            call = self._calls[delta.index] = _OpenCall(self._next_index(), self._shown(delta.name), self._events)
+            call = self._open_call(delta.index, delta.name)
         if arguments:
             call.feed(arguments, self._events)
+
+    def _show_nameless(self) -> None:
+        """Arguments whose name never came are a call all the same: whoever made it must hear of it."""
+        for index, arguments in self._early.items():
+            if arguments:
+                self._open_call(index, "").feed(arguments, self._events)
 
     # ---- opening and closing ----
 
@@ -303,11 +129,18 @@ class Turn:
         self._index += 1
         return index
 
-    def _open_message(self) -> _OpenMessage:
+    def _open_message(self) -> OpenMessage:
         if self._message is None:
             self._close_reasoning()
-            self._message = _OpenMessage(self._next_index(), self._events)
+            self._message = OpenMessage(self._next_index(), new_id("msg"))
+            self._message.announce(self._events)
         return self._message
+
+    def _open_call(self, index: int, name: str) -> OpenCall:
+        self._close_message()
+        self._close_reasoning()
+        call = self._calls[index] = OpenCall(self._next_index(), self._shown(name), self._events)
+        return call
 
     def _close_message(self) -> None:
         if self._message is not None:
@@ -319,7 +152,7 @@ class Turn:
             self._reasoning.close("completed", self._events)
             self._reasoning = None
 
-    def _open_items(self) -> list[_OpenMessage | _OpenReasoning | _OpenCall]:
+    def _open_items(self) -> list[OpenItem]:
         singles = [item for item in (self._reasoning, self._message) if item is not None]
         return sorted((*singles, *self._calls.values()), key=lambda item: item.index)
 
@@ -334,3 +167,18 @@ class Turn:
 
     def _forget(self) -> None:
         self._message, self._reasoning, self._calls = None, None, {}
+
+
+def _call_item(shown: Shown) -> FunctionCall | McpCall:
+    """Its id is ours: backends repeat theirs, or leave them out."""
+    call_id = new_id("call")
+    if shown.server_label is None:
+        return FunctionCall(id=new_id("fc"), call_id=call_id, name=shown.name, arguments="", status="in_progress")
+    return McpCall(
+        id=new_id("mcp"),
+        server_label=shown.server_label,
+        name=shown.name,
+        arguments="",
+        status="in_progress",
+        call_id=call_id,
+    )
