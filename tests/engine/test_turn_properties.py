@@ -1,0 +1,119 @@
+"""The turn, given anything: how deltas are batched changes nothing, nothing is lost, and the grammar holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.api.events import Batch, ResponseCreated, ResponseInProgress, TurnEnded
+from antwort.api.items import FunctionCall, LogProb, McpCall, Message, OutputText, Reasoning, Refusal
+from antwort.api.responses import Response
+from antwort.api.wire import UNSET
+from antwort.engine.draft import Finish, Run, ending, fold, interrupted, settled
+from antwort.engine.turn import CUT
+from antwort.errors import BackendCut
+from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
+from antwort.testing import StreamChecker, tokens
+from turn_kit import Style, play, play_in, shown
+
+RESPONSE = Response(id="resp_1", created_at=0, status="in_progress", model="m")
+
+_texts = st.sampled_from(["", "a", "b ", "…", "{}"])
+_deltas: st.SearchStrategy[Delta] = st.one_of(
+    st.builds(TextDelta, _texts, st.sampled_from([(), (LogProb(token="a", logprob=-1.0),)])),
+    st.builds(ReasoningDelta, _texts),
+    st.builds(RefusalDelta, _texts),
+    st.builds(CallDelta, st.integers(0, 3), st.sampled_from(["", "weather", "stock"]), _texts),
+)
+_finishes = st.builds(
+    Finished, st.sampled_from(["stop", "tool_calls", *sorted(CUT)]), st.sampled_from([None, tokens(1, 2)])
+)
+_styles = st.sampled_from(["text", "standard", "summary"])
+
+
+def only_first_names(deltas: Iterable[Delta]) -> list[Delta]:
+    """A provider says the name of a call once."""
+    kept: list[Delta] = []
+    named: set[int] = set()
+    for delta in deltas:
+        if isinstance(delta, CallDelta) and delta.name:
+            kept.append(CallDelta(delta.index, "", delta.arguments) if delta.index in named else delta)
+            named.add(delta.index)
+        else:
+            kept.append(delta)
+    return kept
+
+
+_answers = st.lists(_deltas, max_size=12).map(only_first_names)
+
+
+@given(answer=_answers, finish=_finishes, style=_styles, aborted=st.booleans(), data=st.data())
+def test_how_deltas_are_batched_changes_nothing(
+    answer: list[Delta], finish: Finished, style: Style, aborted: bool, data: st.DataObject
+) -> None:
+    deltas = [*answer, finish]
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(deltas)))))
+    reads = [deltas[start:end] for start, end in zip([0, *cuts], [*cuts, len(deltas)], strict=True)]
+    batches = play_in(reads, style=style, aborted=aborted)
+    assert [event for batch in batches for event in batch] == play(*deltas, style=style, aborted=aborted)
+
+
+@given(answer=_answers, finish=_finishes, style=_styles, aborted=st.booleans())
+def test_any_deltas_make_a_grammatical_stream(
+    answer: list[Delta], finish: Finished, style: Style, aborted: bool
+) -> None:
+    run = Run(RESPONSE)
+    opening: Batch = [ResponseCreated(response=run.response), ResponseInProgress(response=run.response)]
+    events = [*opening, *play(*answer, finish, style=style, aborted=aborted)]
+    events += _closing(fold(run, events), aborted=aborted)
+    checker = StreamChecker()
+    for number, event in enumerate(event for event in events if not isinstance(event, TurnEnded)):
+        checker.feed(number, event)
+    assert checker.finish() == fold(run, events).response
+
+
+def _closing(run: Run, *, aborted: bool) -> Batch:
+    """As the loop ends it."""
+    closing = settled(run, "incomplete" if aborted else "completed")
+    after = fold(run, closing)
+    if aborted:
+        return [*closing, interrupted(after, BackendCut("It broke off."))]
+    cut = run.last_finish in CUT
+    return [*closing, ending(after, Finish("incomplete", "max_output_tokens") if cut else Finish("completed"))]
+
+
+@given(answer=_answers, finish=_finishes, style=_styles)
+def test_nothing_that_came_is_lost(answer: list[Delta], finish: Finished, style: Style) -> None:
+    run = Run(RESPONSE)
+    run = fold(run, play(*answer, finish, style=style))
+    said = [part for item in run.output if isinstance(item, Message) for part in item.content]
+    texts = "".join(part.text for part in said if isinstance(part, OutputText))
+    assert texts == "".join(delta.text for delta in answer if isinstance(delta, TextDelta))
+    refusals = "".join(part.refusal for part in said if isinstance(part, Refusal))
+    assert refusals == "".join(delta.text for delta in answer if isinstance(delta, RefusalDelta))
+    assert _thought(run) == "".join(delta.text for delta in answer if isinstance(delta, ReasoningDelta))
+    assert _called(run) == _asked(answer, is_cut=finish.finish in CUT)
+
+
+def _thought(run: Run) -> str:
+    items = [item for item in run.output if isinstance(item, Reasoning)]
+    summaries = (part.text for item in items for part in item.summary)
+    contents = (part.text for item in items if item.content is not UNSET for part in item.content)
+    return "".join((*summaries, *contents))
+
+
+def _called(run: Run) -> Counter[tuple[str, str]]:
+    calls = (item for item in run.output if isinstance(item, FunctionCall | McpCall))
+    return Counter((item.name, item.arguments) for item in calls)
+
+
+def _asked(answer: list[Delta], *, is_cut: bool) -> Counter[tuple[str, str]]:
+    calls: dict[int, tuple[str, str]] = {}
+    for delta in answer:
+        if isinstance(delta, CallDelta):
+            name, arguments = calls.get(delta.index, ("", ""))
+            calls[delta.index] = (name or shown(delta.name).name, arguments + delta.arguments)
+    return Counter(call for call in calls.values() if call[0] or (call[1] and not is_cut))

@@ -1,0 +1,179 @@
+"""What the tests of a turn share: deltas played with ids that can be written down, and events in the fewest words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeAlias
+from unittest.mock import patch
+
+from antwort.api.events import (
+    ArgumentsDelta,
+    ArgumentsDone,
+    Batch,
+    ContentPartAdded,
+    ContentPartDone,
+    McpArgumentsDelta,
+    McpArgumentsDone,
+    McpCallInProgress,
+    OutputItemAdded,
+    OutputItemDone,
+    OutputTextDelta,
+    OutputTextDone,
+    ReasoningTextDelta,
+    ReasoningTextDone,
+    RefusalDelta,
+    RefusalDone,
+)
+from antwort.api.items import (
+    ContentPart,
+    FunctionCall,
+    McpCall,
+    Message,
+    OutputText,
+    Reasoning,
+    ReasoningText,
+    Refusal,
+)
+from antwort.api.status import ItemStatus
+from antwort.engine.turn import Shown, Turn
+from antwort.providers.base import Delta
+
+Style: TypeAlias = Literal["text", "standard", "summary"]
+
+
+# ---- playing ----
+
+
+def shown(name: str) -> Shown:
+    """`stock` is a server's tool, known there as `stock_level`; all else is a function."""
+    return Shown("stock_level", "depot") if name == "stock" else Shown(name)
+
+
+def play(*deltas: Delta, first: int = 0, style: Style = "text", aborted: bool = False) -> Batch:
+    """All events of the deltas; an id is its prefix and a count."""
+    return [event for batch in play_in([deltas], first=first, style=style, aborted=aborted) for event in batch]
+
+
+def play_in(
+    reads: Iterable[Sequence[Delta]], *, first: int = 0, style: Style = "text", aborted: bool = False
+) -> list[Batch]:
+    """The batches: one for each read, and one for the end."""
+    counts = Counter[str]()
+
+    def counted(prefix: str) -> str:
+        counts[prefix] += 1
+        return f"{prefix}_{counts[prefix]}"
+
+    with patch("antwort.engine.turn.new_id", counted):
+        turn = Turn(first, shown, style)
+        batches = [_feed(turn, deltas) for deltas in reads]
+        if aborted:
+            turn.abort()
+        else:
+            turn.finish()
+        return [*batches, turn.take()]
+
+
+def _feed(turn: Turn, deltas: Sequence[Delta]) -> Batch:
+    for delta in deltas:
+        turn.feed(delta)
+    return turn.take()
+
+
+# ---- messages ----
+
+
+def in_content(item_id: str, at: int, part: int = 0) -> dict[str, Any]:
+    return {"item_id": item_id, "output_index": at, "content_index": part}
+
+
+def text_part(item_id: str, at: int, *deltas: str, part: int = 0) -> Batch:
+    where, text = in_content(item_id, at, part), "".join(deltas)
+    return [
+        ContentPartAdded(**where, part=OutputText(text="")),
+        *(OutputTextDelta(**where, delta=delta) for delta in deltas),
+        OutputTextDone(**where, text=text),
+        ContentPartDone(**where, part=OutputText(text=text)),
+    ]
+
+
+def refusal_part(item_id: str, at: int, *deltas: str, part: int = 0) -> Batch:
+    where, text = in_content(item_id, at, part), "".join(deltas)
+    return [
+        ContentPartAdded(**where, part=Refusal(refusal="")),
+        *(RefusalDelta(**where, delta=delta) for delta in deltas),
+        RefusalDone(**where, refusal=text),
+        ContentPartDone(**where, part=Refusal(refusal=text)),
+    ]
+
+
+def message_opened(at: int, item_id: str) -> Batch:
+    item = Message(id=item_id, role="assistant", status="in_progress", content=())
+    return [OutputItemAdded(output_index=at, item=item)]
+
+
+def message_closed(at: int, item_id: str, *content: ContentPart, status: ItemStatus = "completed") -> Batch:
+    item = Message(id=item_id, role="assistant", status=status, content=content)
+    return [OutputItemDone(output_index=at, item=item)]
+
+
+def message(at: int, item_id: str, *deltas: str, status: ItemStatus = "completed") -> Batch:
+    """A message of one text, from its opening to its end."""
+    return [
+        *message_opened(at, item_id),
+        *text_part(item_id, at, *deltas),
+        *message_closed(at, item_id, OutputText(text="".join(deltas)), status=status),
+    ]
+
+
+# ---- reasoning ----
+
+
+def reasoning(at: int, item_id: str, *deltas: str, status: ItemStatus = "completed") -> Batch:
+    where, text = in_content(item_id, at), "".join(deltas)
+    part = ReasoningText(text=text)
+    return [
+        OutputItemAdded(output_index=at, item=Reasoning(id=item_id, content=(), status="in_progress")),
+        ContentPartAdded(**where, part=ReasoningText(text="")),
+        *(ReasoningTextDelta(**where, delta=delta) for delta in deltas),
+        ReasoningTextDone(**where, text=text),
+        ContentPartDone(**where, part=part),
+        OutputItemDone(output_index=at, item=Reasoning(id=item_id, content=(part,), status=status)),
+    ]
+
+
+# ---- calls: the n-th one, at its place in the output ----
+
+
+def call_opened(at: int, n: int, name: str) -> Batch:
+    item = FunctionCall(id=f"fc_{n}", call_id=f"call_{n}", name=name, arguments="", status="in_progress")
+    return [OutputItemAdded(output_index=at, item=item)]
+
+
+def call_fed(at: int, n: int, delta: str) -> Batch:
+    return [ArgumentsDelta(item_id=f"fc_{n}", output_index=at, delta=delta)]
+
+
+def call_closed(at: int, n: int, name: str, arguments: str, status: ItemStatus = "completed") -> Batch:
+    item = FunctionCall(id=f"fc_{n}", call_id=f"call_{n}", name=name, arguments=arguments, status=status)
+    return [
+        ArgumentsDone(item_id=f"fc_{n}", output_index=at, name=name, arguments=arguments),
+        OutputItemDone(output_index=at, item=item),
+    ]
+
+
+def server_call_written(at: int, *deltas: str) -> Batch:
+    """A call to `stock`, the first call of all, as far as the model goes."""
+    return [
+        OutputItemAdded(output_index=at, item=server_call("", "in_progress")),
+        McpCallInProgress(item_id="mcp_1", output_index=at),
+        *(McpArgumentsDelta(item_id="mcp_1", output_index=at, delta=delta) for delta in deltas),
+        McpArgumentsDone(item_id="mcp_1", output_index=at, arguments="".join(deltas)),
+    ]
+
+
+def server_call(arguments: str, status: ItemStatus) -> McpCall:
+    return McpCall(
+        id="mcp_1", server_label="depot", name="stock_level", arguments=arguments, status=status, call_id="call_1"
+    )
