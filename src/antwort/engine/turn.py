@@ -139,7 +139,8 @@ class Turn:
     def _open_call(self, index: int, name: str) -> OpenCall:
         self._close_message()
         self._close_reasoning()
-        call = self._calls[index] = OpenCall(self._next_index(), self._shown(name), self._events)
+        call = self._calls[index] = OpenCall(self._next_index(), _call_item(self._shown(name)))
+        call.announce(self._events)
         return call
 
     def _close_message(self) -> None:
