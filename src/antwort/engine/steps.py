@@ -173,11 +173,15 @@ def unanswered_leftovers(run: Run, plan: Plan) -> list[Leftover]:
 
 
 def ended_with_calls(run: Run, plan: Plan) -> bool:
-    """Whether the last turn called anything. All of it is answered when this is asked."""
+    """Whether the last turn called anything. All of it is answered when this is asked.
+
+    What a takeover closed as incomplete was said in an inference that never ended, and is no part of the turn.
+    """
     ends = run.turn_ends
     start = ends[-2] if len(ends) > 1 else 0
+    turn = [item for item in run.output[start : ends[-1]] if item.status != "incomplete"]
     before = {left.call.call_id for left in plan.leftovers}  # run in this response, asked for in an earlier one
     return any(
         isinstance(item, FunctionCall) or (isinstance(item, McpCall) and call_id_of(item) not in before)
-        for item in run.output[start : ends[-1]]
+        for item in turn
     )
