@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from antwort.api.events import (
@@ -17,10 +17,12 @@ from antwort.api.events import (
     RunEvent,
 )
 from antwort.api.items import McpListTools
+from antwort.api.responses import Response
 from antwort.api.wire import replace
 from antwort.concurrency import Signal
 from antwort.engine.dispatch import run_tools
 from antwort.engine.draft import Finish, Run, as_ours, ending, fold, interrupted, settled
+from antwort.engine.opened import half_said
 from antwort.engine.plan import Plan
 from antwort.engine.steps import Infer, next_step
 from antwort.engine.translate import chat_request
@@ -34,11 +36,27 @@ _log = logging.getLogger("antwort.engine")
 class Control:
     """What a run and those who watch it share: the signal to stop, the run as it stands, why it failed."""
 
-    def __init__(self, run: Run, deadline: float | None = None) -> None:
+    def __init__(self, run: Run, deadline: float | None = None, half_said: Batch | None = None) -> None:
         self.signal = Signal()
         self.run = run
         self.deadline = deadline
+        self.half_said = half_said or []
         self.error: AntwortError | None = None
+
+
+def pick_up(response: Response, events: Sequence[RunEvent], deadline: float | None = None) -> Control:
+    """Go on where another process stopped, from the batches it recorded.
+
+    What it had half said in an inference that never ended is closed; that inference is made anew. Open calls of a turn
+    that did end wait for their results.
+    """
+    run = fold(Run(response), events)
+    ended = run.turn_ends[-1] if run.turns else 0
+    closing: Batch = []
+    for index, item in sorted(half_said(events).items()):
+        if index >= ended:
+            item.close("incomplete", closing)
+    return Control(run, deadline, closing)
 
 
 async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGenerator[Batch, None]:
@@ -48,7 +66,7 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
     """
     run = control.run
     try:
-        for batch in opening(run, plan):
+        for batch in opening(control, plan):
             run = control.run = fold(run, batch)
             yield batch
         while not isinstance(step := next_step(run, plan), Finish):
@@ -80,13 +98,14 @@ def _reported(error: Exception, run: Run) -> AntwortError | None:
     return as_ours(error)
 
 
-def opening(run: Run, plan: Plan) -> list[Batch]:
+def opening(control: Control, plan: Plan) -> list[Batch]:
     """A new run announces itself and shows what its tool servers offer; a resumed one closes what was half said."""
+    run = control.run
     batches: list[Batch] = []
     if not run.is_announced:
         batches.append([ResponseCreated(response=run.response), ResponseInProgress(response=run.response)])
-    elif half_said := _half_said(run):
-        batches.append(half_said)
+    if control.half_said:
+        batches.append(control.half_said)
     if missing := [item for item in plan.listings if not _is_shown(item, run)]:
         places = enumerate(missing, start=len(run.output))
         batches.append([event for at, item in places for event in _show_list(at, item)])
@@ -98,16 +117,6 @@ def _is_shown(listing: McpListTools, run: Run) -> bool:
         isinstance(item, McpListTools) and item.server_label == listing.server_label and item.status == "completed"
         for item in run.output
     )
-
-
-def _half_said(run: Run) -> Batch:
-    """Items of an inference that never ended. Open calls of a turn that did end are waiting for their results."""
-    ended = run.turn_ends[-1] if run.turns else 0
-    return [
-        OutputItemDone(output_index=at, item=replace(item, status="incomplete"))
-        for at, item in enumerate(run.output)
-        if at >= ended and item.status == "in_progress"
-    ]
 
 
 def _show_list(at: int, item: McpListTools) -> list[RunEvent]:
