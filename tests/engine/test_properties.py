@@ -1,0 +1,273 @@
+"""Random scripts through the loop: texts, reasoning, parallel calls, failures, cancelling and resuming anywhere.
+
+Every stream passes the grammar checker (tests/conftest.py holds it against all of them, too).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antwort.api.events import MARKS, TERMINAL, Batch, RunEvent
+from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall
+from antwort.api.responses import Response
+from antwort.api.status import FINAL
+from antwort.api.wire import UNSET
+from antwort.concurrency import Signal
+from antwort.engine.draft import Run, fold
+from antwort.engine.engine import Engine
+from antwort.engine.loop import Control, advance, pick_up
+from antwort.engine.plan import Plan
+from antwort.errors import BackendError, Cancelled
+from antwort.identity import ANONYMOUS
+from antwort.testing import (
+    Answer,
+    Piece,
+    ScriptedProvider,
+    StreamChecker,
+    ToolServerFake,
+    answer,
+    call,
+    refuse,
+    say,
+    think,
+    tokens,
+)
+from antwort.tools.base import ToolCall, ToolContext
+from antwort.tools.local import LocalExecutor
+from engine_kit import CLOCK, SERVER, WEATHER, ask, engine_of, name_of, shape_of, stream
+
+BANNED = {"type": "function", "name": "banned"}
+TOOLS = [WEATHER, CLOCK, BANNED, SERVER]
+LIST = ["weather", "clock", "depot"]
+ALLOWED = {
+    "type": "allowed_tools",
+    "mode": "auto",
+    "tools": [
+        {"type": "function", "name": "weather"},
+        {"type": "function", "name": "clock"},
+        {"type": "mcp", "server_label": "depot"},
+    ],
+}
+
+
+async def weather(city: str) -> str:
+    if city == "Atlantis":
+        raise LookupError("There is no such city.")
+    return f"sunny in {city}"
+
+
+async def lookup(asked: ToolCall, context: ToolContext) -> str:
+    await asyncio.sleep(0)
+    if "broken" in asked.arguments:
+        raise RuntimeError("The depot is closed.")
+    return f"found {asked.arguments}"
+
+
+def executors() -> list[Any]:
+    return [LocalExecutor(weather), ToolServerFake("depot", prefix="d_", lookup=lookup)]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Thousands of tool failures are made here on purpose."""
+    log = logging.getLogger("antwort")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    yield
+    log.setLevel(before)
+
+
+# ---- scripts ----
+
+words = st.text(st.sampled_from("abc é\n"), min_size=1, max_size=12)
+calls = st.one_of(
+    st.builds(lambda city: call("weather", city=city), st.sampled_from(["Paris", "Atlantis"])),
+    st.builds(lambda key: call("d_lookup", key=key), st.sampled_from(["k", "broken"])),
+    st.builds(lambda: call("weather", '{"city')),
+    st.builds(lambda: call("banned")),
+    st.builds(lambda: call("nobody")),
+)
+client_calls = st.builds(lambda: call("clock"))
+spoken = st.one_of(st.builds(say, words), st.builds(think, words), st.builds(refuse, words))
+
+
+@st.composite
+def answers(draw: st.DrawFn, *, fails: bool = True) -> Answer:
+    parts = draw(st.lists(st.one_of(spoken, calls, client_calls), max_size=4))
+    ends: list[Any] = ["stop", "tool_calls", "length", "content_filter"]
+    end = draw(st.sampled_from([*ends, "failure"] if fails else ends[:2]))
+    usage = draw(st.sampled_from([None, tokens(3, 2)]))
+    if end == "failure":
+        return answer([], *parts, BackendError("The backend failed."))
+    return merged(draw, answer([], *parts, finish=end, usage=usage))
+
+
+def merged(draw: st.DrawFn, pieces: Answer) -> list[Piece]:
+    """Some deltas come together in one read."""
+    together: list[Piece] = []
+    for piece in pieces:
+        last = together[-1] if together else None
+        if isinstance(last, list) and not isinstance(piece, list | asyncio.Event | Exception) and draw(st.booleans()):
+            last.append(piece)
+        elif isinstance(piece, list | asyncio.Event | Exception):
+            together.append(piece)
+        else:
+            together.append([piece])
+    return together
+
+
+scripts = st.lists(answers(), max_size=4)
+choices = st.sampled_from(["auto", "required", "none", ALLOWED, {"type": "function", "name": "weather"}])
+fields = st.fixed_dictionaries(
+    {"tool_choice": choices},
+    optional={
+        "max_tool_calls": st.integers(1, 3),
+        "parallel_tool_calls": st.booleans(),
+        "reasoning": st.just({"summary": "auto"}),
+        "max_output_tokens": st.integers(1, 6),
+    },
+)
+knobs = st.fixed_dictionaries(
+    {},
+    optional={
+        "mixed_turns": st.sampled_from(["pause", "execute"]),
+        "requires_action": st.sampled_from(["status", "event", "completed"]),
+        "refused_calls": st.sampled_from(["mcp_call", "function_call"]),
+        "strict": st.booleans(),
+        "max_turns": st.integers(1, 4),
+    },
+)
+
+CLOSING = answer(say("That is all."))
+
+
+def provider_of(script: list[Answer]) -> ScriptedProvider:
+    return ScriptedProvider(*[list(one) for one in script], *[list(CLOSING) for _ in range(12)])
+
+
+def copy_of(script: list[Answer]) -> list[Answer]:
+    return [[list(piece) if isinstance(piece, list) else piece for piece in one] for one in script]
+
+
+# ---- what always holds ----
+
+
+def check_calls(response: Response) -> None:
+    """Each call has at most one result; a response that completed owes nothing but to the client."""
+    results = [item.call_id for item in response.output if isinstance(item, FunctionCallOutput)]
+    assert len(results) == len(set(results))
+    for item in response.output:
+        if isinstance(item, McpCall):
+            assert item.output is UNSET or item.error is UNSET
+        if isinstance(item, FunctionCall) and item.status == "incomplete":
+            assert item.call_id not in results
+
+
+@pytest.mark.proves("FR-024", "FR-027", "CP-024", "CP-005")
+@settings(max_examples=150, deadline=None)
+@given(scripts, fields, knobs)
+async def test_any_script_gives_a_grammatical_stream_and_the_same_response_unstreamed(
+    script: list[Answer], wanted: dict[str, Any], knob: dict[str, Any]
+) -> None:
+    request = ask(tools=TOOLS, **wanted)
+    streamed = await stream(engine_of(provider_of(copy_of(script)), *executors(), **knob), request)
+    whole = await engine_of(provider_of(copy_of(script)), *executors(), **knob).create(request)
+    assert shape_of(streamed.response) == shape_of(whole)
+    assert streamed.response.status in FINAL
+    check_calls(whole)
+
+
+@pytest.mark.proves("EN-040", "RULING-11")
+@settings(max_examples=100, deadline=None)
+@given(scripts, fields, st.integers(0, 40))
+async def test_a_run_can_be_cancelled_at_any_point(script: list[Answer], wanted: dict[str, Any], after: int) -> None:
+    provider = provider_of(copy_of(script))
+    engine = engine_of(provider, *executors(), buffer_batches=1)
+    run = await engine.start(ask(tools=TOOLS, stream=True, **wanted))
+    seen = 0
+    while seen < after and (batches := await run.read()):
+        seen += sum(len(batch.events) for batch in batches)
+    cancelled = await engine.cancel(ANONYMOUS, run.response_id)
+    while await run.read():
+        pass
+    assert cancelled.status in FINAL
+    assert await engine.retrieve(ANONYMOUS, run.response_id) == cancelled
+    assert provider.under_way == 0
+    check_calls(cancelled)
+
+
+# ---- resuming ----
+
+
+async def plan_of(engine: Engine, wanted: dict[str, Any]) -> Plan:
+    return await engine._plan(ask(tools=TOOLS, stream=True, **wanted), ANONYMOUS)
+
+
+async def all_batches(plan: Plan, provider: ScriptedProvider, control: Control) -> list[Batch]:
+    return [batch async for batch in advance(plan, provider, control) if batch]
+
+
+def numbered(batches: list[Batch]) -> list[RunEvent]:
+    return [event for batch in batches for event in batch]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(answers(fails=False), max_size=3), fields, knobs, st.data())
+async def test_a_run_can_be_picked_up_at_any_point_and_comes_to_the_same_end(
+    script: list[Answer], wanted: dict[str, Any], knob: dict[str, Any], data: st.DataObject
+) -> None:
+    engine = engine_of(provider_of([]), *executors(), **knob)
+    plan = await plan_of(engine, wanted)
+    whole = await all_batches(plan, provider_of(copy_of(script)), Control(Run(plan.response)))
+    at = data.draw(st.integers(0, len(whole) - 1), label="batches recorded")
+    recorded = numbered(whole[:at])
+    control = pick_up(plan.response, recorded)
+    rest = await all_batches(plan, provider_of(copy_of(script)[control.run.turns :]), control)
+    checker = StreamChecker(takeover=True)
+    sent = [event for event in (*recorded, *numbered(rest)) if not isinstance(event, MARKS)]
+    for number, event in enumerate(sent):
+        checker.feed(number, event)
+    response = checker.finish()
+    assert name_of(sent[-1]) == name_of(whole[-1][-1])
+    assert _finished(response) == _finished(_last(whole))
+
+
+def _last(batches: list[Batch]) -> Response:
+    event = batches[-1][-1]
+    assert isinstance(event, TERMINAL)
+    return event.response
+
+
+def _finished(response: Response) -> list[Any]:
+    """The answers and results: what was begun twice may have left reasoning and texts of the first try."""
+    kept = [item for item in shape_of(response)["output"] if item["type"] not in ("reasoning", "message")]
+    for item in kept:
+        item.pop("call_id", None)
+    return [item for item in kept if item["status"] != "incomplete"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(answers(fails=False), max_size=3), fields)
+async def test_the_response_is_the_fold_of_its_events(script: list[Answer], wanted: dict[str, Any]) -> None:
+    plan = await plan_of(engine_of(provider_of([]), *executors()), wanted)
+    control = Control(Run(plan.response))
+    batches = await all_batches(plan, provider_of(copy_of(script)), control)
+    run = fold(Run(plan.response), numbered(batches))
+    assert run == control.run
+    assert run.response == _last(batches)
+
+
+async def test_a_signal_set_before_the_run_starts_ends_it_at_once() -> None:
+    plan = await plan_of(engine_of(provider_of([]), *executors()), {})
+    control = Control(Run(plan.response))
+    assert isinstance(control.signal, Signal)
+    control.signal.set(Cancelled())
+    batches = await all_batches(plan, provider_of([]), control)
+    assert _last(batches).status == "cancelled"
