@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-STANDARD_TYPES = {400: "invalid_request", 404: "not_found", 429: "too_many_requests"}
+STANDARD_TYPES = {404: "not_found", 429: "too_many_requests"}
 
 
 class AntwortError(Exception):
@@ -62,9 +62,7 @@ class AntwortError(Exception):
     @property
     def standard_type(self) -> str:
         """The type under the strict setting, as the standard names it."""
-        if self.type == "invalid_request_error":
-            return STANDARD_TYPES.get(self.status, "invalid_request")
-        return STANDARD_TYPES.get(self.status, "server_error")
+        return STANDARD_TYPES.get(self.status, "invalid_request" if self.status < 500 else "server_error")
 
 
 class RequestError(AntwortError):

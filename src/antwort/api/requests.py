@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 import msgspec
 from msgspec import Meta
 
+from antwort.api.faults import convert, described, kind_of
 from antwort.api.items import InputItem, KnownItem, OpaqueItem
 from antwort.api.tools import (
     AllowedTools,
@@ -131,10 +132,26 @@ def parse_request(body: bytes, limits: Limits) -> CreateRequest:
     try:
         plain = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise InvalidField("", f"The body is not valid JSON: {_problem(exc)[1]}.", code="invalid_json") from exc
+        raise InvalidField("", f"The body is not valid JSON: {described(exc)}.", code="invalid_json") from exc
     if not isinstance(plain, dict):
         raise InvalidField("", "The body must be a JSON object.", code="invalid_json")
+    if body.count(b"[") + body.count(b"{") > _DEPTH:  # fewer cannot be nested too deeply
+        _check_depth(plain)
     return read_request(plain, limits, raw=body)
+
+
+_DEPTH = 200
+"""How deep a body may be nested: far beyond any real one, and within what can be written out again anywhere."""
+
+
+def _check_depth(plain: Plain) -> None:
+    level: list[Any] = [plain]
+    for _ in range(_DEPTH):
+        inside = (entry.values() if isinstance(entry, dict) else entry for entry in level)
+        level = [value for values in inside for value in values if isinstance(value, dict | list)]
+        if not level:
+            return
+    raise InvalidField("", f"The body is nested more than {_DEPTH} levels deep.", code="invalid_json")
 
 
 def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> CreateRequest:
@@ -143,7 +160,7 @@ def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> C
         if plain.get(key) is not None:
             raise InvalidField(key, f"{problem}.", code="unsupported_parameter")
     # Converting to the plain fields first keeps one place that knows what they may be.
-    fields = _convert({k: v for k, v in plain.items() if k not in _OWN_KEYS}, _Fields, "")
+    fields = convert({k: v for k, v in plain.items() if k not in _OWN_KEYS}, _Fields, "")
     if fields.metadata is not None and len(fields.metadata) > limits.metadata_keys:
         raise InvalidField("metadata", f"more than {limits.metadata_keys} keys.", code="too_many_keys")
     _check_format(fields.text)
@@ -178,7 +195,7 @@ def read_input(value: object, limits: Limits) -> tuple[tuple[InputItem, ...], tu
     if isinstance(value, str):
         value = [{"type": "message", "role": "user", "content": value}]
     if not isinstance(value, list):
-        raise InvalidField("input", f"expected a string or a list of items, got {_kind(value)}.")
+        raise InvalidField("input", f"expected a string or a list of items, got {kind_of(value)}.")
     if len(value) > limits.input_items:
         problem = f"{len(value)} items; at most {limits.input_items} are allowed."
         raise InvalidField("input", problem, code="too_many_items")
@@ -189,18 +206,23 @@ def read_input(value: object, limits: Limits) -> tuple[tuple[InputItem, ...], tu
 def read_item(value: object, path: str, limits: Limits, *, item_id: str | None = None) -> InputItem:
     """One item. `item_id` is the id it was stored under; a client's own id is kept, a missing one is made."""
     if not isinstance(value, dict):
-        raise InvalidField(path, f"expected an object, got {_kind(value)}.")
-    plain = _normalised(value, path)
-    kind = plain["type"]
-    if item_id is not None:
-        plain["id"] = item_id
-    elif not isinstance(plain.get("id"), str) or not plain["id"]:
-        plain["id"] = new_id(_PREFIX.get(kind, "item"))
+        raise InvalidField(path, f"expected an object, got {kind_of(value)}.")
+    kind = _kind_of_item(value, path)
+    plain = _normalised(value, kind, path) if kind in _PREFIX else {**value, "type": kind}
+    plain["id"] = item_id or _own_id(plain, path) or new_id(_PREFIX.get(kind, "item"))
     _check_sizes(plain, path, limits)
     if kind not in _PREFIX:
         return OpaqueItem(kind, plain["id"], plain)
-    item: InputItem = _convert(plain, KnownItem, path)
+    item: InputItem = convert(plain, KnownItem, path)
     return item
+
+
+def _own_id(plain: Plain, path: str) -> str:
+    """The id a client gave the item, if any."""
+    given = plain.get("id")
+    if not isinstance(given, str | None):
+        raise InvalidField(f"{path}.id", f"expected a string, got {kind_of(given)}.")
+    return given or ""
 
 
 _PREFIX = {
@@ -219,32 +241,40 @@ _PREFIX = {
 }
 
 
-def _normalised(value: Plain, path: str) -> Plain:
-    """The item with what a client may leave out filled in, and nulls for unset fields taken out."""
-    plain = {key: entry for key, entry in value.items() if entry is not None}
-    kind = plain.get("type")
+def _kind_of_item(value: Plain, path: str) -> str:
+    """The type of an item. A client may leave it out where the rest of the item shows it."""
+    kind = value.get("type")
     if kind is None:
-        if "role" in plain:
-            kind = "message"
-        elif "id" in plain:
-            kind = "item_reference"
-        else:
-            raise InvalidField(f"{path}.type", "missing.", code="missing_required_parameter")
+        if value.get("role") is not None:
+            return "message"
+        if value.get("id") is not None:
+            return "item_reference"
+        raise InvalidField(f"{path}.type", "missing.", code="missing_required_parameter")
     if not isinstance(kind, str):
-        raise InvalidField(f"{path}.type", f"expected a string, got {_kind(kind)}.")
+        raise InvalidField(f"{path}.type", f"expected a string, got {kind_of(kind)}.")
+    return kind
+
+
+def _normalised(value: Plain, kind: str, path: str) -> Plain:
+    """The item with what a client may leave out filled in, and nulls for unset fields taken out."""
+    plain = _without_nulls(value)
     plain["type"] = kind
-    if kind == "item_reference" and "id" not in plain:
-        raise InvalidField(f"{path}.id", "missing.", code="missing_required_parameter")
     if kind == "message":
         _normalise_message(plain, path)
+    elif kind == "item_reference":
+        if not plain.get("id"):
+            raise InvalidField(f"{path}.id", "missing.", code="missing_required_parameter")
     elif kind == "reasoning":
-        plain["content"] = [_reasoning_part(part) for part in plain["content"]] if plain.get("content") else []
-        if not plain["content"]:
-            del plain["content"]
+        _normalise_reasoning(plain)
+    elif kind == "mcp_list_tools" and isinstance(plain.get("tools"), list):
+        plain["tools"] = [_without_nulls(tool) if isinstance(tool, dict) else tool for tool in plain["tools"]]
     elif isinstance(plain.get("output"), list):
-        parts = plain["output"]
-        plain["output"] = [_part(part, f"{path}.output[{i}]") for i, part in enumerate(parts)]
+        plain["output"] = [_part(part, f"{path}.output[{i}]") for i, part in enumerate(plain["output"])]
     return plain
+
+
+def _without_nulls(value: Plain) -> Plain:
+    return {key: entry for key, entry in value.items() if entry is not None}
 
 
 def _normalise_message(plain: Plain, path: str) -> None:
@@ -254,7 +284,7 @@ def _normalise_message(plain: Plain, path: str) -> None:
         kind = "output_text" if plain.get("role") == "assistant" else "input_text"
         content = [{"type": kind, "text": content}]
     if not isinstance(content, list):
-        raise InvalidField(f"{path}.content", f"expected a string or a list of parts, got {_kind(content)}.")
+        raise InvalidField(f"{path}.content", f"expected a string or a list of parts, got {kind_of(content)}.")
     plain["content"] = [_part(part, f"{path}.content[{i}]") for i, part in enumerate(content)]
 
 
@@ -263,20 +293,32 @@ def _part(value: object, path: str) -> object:
     if isinstance(value, str):
         return {"type": "input_text", "text": value}
     if not isinstance(value, dict):
-        raise InvalidField(path, f"expected an object, got {_kind(value)}.")
-    part = {key: entry for key, entry in value.items() if entry is not None}
-    if part.get("type") == "image_url":
-        part["type"] = "input_image"
-    url = part.get("image_url")
-    if isinstance(url, dict):
-        part["image_url"] = url.get("url")
-        if url.get("detail") is not None:
-            part.setdefault("detail", url["detail"])
+        raise InvalidField(path, f"expected an object, got {kind_of(value)}.")
+    part = _without_nulls(value)
+    if part.get("type") in ("input_image", "image_url"):
+        _normalise_image(part, path)
     return part
 
 
-def _reasoning_part(value: object) -> object:
-    return {"type": "reasoning_text", "text": value} if isinstance(value, str) else value
+def _normalise_image(part: Plain, path: str) -> None:
+    part["type"] = "input_image"
+    url = part.get("image_url")
+    if isinstance(url, dict) and isinstance(url.get("url"), str):
+        part["image_url"] = url["url"]
+        if url.get("detail") is not None:
+            part.setdefault("detail", url["detail"])
+    if url is None and "file_id" not in part:
+        raise InvalidField(f"{path}.image_url", "missing.", code="missing_required_parameter")
+
+
+def _normalise_reasoning(plain: Plain) -> None:
+    content = plain.get("content")
+    if isinstance(content, list):
+        plain["content"] = [
+            {"type": "reasoning_text", "text": part} if isinstance(part, str) else part for part in content
+        ]
+    if content == []:
+        del plain["content"]
 
 
 def _check_sizes(plain: Plain, path: str, limits: Limits) -> None:
@@ -303,7 +345,7 @@ def _read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
     if value is None:
         return ()
     if not isinstance(value, list):
-        raise InvalidField("tools", f"expected a list, got {_kind(value)}.")
+        raise InvalidField("tools", f"expected a list, got {kind_of(value)}.")
     if len(value) > limits.tools:
         raise InvalidField("tools", f"{len(value)} tools; at most {limits.tools} are allowed.", code="too_many_tools")
     tools = tuple(_read_tool(entry, f"tools[{i}]") for i, entry in enumerate(value))
@@ -318,14 +360,14 @@ def _read_tools(value: object, limits: Limits) -> tuple[Tool, ...]:
 
 def _read_tool(value: object, path: str) -> Tool:
     if not isinstance(value, dict):
-        raise InvalidField(path, f"expected an object, got {_kind(value)}.")
+        raise InvalidField(path, f"expected an object, got {kind_of(value)}.")
     kind = value.get("type")
     if not isinstance(kind, str):
         raise InvalidField(f"{path}.type", "missing, or not a string.", code="missing_required_parameter")
     if kind == "function":
         return _read_function(value, path)
     if kind == "mcp":
-        server: McpTool = _convert(value, McpTool, path)
+        server: McpTool = convert(value, McpTool, path)
         return server
     return OpaqueTool(kind, value)
 
@@ -335,7 +377,7 @@ def _read_function(value: Plain, path: str) -> FunctionTool:
     nested = value.get("function")
     if isinstance(nested, dict) and "name" not in value:
         value, path = {"type": "function", **nested}, f"{path}.function"
-    tool: FunctionTool = _convert(value, FunctionTool, path)
+    tool: FunctionTool = convert(value, FunctionTool, path)
     if not _NAME.fullmatch(tool.name):
         problem = f"{tool.name!r} is not a name of 1 to 128 letters, digits, '_', '-' or '.'."
         raise InvalidField(f"{path}.name", problem)
@@ -349,16 +391,16 @@ def _read_choice(value: object) -> ToolChoice:
     if value is None:
         return "auto"
     if isinstance(value, str):
-        choice: ToolChoice = _convert(value, ChoiceMode, "tool_choice")
+        choice: ToolChoice = convert(value, ChoiceMode, "tool_choice")
         return choice
     if isinstance(value, dict):
         if value.get("type") == "function" and isinstance(value.get("function"), dict):
             value = {"type": "function", **value["function"]}
-        choice = _convert(value, ForcedFunction | ForcedServer | AllowedTools, "tool_choice")
+        choice = convert(value, ForcedFunction | ForcedServer | AllowedTools, "tool_choice")
         if isinstance(choice, AllowedTools) and not 1 <= len(choice.tools) <= 128:
             raise InvalidField("tool_choice.tools", "must name 1 to 128 tools.", code="invalid_value")
         return choice
-    raise InvalidField("tool_choice", f"expected a string or an object, got {_kind(value)}.")
+    raise InvalidField("tool_choice", f"expected a string or an object, got {kind_of(value)}.")
 
 
 def _read_allowed(value: object, choice: ToolChoice) -> tuple[NamedTool, ...] | None:
@@ -368,52 +410,6 @@ def _read_allowed(value: object, choice: ToolChoice) -> tuple[NamedTool, ...] | 
     if value is None:
         return None
     if not isinstance(value, list):
-        raise InvalidField("allowed_tools", f"expected a list, got {_kind(value)}.")
+        raise InvalidField("allowed_tools", f"expected a list, got {kind_of(value)}.")
     named = [{"type": "function", "name": entry} if isinstance(entry, str) else entry for entry in value]
-    return _convert(named, tuple[NamedTool, ...], "allowed_tools") or None
-
-
-# ---- faults ----
-
-_AT = re.compile(r" - at `(?:key in )?\$(?P<path>[^`]*)`$")
-
-
-def _convert(value: object, to: Any, path: str) -> Any:
-    try:
-        return msgspec.convert(value, to)
-    except msgspec.ValidationError as exc:
-        inner, problem = _problem(exc)
-        where = f"{path}{inner}" if path else inner.removeprefix(".")
-        code = "missing_required_parameter" if "missing required field" in problem else None
-        raise InvalidField(where, f"{problem}.", code=code) from exc
-
-
-def _problem(exc: Exception) -> tuple[str, str]:
-    """The path inside what was converted, and what is wrong there."""
-    text = str(exc)
-    if (match := _AT.search(text)) is None:
-        return _missing("", text)
-    return _missing(match["path"], text[: match.start()])
-
-
-_MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
-
-
-def _missing(path: str, text: str) -> tuple[str, str]:
-    if (match := _MISSING.fullmatch(text)) is not None:
-        return f"{path}.{match['name']}", "missing required field"
-    return path, text[:1].lower() + text[1:]
-
-
-_KINDS = {
-    bool: "a boolean",
-    int: "a number",
-    float: "a number",
-    str: "a string",
-    list: "a list",
-    dict: "an object",
-}
-
-
-def _kind(value: object) -> str:
-    return _KINDS.get(type(value), "null")
+    return convert(named, tuple[NamedTool, ...], "allowed_tools") or None

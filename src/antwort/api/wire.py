@@ -50,4 +50,5 @@ def decode(data: bytes | str, to: type[T]) -> T:
 
 
 def to_plain(value: object) -> Any:
-    return msgspec.to_builtins(value, enc_hook=_unfold)
+    """`value` as it reads off the wire: what is kept and read again then equals what was made here."""
+    return msgspec.json.decode(encode(value))

@@ -1,0 +1,66 @@
+"""What is wrong with a value that a client sent, and where: the converter's words made into an `InvalidField`."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from antwort.errors import InvalidField
+
+_AT = re.compile(r" - at `(?:key in )?\$(?P<path>[^`]*)`$")
+_MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
+_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]")
+_ANY_KEY = "[...]"
+_KINDS = {
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    dict: "an object",
+}
+
+
+def convert(value: object, to: Any, path: str) -> Any:
+    """`value` as `to`, or an `InvalidField` that names the place under `path`."""
+    try:
+        return msgspec.convert(value, to)
+    except msgspec.ValidationError as exc:
+        inner, problem = _problem(exc)
+        where = f"{path}{_with_key(inner, value)}"
+        code = "missing_required_parameter" if "missing required field" in problem else None
+        raise InvalidField(where.removeprefix("."), f"{problem}.", code=code) from exc
+
+
+def kind_of(value: object) -> str:
+    """What a value is, in words for the person who sent it."""
+    return _KINDS.get(type(value), "null")
+
+
+def described(exc: Exception) -> str:
+    return _problem(exc)[1]
+
+
+def _problem(exc: Exception) -> tuple[str, str]:
+    """The path inside what was converted, and what is wrong there."""
+    text = str(exc)
+    path = ""
+    if (match := _AT.search(text)) is not None:
+        path, text = match["path"], text[: match.start()]
+    if (match := _MISSING.fullmatch(text)) is not None:
+        return f"{path}.{match['name']}", "missing required field"
+    return path, text if text[1:2].isupper() else text[:1].lower() + text[1:]
+
+
+def _with_key(path: str, value: Any) -> str:
+    """The converter does not say under which key of a mapping the fault is; every such mapping is of short texts."""
+    before, marker, after = path.partition(_ANY_KEY)
+    if not marker:
+        return path
+    for step in _STEP.finditer(before):
+        value = value[step["name"] if step["index"] is None else int(step["index"])]
+    faulty = (key for key, entry in value.items() if not isinstance(entry, str) or len(entry) > 512)
+    key = next(faulty, None)
+    return path if key is None else f"{before}.{key}{after}"
