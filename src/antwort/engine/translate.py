@@ -98,18 +98,21 @@ def _chat_tool(tool: ToolDefinition) -> ChatTool:
 def _chat_choice(run: Run, plan: Plan) -> str | dict[str, Any] | UnsetType:
     choice = choice_for(run, plan)
     if isinstance(choice, ForcedFunction):
-        return _forced(choice.name)
+        return _named(choice.name)
     if isinstance(choice, ForcedServer):
         if not isinstance(choice.name, str):
             return "required"
-        return _forced(model_name(plan.toolbox, choice.server_label, choice.name))
-    if plan.toolbox.allowed and plan.capabilities.allowed_tools and choice != "none":
-        named = [{"type": "function", "function": {"name": name}} for name in sorted(plan.toolbox.allowed)]
-        return {"type": "allowed_tools", "allowed_tools": {"mode": choice, "tools": named}}
+        return _named(model_name(plan.toolbox, choice.server_label, choice.name))
+    allowed = sorted((plan.toolbox.allowed or frozenset()) & plan.toolbox.tools.keys())
+    if allowed and plan.capabilities.allowed_tools and choice != "none":
+        return {
+            "type": "allowed_tools",
+            "allowed_tools": {"mode": choice, "tools": [_named(name) for name in allowed]},
+        }
     return UNSET if choice == "auto" else choice  # a backend with tools takes auto by itself
 
 
-def _forced(name: str) -> dict[str, Any]:
+def _named(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
@@ -207,7 +210,7 @@ class _Conversation:
             images: list[dict[str, Any]] = []
             for call in self._calls:
                 output = self._results.get(call.id, NO_RESULT)
-                text, pictures = _result_text(output)
+                text, pictures = _result_text(output, self._capabilities)
                 images += pictures
                 self.messages.append(ChatMessage(role="tool", tool_call_id=call.id, content=text))
             if images:
@@ -228,7 +231,7 @@ class _Conversation:
         self._calls.append(ChatCall(id=call_id, function=ChatFunction(name=name, arguments=arguments or "{}")))
 
     def _assistant(self) -> ChatMessage:
-        text = "".join(self._texts)
+        text = "\n".join(filter(None, self._texts))
         reasoning = "".join(self._reasoning) or UNSET
         field = self._capabilities.reasoning_field
         return ChatMessage(
@@ -281,19 +284,28 @@ def _reasoning_of(item: Reasoning) -> str:
     return raw or "".join(part.text for part in item.summary)
 
 
-def _result_text(output: Output) -> tuple[str, list[dict[str, Any]]]:
-    """The text of a result, and its pictures: a tool message holds text only, so they follow in a user message."""
+def _result_text(output: Output, capabilities: Capabilities) -> tuple[str, list[dict[str, Any]]]:
+    """The text of a result, and its pictures: a tool message holds text only, so they follow in a user message.
+
+    What the backend would refuse is only named: a tool cannot know what the model takes.
+    """
     if isinstance(output, str):
         return output, []
     texts: list[str] = []
     pictures: list[dict[str, Any]] = []
     for part in output:
         text = _result_part_text(part)
-        if text is None:
+        if text is None and _is_taken(part, capabilities):
             pictures.append(_chat_part(part))
             text = f"[{part.__struct_config__.tag}: shown in the next message]"
-        texts.append(text)
+        texts.append(f"[{part.__struct_config__.tag}: the model does not take it]" if text is None else text)
     return "\n".join(texts), pictures
+
+
+def _is_taken(part: ResultPart, capabilities: Capabilities) -> bool:
+    if isinstance(part, InputFile):
+        return capabilities.files and isinstance(part.file_data, str)
+    return capabilities.vision and not (isinstance(part, InputImage) and part.image_url is None)
 
 
 def _result_part_text(part: ResultPart) -> str | None:
