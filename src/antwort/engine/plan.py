@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from antwort.api.items import (
+    CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
     InputFile,
@@ -124,6 +125,7 @@ async def build_toolbox(
 ) -> tuple[Toolbox, tuple[McpListTools, ...]]:
     """What the request offers the model, and the lists of the servers it names."""
     tools: dict[str, ToolDefinition] = {}
+    declared = {tool.name for tool in request.tools if isinstance(tool, FunctionTool)}
     listings: list[McpListTools] = []
     for i, tool in enumerate(request.tools):
         match tool:
@@ -131,7 +133,9 @@ async def build_toolbox(
                 tools[tool.name] = _function(tool)
             case McpTool():
                 found = await _discover(tool, executors, identity, f"tools[{i}]")
-                tools.update((definition.name, definition) for definition in found)
+                for definition in found:
+                    if definition.name not in declared:  # the request's own function goes before a server's tool
+                        tools.setdefault(definition.name, definition)
                 listings.append(_listing(tool, found))
             case OpaqueTool():
                 _refuse_or_drop(tool, i, settings)
@@ -214,37 +218,48 @@ def _names(entry: NamedTool, definition: ToolDefinition) -> bool:
 def _check_choice(request: CreateRequest, tools: Mapping[str, ToolDefinition]) -> None:
     choice = request.choice_mode
     if isinstance(choice, ForcedFunction) and choice.name not in tools:
-        raise InvalidField("tool_choice.name", f"{choice.name!r} is not one of the tools.", code="unknown_tool")
-    if isinstance(choice, ForcedServer) and not any(
-        definition.server_label == choice.server_label for definition in tools.values()
-    ):
-        problem = f"{choice.server_label!r} is not the label of one of the tools."
-        raise InvalidField("tool_choice.server_label", problem, code="unknown_tool")
+        raise _not_a_tool("name", f"{choice.name!r} is not one of the tools.")
+    if isinstance(choice, ForcedServer):
+        names = [
+            definition.server_tool or definition.name
+            for definition in tools.values()
+            if definition.server_label == choice.server_label
+        ]
+        if not names:
+            raise _not_a_tool("server_label", f"{choice.server_label!r} is not the label of one of the tools.")
+        if isinstance(choice.name, str) and choice.name not in names:
+            raise _not_a_tool("name", f"{choice.name!r} is not one of the server's tools.")
+
+
+def _not_a_tool(field: str, problem: str) -> InvalidField:
+    return InvalidField(f"tool_choice.{field}", problem, code="unknown_tool")
 
 
 # ---- what the backend can take ----
 
 
 def check_capabilities(stretches: Sequence[Sequence[InputItem]], capabilities: Capabilities) -> None:
-    """Refuse what the backend cannot read, before it is asked. The new input is the last stretch."""
-    for at, stretch in enumerate(stretches):
-        where = "input" if at == len(stretches) - 1 else "previous_response_id"
-        for i, item in enumerate(stretch):
-            for j, part in enumerate(_parts(item)):
-                path = f"input[{i}].{_field(item)}[{j}]" if where == "input" else where
-                _check_part(part, path, capabilities)
+    """Refuse what the backend cannot read, before it is asked. The new input is the last stretch.
+
+    Results of earlier calls are let through: a tool's picture must not bar the way for good, and is named instead.
+    """
+    *earlier, new = stretches
+    for said in (item for stretch in earlier for item in stretch if isinstance(item, Message)):
+        for content in said.content:
+            _check_part(content, "previous_response_id", capabilities)
+    for i, item in enumerate(new):
+        field, parts = _parts(item)
+        for j, part in enumerate(parts):
+            _check_part(part, f"input[{i}].{field}[{j}]", capabilities)
 
 
-def _field(item: InputItem) -> str:
-    return "content" if isinstance(item, Message) else "output"
-
-
-def _parts(item: InputItem) -> Sequence[object]:
+def _parts(item: InputItem) -> tuple[str, Sequence[object]]:
+    """The parts of an item, and the field they stand in."""
     if isinstance(item, Message):
-        return item.content
-    if isinstance(item, FunctionCallOutput) and not isinstance(item.output, str):
-        return item.output
-    return ()
+        return "content", item.content
+    if isinstance(item, FunctionCallOutput | CustomToolCallOutput) and not isinstance(item.output, str):
+        return "output", item.output
+    return "", ()
 
 
 def _check_part(part: object, path: str, capabilities: Capabilities) -> None:
