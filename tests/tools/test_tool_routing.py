@@ -97,7 +97,7 @@ sandbox = ByName(ToolKind.SANDBOX, "f", "s")
         (box(function, mcp, executors=(local, server), allowed={"m"}), "m", Route.SERVER),
         (box(function, executors=(local,), allowed={"g"}, may_run=False), "f", Route.REJECTED),
         (box(function, executors=(local,), allowed={"g"}), "never_declared", Route.UNKNOWN),
-        (box(function, allowed={"g"}), "never_declared", Route.CLIENT),
+        (box(function, allowed={"g"}), "never_declared", Route.REJECTED),
         (box(function, executors=(local,), allowed=set()), "f", Route.SERVER),
     ],
 )

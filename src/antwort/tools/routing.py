@@ -72,10 +72,12 @@ def is_registered(executors: Iterable[ToolExecutor], tools: Mapping[str, ToolDef
 
 def route(name: str, toolbox: Toolbox) -> Route:
     definition = toolbox.tools.get(name)
-    if definition is None:
-        return Route.UNKNOWN if toolbox.may_run else Route.CLIENT
+    if definition is None and toolbox.may_run:
+        return Route.UNKNOWN
     if toolbox.allowed and name not in toolbox.allowed:
         return Route.REJECTED
+    if definition is None:
+        return Route.CLIENT
     is_ours = find_executor(definition, toolbox.executors) is not None
     if is_ours and toolbox.may_run:
         return Route.SERVER
