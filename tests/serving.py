@@ -2,20 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from antwort.engine.engine import Engine
+from antwort.testing import check_frames
+from antwort.transport.exchange import Message, Receive, Scope, Send
 from antwort.transport.http import Transport
 from antwort.transport.server import Server, listen
 from raw_http import Body, Reply, ask
 
 
+class Recorder:
+    """Stands in front of an application and keeps the streams that it sends to their end."""
+
+    def __init__(self, app: Transport) -> None:
+        self._app = app
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        chunks: list[bytes] = []
+        is_stream = False
+
+        async def keep(message: Message) -> None:
+            nonlocal is_stream
+            if message["type"] == "http.response.start":
+                is_stream = dict(message["headers"])[b"content-type"].startswith(b"text/event-stream")
+            elif is_stream:
+                chunks.append(message["body"])
+            await send(message)
+
+        await self._app(scope, receive, keep)
+        if chunks and chunks[-1]:  # the body of a client that left ends with nothing
+            self.bodies.append(b"".join(chunks))
+
+
+RESPONSES = "/v1/responses"
+HELLO: dict[str, Any] = {"model": "scripted", "input": "Hello"}
+STREAMED: dict[str, Any] = {**HELLO, "stream": True}
+
+
 class Serving:
     """A server that answers."""
 
-    def __init__(self, engine: Engine, server: Server, port: int) -> None:
-        self.engine, self.server, self.port = engine, server, port
+    def __init__(self, engine: Engine, server: Server, listening: socket.socket) -> None:
+        self.engine, self.server, self.listening = engine, server, listening
+        self.port: int = listening.getsockname()[1]
 
     @property
     def url(self) -> str:
@@ -27,15 +62,39 @@ class Serving:
 
 @asynccontextmanager
 async def serving(engine: Engine, app: Transport | None = None, *, drain: float = 0.5) -> AsyncIterator[Serving]:
-    """`app` in front of `engine`, started and stopped as `antwort serve` does it, less the wait for a signal."""
+    """`app` in front of `engine`, started and stopped as `antwort serve` does it, less the wait for a signal.
+
+    Every stream that it sends is held against the grammar.
+    """
     sock = listen("127.0.0.1", 0)
-    server = Server(app or Transport(engine), drain=engine.drain, drain_seconds=drain)
+    recorder = Recorder(app or Transport(engine))
+    server = Server(recorder, drain=engine.drain, drain_seconds=drain)
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     await engine.open()
     await server.startup([sock])
     try:
-        yield Serving(engine, server, sock.getsockname()[1])
+        yield Serving(engine, server, sock)
     finally:
         await server.shutdown([sock])
         await engine.close()
+    for body in recorder.bodies:
+        check_frames(body, keepalive=engine.settings.keepalive == "in_progress")
+
+
+async def until(claim: Callable[[], bool], within: float = 5.0) -> None:
+    """Let the loop turn until the claim is true; a claim that does not come true fails the test."""
+    async with asyncio.timeout(within):
+        while not claim():  # noqa: ASYNC110 - what is waited for has no event of its own
+            await asyncio.sleep(0)
+
+
+async def until_quiet(count: Callable[[], int], turns: int = 2000) -> int:
+    """The count once it has stayed the same for that many turns of the loop."""
+    last, still = count(), 0
+    async with asyncio.timeout(30):
+        while still < turns:
+            await asyncio.sleep(0)
+            still = still + 1 if count() == last else 0
+            last = count()
+    return last

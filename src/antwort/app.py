@@ -11,7 +11,7 @@ from antwort.transport.http import Transport
 
 
 class App:
-    """An engine and the ASGI application in front of it. Use as a context, or `start` and `stop` it."""
+    """An engine and the ASGI application in front of it."""
 
     def __init__(self, engine: Engine, *, drain: float, body_limit: int) -> None:
         self.engine = engine
@@ -19,18 +19,26 @@ class App:
         self.asgi = Transport(engine, body_limit=body_limit, start=self.start, stop=self.stop)
 
     async def start(self) -> None:
-        await self.engine.open()
+        """Raises `CannotStart`."""
+        try:
+            await self.engine.open()
+        except AntwortError as exc:
+            raise CannotStart(exc.message) from exc
 
     async def stop(self) -> None:
-        """Runs still under way get the drain time, then their end; a server that has drained already waits for none."""
+        """Runs still under way get the drain time, then their end."""
         await self.engine.drain(self._drain)
+        await self.close()
+
+    async def close(self) -> None:
+        """For a server that has drained already, or must not wait: runs still under way are ended at once."""
         await self.engine.close()
 
 
 async def build(settings: Settings) -> App:
     """Raises `CannotStart` when a part cannot be had."""
-    store = await open_store(settings)
-    engine = Engine(make_provider(settings), store=store, settings=settings.engine)
+    provider = make_provider(settings)
+    engine = Engine(provider, store=await open_store(settings), settings=settings.engine)
     return App(engine, drain=settings.drain, body_limit=settings.body_limit)
 
 
@@ -51,13 +59,12 @@ async def open_store(settings: Settings) -> ResponseStore:
         from antwort.storage.memory import MemoryStore
 
         return MemoryStore()
-    from antwort.db import Database
     from antwort.storage.sqlite import SqliteStore
 
     folder = settings.data_folder()
-    database = Database(folder / "antwort.db")
     try:
-        await database.open()
-        return SqliteStore(database)
+        return await SqliteStore.open(folder / "antwort.db")
     except AntwortError as exc:
-        raise CannotStart(f"The data folder {str(folder)!r} cannot be used: {exc.message}") from exc
+        reason = exc.__cause__.strerror if isinstance(exc.__cause__, OSError) else None
+        problem = f"{reason}." if reason else exc.message
+        raise CannotStart(f"The data folder {str(folder)!r} cannot be used: {problem}") from exc

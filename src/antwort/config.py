@@ -64,13 +64,9 @@ def checked_backend(address: str) -> str:
         usable = False
     if not usable:
         raise CannotStart(f"The backend's address {address!r} is not a URL like http://localhost:8000/v1.")
+    if parts.username is not None or parts.password is not None:
+        raise CannotStart("The backend's address must not carry a name or password; give its key as the API key.")
     return address.rstrip("/")
-
-
-def shown_backend(address: str) -> str:
-    """The address without the name and password that may be in it."""
-    parts = urlsplit(address)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def read_key(environment: str | None, file: str | None) -> Secret | None:

@@ -32,8 +32,8 @@ CASES: list[tuple[AntwortError, int, str, str]] = [
     # the error, its status, OpenAI's type, the standard's type
     (InvalidField("input[0].type", "missing."), 400, "invalid_request_error", "invalid_request"),
     (BackendRefused("The prompt is too long."), 400, "invalid_request_error", "invalid_request"),
-    (NotAuthenticated("Who are you?"), 401, "authentication_error", "server_error"),
-    (NotPermitted("Not yours."), 403, "permission_error", "server_error"),
+    (NotAuthenticated("Who are you?"), 401, "authentication_error", "invalid_request"),
+    (NotPermitted("Not yours."), 403, "permission_error", "invalid_request"),
     (ResponseNotFound("resp_1"), 404, "invalid_request_error", "not_found"),
     (MethodNotAllowed("PUT", ("POST",)), 405, "invalid_request_error", "invalid_request"),
     (Conflict("It still runs."), 409, "invalid_request_error", "invalid_request"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 KEY_VARIABLE = "ANTWORT_BACKEND_API_KEY"
 NO_BACKEND = "antwort: say who answers: --backend URL for a Chat Completions backend, or --scripted for a stand-in."
-_LOOP_SETTINGS = ("default_model", "max_turns", "deadline", "mixed_turns", "requires_action", "strict")
+LOOP_SETTINGS = ("default_model", "max_turns", "deadline", "mixed_turns", "requires_action", "strict")
 
 
 def declare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -108,7 +108,7 @@ def read_settings(given: dict[str, Any], key: str | None) -> Settings:
     own = {name: value for name, value in given.items() if name in Settings.__struct_fields__}
     if "backend" in own:
         own["backend"] = checked_backend(own["backend"])
-    loop = {name: given[name] for name in _LOOP_SETTINGS if name in given}
+    loop = {name: given[name] for name in LOOP_SETTINGS if name in given}
     return Settings(**own, backend_key=read_key(key, given.get("backend_key_file")), engine=EngineSettings(**loop))
 
 
@@ -127,8 +127,8 @@ async def serve(settings: Settings) -> int:
 
     with _listen(settings) as sock:
         app = await build(settings)
-        await app.start()
         try:
+            await app.start()
             address = _address(settings.host, sock.getsockname()[1])
             server = Server(
                 app.asgi,
@@ -138,7 +138,7 @@ async def serve(settings: Settings) -> int:
             )
             await server.serve(sockets=[sock])
         finally:
-            await app.stop()
+            await app.close()
     return 1 if server.force_exit else 0
 
 
@@ -161,19 +161,12 @@ async def announce(app: App, settings: Settings, address: str) -> None:
     """What a person who has just started the server wants to know."""
     print(f"antwort {__version__} listens on {address}", flush=True)
     models, state = await _models(app)
-    print(f"  backend  {_who(settings)}{state}")
+    scripted = "none: a scripted stand-in answers, not a model"
+    print(f"  backend  {scripted if settings.backend is None else settings.backend + state}")
     print(f"  data     {'in memory, gone when the server stops' if settings.memory else settings.data_folder()}")
     example = {"model": settings.engine.default_model or next(iter(models), None), "input": "Say hello."}
     body = json.dumps({key: value for key, value in example.items() if value})
     print(f"  try      curl {address}/v1/responses -H 'Content-Type: application/json' -d '{body}'", flush=True)
-
-
-def _who(settings: Settings) -> str:
-    from antwort.config import shown_backend
-
-    if settings.backend is None:
-        return "none: a scripted stand-in answers, not a model"
-    return shown_backend(settings.backend)
 
 
 async def _models(app: App) -> tuple[list[str], str]:

@@ -68,8 +68,9 @@ class Transport:
         await receive()
         try:
             await self._start()
-        except AntwortError as error:
-            await send({"type": "lifespan.startup.failed", "message": error.message})
+        except Exception as exc:
+            logger.exception("the server cannot start")
+            await send({"type": "lifespan.startup.failed", "message": str(exc)})
             return
         await send({"type": "lifespan.startup.complete"})
         await receive()

@@ -1,0 +1,230 @@
+"""`antwort serve`: what it takes, what it says, how it fails."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antwort.cli import main
+from antwort.cli.serve import LOOP_SETTINGS, NO_BACKEND, read_settings
+from antwort.config import CannotStart, Secret, Settings
+from antwort.engine.settings import EngineSettings
+from antwort.version import __version__
+from chat_backend import ChatBackend
+from live_server import launched, run
+from raw_http import ask
+
+
+def stopped_with(arguments: list[str]) -> int:
+    """The status with which argparse ends the program."""
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+# ---- flags ----
+
+
+def test_what_is_not_given_has_the_default_of_the_settings() -> None:
+    assert read_settings({"scripted": True}, None) == Settings(scripted=True)
+
+
+def test_every_flag_becomes_its_setting(tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("sk-file\n")
+    given: dict[str, Any] = {
+        "backend": "http://localhost:8000/v1/",
+        "backend_key_file": str(tmp_path / "key"),
+        "host": "0.0.0.0",
+        "port": 9,
+        "data": "/somewhere",
+        "drain": 3.0,
+        "log_level": "debug",
+        "default_model": "m",
+        "max_turns": 4,
+        "deadline": 5.0,
+        "mixed_turns": "execute",
+        "requires_action": "event",
+        "strict": True,
+    }
+    assert read_settings(given, "sk-environment") == Settings(
+        backend="http://localhost:8000/v1",
+        backend_key=Secret("sk-file"),
+        host="0.0.0.0",
+        port=9,
+        data="/somewhere",
+        drain=3.0,
+        log_level="debug",
+        engine=EngineSettings(
+            default_model="m",
+            max_turns=4,
+            deadline=5.0,
+            mixed_turns="execute",
+            requires_action="event",
+            strict=True,
+        ),
+    )
+
+
+def test_the_key_is_taken_from_the_environment_and_never_shown() -> None:
+    settings = read_settings({"backend": "http://localhost"}, "sk-environment")
+    assert settings.backend_key == Secret("sk-environment")
+    assert "sk-environment" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["localhost:8000", "ftp://host/v1", "http://", "http://host:99999/v1", "http://host:0/v1", "http://[::1", ""],
+)
+def test_a_backend_that_is_no_http_address_is_refused(address: str) -> None:
+    with pytest.raises(CannotStart, match="is not a URL like"):
+        read_settings({"backend": address}, None)
+
+
+def test_a_password_in_the_address_is_refused_without_repeating_it() -> None:
+    with pytest.raises(CannotStart) as caught:
+        read_settings({"backend": "http://user:hush@host/v1"}, None)
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"], ids=["missing", "empty", "not text"])
+def test_a_key_file_that_holds_no_key_is_refused(content: bytes | None, tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(CannotStart, match=r"key.*'.*/key'"):
+        read_settings({"backend": "http://localhost", "backend_key_file": str(file)}, None)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--port", "65536"],
+        ["--port", "-1"],
+        ["--port", "http"],
+        ["--max-turns", "0"],
+        ["--deadline", "0"],
+        ["--deadline", "nan"],
+        ["--drain", "-1"],
+        ["--memory", "--data", "x"],
+        ["--backend", "http://localhost"],
+        ["--mixed-turns", "maybe"],
+        ["--log-level", "loud"],
+        ["--unknown"],
+    ],
+    ids=" ".join,
+)
+def test_flags_that_make_no_sense_end_with_status_2(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert stopped_with(["serve", "--scripted", *flags]) == 2
+    assert flags[-2 if len(flags) > 1 else 0].lstrip("-").split("-")[0] in capsys.readouterr().err
+
+
+def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert stopped_with(["serve", "--help"]) == 0
+    shown = capsys.readouterr().out
+    for setting in ("backend", "scripted", "host", "port", "data", "memory", "drain", "log_level", *LOOP_SETTINGS):
+        assert f"--{setting.replace('_', '-')}" in shown
+    assert "--backend-key-file" in shown
+    assert "ANTWORT_BACKEND_API_KEY" in shown
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert stopped_with(["--version"]) == 0
+    assert capsys.readouterr().out == f"antwort {__version__}\n"
+
+
+# ---- failures, each one sentence ----
+
+
+def test_without_a_backend_it_says_both_ways_to_have_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve"]) == 2
+    assert capsys.readouterr().err == f"{NO_BACKEND}\n"
+    assert "--backend" in NO_BACKEND
+    assert "--scripted" in NO_BACKEND
+
+
+async def failure(*arguments: str) -> str:
+    """The one line with which a command fails."""
+    status, output, errors = await run("serve", *arguments)
+    assert (status, output) == (1, "")
+    assert errors.startswith("antwort: ")
+    assert errors.endswith(".\n")
+    assert errors.count("\n") == 1
+    return errors
+
+
+async def test_a_port_in_use_is_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert f"Cannot listen on http://127.0.0.1:{port}:" in await failure("--scripted", "--memory", "--port", port)
+
+
+async def test_a_bad_address_of_the_backend_is_one_sentence() -> None:
+    assert "'nonsense'" in await failure("--backend", "nonsense")
+
+
+async def test_a_data_folder_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    folder = str(tmp_path / "file" / "data")
+    assert folder in await failure("--scripted", "--port", "0", "--data", folder)
+
+
+async def test_a_data_folder_that_another_server_uses_is_one_sentence(tmp_path: Path) -> None:
+    async with launched("--scripted", "--data", str(tmp_path)):
+        assert str(tmp_path) in await failure("--scripted", "--port", "0", "--data", str(tmp_path))
+
+
+# ---- what it says at the start ----
+
+
+async def test_a_scripted_server_says_that_no_model_answers_and_gives_a_request_that_works(tmp_path: Path) -> None:
+    async with launched("--scripted", "--data", str(tmp_path / "new")) as server:
+        listens, backend, data, example = server.greeting
+        reply = await ask(server.port, "POST", "/v1/responses", b'{"model": "scripted", "input": "Say hello."}')
+        status, log = await server.stop()
+    assert listens == f"antwort {__version__} listens on http://127.0.0.1:{server.port}"
+    assert "scripted stand-in answers, not a model" in backend
+    assert data.endswith(str(tmp_path / "new"))
+    assert f"curl http://127.0.0.1:{server.port}/v1/responses" in example
+    assert """-d '{"model": "scripted", "input": "Say hello."}'""" in example
+    assert reply.json()["output"][0]["content"][0]["text"] == "You said: Say hello."
+    assert status == 0
+    [line] = log.splitlines()
+    assert " INFO antwort.transport POST /v1/responses 200 " in line
+    assert f"request={reply.headers['x-request-id']}" in line
+
+
+async def test_a_server_with_a_backend_names_it_and_its_models_and_sends_the_key() -> None:
+    async with ChatBackend(models=[f"model-{i}" for i in range(7)]) as backend:
+        environment = {"ANTWORT_BACKEND_API_KEY": "sk-secret"}
+        async with launched("--backend", backend.url, "--memory", environment=environment) as server:
+            shown = "\n".join(server.greeting)
+    assert f"{backend.url}, models: model-0, model-1, model-2, model-3, model-4 and 2 more" in shown
+    assert "in memory" in shown
+    assert '"model": "model-0"' in shown
+    assert backend.keys == ["Bearer sk-secret"]
+    assert "sk-secret" not in shown
+
+
+async def test_a_backend_that_cannot_be_reached_does_not_keep_the_server_from_starting() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    async with launched("--backend", f"http://127.0.0.1:{port}/v1", "--memory") as server:
+        assert "cannot be reached yet" in server.greeting[1]
+        assert (await ask(server.port, "GET", "/healthz")).status == 200
+        ready = await ask(server.port, "GET", "/readyz")
+        reply = await ask(server.port, "POST", "/v1/responses", {"model": "m", "input": "Hello"})
+        _, log = await server.stop()
+    assert (ready.status, ready.json()["store"]) == (503, "ok")
+    assert (reply.status, reply.error["code"]) == (503, "backend_unavailable")
+    assert str(port).encode() not in reply.body + ready.body
+    assert "backend_unavailable" in log
+
+
+async def test_the_log_level_silences_the_line_a_request() -> None:
+    async with launched("--scripted", "--memory", "--log-level", "warning") as server:
+        await ask(server.port, "GET", "/healthz")
+        assert await server.stop() == (0, "")

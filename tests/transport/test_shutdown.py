@@ -1,0 +1,172 @@
+"""The end of the server: no new work, and every stream under way gets its end."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, MutableMapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from antwort.engine.engine import Engine
+from antwort.errors import StoreFault
+from antwort.storage.memory import MemoryStore
+from antwort.testing import ScriptedProvider, answer, check_frames, say
+from antwort.transport.http import Transport
+from antwort.transport.server import Server, listen
+from raw_http import Wire, connected
+from serving import HELLO, RESPONSES, STREAMED, until
+
+
+@asynccontextmanager
+async def served(provider: ScriptedProvider, drain: float) -> AsyncIterator[tuple[Server, int, asyncio.Task[None]]]:
+    """A whole server, from its start to its end, with the signals it would get."""
+    engine = Engine(provider, store=MemoryStore())
+    sock = listen("127.0.0.1", 0)
+    server = Server(Transport(engine), drain=engine.drain, drain_seconds=drain)
+    serving = asyncio.create_task(server.serve([sock]))
+    await until(lambda: server.started)
+    try:
+        yield server, sock.getsockname()[1], serving
+    finally:
+        server.handle_exit(signal.SIGTERM, None)
+        server.force_exit = True
+        await serving
+        await engine.close()
+
+
+async def rest(wire: Wire, chunks: list[bytes]) -> bytes:
+    while chunk := await wire.chunk():
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+@pytest.mark.proves("TR-022")
+async def test_a_stream_that_ends_within_the_drain_time_is_completed() -> None:
+    go = asyncio.Event()
+    provider = ScriptedProvider(answer(say("Hello"), go, say("there")))
+    async with served(provider, drain=30) as (server, port, serving), connected(port) as wire:
+        wire.send("POST", RESPONSES, STREAMED)
+        await wire.head()
+        chunks = [await wire.chunk()]
+        server.handle_exit(signal.SIGTERM, None)
+        await until(lambda: server.config.timeout_graceful_shutdown == 35 and not server.servers[0].is_serving())
+        go.set()
+        assert check_frames(await rest(wire, chunks)).status == "completed"
+        await serving
+
+
+@pytest.mark.proves("TR-022")
+async def test_a_stream_that_does_not_end_in_time_is_ended_with_a_terminal_event() -> None:
+    provider = ScriptedProvider(answer(say("Hello"), asyncio.Event()))
+    async with served(provider, drain=0.05) as (server, port, serving), connected(port) as wire:
+        wire.send("POST", RESPONSES, STREAMED)
+        await wire.head()
+        chunks = [await wire.chunk()]
+        server.handle_exit(signal.SIGTERM, None)
+        response = check_frames(await rest(wire, chunks))
+        assert response.status == "failed"
+        assert response.error is not None
+        assert response.error.code == "server_shutting_down"
+        await serving
+        assert provider.under_way == 0
+
+
+@pytest.mark.proves("TR-022")
+async def test_a_whole_answer_that_does_not_end_in_time_is_a_failed_response() -> None:
+    provider = ScriptedProvider(answer(say("Hello"), asyncio.Event()))
+    async with served(provider, drain=0.05) as (server, port, serving), connected(port) as wire:
+        wire.send("POST", RESPONSES, HELLO)
+        await until(lambda: provider.under_way == 1)
+        server.handle_exit(signal.SIGTERM, None)
+        reply = await wire.reply()
+        assert (reply.status, reply.json()["status"]) == (200, "failed")
+        await serving
+
+
+@pytest.mark.proves("TR-022")
+async def test_a_server_that_drains_takes_no_new_work() -> None:
+    go = asyncio.Event()
+    provider = ScriptedProvider(answer(say("Hello"), go))
+    async with served(provider, drain=30) as (server, port, serving):
+        async with connected(port) as busy, connected(port) as idle:
+            idle.send("GET", "/healthz")
+            await idle.reply()
+            busy.send("POST", RESPONSES, STREAMED)
+            await busy.head()
+            server.handle_exit(signal.SIGTERM, None)
+            assert await idle.reader.read() == b""  # an idle connection is closed
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection("127.0.0.1", port)
+            go.set()
+            await rest(busy, [])
+        await serving
+
+
+@pytest.mark.proves("TR-022", "TR-013")
+async def test_a_request_that_comes_in_while_the_engine_drains_is_a_503_to_be_repeated() -> None:
+    provider = ScriptedProvider()
+    async with served(provider, drain=30) as (server, port, _), connected(port) as wire:
+        await server._drain(0)
+        wire.send("POST", RESPONSES, HELLO)
+        reply = await wire.reply()
+    assert (reply.status, reply.error["code"]) == (503, "server_shutting_down")
+    assert reply.headers["retry-after"] == "5"
+
+
+async def test_a_second_signal_ends_the_server_at_once() -> None:
+    provider = ScriptedProvider(answer(say("Hello"), asyncio.Event()))
+    async with served(provider, drain=600) as (server, port, serving), connected(port) as wire:
+        wire.send("POST", RESPONSES, STREAMED)
+        await wire.head()
+        server.handle_exit(signal.SIGINT, None)
+        await until(lambda: not server.servers[0].is_serving())
+        server.handle_exit(signal.SIGINT, None)
+        async with asyncio.timeout(5):
+            await serving
+
+
+# ---- under another server ----
+
+
+async def lifespan(transport: Transport) -> list[MutableMapping[str, Any]]:
+    sent: list[MutableMapping[str, Any]] = []
+    told = iter(["lifespan.startup", "lifespan.shutdown"])
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": next(told)}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    await transport({"type": "lifespan"}, receive, send)
+    return sent
+
+
+async def test_any_server_that_knows_lifespans_can_host_it() -> None:
+    provider = ScriptedProvider()
+    sent = await lifespan(Transport(Engine(provider, store=MemoryStore())))
+    assert [message["type"] for message in sent] == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert provider.is_closed
+
+
+async def test_a_start_that_fails_is_told_in_a_sentence() -> None:
+    class Broken(MemoryStore):
+        async def fail_running(self, message: str) -> int:
+            raise StoreFault("The store cannot be read.")
+
+    sent = await lifespan(Transport(Engine(ScriptedProvider(), store=Broken())))
+    assert sent == [{"type": "lifespan.startup.failed", "message": "The store cannot be read."}]
+
+
+async def test_other_protocols_are_refused() -> None:
+    async def never() -> MutableMapping[str, Any]:
+        raise AssertionError
+
+    async def silent(_: MutableMapping[str, Any]) -> None:
+        raise AssertionError
+
+    with pytest.raises(NotImplementedError, match="websocket"):
+        await Transport(Engine(ScriptedProvider(), store=MemoryStore()))({"type": "websocket"}, never, silent)
