@@ -60,7 +60,10 @@ class ResponseStore(Protocol):
     """
 
     async def begin(self, new: NewResponse) -> None:
-        """Commit the row and the input items, `in_progress`, before the first inference."""
+        """Commit the row and the input items, `in_progress`, before the first inference.
+
+        Raises `ResponseNotFound` naming `previous_response_id` when that response is gone by now.
+        """
         ...
 
     async def finish(self, identity: Identity, response: Response, marks: Sequence[tuple[int, Mark]]) -> None:

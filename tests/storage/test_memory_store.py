@@ -1,0 +1,89 @@
+"""What only the store in memory does: it forgets."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from antwort.errors import InvalidField
+from antwort.storage.memory import MemoryStore
+from storage_cases import ME, STOPPED, asked, chain_of, ended, message, tell, tell_chain
+
+
+async def kept(store: MemoryStore, *names: str) -> list[str]:
+    return [name for name in names if await store.get(ME, name) is not None]
+
+
+async def test_beyond_its_bound_the_oldest_finished_response_goes() -> None:
+    store = MemoryStore(max_responses=2)
+    for name in ("a", "b", "c"):
+        await tell(store, name, message(name, f"msg_{name}"), response_id=name)
+    assert await kept(store, "a", "b", "c") == ["b", "c"]
+    assert set(await store.items(ME, ["msg_a", "msg_b", "msg_c"])) == {"msg_b", "msg_c"}
+
+
+async def test_a_running_response_is_never_driven_out() -> None:
+    store = MemoryStore(max_responses=1)
+    running = asked("a", response_id="a")
+    await store.begin(running)
+    await tell(store, "b", response_id="b")
+    await tell(store, "c", response_id="c")
+    assert await kept(store, "a", "b", "c") == ["a", "c"]
+    await store.finish(ME, ended(running), STOPPED)
+    await tell(store, "d", response_id="d")
+    assert await kept(store, "a", "c", "d") == ["d"]
+
+
+async def test_a_chain_goes_from_its_end() -> None:
+    store = MemoryStore(max_responses=3)
+    await tell_chain(store, "a", "b", "c")
+    await tell(store, "x", response_id="x")
+    assert await chain_of(store, "b") == ["a", "b"]
+    await tell(store, "y", response_id="y")
+    assert await kept(store, "a", "b", "c", "x", "y") == ["a", "x", "y"]
+
+
+async def test_the_parent_of_a_new_response_is_not_driven_out_by_it() -> None:
+    store = MemoryStore(max_responses=2)
+    await tell_chain(store, "a", "b", "c")
+    assert await chain_of(store, "c") == ["a", "b", "c"]
+
+
+async def test_hidden_responses_go_with_the_last_that_follows_them() -> None:
+    store = MemoryStore(max_responses=3)
+    await tell_chain(store, "a", "b")
+    await store.delete(ME, "a")
+    await tell(store, "x", response_id="x")
+    await tell(store, "y", response_id="y")
+    assert await kept(store, "b", "x", "y") == ["x", "y"]
+    await tell(store, "z", response_id="z")
+    assert await kept(store, "x", "y", "z") == ["x", "y", "z"]
+
+
+async def test_what_was_failed_at_the_start_can_be_driven_out() -> None:
+    store = MemoryStore(max_responses=1)
+    await store.begin(asked("a", response_id="a"))
+    await store.fail_running("gone")
+    await tell(store, "b", response_id="b")
+    assert await kept(store, "a", "b") == ["b"]
+
+
+@pytest.mark.proves("EN-015")
+async def test_a_chain_that_comes_back_to_itself_is_refused() -> None:
+    store = MemoryStore()
+    await tell_chain(store, "a", "b", "c")
+    store._rows["acme", "ann", "a"].parent = ("acme", "ann", "b")
+    with pytest.raises(InvalidField) as caught:
+        await store.chain(ME, "c")
+    assert (caught.value.status, caught.value.param) == (400, "previous_response_id")
+
+
+async def test_keeping_a_response_costs_next_to_nothing() -> None:
+    store = MemoryStore()
+    cases = [(new, ended(new, message("hi"))) for new in (asked("hello") for _ in range(500))]
+    start = time.thread_time()
+    for new, response in cases:
+        await store.begin(new)
+        await store.finish(ME, response, STOPPED)
+    assert (time.thread_time() - start) / len(cases) < 150e-6  # some 5 µs where nothing else runs
