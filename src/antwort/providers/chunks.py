@@ -1,0 +1,232 @@
+"""A backend's chunks become deltas: every quirk of Chat Completions servers is settled here. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from antwort.api.items import LogProb, TopLogProb
+from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
+from antwort.errors import BackendError
+from antwort.providers.base import Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
+from antwort.providers.calls import CallPiece, Calls
+from antwort.providers.failures import NOBODY, Asked, error_in
+from antwort.providers.reading import UNREADABLE, EventReader, broken_off
+
+WHOLE_ANSWER_CAP = 64 * 2**20
+_NOTHING = msgspec.Raw(b"")
+_NULL = msgspec.Raw(b"null")
+
+
+# ---- what backends send: any field may be missing or null, unknown ones are passed over ----
+
+
+class _Message(msgspec.Struct, gc=False):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[CallPiece] | None = None
+
+
+class _TokenProb(msgspec.Struct, gc=False):
+    token: str = ""
+    logprob: float | None = None
+    bytes: tuple[int, ...] | None = None
+    top_logprobs: list[_TokenProb] | None = None
+
+
+class _LogProbs(msgspec.Struct, gc=False):
+    content: list[_TokenProb] | None = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    index: int | None = 0
+    delta: _Message | None = None
+    message: _Message | None = None
+    finish_reason: str | None = None
+    logprobs: _LogProbs | None = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    choices: list[_Choice] | None = None
+    usage: msgspec.Raw = _NOTHING
+    error: Any = None
+
+
+class _TokenDetails(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    prompt_tokens_details: _TokenDetails | None = None
+    completion_tokens_details: _TokenDetails | None = None
+
+
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+_decode_usage = msgspec.json.Decoder(_Usage).decode
+
+
+# ---- readers ----
+
+
+class ChunkReader(EventReader):
+    """Reads a stream of chunks. `Finished` comes at `[DONE]` or at the end, after a usage that trails behind."""
+
+    __slots__ = ("_turn",)
+
+    def __init__(self, asked: Asked = NOBODY) -> None:
+        super().__init__(asked)
+        self._turn = _Turn()
+
+    def _read(self, payload: bytes, out: list[Delta]) -> None:
+        if payload.startswith(b"[DONE]"):
+            self._end(out)
+            return
+        chunk = _decode_chunk(payload)
+        if (chunk.error is not None or chunk.choices is None) and (error := error_in(payload, self._asked)):
+            self._fail(error)
+            return
+        self._turn.read(chunk, out)
+        if self._turn.finish == "abort":
+            self._fail(_aborted())
+
+    def _end(self, out: list[Delta]) -> None:
+        if not self._turn.finish:
+            self._fail(broken_off())
+            return
+        self._turn.end(out)
+        self.ended = True
+
+
+class WholeReader:
+    """Reads an answer that comes in one piece, as far as the reader's caller can see: all of it at `finish`."""
+
+    __slots__ = ("_asked", "_pieces", "_size", "ended")
+
+    def __init__(self, asked: Asked = NOBODY) -> None:
+        self._asked = asked
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self.ended = False
+
+    def feed(self, data: bytes) -> list[Delta]:
+        self._pieces.append(data)
+        self._size += len(data)
+        self.ended = self._size > WHOLE_ANSWER_CAP
+        return []
+
+    def finish(self) -> list[Delta]:
+        if self.ended:
+            raise BackendError("The backend's answer is too large.")
+        return read_whole(b"".join(self._pieces), self._asked)
+
+
+def read_whole(body: bytes, asked: Asked = NOBODY) -> list[Delta]:
+    """The deltas of an answer that was not streamed, `Finished` last. An error object under a 200 is an error."""
+    try:
+        answer = _decode_chunk(body)
+    except UNREADABLE as exc:
+        raise BackendError("The backend sent an answer that cannot be understood.") from exc
+    if (answer.error is not None or answer.choices is None) and (error := error_in(body, asked)):
+        raise error
+    turn, out = _Turn(), list[Delta]()
+    turn.read(answer, out)
+    if not answer.choices:
+        raise BackendError("The backend sent an answer without a choice.")
+    if turn.finish == "abort":
+        raise _aborted()
+    turn.finish = turn.finish or "stop"  # the message came whole, so a backend that gives no reason was done
+    turn.end(out)
+    return out
+
+
+def _aborted() -> BackendError:
+    return BackendError("The backend aborted the inference.")
+
+
+# ---- one turn, from chunk to chunk ----
+
+
+class _Turn:
+    """What is known of the answer so far: why it ended, the last usage told, and the calls."""
+
+    __slots__ = ("_calls", "_usage", "finish")
+
+    def __init__(self) -> None:
+        self.finish = ""
+        self._usage = _NOTHING
+        self._calls = Calls()
+
+    def read(self, chunk: _Chunk, out: list[Delta]) -> None:
+        for choice in chunk.choices or ():
+            if not choice.index:  # one answer was asked for
+                self._read_choice(choice, out)
+        if chunk.usage is not _NOTHING and chunk.usage != _NULL:
+            self._usage = chunk.usage
+
+    def end(self, out: list[Delta]) -> None:
+        self._calls.end(out)
+        out.append(Finished(self.finish, read_usage(self._usage)))
+
+    def _read_choice(self, choice: _Choice, out: list[Delta]) -> None:
+        if (delta := choice.delta) is not None:
+            self._read_message(delta, choice.logprobs, out)
+            if delta.tool_calls:
+                self._calls.read(delta.tool_calls, out)
+        elif (message := choice.message) is not None:
+            self._read_message(message, choice.logprobs, out)
+            self._calls.read_whole(message.tool_calls or [], out)
+        if choice.finish_reason:
+            self.finish = choice.finish_reason
+
+    def _read_message(self, message: _Message, probs: _LogProbs | None, out: list[Delta]) -> None:
+        if reasoning := message.reasoning_content or message.reasoning:
+            out.append(ReasoningDelta(reasoning))
+        if message.refusal:
+            out.append(RefusalDelta(message.refusal))
+        if message.content:
+            out.append(TextDelta(message.content) if probs is None else TextDelta(message.content, _log_probs(probs)))
+
+
+def read_usage(told: msgspec.Raw) -> Usage | None:
+    """None when nothing usable was told: a cost nobody can read is no reason to fail an answer."""
+    try:
+        usage = _decode_usage(told)
+    except UNREADABLE:
+        return None
+    if usage.prompt_tokens is None and usage.completion_tokens is None:
+        return None
+    sent, made = usage.prompt_tokens or 0, usage.completion_tokens or 0
+    before = usage.prompt_tokens_details or _TokenDetails()
+    after = usage.completion_tokens_details or _TokenDetails()
+    return Usage(
+        input_tokens=sent,
+        output_tokens=made,
+        total_tokens=sent + made if usage.total_tokens is None else usage.total_tokens,
+        input_tokens_details=InputTokensDetails(
+            cached_tokens=before.cached_tokens or 0, cache_write_tokens=before.cache_write_tokens or 0
+        ),
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=after.reasoning_tokens or 0),
+    )
+
+
+def _log_probs(probs: _LogProbs) -> tuple[LogProb, ...]:
+    return tuple(
+        LogProb(
+            token=each.token,
+            logprob=each.logprob or 0.0,
+            bytes=each.bytes or (),
+            top_logprobs=tuple(
+                TopLogProb(token=top.token, logprob=top.logprob or 0.0, bytes=top.bytes or ())
+                for top in each.top_logprobs or ()
+            ),
+        )
+        for each in probs.content or ()
+    )

@@ -1,0 +1,234 @@
+"""A backend's refusals and failures, in our words. Pure.
+
+A client learns what is wrong with its request, and never who the backend is: of all texts only that of a 400 is
+passed on, cut short and scrubbed of addresses and keys.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import math
+import re
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from antwort.errors import (
+    AntwortError,
+    BackendError,
+    BackendRefused,
+    BackendTimeout,
+    BackendUnavailable,
+    ContextTooLong,
+    ModelNotFound,
+    NotFound,
+    RateLimited,
+)
+
+MESSAGE_CAP = 500
+CONNECT_TIMEOUT = "backend_connect_timeout"
+"""The code of a `BackendTimeout` that happened before anything was sent: trying again is safe."""
+
+_READ_CAP = 8 * MESSAGE_CAP
+_LONGEST_WAIT = 86_400.0
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What an error may name, and what it must not: the model asked for, and the backend's own address and key."""
+
+    model: str = ""
+    secrets: tuple[str, ...] = ()
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """What an error body says, whatever shape it came in."""
+
+    message: str = ""
+    type: str = ""
+    code: str = ""
+    param: str = ""
+
+
+NOBODY = Asked()
+
+
+def error_for(status: int, headers: Mapping[str, str], body: bytes, asked: Asked = NOBODY) -> AntwortError:
+    """The error that an answer with `status` means."""
+    return _error(status, read_problem(body) or Problem(), asked, retry_after(headers))
+
+
+def error_in(body: bytes, asked: Asked = NOBODY) -> AntwortError | None:
+    """The error that a chunk, or a whole answer under a 200, carries; None when it carries none."""
+    problem = read_problem(body)
+    if problem is None:
+        return None
+    return _error(_status(problem), problem, asked, None)
+
+
+# ---- reading ----
+
+
+def read_problem(body: bytes) -> Problem | None:
+    """`{"error": {…}}`, `{"error": "…"}`, `{"object": "error", …}` or `{"detail": …}`; None for anything else."""
+    try:
+        plain = msgspec.json.decode(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(plain, dict):
+        return None
+    error = plain.get("error")
+    if isinstance(error, dict):
+        return _problem(error)
+    if isinstance(error, str) and error:
+        return Problem(message=error)
+    if "choices" in plain:
+        return None
+    if plain.get("object") == "error" or isinstance(plain.get("message"), str):
+        return _problem(plain)
+    return Problem(message=_text(plain["detail"])) if "detail" in plain else None
+
+
+def _problem(fields: dict[str, Any]) -> Problem:
+    return Problem(*(_text(fields.get(name)) for name in Problem.__struct_fields__))
+
+
+def _text(value: object) -> str:
+    """Codes are numbers or words, details text or lists of anything."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+_STATUS_BY_WORD = (
+    ("context", 400),
+    ("rate_limit", 429),
+    ("ratelimit", 429),
+    ("overloaded", 503),
+    ("unavailable", 503),
+    ("timeout", 504),
+    ("notfound", 404),
+    ("not_found", 404),
+    ("authentication", 401),
+    ("permission", 403),
+    ("invalid_request", 400),
+    ("badrequest", 400),
+    ("bad request", 400),
+)
+
+
+def _status(problem: Problem) -> int:
+    """The status an error object stands for: its numeric code, or what its type and code say in words."""
+    if problem.code.isdecimal() and 400 <= int(problem.code[:4]) <= 599:
+        return int(problem.code)
+    words = f"{problem.type} {problem.code}".lower()
+    return next((status for word, status in _STATUS_BY_WORD if word in words), 500)
+
+
+def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
+    """Seconds to wait, from `retry-after-ms`, or `Retry-After` as a number or a date."""
+    told = {name.lower(): value.strip() for name, value in headers.items()}
+    milliseconds = _seconds(told.get("retry-after-ms", ""))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = told.get("retry-after", "")
+    seconds = _seconds(value)
+    return seconds if seconds is not None else _until(value, time.time() if now is None else now)
+
+
+def _seconds(value: str) -> float | None:
+    try:
+        seconds = float(value)
+    except ValueError:
+        return None
+    return min(max(seconds, 0.0), _LONGEST_WAIT) if math.isfinite(seconds) else None
+
+
+def _until(value: str, now: float) -> float | None:
+    try:
+        when = email.utils.parsedate_to_datetime(value)
+    except (ValueError, OverflowError):
+        return None
+    return min(max(when.timestamp() - now, 0.0), _LONGEST_WAIT)
+
+
+# ---- meaning ----
+
+
+def _error(status: int, problem: Problem, asked: Asked, wait: float | None) -> AntwortError:
+    match status:
+        case 400 | 413 | 422 | 500 if _is_context_overflow(problem):
+            return ContextTooLong(_context_message(status, problem, asked), param="input")
+        case 400 | 413 | 422:
+            return BackendRefused(scrub(problem.message, asked.secrets) or "The backend refused the request.")
+        case 401 | 403:
+            return BackendError("The backend did not accept this server's credentials.")
+        case 404 if asked.model and _is_about_the_model(problem):
+            return ModelNotFound(asked.model)
+        case 404:
+            return NotFound("The backend does not offer what was asked of it.")
+        case 408 | 504:
+            return BackendTimeout("The backend took too long.")
+        case 429:
+            return RateLimited("The backend is answering too many requests; try again later.", retry_after=wait)
+        case 503:
+            return BackendUnavailable("The backend is not ready; try again later.", retry_after=wait)
+        case _:
+            return BackendError("The backend failed to answer.")
+
+
+_CONTEXT_CODES = frozenset({"exceed_context_size_error", "context_length_exceeded"})
+_CONTEXT_TEXT = re.compile(
+    r"maximum context length|context (?:length|size|window).{0,60}exceed|exceed.{0,60}context (?:length|size|window)"
+    r"|longer than the (?:model's context|maximum model length)|prompt (?:is )?too long",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def _is_context_overflow(problem: Problem) -> bool:
+    codes = {problem.type, problem.code}
+    return not codes.isdisjoint(_CONTEXT_CODES) or _CONTEXT_TEXT.search(problem.message[:_READ_CAP]) is not None
+
+
+def _context_message(status: int, problem: Problem, asked: Asked) -> str:
+    text = scrub(problem.message, asked.secrets) if status != 500 else ""
+    return text or "The input is longer than the model's context."
+
+
+def _is_about_the_model(problem: Problem) -> bool:
+    return problem.param == "model" or "model" in f"{problem.code} {problem.message}".lower()
+
+
+# ---- scrubbing ----
+
+_REMOVED = "[removed]"
+_SENSITIVE = re.compile(
+    r"""
+    \b[a-z][a-z0-9+.-]{1,20}://[^\s"'<>]+                                # URLs
+    | \bbearer\s+[^\s"',]+                                              # Authorization: Bearer …
+    | \b(?:api[-_\ ]?key|access[-_\ ]?token|authorization|secret|password)\b["']?\s*[:=]\s*["']?
+      (?:(?:bearer|basic|token)\s+)?[^\s"',]+
+    | \b(?:sk|pk|rk|gsk|hf|xai|ghp|nvapi|key)[-_][a-z0-9_-]{6,}         # keys by their known prefixes
+    | \b(?=[a-z_-]{0,99}\d)(?=[\d_-]{0,99}[a-z])[a-z0-9_-]{32,}         # any long random-looking word
+    | \b\d{1,3}(?:\.\d{1,3}){3}(?::\d{1,5})?\b                          # IPv4
+    | \[?(?<![\w:])(?:[0-9a-f]{0,4}:){2,7}[0-9a-f]{0,4}(?![\w:])\]?(?::\d{1,5})?  # IPv6
+    | \b[a-z0-9](?:[a-z0-9.-]{0,253}[a-z0-9])?:\d{2,5}\b                # host:port
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+
+
+def scrub(text: str, secrets: tuple[str, ...] = ()) -> str:
+    """`text` on one line, without addresses and keys, at most `MESSAGE_CAP` characters."""
+    if len(text) > _READ_CAP:
+        text = text[:_READ_CAP].rpartition(" ")[0]  # a key cut in two would no longer look like one
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = re.sub(_exactly(secret), _REMOVED, text, flags=re.IGNORECASE)
+    text = " ".join(_SENSITIVE.sub(_REMOVED, text).split())
+    return text if len(text) <= MESSAGE_CAP else text[: MESSAGE_CAP - 1] + "…"
+
+
+def _exactly(secret: str) -> str:
+    """A short one, say the host `llm`, only where it stands alone."""
+    return re.escape(secret) if len(secret) >= 8 else rf"(?<![\w.-]){re.escape(secret)}(?![\w-])"

@@ -1,0 +1,76 @@
+"""Server-sent events, read piece by piece: bytes go in, the payloads of finished events come out. Pure."""
+
+from __future__ import annotations
+
+_MARK = b"\xef\xbb\xbf"
+
+
+class SseParser:
+    """Only `data` matters here; comments, `event:`, `id:` and `retry:` lines are passed over.
+
+    What an event still lacks is kept as the pieces it came in and joined once, when its end has come: the cost is
+    linear however long a line is and however it was cut.
+    """
+
+    __slots__ = ("_after_cr", "_head", "_open", "_special")
+
+    def __init__(self) -> None:
+        self._open: list[bytes] = []
+        self._head: bytes | None = b""
+        """The first bytes, as long as they may be part of a byte order mark; None once that is settled."""
+        self._after_cr = False
+        self._special = True
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The payloads that `data` completes."""
+        if self._special or b"\r" in data:
+            data = self._plain(data)
+        if self._open:
+            if b"\n\n" not in data and not (data.startswith(b"\n") and self._open[-1].endswith(b"\n")):
+                if data:
+                    self._open.append(data)
+                return []
+            self._open.append(data)
+            data = b"".join(self._open)
+        blocks = data.split(b"\n\n")
+        rest = blocks.pop()
+        self._open = [rest] if rest else []
+        return _payloads(blocks)
+
+    def finish(self) -> list[bytes]:
+        """The payload of an event that the end of the stream cut off before its blank line, if there is one."""
+        rest, self._open = b"".join(self._open), []
+        return _payloads([rest.removesuffix(b"\n")])
+
+    def _plain(self, data: bytes) -> bytes:
+        """`data` with every line end as LF, and without a byte order mark at the start of the stream."""
+        if self._head is not None:
+            data = self._without_mark(self._head + data)
+        if data:
+            if self._after_cr:
+                data = data.removeprefix(b"\n")
+            self._after_cr = data.endswith(b"\r")
+        self._special = self._after_cr or self._head is not None
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _without_mark(self, data: bytes) -> bytes:
+        if len(data) < len(_MARK) and _MARK.startswith(data):
+            self._head = data
+            return b""
+        self._head = None
+        return data.removeprefix(_MARK)
+
+
+def _payloads(blocks: list[bytes]) -> list[bytes]:
+    found = []
+    for block in blocks:
+        payload = block[6:] if block.startswith(b"data: ") and b"\n" not in block else _data(block)
+        if payload:
+            found.append(payload)
+    return found
+
+
+def _data(block: bytes) -> bytes:
+    """The data lines of an event of any shape, as one."""
+    lines = block.split(b"\n")
+    return b"\n".join([line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")])
