@@ -1,0 +1,197 @@
+"""A Chat Completions backend over HTTP."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from antwort.api.responses import Model
+from antwort.api.wire import UNSET, encode, replace
+from antwort.errors import AntwortError, BackendCut, BackendError, BackendTimeout, BackendUnavailable
+from antwort.providers.base import Capabilities, ChatRequest, Delta
+from antwort.providers.chunks import ChunkReader, WholeReader
+from antwort.providers.connection import Timeouts
+from antwort.providers.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
+from antwort.providers.failures import CONNECT_TIMEOUT, Asked, error_for
+from antwort.providers.http import HttpClient, Pool, Reply
+from antwort.providers.reading import Reader
+
+__all__ = ["ChatProvider", "Pool", "Timeouts"]
+
+ERROR_CAP = 256 * 1024
+MODELS_CAP = 8 * 2**20
+QUICK_SECONDS = 10.0
+"""The most that a question that needs no inference may take."""
+
+
+class ChatProvider:
+    """`base_url` is what OpenAI's clients call it: `http://host:8000/v1`."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        api_key: str | None = None,
+        capabilities: Capabilities | None = None,
+        timeouts: Timeouts | None = None,
+        pool: Pool | None = None,
+        headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        url = urlsplit(base_url)
+        if url.username is not None or url.password is not None:
+            raise ValueError("a backend's address carries no credentials; give its key as the API key")
+        own = {"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+        self._http = HttpClient(
+            f"{url.scheme}://{url.netloc}", headers=own | dict(headers or {}), timeouts=timeouts, pool=pool, tls=tls
+        )
+        self._path = quote(url.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
+        self._query = f"?{url.query}" if url.query else ""
+        self._capabilities = capabilities or Capabilities()
+        known = (api_key or "", url.netloc, url.hostname or "", *(headers or {}).values())
+        self._secrets = tuple(secret for secret in known if len(secret) > 2)
+        self._quick = _at_most(self._http.timeouts, QUICK_SECONDS)
+
+    @property
+    def open_connections(self) -> int:
+        return self._http.open_connections
+
+    async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+        asked = Asked(request.model, self._secrets)
+        try:
+            async with await self._post(request) as reply:
+                await _raise_for(reply, asked)
+                yield []
+                reader = _reader(reply, asked, is_streamed=request.stream is True)
+                async for data in reply.reads():
+                    if batch := reader.feed(data):
+                        yield batch
+                    if reader.ended:
+                        reply.release()
+                        break
+        except HttpFault as fault:
+            raise _failure(fault) from fault
+        if batch := reader.finish():
+            yield batch
+
+    async def models(self) -> Sequence[Model]:
+        try:
+            async with await self._get("/models") as reply:
+                await _raise_for(reply, Asked(secrets=self._secrets))
+                return _models(await reply.read(MODELS_CAP))
+        except HttpFault as fault:
+            raise _failure(fault) from fault
+
+    def capabilities(self, model: str) -> Capabilities:  # noqa: ARG002 - one backend, one answer
+        return self._capabilities
+
+    async def check(self) -> None:
+        """Raise `BackendUnavailable` unless the backend answers; that it does not list models is no fault."""
+        try:
+            async with await self._get("/models") as reply:
+                status = reply.status
+                reply.release()
+        except HttpFault as fault:
+            raise BackendUnavailable("The backend cannot be reached.") from fault
+        if status >= 500:
+            raise BackendUnavailable("The backend is not ready.")
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def _post(self, request: ChatRequest) -> Reply:
+        body = encode(_outgoing(request, self._capabilities))
+        return await self._http.request("POST", self._target("/chat/completions"), body)
+
+    async def _get(self, path: str) -> Reply:
+        return await self._http.request("GET", self._target(path), timeouts=self._quick)
+
+    def _target(self, path: str) -> str:
+        return f"{self._path}{path}{self._query}"
+
+
+# ---- the request ----
+
+
+def _outgoing(request: ChatRequest, capabilities: Capabilities) -> ChatRequest:
+    """The request as this backend takes it. Usage is sent with a stream only when it is asked for."""
+    if request.stream is not True:
+        return request if request.stream_options is UNSET else replace(request, stream_options=UNSET)
+    if not capabilities.stream_usage:
+        return request
+    options: dict[str, Any] = {} if request.stream_options is UNSET else request.stream_options
+    return replace(request, stream_options={**options, "include_usage": True})
+
+
+def _at_most(timeouts: Timeouts, seconds: float) -> Timeouts:
+    return replace(timeouts, first_byte=min(timeouts.first_byte, seconds), idle=min(timeouts.idle, seconds))
+
+
+# ---- the answer ----
+
+
+def _reader(reply: Reply, asked: Asked, *, is_streamed: bool) -> Reader:
+    """A backend may answer in the other form than it was asked for; what it says it sends is believed."""
+    kind = reply.headers.get("content-type", "").lower()
+    if "event-stream" in kind:
+        is_streamed = True
+    elif "json" in kind:
+        is_streamed = False
+    return ChunkReader(asked) if is_streamed else WholeReader(asked)
+
+
+async def _raise_for(reply: Reply, asked: Asked) -> None:
+    if 200 <= reply.status < 300:
+        return
+    try:
+        body = await reply.read(ERROR_CAP)
+    except HttpFault:
+        body = b""  # the status says enough
+    raise error_for(reply.status, reply.headers, body, asked)
+
+
+def _failure(fault: HttpFault) -> AntwortError:
+    match fault:
+        case ConnectFailed():
+            return BackendUnavailable("The backend cannot be reached.")
+        case ConnectTimedOut():
+            return BackendTimeout("The backend cannot be reached: connecting took too long.", code=CONNECT_TIMEOUT)
+        case TimedOut():
+            return BackendTimeout("The backend took too long.")
+        case Cut(heard=False):
+            return BackendUnavailable("The backend closed the connection without an answer.")
+        case Cut():
+            return BackendCut("The backend's answer broke off.")
+        case _:
+            return BackendError("The backend's answer cannot be understood.")
+
+
+class _Listed(msgspec.Struct):
+    id: str | None = None
+    name: str | None = None
+    created: int | float | None = None
+    owned_by: str | None = None
+
+
+class _Listing(msgspec.Struct):
+    data: list[_Listed] | None = None
+    models: list[_Listed] | None = None
+
+
+def _models(body: bytes) -> list[Model]:
+    try:
+        listing = msgspec.json.decode(body, type=_Listing)
+    except ValueError as exc:
+        raise BackendError("The backend's list of models cannot be understood.") from exc
+    listed = listing.data if listing.data is not None else listing.models or []
+    return [_model(each) for each in listed if each.id or each.name]
+
+
+def _model(listed: _Listed) -> Model:
+    return Model(
+        id=listed.id or listed.name or "", created=int(listed.created or 0), owned_by=listed.owned_by or "antwort"
+    )

@@ -1,0 +1,187 @@
+"""Connections to a backend. Each carries one exchange at a time.
+
+Nothing here runs as a task: the event loop's callbacks and one timer for each connection do all the work, so there is
+nothing to leave behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol, cast
+
+from antwort.api.wire import Wire
+from antwort.providers.exchange import BadAnswer, Cut, Exchange, HttpFault, TimedOut
+
+HIGH_WATER = 256 * 1024
+"""Unread bytes of an answer above which the connection is read no further."""
+DRAIN_SECONDS = 1.0
+DRAIN_BYTES = 64 * 1024
+"""How long, and how far, the unwanted rest of an answer is read for the sake of its connection."""
+_A_DAY = 86_400.0
+
+
+class Timeouts(Wire):
+    """In seconds. An answer that is not streamed has its first byte only when the whole inference is done."""
+
+    connect: float = 5.0
+    first_byte: float = 300.0
+    idle: float = 120.0
+
+
+class Home(Protocol):
+    """Where a connection belongs, as far as it knows."""
+
+    @property
+    def idle_expiry(self) -> float: ...
+
+    def welcome(self, connection: Connection) -> None: ...
+
+    def keep(self, connection: Connection) -> bool:
+        """Whether there was room for one more idle connection."""
+        ...
+
+    def forget(self, connection: Connection) -> None: ...
+
+
+class Connection(asyncio.Protocol):
+    """Carries one exchange at a time. Its timer is re-armed only when it fires, or when a nearer deadline comes."""
+
+    def __init__(self, home: Home, loop: asyncio.AbstractEventLoop) -> None:
+        self._home = home
+        self._loop = loop
+        self._transport: asyncio.Transport | None = None
+        self._exchange: Exchange | None = None
+        self._idle = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = self._armed_for = 0.0
+        self._is_paused = self._is_lagging = False
+        self.is_closed = False
+
+    async def ask(self, message: tuple[bytes, ...], timeouts: Timeouts) -> Exchange:
+        """Send a request and wait for the head of its answer."""
+        if self._transport is None or self.is_closed:
+            raise Cut(heard=False)
+        exchange = self._exchange = Exchange(self._loop)
+        self._idle = timeouts.idle
+        self._expect_within(timeouts.first_byte)
+        for part in message:
+            self._transport.write(part)
+        try:
+            while not exchange.answered and exchange.failure is None:
+                await exchange.wait()
+        except BaseException:
+            if self._exchange is exchange:  # a complete answer has set the connection free for others
+                self.abort()
+            raise
+        if not exchange.answered and exchange.failure is not None:
+            raise exchange.failure
+        return exchange
+
+    def abort(self, failure: HttpFault | None = None) -> None:
+        """Close at once: this is how a backend learns that nobody waits for it."""
+        self.is_closed = True
+        self._home.forget(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._transport is not None:
+            self._transport.abort()
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.end(failure or Cut(heard=exchange.heard))
+
+    def drain(self) -> None:
+        """Let the unwanted rest of the answer run out, within bounds, so that the connection can be used again."""
+        if self._exchange is not None:
+            self._exchange.is_unwanted = True
+            self._exchange.take()
+            self._is_lagging = False
+            self.resume()
+            self._expect_within(DRAIN_SECONDS)
+
+    def resume(self) -> None:
+        if self._is_paused and self._transport is not None and not self._transport.is_closing():
+            self._is_paused = False
+            self._transport.resume_reading()
+            self._expect_within(self._idle)
+
+    # called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if self.is_closed:  # whoever wanted it has gone
+            self._transport.abort()
+        else:
+            self._home.welcome(self)
+
+    def data_received(self, data: bytes) -> None:
+        exchange = self._exchange
+        if exchange is None:  # nobody asked
+            self.abort()
+            return
+        try:
+            exchange.feed(data)
+        except BadAnswer as fault:
+            self.abort(fault)
+            return
+        if exchange.complete:
+            self._complete(exchange)
+        elif exchange.is_unwanted:
+            if exchange.size > DRAIN_BYTES:
+                self.abort()
+        elif exchange.answered:
+            self._expect_within(self._idle)
+            if exchange.size > HIGH_WATER:
+                self._pause()
+            exchange.wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        exchange = self._exchange
+        if exchange is None:
+            self.abort()
+            return
+        exchange.complete = exchange.answered and exchange.until_eof and exc is None
+        cut = Cut(heard=exchange.heard)
+        cut.__cause__ = exc
+        self.abort(cut)
+
+    # within
+
+    def _complete(self, exchange: Exchange) -> None:
+        assert self._transport is not None
+        self._exchange = None
+        self._is_lagging = False
+        is_all_sent = self._transport.get_write_buffer_size() == 0
+        self.resume()
+        if exchange.keeps_alive and is_all_sent and not self._transport.is_closing() and self._home.keep(self):
+            self._expect_within(self._home.idle_expiry)
+        else:
+            self.abort()
+        exchange.end()
+
+    def _pause(self) -> None:
+        if not self._is_paused and self._transport is not None and not self._transport.is_closing():
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def _expect_within(self, seconds: float) -> None:
+        self._deadline = self._loop.time() + min(seconds, _A_DAY)
+        if self._timer is None or self._deadline < self._armed_for:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed_for = self._deadline
+        self._timer = self._loop.call_at(self._deadline, self._look_at_the_clock)
+
+    def _look_at_the_clock(self) -> None:
+        self._timer = None
+        was_lagging, self._is_lagging = self._is_lagging, self._exchange is not None and bool(self._exchange.pieces)
+        if was_lagging or self._is_lagging:  # the reader is slow, or was until a moment ago, and not the backend
+            self._deadline = self._loop.time() + self._idle
+        if self._loop.time() < self._deadline:
+            self._arm()
+        else:
+            self.abort(TimedOut("the answer took too long"))

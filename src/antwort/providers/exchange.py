@@ -1,0 +1,162 @@
+"""One HTTP request and its answer: what the parser has found so far, and what can go wrong on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping
+
+import httptools
+
+# ---- what can go wrong; no message names the backend ----
+
+
+class HttpFault(Exception):
+    """An exchange failed."""
+
+
+class ConnectFailed(HttpFault):
+    """No connection could be made."""
+
+
+class ConnectTimedOut(HttpFault):
+    """No connection was made in time."""
+
+
+class TimedOut(HttpFault):
+    """The first byte, or the next one, took too long."""
+
+
+class BadAnswer(HttpFault):
+    """What came is not HTTP, or more than was allowed."""
+
+
+class Cut(HttpFault):
+    """The connection ended before the answer did. `heard`: at least one byte of the answer had come."""
+
+    def __init__(self, *, heard: bool) -> None:
+        super().__init__("the connection ended before the answer did")
+        self.heard = heard
+
+
+class Headers(Mapping[str, str]):
+    """Names in any case; fields of the same name are joined by a comma."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self) -> None:
+        self._fields: dict[str, str] = {}
+
+    def add(self, name: str, value: str) -> None:
+        name = name.lower()
+        self._fields[name] = f"{self._fields[name]}, {value}" if name in self._fields else value
+
+    def __getitem__(self, name: str) -> str:
+        return self._fields[name.lower()]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+
+# ---- one request and its answer ----
+
+
+class Exchange:
+    """What the parser has found so far, and who waits for it."""
+
+    __slots__ = (
+        "_interim",
+        "_loop",
+        "_waiter",
+        "answered",
+        "complete",
+        "failure",
+        "headers",
+        "heard",
+        "is_unwanted",
+        "keeps_alive",
+        "parser",
+        "pieces",
+        "size",
+        "status",
+        "until_eof",
+    )
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiter: asyncio.Future[None] | None = None
+        self._interim = False
+        self.parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self.status = 0
+        self.headers = Headers()
+        self.pieces: list[bytes] = []
+        self.size = 0
+        self.failure: HttpFault | None = None
+        self.heard = self.answered = self.complete = self.until_eof = self.keeps_alive = self.is_unwanted = False
+
+    # called by the parser
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.answered:  # trailers come later, and nobody reads them
+            self.headers.add(name.decode("latin-1"), value.decode("latin-1"))
+
+    def on_headers_complete(self) -> None:
+        assert self.parser is not None
+        self.status = self.parser.get_status_code()
+        self._interim = 100 <= self.status < 200
+        if self._interim:
+            self.headers = Headers()
+            return
+        self.keeps_alive = self.parser.should_keep_alive()
+        self.until_eof = "content-length" not in self.headers and "transfer-encoding" not in self.headers
+        self.answered = True
+
+    def on_body(self, data: bytes) -> None:
+        self.size += len(data)
+        if not self.is_unwanted:
+            self.pieces.append(data)
+
+    def on_message_begin(self) -> None:
+        if self.complete:  # bytes that nobody asked for
+            self.keeps_alive = False
+
+    def on_message_complete(self) -> None:
+        if not self._interim:
+            self.complete = True
+
+    # called by the connection and the reply
+
+    def feed(self, data: bytes) -> None:
+        """Raises `BadAnswer`; bytes behind a complete answer only cost the connection its reuse."""
+        assert self.parser is not None
+        self.heard = True
+        try:
+            self.parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
+            self.keeps_alive = False
+            if not self.complete:
+                raise BadAnswer("the answer is not HTTP") from exc
+
+    def take(self) -> bytes:
+        pieces, self.pieces, self.size = self.pieces, [], 0
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def end(self, failure: HttpFault | None = None) -> None:
+        """Nothing more will come."""
+        self.parser = None  # it holds this object, and would keep both alive until the next collection
+        if not self.complete and self.failure is None:
+            self.failure = failure
+        self.wake()
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self) -> None:
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None

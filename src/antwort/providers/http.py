@@ -1,0 +1,241 @@
+"""A slim HTTP/1.1 client for one backend: pooled connections, bodies read as they come, an end that is felt at once.
+
+An exchange (one request and its answer) owns what it reads; a connection only carries it, and is free for the next
+exchange as soon as the answer is complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from antwort.api.wire import Wire
+from antwort.providers.connection import Connection, Timeouts
+from antwort.providers.exchange import BadAnswer, ConnectFailed, ConnectTimedOut, Cut, Exchange
+from antwort.version import __version__
+
+__all__ = ["HttpClient", "Pool", "Reply", "Timeouts"]
+
+_ONE_WRITE = 64 * 1024
+
+
+class Pool(Wire):
+    max_idle: int = 256
+    idle_expiry: float = 30.0
+    max_exchanges: int | None = None
+    """How many requests may be under way; the next one waits. None: any number."""
+
+
+class Reply:
+    """An answer whose head has come. Close it, or leave its `async with`: an unread rest is then not waited for."""
+
+    __slots__ = ("_connection", "_exchange", "_slots", "headers", "status")
+
+    def __init__(self, connection: Connection, exchange: Exchange, slots: asyncio.Semaphore | None) -> None:
+        self._connection = connection
+        self._exchange = exchange
+        self._slots = slots
+        self.status = exchange.status
+        self.headers = exchange.headers
+
+    async def read(self, limit: int) -> bytes:
+        """The whole body. Raises `BadAnswer` when it is longer than `limit`."""
+        pieces, size = [], 0
+        async for data in self.reads():
+            pieces.append(data)
+            size += len(data)
+            if size > limit:
+                raise BadAnswer("the answer is too long")
+        return b"".join(pieces)
+
+    def reads(self) -> AsyncIterator[bytes]:
+        """The body as it comes: each time all that has arrived since the last."""
+        return self
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        exchange = self._exchange
+        while not exchange.pieces:
+            if exchange.complete:
+                raise StopAsyncIteration
+            if exchange.failure is not None:
+                raise exchange.failure
+            await exchange.wait()
+        data = exchange.take()
+        if not exchange.complete:
+            self._connection.resume()
+        return data
+
+    def release(self) -> None:
+        """Close without haste: what was asked for has come, and the rest of the message is only its end."""
+        if self._is_under_way():
+            self._connection.drain()
+        self._give_back()
+
+    def close(self) -> None:
+        if self._is_under_way() and not self._exchange.is_unwanted:
+            self._connection.abort()
+        self._give_back()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _is_under_way(self) -> bool:
+        return not self._exchange.complete and self._exchange.failure is None
+
+    def _give_back(self) -> None:
+        slots, self._slots = self._slots, None
+        if slots is not None:
+            slots.release()
+
+
+class HttpClient:
+    """Speaks to one origin, `http://host:port` or `https://…`."""
+
+    def __init__(
+        self,
+        origin: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeouts: Timeouts | None = None,
+        pool: Pool | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        url = urlsplit(origin)
+        if url.scheme not in ("http", "https") or not url.hostname:
+            raise ValueError("a backend's address starts with http:// or https:// and names a host")
+        self._host = url.hostname
+        self._port = url.port or (443 if url.scheme == "https" else 80)
+        self._is_secure = url.scheme == "https"
+        self._tls = tls
+        self._fields = _fields({"Host": url.netloc, "User-Agent": f"antwort/{__version__}", **(headers or {})})
+        self.timeouts = timeouts or Timeouts()
+        self.pool = pool or Pool()
+        self._slots = asyncio.Semaphore(self.pool.max_exchanges) if self.pool.max_exchanges else None
+        self._idle: list[Connection] = []
+        self._connections: set[Connection] = set()
+        self._is_closed = False
+
+    @property
+    def idle_expiry(self) -> float:
+        return self.pool.idle_expiry
+
+    @property
+    def open_connections(self) -> int:
+        return len(self._connections)
+
+    @property
+    def idle_connections(self) -> int:
+        return len(self._idle)
+
+    async def request(
+        self, method: str, target: str, body: bytes | None = None, timeouts: Timeouts | None = None
+    ) -> Reply:
+        """Send a request and wait for the head of its answer. The caller closes the reply.
+
+        A pooled connection that turns out to be closed is replaced by a fresh one, once: it was idle, and the
+        backend had every right to close it.
+        """
+        message = self._message(method, target, body)
+        if self._slots is not None:
+            await self._slots.acquire()
+        try:
+            connection, exchange = await self._exchange(message, timeouts or self.timeouts)
+        except BaseException:
+            if self._slots is not None:
+                self._slots.release()
+            raise
+        return Reply(connection, exchange, self._slots)
+
+    async def close(self) -> None:
+        """Close every connection, whatever it carries."""
+        self._is_closed = True
+        for connection in list(self._connections):
+            connection.abort()
+        await asyncio.sleep(0)  # lets the event loop close the sockets
+
+    # called by connections
+
+    def welcome(self, connection: Connection) -> None:
+        if self._is_closed:
+            connection.abort()
+        else:
+            self._connections.add(connection)
+
+    def keep(self, connection: Connection) -> bool:
+        if len(self._idle) >= self.pool.max_idle:
+            return False
+        self._idle.append(connection)
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        with contextlib.suppress(ValueError):
+            self._idle.remove(connection)
+
+    # within
+
+    async def _exchange(self, message: tuple[bytes, ...], timeouts: Timeouts) -> tuple[Connection, Exchange]:
+        if self._idle:
+            pooled = self._idle.pop()
+            try:
+                return pooled, await pooled.ask(message, timeouts)
+            except Cut as cut:
+                if cut.heard:
+                    raise
+        fresh = await self._connect(timeouts.connect)
+        return fresh, await fresh.ask(message, timeouts)
+
+    async def _connect(self, seconds: float) -> Connection:
+        loop = asyncio.get_running_loop()
+        connection = Connection(self, loop)
+        try:
+            async with asyncio.timeout(seconds):
+                await loop.create_connection(lambda: connection, self._host, self._port, ssl=self._context())
+        except TimeoutError as exc:
+            connection.abort()
+            raise ConnectTimedOut("connecting took too long") from exc
+        except (OSError, UnicodeError) as exc:
+            connection.abort()
+            raise ConnectFailed("no connection could be made") from exc
+        except BaseException:
+            connection.abort()
+            raise
+        return connection
+
+    def _context(self) -> ssl.SSLContext | None:
+        if self._is_secure and self._tls is None:
+            self._tls = ssl.create_default_context()  # reads the system's certificates: once, and only for https
+        return self._tls if self._is_secure else None
+
+    def _message(self, method: str, target: str, body: bytes | None) -> tuple[bytes, ...]:
+        line = f"{method} {target} HTTP/1.1\r\n".encode("ascii")
+        if body is None:
+            return (line + self._fields + b"\r\n",)
+        head = b"%s%sContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (line, self._fields, len(body))
+        return (head + body,) if len(body) <= _ONE_WRITE else (head, body)
+
+
+def _fields(headers: Mapping[str, str]) -> bytes:
+    for name, value in headers.items():
+        if (
+            not name.isascii()
+            or not value.isascii()
+            or not value.isprintable()
+            or not name.isprintable()
+            or ":" in name
+        ):
+            raise ValueError(f"the header {name!r} cannot be sent: only printable ASCII can")
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("ascii")

@@ -1,0 +1,83 @@
+"""Providers around a provider: the same contract, with more patience."""
+
+from __future__ import annotations
+
+import asyncio
+import random as dice
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+
+from antwort.api.responses import Model
+from antwort.errors import AntwortError, BackendTimeout, BackendUnavailable, RateLimited
+from antwort.providers.base import Capabilities, ChatRequest, Delta, Provider
+from antwort.providers.failures import CONNECT_TIMEOUT
+
+
+class Retrying:
+    """Tries an inference again while nothing of its answer has come: after the first batch a second try could
+    contradict what the client has read.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        *,
+        attempts: int = 3,
+        base: float = 0.2,
+        cap: float = 2.0,
+        max_wait: float = 2.0,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        random: Callable[[], float] = dice.random,
+    ) -> None:
+        """Waits, in seconds, double from `base` to `cap`, less a random part of up to a half. A backend that asks for
+        more than `max_wait` is not waited for: the client is told, and can wait better than we can.
+        """
+        self._provider = provider
+        self._attempts = attempts
+        self._base, self._cap, self._max_wait = base, cap, max_wait
+        self._sleep, self._random = sleep, random
+
+    async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+        tried = 0
+        while True:
+            tried += 1
+            has_begun = False
+            try:
+                async with aclosing(self._provider.infer(request)) as batches:
+                    async for batch in batches:
+                        has_begun = True
+                        yield batch
+            except AntwortError as error:
+                if has_begun or tried >= self._attempts or (wait := self._wait(error, tried)) is None:
+                    raise
+            else:
+                return
+            await self._sleep(wait)
+
+    async def models(self) -> Sequence[Model]:
+        return await self._provider.models()
+
+    def capabilities(self, model: str) -> Capabilities:
+        return self._provider.capabilities(model)
+
+    async def check(self) -> None:
+        await self._provider.check()
+
+    async def close(self) -> None:
+        await self._provider.close()
+
+    def _wait(self, error: AntwortError, tried: int) -> float | None:
+        """Seconds until the next try; None when there is to be none."""
+        if not _may_pass(error):
+            return None
+        if error.retry_after is not None:
+            return error.retry_after if error.retry_after <= self._max_wait else None
+        longest: float = min(self._cap, self._base * 2 ** (tried - 1))
+        return longest * (0.5 + self._random() / 2)
+
+
+def _may_pass(error: AntwortError) -> bool:
+    """Whether the same request may succeed a moment later, and cannot have been begun by the backend."""
+    if isinstance(error, BackendTimeout):
+        return error.code == CONNECT_TIMEOUT
+    return isinstance(error, BackendUnavailable | RateLimited)
