@@ -1,0 +1,135 @@
+"""What Chat Completions servers really send, and what we make of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
+from antwort.providers.base import CallDelta, Finished, ReasoningDelta, RefusalDelta, TextDelta
+from antwort.providers.chunks import ChunkReader
+from chunk_kit import DONE, Json, before_the_end, calls, delta, event, piece, read
+
+# ---- text, reasoning, refusals ----
+
+
+@pytest.mark.proves("MISTAKE-08")
+@pytest.mark.parametrize("first", [{"role": "assistant", "content": None}, {"role": "assistant", "content": ""}, {}])
+def test_an_empty_first_chunk_says_nothing(first: Json) -> None:
+    assert before_the_end(delta(**first), delta(content="Hi")) == [TextDelta("Hi")]
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_reasoning_is_read_under_both_its_names(field: str) -> None:
+    assert before_the_end(delta(**{field: "hm"}, content=None)) == [ReasoningDelta("hm")]
+
+
+def test_reasoning_under_both_names_at_once_is_read_once() -> None:
+    assert before_the_end(delta(reasoning="hm", reasoning_content="hm")) == [ReasoningDelta("hm")]
+
+
+@pytest.mark.proves("MISTAKE-15")
+def test_a_chunk_with_everything_in_it_loses_nothing() -> None:
+    everything = calls(piece("f", "{}", index=0), content="text", refusal="no", reasoning_content="hm")
+    expected = [ReasoningDelta("hm"), RefusalDelta("no"), TextDelta("text"), CallDelta(0, "f", "{}")]
+    assert before_the_end(everything) == expected
+
+
+@pytest.mark.proves("MISTAKE-15")
+def test_calls_and_text_in_the_finish_chunk_are_not_lost() -> None:
+    last = calls(piece("f", "{}", index=0), content="text", finish="tool_calls")
+    assert read(last, DONE) == [TextDelta("text"), CallDelta(0, "f", "{}"), Finished("tool_calls")]
+
+
+@pytest.mark.proves("EN-026")
+def test_only_the_first_choice_is_read() -> None:
+    both = {"choices": [{"index": 1, "delta": {"content": "no"}}, {"index": 0, "delta": {"content": "yes"}}]}
+    other = {"choices": [{"index": 1, "delta": {}, "finish_reason": "length"}]}
+    assert before_the_end(event(both), event(other)) == [TextDelta("yes")]
+
+
+def test_log_probabilities_with_null_parts_are_read() -> None:
+    told = {"content": [{"token": "Hi", "logprob": -0.5, "bytes": None, "top_logprobs": None}]}
+    [text] = before_the_end(event({"choices": [{"delta": {"content": "Hi"}, "logprobs": told}]}))
+    assert isinstance(text, TextDelta)
+    assert [(each.token, each.logprob, each.bytes, each.top_logprobs) for each in text.logprobs] == [
+        ("Hi", -0.5, (), ())
+    ]
+
+
+def test_comments_and_unknown_fields_are_passed_over() -> None:
+    odd = {"choices": [{"delta": {"content": "Hi", "audio": {}}, "token_ids": [1], "matched_stop": 7}], "timings": {}}
+    assert before_the_end(b": keep-alive\n\n", event(odd), b":\n\n") == [TextDelta("Hi")]
+
+
+# ---- the end ----
+
+
+@pytest.mark.proves("MISTAKE-05")
+def test_usage_in_a_trailing_chunk_without_choices_is_kept() -> None:
+    usage = {
+        "prompt_tokens": 10,
+        "completion_tokens": 5,
+        "total_tokens": 15,
+        "prompt_tokens_details": {"cached_tokens": 4, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 3},
+    }
+    assert read(delta("stop"), event({"choices": [], "usage": usage}), DONE) == [
+        Finished(
+            "stop",
+            Usage(
+                input_tokens=10,
+                output_tokens=5,
+                total_tokens=15,
+                input_tokens_details=InputTokensDetails(cached_tokens=4),
+                output_tokens_details=OutputTokensDetails(reasoning_tokens=3),
+            ),
+        )
+    ]
+
+
+def test_usage_on_every_chunk_is_not_added_up() -> None:
+    told = [{"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": n}} for n in (1, 2, 3)]
+    [last] = read(*map(event, told), event({"choices": [], "usage": None}), delta("stop"), DONE)
+    assert last == Finished("stop", Usage(input_tokens=7, output_tokens=3, total_tokens=10))
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"total_tokens": 5}, {"prompt_tokens": "many"}, []])
+def test_a_usage_that_says_nothing_is_none(usage: object) -> None:
+    assert read(event({"choices": [], "usage": usage}), delta("stop"), DONE) == [Finished("stop", None)]
+
+
+def test_details_that_are_null_are_nought() -> None:
+    usage = {
+        "prompt_tokens": 7,
+        "completion_tokens": 1,
+        "total_tokens": 8,
+        "prompt_tokens_details": None,
+        "completion_tokens_details": {"reasoning_tokens": None},
+    }
+    [last] = read(event({"choices": [], "usage": usage}), delta("stop"), DONE)
+    assert last == Finished("stop", Usage(input_tokens=7, output_tokens=1, total_tokens=8))
+
+
+@pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "content_filter", "load", "eos"])
+def test_any_reason_to_finish_passes_through(reason: str) -> None:
+    assert read(delta(reason), DONE) == [Finished(reason)]
+
+
+def test_a_stream_without_done_finishes_when_it_ends() -> None:
+    reader = ChunkReader()
+    assert reader.feed(delta("stop", content="Hi")) == [TextDelta("Hi")]
+    assert not reader.ended
+    assert reader.finish() == [Finished("stop")]
+
+
+def test_done_ends_the_answer_at_once_and_nothing_behind_it_counts() -> None:
+    reader = ChunkReader()
+    assert reader.feed(delta("stop") + DONE + delta(content="late") + DONE) == [Finished("stop")]
+    assert reader.ended
+    assert reader.feed(delta(content="later")) == []
+    assert reader.finish() == []
+
+
+@pytest.mark.parametrize("last", [b"data: [DONE]", b"data:[DONE]\n", b"data: [DONE] \n\n"])
+def test_done_counts_however_carelessly_it_is_written(last: bytes) -> None:
+    assert read(delta("stop"), last) == [Finished("stop")]

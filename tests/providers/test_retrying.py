@@ -1,0 +1,162 @@
+"""Trying again: only what may pass, only before the first batch, and no longer than is decent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+import pytest
+
+from antwort.api.responses import Model
+from antwort.errors import (
+    AntwortError,
+    BackendCut,
+    BackendError,
+    BackendRefused,
+    BackendTimeout,
+    BackendUnavailable,
+    RateLimited,
+)
+from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
+from antwort.providers.failures import CONNECT_TIMEOUT
+from antwort.providers.resilience import Retrying
+
+REQUEST = ChatRequest(model="m", messages=[ChatMessage(role="user", content="Hi")])
+ANSWER: list[list[Delta]] = [[], [TextDelta("Hi")], [Finished("stop")]]
+
+
+class Moody:
+    """Plays its moods in turn: raises an error, at once or after some batches, or answers."""
+
+    def __init__(self, *moods: AntwortError | list[list[Delta] | AntwortError]) -> None:
+        self._moods = list(moods)
+        self.asked = self.closed = 0
+        self.is_shut = False
+
+    async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+        assert request is REQUEST
+        self.asked += 1
+        mood = self._moods.pop(0) if self._moods else [*ANSWER]
+        try:
+            for step in [mood] if isinstance(mood, AntwortError) else mood:
+                if isinstance(step, AntwortError):
+                    raise step
+                yield step
+        finally:
+            self.closed += 1
+
+    async def models(self) -> Sequence[Model]:
+        return [Model(id="m")]
+
+    def capabilities(self, model: str) -> Capabilities:
+        return Capabilities(vision=model == "seeing")
+
+    async def check(self) -> None:
+        raise BackendUnavailable("down")
+
+    async def close(self) -> None:
+        self.is_shut = True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+async def batches(retrying: Retrying) -> list[list[Delta]]:
+    return [batch async for batch in retrying.infer(REQUEST)]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BackendUnavailable("x"),
+        RateLimited("x"),
+        RateLimited("x", retry_after=1.5),
+        BackendTimeout("x", code=CONNECT_TIMEOUT),
+    ],
+)
+async def test_what_may_pass_is_tried_again(error: AntwortError) -> None:
+    provider, clock = Moody(error), Clock()
+    assert await batches(Retrying(provider, sleep=clock.sleep)) == ANSWER
+    assert (provider.asked, provider.closed, len(clock.waits)) == (2, 2, 1)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BackendError("x"),
+        BackendCut("x"),
+        BackendTimeout("x"),
+        BackendRefused("x"),
+        RateLimited("x", retry_after=2.1),
+        BackendUnavailable("x", retry_after=60),
+    ],
+)
+async def test_what_cannot_pass_is_said_at_once(error: AntwortError) -> None:
+    provider, clock = Moody(error), Clock()
+    with pytest.raises(AntwortError) as caught:
+        await batches(Retrying(provider, sleep=clock.sleep))
+    assert caught.value is error
+    assert (provider.asked, clock.waits) == (1, [])
+
+
+@pytest.mark.parametrize("before", [[[]], [[], [TextDelta("Hi")]]])
+async def test_nothing_is_tried_again_after_the_first_batch(before: list[list[Delta] | AntwortError]) -> None:
+    provider, clock = Moody([*before, BackendUnavailable("x")]), Clock()
+    seen: list[list[Delta]] = []
+
+    async def follow() -> None:
+        async for batch in Retrying(provider, sleep=clock.sleep).infer(REQUEST):
+            seen.append(batch)  # noqa: PERF401 - what came before the error counts
+
+    with pytest.raises(BackendUnavailable):
+        await follow()
+    assert (seen, provider.asked, clock.waits) == (before, 1, [])
+
+
+async def test_the_last_attempt_says_what_is_wrong() -> None:
+    errors = [BackendUnavailable(str(n)) for n in range(3)]
+    provider, clock = Moody(*errors), Clock()
+    with pytest.raises(BackendUnavailable) as caught:
+        await batches(Retrying(provider, sleep=clock.sleep))
+    assert caught.value is errors[-1]
+    assert (provider.asked, len(clock.waits)) == (3, 2)
+
+
+@pytest.mark.parametrize(("chance", "expected"), [(1.0, [0.2, 0.4, 0.8, 1.0, 1.0]), (0.0, [0.1, 0.2, 0.4, 0.5, 0.5])])
+async def test_waits_double_up_to_a_cap_less_a_random_part(chance: float, expected: list[float]) -> None:
+    provider, clock = Moody(*[BackendUnavailable("x")] * 5), Clock()
+    retrying = Retrying(provider, attempts=6, base=0.2, cap=1.0, sleep=clock.sleep, random=lambda: chance)
+    assert await batches(retrying) == ANSWER
+    assert clock.waits == pytest.approx(expected)
+
+
+async def test_the_wait_a_backend_asks_for_is_kept() -> None:
+    provider, clock = Moody(RateLimited("x", retry_after=1.25), BackendUnavailable("x", retry_after=0)), Clock()
+    assert await batches(Retrying(provider, sleep=clock.sleep)) == ANSWER
+    assert clock.waits == [1.25, 0]
+
+
+async def test_closing_in_mid_answer_closes_the_provider_s_answer() -> None:
+    provider = Moody()
+    async with aclosing(Retrying(provider).infer(REQUEST)) as stream:
+        assert await anext(stream) == []
+        assert provider.closed == 0
+    assert provider.closed == 1
+
+
+@pytest.mark.proves("EN-001")
+async def test_everything_else_is_the_provider_s() -> None:
+    provider = Moody()
+    retrying = Retrying(provider)
+    assert await retrying.models() == [Model(id="m")]
+    assert retrying.capabilities("seeing").vision
+    assert not retrying.capabilities("blind").vision
+    with pytest.raises(BackendUnavailable, match="down"):
+        await retrying.check()
+    await retrying.close()
+    assert provider.is_shut
