@@ -46,10 +46,11 @@ class Signal:
         self._waiting = task
         try:
             return await start()
-        except asyncio.CancelledError:
-            # Ours only when the signal asked for it and nobody else cancelled the task as well.
+        except (asyncio.CancelledError, Exception) as broken:
+            # Ours only when the signal asked for it and nobody else cancelled the task as well. What the break made of
+            # it on the way, an error or the end of a generator, is not what happened.
             if self._kicked and task.cancelling() == 1 and self._reason is not None:
-                raise self._reason from None
+                raise self._reason from (None if isinstance(broken, asyncio.CancelledError) else broken)
             raise
         finally:
             self._waiting = None
