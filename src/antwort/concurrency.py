@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -57,6 +57,45 @@ class Signal:
             if self._kicked:
                 self._kicked = False
                 task.uncancel()
+
+
+class Once(Generic[T]):
+    """A value, or an error, that comes once and that any number may wait for. One who stops waiting disturbs nobody."""
+
+    __slots__ = ("_error", "_value", "_waiters", "is_set")
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._value: T | None = None
+        self._error: Exception | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+
+    def set(self, value: T) -> None:
+        """Only what comes first counts."""
+        if not self.is_set:
+            self._value = value
+            self._wake()
+
+    def fail(self, error: Exception) -> None:
+        if not self.is_set:
+            self._error = error
+            self._wake()
+
+    async def wait(self) -> T:
+        while not self.is_set:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        if self._error is not None:
+            raise self._error
+        return cast("T", self._value)
+
+    def _wake(self) -> None:
+        self.is_set = True
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
 
 
 async def stop(tasks: Iterable[asyncio.Task[Any]], grace: float) -> set[asyncio.Task[Any]]:

@@ -105,8 +105,8 @@ def answers(draw: st.DrawFn, *, fails: bool = True) -> Answer:
     end = draw(st.sampled_from([*ends, "failure"] if fails else ends[:2]))
     usage = draw(st.sampled_from([None, tokens(3, 2)]))
     if end == "failure":
-        return answer([], *parts, BackendError("The backend failed."))
-    return merged(draw, answer([], *parts, finish=end, usage=usage))
+        return answer([[]], *parts, BackendError("The backend failed."))  # after its headers
+    return merged(draw, answer(*parts, finish=end, usage=usage))
 
 
 def merged(draw: st.DrawFn, pieces: Answer) -> list[Piece]:

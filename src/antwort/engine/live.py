@@ -9,11 +9,12 @@ from contextlib import aclosing
 
 from antwort.api.events import TERMINAL, Batch, ResponseInProgress
 from antwort.api.responses import Response
+from antwort.concurrency import Once
 from antwort.engine.draft import Run
 from antwort.engine.loop import Control, advance
 from antwort.engine.pipe import Numbered, Outlet, recorded
 from antwort.engine.plan import Plan
-from antwort.errors import AntwortError, ClientLeft, DeadlinePassed, Interrupted
+from antwort.errors import AntwortError, ClientLeft, DeadlinePassed, Interrupted, ServerFault
 from antwort.identity import Identity
 from antwort.providers.base import Provider
 from antwort.storage.base import ResponseStore
@@ -31,8 +32,9 @@ class LiveRun:
         self._on_end = on_end
         self._control = Control(Run(plan.response), loop.time() + settings.deadline)
         self._outlet = Outlet(settings.buffer_batches)
-        self._answered: asyncio.Future[None] = loop.create_future()
-        self._ended: asyncio.Future[Response] = loop.create_future()
+        self._answered: Once[None] = Once()
+        self._ended: Once[Response] = Once()
+        self._control.on_answer = self._is_answered
         self._timers = [
             loop.call_later(settings.deadline, self._control.signal.set, DeadlinePassed()),
             loop.call_later(settings.hold_back, self._is_answered),
@@ -41,7 +43,9 @@ class LiveRun:
             self._timers.append(loop.call_later(settings.keepalive_interval, self._keep_alive))
         else:
             self._outlet.abandon()
-        batches = recorded(advance(plan, provider, self._control), store, plan, self._control)
+        batches = advance(plan, provider, self._control)
+        if store is not None:
+            batches = recorded(batches, store, plan, self._control)
         self._task = asyncio.create_task(self._drive(batches), name=f"run {plan.response.id}")
 
     @property
@@ -62,14 +66,14 @@ class LiveRun:
 
         Raises what went wrong before that: nothing has been sent yet, so it can be told as an HTTP error.
         """
-        await asyncio.shield(self._answered)
+        await self._answered.wait()
 
     async def read(self) -> list[Numbered]:
         """All batches waiting, at least one; nothing when the stream is over."""
         return await self._outlet.read()
 
     async def result(self) -> Response:
-        return await asyncio.shield(self._ended)
+        return await self._ended.wait()
 
     def leave(self) -> None:
         """The client has gone. The run ends itself; nobody cancels it."""
@@ -89,30 +93,19 @@ class LiveRun:
         try:
             async with aclosing(batches):
                 async for batch in batches:
-                    if batch:
-                        await self._publish(batch)
-                    elif not self._answered.done():
-                        self._answered.set_result(None)  # the backend's headers
+                    if isinstance(last := batch[-1], TERMINAL):
+                        self._end(last.response)
+                    elif self._outlet.is_full:
+                        await self._wait_for_room()
+                    self._outlet.publish(batch)
         finally:
             self._close()
 
-    async def _publish(self, batch: Batch) -> None:
-        last = batch[-1]
-        if isinstance(last, TERMINAL):
-            self._end(last.response)
-        elif not isinstance(last, ResponseInProgress):
-            self._is_answered()
-            if self._outlet.is_full:
-                await self._wait_for_room()
-        self._outlet.publish(batch)
-
     def _end(self, response: Response) -> None:
-        error = self._control.error
-        if not self._answered.done() and error is not None:
-            self._answered.set_exception(error)
-            self._answered.exception()  # told through `answered`; whoever left early need not ask
-        self._is_answered()
-        self._ended.set_result(response)
+        if self._control.error is not None:
+            self._answered.fail(self._control.error)
+        self._answered.set(None)
+        self._ended.set(response)
 
     async def _wait_for_room(self) -> None:
         """A slow reader holds the run back, and through it the backend; a run told to stop does not wait."""
@@ -123,19 +116,18 @@ class LiveRun:
         for timer in self._timers:
             timer.cancel()
         self._outlet.end()
-        if not self._ended.done():  # only when the task itself was cancelled, as at the end of an event loop
-            self._ended.cancel()
-            self._answered.cancel()
+        stopped = ServerFault("The run was broken off.")  # only when its task was cancelled, as at the end of a loop
+        self._answered.fail(stopped)
+        self._ended.fail(stopped)
         self._on_end(self.response_id)
 
     def _is_answered(self) -> None:
-        if not self._answered.done():
-            self._answered.set_result(None)
+        self._answered.set(None)
 
     def _keep_alive(self) -> None:
         if self._plan.settings.keepalive == "comment":
             self._outlet.tick()
-        elif self._outlet.is_read and not self._ended.done():
+        elif self._outlet.is_read and not self._ended.is_set:
             self._outlet.publish([ResponseInProgress(response=self._plan.response)])
         loop = asyncio.get_running_loop()
         self._timers[-1] = loop.call_later(self._plan.settings.keepalive_interval, self._keep_alive)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 from antwort.api.events import (
@@ -28,9 +28,13 @@ from antwort.engine.steps import Infer, next_step
 from antwort.engine.translate import chat_request
 from antwort.engine.turn import Turn
 from antwort.errors import AntwortError, BackendCut, Interrupted
-from antwort.providers.base import Provider
+from antwort.providers.base import Delta, Provider
 
 _log = logging.getLogger("antwort.engine")
+
+
+def _nobody_asks() -> None:
+    """Nobody waits for the backend's first sign."""
 
 
 class Control:
@@ -41,6 +45,7 @@ class Control:
         self.run = run
         self.deadline = deadline
         self.half_said = half_said or []
+        self.on_answer: Callable[[], None] = _nobody_asks
         self.error: AntwortError | None = None
 
 
@@ -71,13 +76,12 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
             yield batch
         while not isinstance(step := next_step(run, plan), Finish):
             if isinstance(step, Infer):
-                stream = infer(run, plan, provider, control.signal)
+                stream = infer(run, plan, provider, control)
             else:
                 stream = run_tools(step, run, plan, control.signal, control.deadline)
             async with aclosing(stream) as batches:
                 async for batch in batches:
-                    if batch:
-                        run = control.run = fold(run, batch)
+                    run = control.run = fold(run, batch)
                     yield batch
         closing = settled(run, "completed")
         closing.append(ending(fold(run, closing), step, plan.settings.requires_action))
@@ -128,29 +132,33 @@ def _show_list(at: int, item: McpListTools) -> list[RunEvent]:
     ]
 
 
-async def infer(run: Run, plan: Plan, provider: Provider, signal: Signal) -> AsyncGenerator[Batch, None]:
+async def infer(run: Run, plan: Plan, provider: Provider, control: Control) -> AsyncGenerator[Batch, None]:
     """One inference. The items it opened are closed before an error goes on, so the loop never sees half of one."""
     turn = Turn(len(run.output), plan.shown, plan.reasoning_style)
-    failure: Exception | None = None
     async with aclosing(provider.infer(chat_request(run, plan))) as stream:
-        while failure is None:
-            try:
-                deltas = await signal.race(stream.__anext__)
-            except StopAsyncIteration:
-                break
-            except Exception as error:
-                failure = error
-            else:
-                for delta in deltas:
-                    turn.feed(delta)
-                yield turn.take()
-    if failure is None and not turn.is_finished:
-        failure = BackendCut("The backend's answer broke off.")
-    if failure is None:
+        while isinstance(read := await _next_read(stream, control.signal), list):
+            control.on_answer()
+            for delta in read:
+                turn.feed(delta)
+            if batch := turn.take():
+                yield batch
+    if read is None and not turn.is_finished:
+        read = BackendCut("The backend's answer broke off.")
+    if read is None:
         turn.finish()
     else:
         turn.abort()
     if batch := turn.take():
         yield batch
-    if failure is not None:
-        raise failure
+    if read is not None:
+        raise read
+
+
+async def _next_read(stream: AsyncGenerator[list[Delta], None], signal: Signal) -> list[Delta] | Exception | None:
+    """The deltas of the next read, None at the end, or what broke the answer off."""
+    try:
+        return await signal.race(stream.__anext__)
+    except StopAsyncIteration:
+        return None
+    except Exception as error:
+        return error

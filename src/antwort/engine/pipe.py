@@ -30,12 +30,12 @@ class Numbered(msgspec.Struct, frozen=True):
 
 
 async def recorded(
-    batches: AsyncGenerator[Batch, None], store: ResponseStore | None, plan: Plan, control: Control
+    batches: AsyncGenerator[Batch, None], store: ResponseStore, plan: Plan, control: Control
 ) -> AsyncGenerator[Batch, None]:
     """The terminal event goes out only when what it says is committed; otherwise the response has failed."""
     async with aclosing(batches):
         async for batch in batches:
-            if store is not None and batch and isinstance(last := batch[-1], TERMINAL):
+            if isinstance(last := batch[-1], TERMINAL):
                 yield [*batch[:-1], await _committed(last, store, plan, control)]
             else:
                 yield batch

@@ -24,7 +24,7 @@ class Timeouts(Wire):
     """In seconds. An answer that is not streamed has its first byte only when the whole inference is done."""
 
     connect: float = 5.0
-    first_byte: float = 300.0
+    first_byte: float = 600.0
     idle: float = 120.0
 
 
