@@ -10,6 +10,7 @@ import msgspec
 
 from antwort.api.wire import Wire
 from antwort.engine.settings import EngineSettings
+from antwort.transport.http import BODY_LIMIT
 
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
@@ -42,7 +43,8 @@ class Settings(Wire):
     """Nothing is kept beyond the process."""
     drain: float = 10.0
     """Seconds that responses under way get to end when the server is told to stop."""
-    body_limit: int = 64 * 2**20
+    body_limit: int = BODY_LIMIT
+    """Bytes of the largest request that is read."""
     log_level: LogLevel = "info"
     engine: EngineSettings = EngineSettings()
 

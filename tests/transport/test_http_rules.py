@@ -55,6 +55,14 @@ async def test_a_body_of_unknown_length_is_counted_while_it_is_read(server: Serv
 
 
 @pytest.mark.proves("TR-005")
+async def test_a_body_of_unknown_length_that_comes_at_once_is_counted_too(server: Serving) -> None:
+    async with connected(server.port) as wire:
+        wire.send("POST", RESPONSES, b"", {"content-length": "", "transfer-encoding": "chunked"})
+        wire.writer.write(b"bb8\r\n" + b"x" * 3000 + b"\r\n0\r\n\r\n")
+        assert (await wire.reply()).status == 413
+
+
+@pytest.mark.proves("TR-005")
 async def test_a_body_of_exactly_the_limit_is_read(server: Serving) -> None:
     body = b'{"model":"scripted","input":"' + b"x" * (LIMIT - 31) + b'"}'
     assert len(body) == LIMIT

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import pytest
 
 from antwort.engine.engine import Engine
+from antwort.engine.pipe import Numbered
 from antwort.engine.settings import EngineSettings
 from antwort.errors import BackendCut, BackendRefused, BackendUnavailable, RateLimited
 from antwort.providers.base import ChatRequest, Delta, TextDelta
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, answer, call, check_frames, say, think
+from antwort.transport.sse import written
 from raw_http import Wire, connected
-from serving import HELLO, RESPONSES, STREAMED, serving, until_quiet
+from serving import HELLO, RESPONSES, STREAMED, serving, until, until_quiet
 
 
 def scripted(*answers: Answer, **settings: Any) -> Engine:
@@ -138,6 +140,28 @@ async def test_a_failure_in_mid_stream_is_a_failed_response_and_a_proper_end() -
     assert response.status == "failed"
     assert response.error is not None
     assert response.error.code == "backend_stream_cut"
+
+
+@pytest.mark.proves("TR-025")
+async def test_an_unexpected_exception_in_mid_stream_ends_the_body_and_the_run_and_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(batches: Sequence[Numbered]) -> bytes:
+        if batches[0].first:
+            raise ZeroDivisionError
+        return written(batches)
+
+    monkeypatch.setattr("antwort.transport.respond.written", broken)
+    provider = ScriptedProvider(answer(say("Hello"), asyncio.Event()))
+    async with serving(Engine(provider, store=MemoryStore())) as server:
+        reply = await server.ask("POST", RESPONSES, STREAMED)
+        await until(lambda: server.engine.live == 0)
+    assert b"response.created" in reply.body
+    assert b"[DONE]" not in reply.body
+    assert provider.under_way == 0
+    [record] = [record for record in caplog.records if record.exc_info]
+    assert record.exc_info is not None
+    assert record.exc_info[0] is ZeroDivisionError
 
 
 class Silent(ScriptedProvider):

@@ -14,7 +14,7 @@ class Lines(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         line = super().formatMessage(record)
         request_id = REQUEST_ID.get()
-        return line if request_id in line else f"{line} request={request_id}"
+        return f"{line} request={request_id}" if request_id and request_id not in line else line
 
 
 def configure(level: str) -> None:

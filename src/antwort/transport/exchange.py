@@ -18,8 +18,8 @@ Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
-REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="-")
-"""The id of the request that the current task works for; the run it starts inherits it."""
+REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
+"""The id of the request that the current task works for, if any; the run it starts inherits it."""
 
 _SAFE_ID = re.compile(rb"[A-Za-z0-9._~:/+=@,-]{1,128}")
 _UTF8 = frozenset({b"", b"charset=utf-8", b'charset="utf-8"'})

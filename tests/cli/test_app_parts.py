@@ -1,0 +1,83 @@
+"""The parts that settings ask for, and the lines of the log."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from antwort.app import App, build
+from antwort.cli.logs import Lines
+from antwort.config import CannotStart, Settings
+from antwort.engine.engine import Engine
+from antwort.errors import StoreFault
+from antwort.storage.memory import MemoryStore
+from antwort.testing import ScriptedProvider, demo_provider
+from antwort.transport.exchange import REQUEST_ID
+from serving import HELLO, RESPONSES, serving
+
+
+async def test_a_scripted_server_in_memory_needs_nothing_else() -> None:
+    app = await build(Settings(scripted=True, memory=True))
+    async with serving(app.engine, app.asgi) as server:
+        assert (await server.ask("POST", RESPONSES, HELLO)).json()["status"] == "completed"
+
+
+async def test_the_body_limit_of_the_settings_holds() -> None:
+    app = await build(Settings(scripted=True, memory=True, body_limit=10))
+    async with serving(app.engine, app.asgi) as server:
+        assert (await server.ask("POST", RESPONSES, HELLO)).status == 413
+
+
+async def test_a_data_folder_is_made_where_there_is_none_and_keeps_what_was_stored(tmp_path: Path) -> None:
+    settings = Settings(scripted=True, data=str(tmp_path / "new" / "folder"))
+    app = await build(settings)
+    async with serving(app.engine, app.asgi) as server:
+        response = (await server.ask("POST", RESPONSES, HELLO)).json()
+    app = await build(settings)
+    async with serving(app.engine, app.asgi) as server:
+        assert (await server.ask("GET", f"{RESPONSES}/{response['id']}")).json() == response
+
+
+async def test_a_data_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CannotStart, match=r"^The data folder '.*/file/data' cannot be used: .*\.$"):
+        await build(Settings(scripted=True, data=str(tmp_path / "file" / "data")))
+
+
+def test_the_data_folder_is_the_users_own_unless_it_is_set() -> None:
+    assert Settings().data_folder().name == "antwort"
+    assert Settings(data="/elsewhere").data_folder() == Path("/elsewhere")
+
+
+async def test_a_record_that_cannot_be_read_at_the_start_is_one_sentence() -> None:
+    class Broken(MemoryStore):
+        async def fail_running(self, message: str) -> int:
+            raise StoreFault("The store cannot be read.")
+
+    app = App(Engine(demo_provider(), store=Broken()), drain=1, body_limit=1000)
+    with pytest.raises(CannotStart, match=r"^The store cannot be read\.$"):
+        await app.start()
+
+
+async def test_stopping_drains_and_closes_every_part() -> None:
+    provider = ScriptedProvider()
+    app = App(Engine(provider, store=MemoryStore()), drain=0, body_limit=1000)
+    await app.start()
+    await app.stop()
+    assert provider.is_closed
+
+
+@pytest.mark.proves("TR-026")
+def test_a_line_from_any_room_names_the_request_it_was_written_for() -> None:
+    lines = Lines("%(levelname)s %(message)s")
+    record = logging.LogRecord("antwort.engine", logging.WARNING, "", 0, "a tool failed", None, None)
+    assert lines.format(record) == "WARNING a tool failed"
+    token = REQUEST_ID.set("req_1")
+    try:
+        assert lines.format(record) == "WARNING a tool failed request=req_1"
+        named = logging.LogRecord("antwort.transport", logging.INFO, "", 0, "GET / request=req_1", None, None)
+        assert lines.format(named) == "INFO GET / request=req_1"
+    finally:
+        REQUEST_ID.reset(token)
