@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator, MutableMapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from antwort.api.responses import Model
 from antwort.engine.engine import Engine
 from antwort.errors import StoreFault
 from antwort.storage.memory import MemoryStore
-from antwort.testing import ScriptedProvider, answer, check_frames, say
+from antwort.testing import Answer, ScriptedProvider, answer, check_frames, say
 from antwort.transport.http import Transport
 from antwort.transport.server import Server, listen
 from raw_http import Wire, connected
@@ -114,6 +115,35 @@ async def test_a_request_that_comes_in_while_the_engine_drains_is_a_503_to_be_re
         reply = await wire.reply()
     assert (reply.status, reply.error["code"]) == (503, "server_shutting_down")
     assert reply.headers["retry-after"] == "5"
+
+
+class SlowToList(ScriptedProvider):
+    """Takes its time to say which models there are, which a request that names none waits for."""
+
+    def __init__(self, *answers: Answer) -> None:
+        super().__init__(*answers)
+        self.asked, self.listed = asyncio.Event(), asyncio.Event()
+
+    async def models(self) -> Sequence[Model]:
+        self.asked.set()
+        await self.listed.wait()
+        return await super().models()
+
+
+@pytest.mark.proves("TR-022")
+async def test_a_request_that_was_being_planned_when_the_signal_came_gets_its_end_too() -> None:
+    provider = SlowToList(answer(say("Hello"), asyncio.Event()))
+    async with served(provider, drain=0.2) as (server, port, serving), connected(port) as wire:
+        wire.send("POST", RESPONSES, {"input": "Hello", "stream": True})
+        await provider.asked.wait()
+        server.handle_exit(signal.SIGTERM, None)
+        await until(lambda: not server.servers[0].is_serving())
+        provider.listed.set()
+        reply = await wire.reply()
+        assert reply.status in (200, 503)
+        if reply.status == 200:
+            assert check_frames(reply.body).status == "failed"
+        await serving
 
 
 async def test_a_second_signal_ends_the_server_at_once() -> None:

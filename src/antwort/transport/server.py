@@ -20,6 +20,7 @@ _KEEP_ALIVE = 75
 """Seconds an idle connection is kept: longer than clients keep theirs, so that it is they who close."""
 _LAST_WRITES = 5.0
 """Seconds after the drain in which a slow reader may still take its last frames."""
+_LOOK_AGAIN = 0.1
 
 
 class Connection(HttpToolsProtocol):
@@ -85,11 +86,20 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """uvicorn keeps the connections under way open until they are answered; the drain sees to it that they are."""
-        draining = asyncio.ensure_future(self._drain(self._drain_seconds))
+        draining = asyncio.create_task(self._drain_all())
         await super().shutdown(sockets)
         if self.force_exit:
             draining.cancel()
         await asyncio.gather(draining, return_exceptions=self.force_exit)
+
+    async def _drain_all(self) -> None:
+        """Drain as long as a request is being answered: one that was read already may yet become work."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._drain_seconds
+        await self._drain(self._drain_seconds)
+        while self.server_state.tasks:
+            await asyncio.sleep(_LOOK_AGAIN)
+            await self._drain(max(end - loop.time(), 0))
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - what a signal brings
         """A signal asks for an orderly end, which is a success: it is not raised again when all is done."""
