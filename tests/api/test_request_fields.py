@@ -151,7 +151,7 @@ ADD = NamedTool(type="function", name="add")
 DEPOT = NamedTool(type="mcp", server_label="depot")
 
 
-@pytest.mark.proves("FR-008", "FR-010")
+@pytest.mark.proves("FR-010")
 @pytest.mark.parametrize(
     ("sent", "read"),
     [
@@ -166,7 +166,6 @@ def test_the_allowed_list_may_stand_by_itself(sent: object, read: object) -> Non
     assert ask(allowed_tools=sent).allowed_tools == read
 
 
-@pytest.mark.proves("FR-008")
 @pytest.mark.parametrize(
     ("mode", "read"), [({}, "auto"), ({"mode": "required"}, "required"), ({"mode": "none"}, "none")]
 )

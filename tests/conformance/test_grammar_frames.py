@@ -22,7 +22,6 @@ def body_of(events: Events) -> str:
 BODY = body_of(VALID["text"])
 
 
-@pytest.mark.proves("TR-009", "TR-010")
 @pytest.mark.parametrize("name", VALID)
 def test_the_frames_of_a_sound_stream_give_its_response(name: str) -> None:
     response = check_frames(body_of(VALID[name]))
@@ -30,7 +29,6 @@ def test_the_frames_of_a_sound_stream_give_its_response(name: str) -> None:
     assert to_plain(response) == to_plain(VALID[name][-1])["response"]
 
 
-@pytest.mark.proves("RULING-10")
 def test_comments_may_stand_anywhere() -> None:
     commented = ": hello\n\n" + BODY.replace("\n\nevent", "\n\n: keep-alive\n\nevent").replace("data:", ": in\ndata:")
     assert check_frames(commented).status == "completed"
@@ -87,7 +85,6 @@ FAULTS: dict[str, tuple[str | bytes, str]] = {
 }
 
 
-@pytest.mark.proves("TR-009", "TR-010")
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_body_with_a_fault_is_told_which(name: str) -> None:
     body, rule = FAULTS[name]

@@ -1,0 +1,150 @@
+"""Arrows point one way: api <- {tools, providers, storage, runs} <- engine <- transport <- app."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+LEAVES = ("identity", "errors", "ids", "concurrency", "version")
+CONTRACTS = ("tools.base", "providers.base", "storage.base", "runs.base")
+ROOMS = ("api", "db", "tools", "providers", "storage", "runs", "engine", "transport", "inspector")
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(LEAVES, ()),
+    "api": ("errors", "ids"),
+    "db": LEAVES,
+    "tools": ("api", *LEAVES),
+    "providers": ("api", *LEAVES),
+    "storage": ("api", "db", *LEAVES),
+    "runs": ("api", "db", *LEAVES),
+    "engine": ("api", *CONTRACTS, "tools.routing", "tools.limits", "identity", "errors", "ids", "concurrency"),
+    "transport": ("api", "engine", *CONTRACTS, *LEAVES),
+    "inspector": ("api", "engine", "transport", *CONTRACTS, *LEAVES),
+    "testing": ("api", *CONTRACTS, *LEAVES),
+    "config": ("api", "engine", "transport", *LEAVES),
+    # What puts the pieces together may know them all. Only there are the fakes of `testing` of use outside of tests.
+    "app": (*ROOMS, "config", "testing", *LEAVES),
+    "cli": (*ROOMS, "config", "testing", "app", *LEAVES),
+    "__main__": ("cli",),
+    "__init__": ("api", "engine", "tools", "providers.base", "storage.base", *LEAVES),
+}
+"""For each room, or module beside them, what of ours it may import besides itself."""
+
+
+def modules() -> dict[str, Path]:
+    """Every module of ours by its name within the package."""
+    root = SOURCE / "antwort"
+    return {_name(path.relative_to(root)): path for path in sorted(root.rglob("*.py"))}
+
+
+def _name(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
+
+
+def imported(source: str, known: frozenset[str]) -> Iterator[str]:
+    """What of ours a module imports anywhere in it, also inside functions and for type checking only."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are written out in full"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (_module(name, known) for name in names if f"{name}.".startswith("antwort."))
+
+
+def _module(name: str, known: frozenset[str]) -> str:
+    """The module that `name`, a module or something in one, is of."""
+    inner = name.removeprefix("antwort").removeprefix(".")
+    while inner and inner not in known:
+        inner = inner.rpartition(".")[0]
+    return inner or "__init__"
+
+
+def room_of(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def is_allowed(module: str, target: str) -> bool:
+    room = room_of(module)
+    within = (room, *MAY_IMPORT[room])
+    return any(f"{target}.".startswith(f"{allowed}.") for allowed in within)
+
+
+MODULES = modules()
+KNOWN = frozenset(MODULES)
+
+
+def test_every_room_has_a_rule() -> None:
+    assert {room_of(module) for module in MODULES} <= MAY_IMPORT.keys()
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_what_lies_below_it(module: str) -> None:
+    targets = set(imported(MODULES[module].read_text(encoding="utf-8"), KNOWN))
+    assert [target for target in sorted(targets) if not is_allowed(module, target)] == []
+
+
+def test_the_rules_themselves_point_one_way() -> None:
+    """No room may reach itself again through the rooms it may import."""
+    for room, targets in MAY_IMPORT.items():
+        reached: set[str] = set()
+        new = {room_of(target) for target in targets}
+        while new - reached:
+            reached |= new
+            new = {room_of(target) for step in new for target in MAY_IMPORT[step]}
+        assert room not in reached
+
+
+@pytest.mark.parametrize(
+    ("module", "target"),
+    [
+        ("api.items", "identity"),
+        ("api.items", "engine.loop"),
+        ("tools.local", "providers.base"),
+        ("providers.chat", "tools.base"),
+        ("storage.sqlite", "providers.base"),
+        ("runs.memory", "storage.base"),
+        ("engine.loop", "storage.sqlite"),
+        ("engine.loop", "tools.local"),
+        ("engine.loop", "providers.chat"),
+        ("engine.loop", "transport.sse"),
+        ("engine.loop", "testing"),
+        ("engine.loop", "testing.scripted"),
+        ("engine.loop", "config"),
+        ("transport.http", "app"),
+        ("transport.http", "storage.sqlite"),
+        ("transport.http", "testing.grammar"),
+        ("errors", "api.items"),
+        ("ids", "errors"),
+        ("concurrency", "errors"),
+        ("storage.base", "__init__"),
+    ],
+)
+def test_an_arrow_that_points_up_or_sideways_is_refused(module: str, target: str) -> None:
+    assert not is_allowed(module, target)
+
+
+def test_imports_are_found_wherever_they_stand() -> None:
+    source = """
+import antwort
+import antwort.api.items as items
+from antwort import errors, Engine
+from antwort.engine.loop import advance
+from antwort.storage import sqlite
+import antwortlike, os
+
+if TYPE_CHECKING:
+    from antwort.app import build
+
+def later():
+    from antwort.testing import say
+"""
+    found = sorted(imported(source, KNOWN))
+    assert found == ["__init__", "__init__", "api.items", "app", "engine.loop", "errors", "storage.sqlite", "testing"]
