@@ -219,6 +219,13 @@ async def test_a_second_process_is_told_that_the_folder_is_in_use(database: Data
     assert await asyncio.to_thread(open_elsewhere, path) == "opened"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no lock file")
+async def test_a_file_can_be_opened_only_once_in_one_process_too(database: Database) -> None:
+    with pytest.raises(StoreFault, match="uses this data folder"):
+        await Database(database.path).open()
+    await database.write(note("the first goes on"))
+
+
 async def test_a_foreign_lock_is_a_clear_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(db, "BUSY_SECONDS", 0.01)
     database = Database(tmp_path / "notes.db")

@@ -44,6 +44,14 @@ async def test_a_chain_goes_from_its_end() -> None:
     assert await kept(store, "a", "b", "c", "x", "y") == ["a", "x", "y"]
 
 
+async def test_what_is_left_of_an_old_chain_goes_before_what_is_newer() -> None:
+    store = MemoryStore(max_responses=4)
+    await tell_chain(store, "a", "b")
+    for name in ("w", "x", "y", "z"):
+        await tell(store, name, response_id=name)
+    assert await kept(store, "a", "b", "w", "x", "y", "z") == ["w", "x", "y", "z"]
+
+
 async def test_the_parent_of_a_new_response_is_not_driven_out_by_it() -> None:
     store = MemoryStore(max_responses=2)
     await tell_chain(store, "a", "b", "c")
