@@ -49,9 +49,9 @@ class Engine:
 
     async def start(self, request: CreateRequest, identity: Identity = ANONYMOUS) -> LiveRun:
         """Plan the response, put it on record, and set its run going. What is wrong by then is raised."""
-        if self._is_draining:
-            raise ShuttingDown
+        self._check_open()
         plan = await self._plan(request, identity)
+        self._check_open()  # planning may have waited for the store
         store = self._store if request.is_stored else None
         if store is not None:
             await store.begin(_new_response(plan))
@@ -82,6 +82,10 @@ class Engine:
                         yield event
         finally:
             run.leave()
+
+    def _check_open(self) -> None:
+        if self._is_draining:
+            raise ShuttingDown
 
     async def _plan(self, request: CreateRequest, identity: Identity) -> Plan:
         _check_background(request)
