@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import HealthCheck, settings
+
 from antwort.api.events import CallEnded, Mark, OutputItemAdded, OutputItemDone, TurnEnded
 from antwort.api.items import (
     FunctionCall,
@@ -28,6 +30,9 @@ from antwort.providers.base import Capabilities
 from antwort.testing import ToolServerFake
 from antwort.tools.base import ToolExecutor
 from engine_kit import replies
+
+STEADY = settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+"""For properties: the same examples each time, however slow the machine is."""
 
 
 async def plan_of(

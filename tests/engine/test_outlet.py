@@ -21,7 +21,7 @@ from antwort.api.events import (
 )
 from antwort.api.responses import Response
 from antwort.engine.pipe import Numbered, Outlet
-from plan_kit import said
+from plan_kit import STEADY, said
 
 ENDED = TurnEnded(finish="stop")
 RAN = CallEnded(call_id="call_1", outcome="ran")
@@ -73,6 +73,7 @@ async def test_marks_are_not_sent_and_take_no_number() -> None:
 _batches = st.lists(st.lists(st.sampled_from([delta(), RAN, ENDED]), min_size=1, max_size=4), max_size=8)
 
 
+@STEADY
 @given(_batches, st.sets(st.integers(0, 8)))
 @pytest.mark.proves("CP-028")
 def test_whatever_is_published_and_whenever_it_is_read_no_number_is_left_out(

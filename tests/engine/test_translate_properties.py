@@ -27,7 +27,7 @@ from antwort.engine.steps import call_id_of
 from antwort.engine.translate import messages
 from antwort.providers.base import ChatMessage
 from engine_kit import SERVER, WEATHER, ask
-from plan_kit import called, depot, ended, plan_of, ran, result, run_of, said, server_called, thought
+from plan_kit import STEADY, called, depot, ended, plan_of, ran, result, run_of, said, server_called, thought
 
 PLAN = asyncio.run(plan_of(ask([], tools=[WEATHER, SERVER]), depot()))
 
@@ -72,6 +72,7 @@ def messages_after(earlier: tuple[tuple[InputItem, ...], ...]) -> list[ChatMessa
     return messages(run_of(plan), plan)
 
 
+@STEADY
 @given(_histories)
 def test_every_call_is_followed_by_its_results_and_no_result_stands_alone(
     earlier: tuple[tuple[InputItem, ...], ...],
@@ -89,6 +90,7 @@ def test_every_call_is_followed_by_its_results_and_no_result_stands_alone(
     assert not waiting
 
 
+@STEADY
 @given(_histories)
 def test_every_whole_call_is_asked_exactly_once(earlier: tuple[tuple[InputItem, ...], ...]) -> None:
     asked = [
@@ -106,6 +108,7 @@ def _whole_calls(items: Sequence[InputItem]) -> set[str]:
     }
 
 
+@STEADY
 @given(_histories)
 def test_what_was_said_is_said_in_its_order(earlier: tuple[tuple[InputItem, ...], ...]) -> None:
     marked = tuple(tuple(_marked(item, f"{i}-{j}") for j, item in enumerate(items)) for i, items in enumerate(earlier))
@@ -125,6 +128,7 @@ def _marked(item: InputItem, text: str) -> InputItem:
     return Message(id=item.id, role=item.role, content=(InputText(text=text),))
 
 
+@STEADY
 @given(st.lists(st.lists(_numbers, unique=True, max_size=3), max_size=4), st.booleans())
 def test_the_turns_of_a_run_are_calls_and_their_results(turns: list[list[int]], are_servers: bool) -> None:
     """The messages of the run itself, turn by turn, as the loop makes them."""

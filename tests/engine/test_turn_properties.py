@@ -17,6 +17,7 @@ from antwort.engine.turn import CUT
 from antwort.errors import BackendCut
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.testing import StreamChecker, tokens
+from plan_kit import STEADY
 from turn_kit import Style, play, play_in, shown
 
 RESPONSE = Response(id="resp_1", created_at=0, status="in_progress", model="m")
@@ -50,6 +51,7 @@ def only_first_names(deltas: Iterable[Delta]) -> list[Delta]:
 _answers = st.lists(_deltas, max_size=12).map(only_first_names)
 
 
+@STEADY
 @given(answer=_answers, finish=_finishes, style=_styles, aborted=st.booleans(), data=st.data())
 def test_how_deltas_are_batched_changes_nothing(
     answer: list[Delta], finish: Finished, style: Style, aborted: bool, data: st.DataObject
@@ -61,6 +63,7 @@ def test_how_deltas_are_batched_changes_nothing(
     assert [event for batch in batches for event in batch] == play(*deltas, style=style, aborted=aborted)
 
 
+@STEADY
 @given(answer=_answers, finish=_finishes, style=_styles, aborted=st.booleans())
 def test_any_deltas_make_a_grammatical_stream(
     answer: list[Delta], finish: Finished, style: Style, aborted: bool
@@ -85,6 +88,7 @@ def _closing(run: Run, *, aborted: bool) -> Batch:
     return [*closing, ending(after, Finish("incomplete", "max_output_tokens") if cut else Finish("completed"))]
 
 
+@STEADY
 @given(answer=_answers, finish=_finishes, style=_styles)
 def test_nothing_that_came_is_lost(answer: list[Delta], finish: Finished, style: Style) -> None:
     run = Run(RESPONSE)
