@@ -44,12 +44,20 @@ async def run_tools(
         yield opening
     width = 1 if plan.request.parallel_tool_calls is False else len(step.calls)
     running = _Running(plan, signal, deadline)
-    async with aclosing(running.results(step.calls, width)) as results:
-        async for ready in results:
-            for at, result in ready:
-                answers.take(at, result)
-            if batch := answers.batch():
-                yield batch
+    failure: Exception | None = None
+    try:
+        async with aclosing(running.results(step.calls, width)) as results:
+            async for ready in results:
+                for at, result in ready:
+                    answers.take(at, result)
+                if batch := answers.batch():
+                    yield batch
+    except Exception as error:
+        failure = error
+    if rest := answers.rest():
+        yield rest
+    if failure is not None:
+        raise failure
 
 
 class _Running:
@@ -108,7 +116,9 @@ class _Running:
         asked = ToolCall(id=call.call_id, name=call.name, arguments=call.arguments or "{}", definition=definition)
         try:
             result = await executor.execute(asked, self._context(call))
-        except Exception as exc:
+        except (asyncio.CancelledError, Exception) as exc:
+            if isinstance(exc, asyncio.CancelledError) and _is_told_to_stop():
+                raise
             _log.warning("the tool %s failed", call.name, exc_info=True)
             return ToolResult(call.call_id, str(exc) or type(exc).__name__, is_error=True)
         return ToolResult(call.call_id, result.output, is_error=result.is_error)
@@ -121,6 +131,12 @@ class _Running:
             deadline=self._deadline,
             cancelled=self._signal.fired,
         )
+
+
+def _is_told_to_stop() -> bool:
+    """Whether a cancellation is meant for this task; a tool can raise one of its own making."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _refusal(refused: Refused) -> ToolResult:
@@ -180,6 +196,12 @@ class _Answers:
             if self._due not in self._shown:
                 self._write_function(self._due, self._results.pop(self._due))
             self._due += 1
+        return self._taken()
+
+    def rest(self) -> Batch:
+        """Results that waited for one before them which will not come: a run that stops keeps what it has."""
+        for at in sorted(self._results):
+            self._write_function(at, self._results.pop(at))
         return self._taken()
 
     def _write_function(self, at: int, result: ToolResult) -> None:
