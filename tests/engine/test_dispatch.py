@@ -1,0 +1,392 @@
+"""Running calls: each ends in exactly one result, and results become events in the right order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from antwort.api.events import Batch, CallEnded, OutputItemAdded, OutputItemDone
+from antwort.api.items import FunctionCallOutput, InputImage, InputText, McpCall
+from antwort.api.wire import UNSET
+from antwort.concurrency import Signal
+from antwort.engine.dispatch import run_tools
+from antwort.engine.draft import Run, fold
+from antwort.engine.plan import Leftover, OpenCall, Plan
+from antwort.engine.steps import RunTools, next_step
+from antwort.errors import Cancelled
+from antwort.identity import Identity
+from antwort.testing import ToolServerFake
+from antwort.tools.base import Output, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
+from antwort.tools.routing import Toolbox
+from engine_kit import CLOCK, SERVER, WEATHER, ask, name_of, replies
+from plan_kit import called, ended, plan_of, run_of, server_called
+
+Tool = Callable[[ToolCall, ToolContext], Awaitable[Any]]
+
+
+class Bare:
+    """An executor without any limits around it, for functions."""
+
+    kind = ToolKind.LOCAL
+
+    def __init__(self, **tools: Tool) -> None:
+        self.calls: list[ToolCall] = []
+        self.contexts: list[ToolContext] = []
+        self._tools = tools
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return tool.name in self._tools
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        self.calls.append(call)
+        self.contexts.append(context)
+        return ToolResult(call.id, await self._tools[call.name](call, context))
+
+
+class Gates:
+    """Tools that answer when they are told to, with their call's id."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self._open: dict[str, asyncio.Event] = {}
+
+    async def __call__(self, call: ToolCall, context: ToolContext) -> str:
+        self.begun.append(call.id)
+        await self._gate(call.id).wait()
+        return f"result of {call.id}"
+
+    def open(self, n: int) -> None:
+        self._gate(f"call_{n}").set()
+
+    def _gate(self, call_id: str) -> asyncio.Event:
+        return self._open.setdefault(call_id, asyncio.Event())
+
+
+async def settle() -> None:
+    """Let every task go as far as it can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+class Dispatch:
+    """The answers to the open calls of a run, read in the background."""
+
+    def __init__(self, plan: Plan, *happened: Any, signal: Signal | None = None, deadline: float | None = None) -> None:
+        self.run = run_of(plan, *happened)
+        self.batches: list[Batch] = []
+        self._plan, self._signal, self._deadline = plan, signal or Signal(), deadline
+
+    async def read(self) -> Dispatch:
+        step = next_step(self.run, self._plan)
+        assert isinstance(step, RunTools)
+        async for batch in run_tools(step, self.run, self._plan, self._signal, self._deadline):
+            self.batches.append(batch)
+        return self
+
+    @property
+    def after(self) -> Run:
+        return fold(self.run, [event for batch in self.batches for event in batch])
+
+    @property
+    def results(self) -> list[tuple[str, Output]]:
+        functions = [(item.call_id, item.output) for item in self.after.output if isinstance(item, FunctionCallOutput)]
+        servers = [
+            (item.call_id, item.output)
+            for item in self.after.output
+            if isinstance(item, McpCall) and isinstance(item.output, str) and isinstance(item.call_id, str)
+        ]
+        return [*functions, *servers]
+
+
+async def plan_with(*executors: Any, **fields: Any) -> Plan:
+    server = [SERVER] if any(isinstance(each, ToolServerFake) for each in executors) else []
+    return await plan_of(ask(tools=[WEATHER, CLOCK, *server], **fields), *executors)
+
+
+# ---- order ----
+
+
+@pytest.mark.proves("FR-016", "FR-017", "MISTAKE-12")
+async def test_functions_run_together_and_their_results_come_in_the_order_of_the_calls() -> None:
+    gates = Gates()
+    dispatch = Dispatch(await plan_with(Bare(weather=gates)), called(1), called(2), called(3), ended())
+    reading = asyncio.create_task(dispatch.read())
+    await settle()
+    assert gates.begun == ["call_1", "call_2", "call_3"]
+    gates.open(3)
+    await settle()
+    assert dispatch.batches == []
+    gates.open(1)
+    await settle()
+    assert dispatch.results == [("call_1", "result of call_1")]
+    gates.open(2)
+    await reading
+    assert [call_id for call_id, _ in dispatch.results] == ["call_1", "call_2", "call_3"]
+
+
+@pytest.mark.proves("FR-016")
+async def test_a_servers_results_come_as_they_are_ready() -> None:
+    gates = Gates()
+    plan = await plan_with(ToolServerFake("depot", stock=gates))
+    dispatch = Dispatch(plan, server_called(1), server_called(2), ended())
+    reading = asyncio.create_task(dispatch.read())
+    await settle()
+    gates.open(2)
+    await settle()
+    assert dispatch.results == [("call_2", "result of call_2")]
+    gates.open(1)
+    await reading
+    assert [call_id for call_id, _ in dispatch.results] == ["call_1", "call_2"]
+
+
+async def test_a_servers_call_holds_up_no_function_behind_it() -> None:
+    gates = Gates()
+    plan = await plan_with(Bare(weather=gates), ToolServerFake("depot", stock=gates))
+    dispatch = Dispatch(plan, server_called(1), called(2), ended())
+    reading = asyncio.create_task(dispatch.read())
+    await settle()
+    gates.open(2)
+    await settle()
+    assert dispatch.results == [("call_2", "result of call_2")]
+    gates.open(1)
+    await reading
+
+
+@pytest.mark.proves("FR-016")
+async def test_without_parallel_calls_they_run_one_by_one() -> None:
+    gates = Gates()
+    plan = await plan_with(Bare(weather=gates), parallel_tool_calls=False)
+    reading = asyncio.create_task(Dispatch(plan, called(1), called(2), ended()).read())
+    await settle()
+    assert gates.begun == ["call_1"]
+    gates.open(1)
+    await settle()
+    assert gates.begun == ["call_1", "call_2"]
+    gates.open(2)
+    assert [call_id for call_id, _ in (await reading).results] == ["call_1", "call_2"]
+
+
+@pytest.mark.proves("FR-009")
+async def test_what_is_refused_is_told_at_once_beside_the_others() -> None:
+    gates = Gates()
+    plan = await plan_with(Bare(weather=gates), allowed_tools=["weather"])
+    refused = server_called(1, "clock", label="antwort")
+    dispatch = Dispatch(plan, refused, called(2), ended())
+    reading = asyncio.create_task(dispatch.read())
+    await settle()
+    (item, _) = dispatch.after.output
+    assert isinstance(item, McpCall)
+    assert (item.status, item.error) == ("failed", "The tool 'clock' is not allowed in this request.")
+    gates.open(2)
+    await reading
+    marks = [mark for _, mark in dispatch.after.marks if isinstance(mark, CallEnded)]
+    assert marks == [CallEnded(call_id="call_1", outcome="refused"), CallEnded(call_id="call_2", outcome="ran")]
+
+
+# ---- exactly one result ----
+
+
+async def _result_of(tool: Tool) -> FunctionCallOutput:
+    dispatch = await Dispatch(await plan_with(Bare(weather=tool)), called(1), ended()).read()
+    (_, result) = dispatch.after.output
+    assert isinstance(result, FunctionCallOutput)
+    return result
+
+
+@pytest.mark.proves("FR-029", "FR-031")
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (LookupError("There is no such city."), "There is no such city."),
+        (LookupError(), "LookupError"),
+        (asyncio.CancelledError("It gave up."), "It gave up."),
+        (asyncio.CancelledError(), "CancelledError"),
+    ],
+)
+async def test_what_a_tool_raises_is_its_result(
+    error: BaseException, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(call: ToolCall, context: ToolContext) -> str:
+        raise error
+
+    with caplog.at_level(logging.WARNING, "antwort.engine"):
+        result = await asyncio.wait_for(_result_of(fail), 5)
+    assert (result.output, result.is_error, result.status) == (told, True, "completed")
+    assert "the tool weather failed" in caplog.text
+
+
+async def test_parts_of_a_result_are_kept_for_a_function_and_named_for_a_server() -> None:
+    parts = (InputText(text="A map:"), InputImage(image_url="data:image/png;base64,AA=="))
+
+    async def draw(call: ToolCall, context: ToolContext) -> ToolResult:
+        return ToolResult(call.id, parts)
+
+    async def drawn(call: ToolCall, context: ToolContext) -> tuple[Any, ...]:
+        return parts
+
+    assert (await _result_of(drawn)).output == parts
+    plan = await plan_with(ToolServerFake("depot", stock=draw))
+    dispatch = await Dispatch(plan, server_called(1), ended()).read()
+    assert dispatch.results == [("call_1", "A map:\n[input_image]")]
+
+
+async def test_a_result_goes_by_our_id_for_the_call() -> None:
+    async def mixed_up(call: ToolCall, context: ToolContext) -> ToolResult:
+        return ToolResult("somebody else's", "3 left")
+
+    plan = await plan_with(ToolServerFake("depot", stock=mixed_up))
+    dispatch = await Dispatch(plan, server_called(1), ended()).read()
+    marks = [mark for _, mark in dispatch.after.marks if isinstance(mark, CallEnded)]
+    assert (dispatch.results, marks) == ([("call_1", "3 left")], [CallEnded(call_id="call_1", outcome="ran")])
+
+
+async def test_a_result_is_an_item_of_its_own_with_an_index_and_an_id() -> None:
+    dispatch = await Dispatch(await plan_with(Bare(weather=replies("sunny"))), called(1), called(2), ended()).read()
+    events = [event for batch in dispatch.batches for event in batch]
+    assert [name_of(event) for event in events] == 2 * [
+        "response.output_item.added",
+        "response.output_item.done",
+        "antwort.call_ended",
+    ]
+    places = [event.output_index for event in events if isinstance(event, OutputItemAdded | OutputItemDone)]
+    assert places == [2, 2, 3, 3]
+    ids = [item.id for item in dispatch.after.output]
+    assert len(set(ids)) == 4
+
+
+# ---- what a tool is told ----
+
+
+@pytest.mark.proves("FR-001")
+async def test_a_call_knows_its_definition_and_whom_it_is_for() -> None:
+    bare, signal = Bare(weather=replies("sunny")), Signal()
+    plan = await plan_with(bare)
+    await Dispatch(plan, called(1, arguments=""), ended(), signal=signal, deadline=12.5).read()
+    (call,), (context,) = bare.calls, bare.contexts
+    assert (call.id, call.name, call.arguments) == ("call_1", "weather", "{}")
+    assert call.definition is plan.toolbox.tools["weather"]
+    assert (context.response_id, context.idempotency_key) == (plan.response.id, "call_1")
+    assert (context.deadline, context.identity) == (12.5, Identity())
+    assert context.cancelled is signal.fired
+
+
+# ---- stopping ----
+
+
+@pytest.mark.proves("FR-014", "TR-021")
+async def test_a_run_that_stops_keeps_the_results_it_has_also_behind_one_that_will_not_come() -> None:
+    """The tool has run; a follow-up must not run it again."""
+    gates, signal = Gates(), Signal()
+    plan = await plan_with(Bare(weather=gates))
+    dispatch = Dispatch(plan, called(1), called(2), called(3), ended(), signal=signal)
+    reading = asyncio.create_task(dispatch.read())
+    await settle()
+    gates.open(2)
+    await settle()
+    assert dispatch.results == []
+    signal.set(Cancelled())
+    with pytest.raises(Cancelled):
+        await reading
+    assert dispatch.results == [("call_2", "result of call_2")]
+
+
+async def test_a_result_that_comes_while_stopping_still_counts() -> None:
+    signal = Signal()
+
+    async def tidy(call: ToolCall, context: ToolContext) -> str:
+        if call.id == "call_1":
+            await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "just in time"
+        raise AssertionError("not reached")
+
+    dispatch = Dispatch(await plan_with(Bare(weather=tidy)), called(1), called(2), ended(), signal=signal)
+    reading = asyncio.create_task(dispatch.read())
+    await settle()
+    signal.set(Cancelled())
+    await reading  # the reason is raised at the run's next wait
+    assert dispatch.results == [("call_2", "just in time")]
+
+
+async def test_a_tool_that_will_not_stop_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+    signal, freed = Signal(), asyncio.Event()
+
+    async def stubborn(call: ToolCall, context: ToolContext) -> str:
+        while not freed.is_set():
+            try:
+                await freed.wait()
+            except asyncio.CancelledError:
+                continue
+        return "too late"
+
+    plan = await plan_of(ask(tools=[WEATHER]), Bare(weather=stubborn), tool_grace=0.01)
+    dispatch = Dispatch(plan, called(1), ended(), signal=signal)
+    reading = asyncio.create_task(dispatch.read())
+    await settle()
+    signal.set(Cancelled())
+    with caplog.at_level(logging.WARNING, "antwort.engine"), pytest.raises(Cancelled):
+        await reading
+    assert "left behind" in caplog.text
+    assert dispatch.results == []
+    freed.set()
+    await settle()
+
+
+async def test_who_leaves_the_results_stops_the_tools() -> None:
+    gates, closed = Gates(), asyncio.Event()
+
+    async def hold(call: ToolCall, context: ToolContext) -> str:
+        try:
+            return await gates(call, context)
+        finally:
+            closed.set()
+
+    plan = await plan_with(Bare(weather=hold))
+    run = run_of(plan, called(1), called(2), ended())
+    step = next_step(run, plan)
+    assert isinstance(step, RunTools)
+    stream = run_tools(step, run, plan, Signal(), None)
+    first = asyncio.ensure_future(anext(stream))
+    await settle()
+    gates.open(1)
+    await first
+    await stream.aclose()
+    assert closed.is_set()
+
+
+# ---- what an earlier response left open ----
+
+
+@pytest.mark.proves("MIXED-2")
+async def test_a_function_left_open_gets_its_result_and_a_servers_call_is_shown_again() -> None:
+    executors = (Bare(weather=replies("sunny")), ToolServerFake("depot", "depot_", stock=replies("3 left")))
+    parent = await plan_with(*executors)
+    old = server_called(2, arguments='{"n":1}', status="completed")
+    leftovers = (
+        Leftover(OpenCall("call_1", "weather", "{}", None, called(1)), parent.toolbox),
+        Leftover(OpenCall("call_2", "depot_stock", '{"n":1}', None, old), parent.toolbox),
+    )
+    dispatch = await Dispatch(await plan_of(ask(), leftovers=leftovers)).read()
+    (again, result) = dispatch.after.output
+    assert isinstance(again, McpCall)
+    assert again.id != old.id
+    assert (again.call_id, again.name, again.arguments) == ("call_2", "stock", '{"n":1}')
+    assert (again.status, again.output, again.error) == ("completed", "3 left", UNSET)
+    assert isinstance(result, FunctionCallOutput)
+    assert (result.call_id, result.output) == ("call_1", "sunny")
+
+
+async def test_a_tool_whose_executor_has_gone_is_an_error_and_not_the_end() -> None:
+    parent = await plan_with(ToolServerFake("depot", stock=replies("3 left")))
+    gone = Toolbox(tools=parent.toolbox.tools, executors=(), may_run=True)
+    leftover = Leftover(OpenCall("call_1", "stock", "{}", None, server_called(1, status="completed")), gone)
+    dispatch = await Dispatch(await plan_of(ask(), leftovers=(leftover,))).read()
+    (again,) = dispatch.after.output
+    assert isinstance(again, McpCall)
+    assert (again.status, again.error) == ("failed", "The tool 'stock' is not available any more.")
