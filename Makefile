@@ -43,9 +43,34 @@ coverage: $(READY)  ## branch coverage; fails under 95 % over api, engine, tools
 manifest: $(READY)  ## write the tests that carry each requirement id into the manifest
 	$(BIN)/python scripts/manifest.py
 
+BENCH := .bench
+ROUNDS ?= 3
+SCEN ?= a,b,c,d,g
+CONC ?= 1,32,128
+PEERS ?= direct,raw-fastest,antwort
+
+$(BENCH)/.ready: requirements/bench.lock requirements/run.lock bench/mock/*.go bench/loadgen/*.go
+	@echo "Setting up $(BENCH) ..."
+	@$(PYTHON) -m venv $(BENCH)/pyraw
+	@$(BENCH)/pyraw/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bench.lock
+	@$(PYTHON) -m venv $(BENCH)/antwort
+	@$(BENCH)/antwort/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.lock
+	@mkdir -p $(BENCH)/bin
+	@cd bench && ../$(BENCH)/pyraw/bin/go build -o ../$(BENCH)/bin/ ./mock ./loadgen
+	@touch $(BENCH)/.ready
+
+bench: $(READY) $(BENCH)/.ready  ## measure against the backend itself and the least a Python gateway can do
+	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w $(BENCH)/dist .
+	@$(BENCH)/antwort/bin/pip install --quiet --disable-pip-version-check --no-deps --no-index --force-reinstall \
+		-f $(BENCH)/dist antwort
+	$(BIN)/python bench/run.py --bin $(CURDIR)/$(BENCH)/bin --dir $(CURDIR)/$(BENCH) --peers bench/servers.toml \
+		--only $(PEERS) --scen $(SCEN) --rounds $(ROUNDS) --conc $(CONC) --lock $(BENCH)/lock --out $(BENCH)/results.jsonl
+	$(BIN)/python bench/summarize.py $(BENCH)/results.jsonl
+
 lock:  ## compile the lock files anew (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header -o requirements/run.lock pyproject.toml
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group dev -o $(LOCK) pyproject.toml
+	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header -o requirements/bench.lock requirements/bench.in
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(BENCH) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
