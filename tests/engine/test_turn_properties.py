@@ -13,6 +13,7 @@ from antwort.api.items import FunctionCall, LogProb, McpCall, Message, OutputTex
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET
 from antwort.engine.draft import Finish, Run, ending, fold, interrupted, settled
+from antwort.engine.opened import half_said
 from antwort.engine.turn import CUT
 from antwort.errors import BackendCut
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
@@ -121,3 +122,15 @@ def _asked(answer: list[Delta], *, is_cut: bool) -> Counter[tuple[str, str]]:
             name, arguments = calls.get(delta.index, ("", ""))
             calls[delta.index] = (name or shown(delta.name).name, arguments + delta.arguments)
     return Counter(call for call in calls.values() if call[0] or (call[1] and not is_cut))
+
+
+@STEADY
+@given(answer=_answers, style=_styles)
+def test_what_another_process_left_half_said_is_closed_as_it_would_have_closed_it(
+    answer: list[Delta], style: Style
+) -> None:
+    said, expected = play_in([answer], style=style, aborted=True)
+    closing: Batch = []
+    for _, item in sorted(half_said(said).items()):
+        item.close("incomplete", closing)
+    assert closing == expected
