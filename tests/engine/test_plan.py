@@ -18,6 +18,7 @@ from antwort.api.items import (
     McpToolInfo,
     Message,
 )
+from antwort.api.wire import replace
 from antwort.engine.plan import Plan, build_toolbox, check_capabilities, model_name
 from antwort.engine.settings import EngineSettings
 from antwort.engine.turn import Shown
@@ -308,6 +309,24 @@ async def test_a_servers_tool_shows_as_the_servers_even_when_nothing_is_run_or_a
     assert (await _full_plan(tool_choice="none")).shown("depot_stock") == Shown("stock", "depot")
     plan = await _full_plan(allowed_tools=["weather"], refused_calls="function_call")
     assert plan.shown("depot_stock") == Shown("stock", "depot")
+
+
+async def test_a_servers_tool_that_keeps_its_name_goes_by_it_everywhere() -> None:
+    entry = {"type": "mcp", "server_label": "depot", "name": "price"}
+    declared = {**SERVER, "allowed_tools": ["price", "stock"]}
+    plan = await plan_of(ask(tools=[declared], tool_choice=_choice(entry)), depot(prefix=""))
+    assert list(plan.toolbox.tools) == ["stock", "price"]
+    assert plan.toolbox.allowed == frozenset({"price"})
+    assert plan.shown("price") == Shown("price", "depot")
+    forced = await plan_of(ask(tools=[declared], tool_choice=entry), depot(prefix=""))
+    assert len(forced.toolbox.tools) == 2
+
+
+async def test_a_tool_of_no_server_that_is_not_the_clients_shows_as_the_houses() -> None:
+    plan = await plan_of(ask())
+    code = ToolDefinition(name="python", kind=ToolKind.SANDBOX)
+    toolbox = Toolbox(tools={"python": code}, may_run=False)
+    assert replace(plan, toolbox=toolbox).shown("python") == Shown("python", "antwort")
 
 
 async def test_the_model_name_of_a_servers_tool_is_found_by_label_and_own_name() -> None:

@@ -376,9 +376,12 @@ async def test_what_a_tool_gives_and_the_model_cannot_take_is_named_and_not_sent
     assert messages == [assistant(None, (1, "weather", "{}")), tool(1, f"Look:\n[{name}: the model does not take it]")]
 
 
-async def test_a_picture_that_a_tool_names_by_a_file_id_is_not_sent() -> None:
-    output = FunctionCallOutput(id="fco_1", call_id="call_1", output=(InputImage(file_id="file_1"),))
-    assert (await translated(called(1), output))[1:] == [tool(1, "[input_image: the model does not take it]")]
+@pytest.mark.parametrize("part", [InputImage(file_id="file_1"), InputFile(file_id="file_1")])
+async def test_what_a_tool_names_by_a_file_id_is_not_sent(part: Any) -> None:
+    output = FunctionCallOutput(id="fco_1", call_id="call_1", output=(part,))
+    name = part.__struct_config__.tag
+    messages = await translated(called(1), output, capabilities=Capabilities(vision=True, files=True))
+    assert messages[1:] == [tool(1, f"[{name}: the model does not take it]")]
 
 
 # ---- reasoning ----
