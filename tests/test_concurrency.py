@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from antwort.concurrency import Signal, stop
+from antwort.concurrency import Once, Signal, stop
 from antwort.errors import Cancelled, ClientLeft
 
 
@@ -307,6 +307,76 @@ async def test_a_timeout_around_a_race_is_a_timeout() -> None:
         async with asyncio.timeout(0):
             await signal.race(asyncio.Event().wait)
     assert await signal.race(value) == "value"
+
+
+# ---- what comes once ----
+
+
+async def waiting_for(once: Once[str], how_many: int) -> list[asyncio.Task[str]]:
+    tasks = [asyncio.create_task(once.wait()) for _ in range(how_many)]
+    await settle()
+    assert not any(task.done() for task in tasks)
+    return tasks
+
+
+async def test_what_came_before_is_there_at_once_for_everybody() -> None:
+    once = Once[str]()
+    assert not once.is_set
+    once.set("it")
+    assert [await once.wait(), await once.wait()] == ["it", "it"]
+
+
+async def test_all_who_wait_get_what_comes() -> None:
+    once = Once[str]()
+    tasks = await waiting_for(once, 3)
+    once.set("it")
+    assert await asyncio.gather(*tasks) == ["it", "it", "it"]
+
+
+async def test_all_who_wait_get_the_error_that_comes() -> None:
+    once = Once[str]()
+    tasks = await waiting_for(once, 2)
+    once.fail(ClientLeft())
+    for task in tasks:
+        with pytest.raises(ClientLeft):
+            await task
+    with pytest.raises(ClientLeft):
+        await once.wait()
+
+
+async def test_nothing_may_come_too() -> None:
+    once = Once[None]()
+    once.set(None)
+    await asyncio.wait_for(once.wait(), 1)
+    assert once.is_set
+
+
+@pytest.mark.parametrize("later", ["a value", "an error"])
+async def test_only_what_comes_first_counts(later: str) -> None:
+    def come_again(once: Once[str]) -> None:
+        if later == "a value":
+            once.set("late")
+        else:
+            once.fail(Cancelled())
+
+    came, failed = Once[str](), Once[str]()
+    came.set("first")
+    failed.fail(ClientLeft())
+    come_again(came)
+    come_again(failed)
+    assert await came.wait() == "first"
+    with pytest.raises(ClientLeft):
+        await failed.wait()
+
+
+async def test_one_who_stops_waiting_disturbs_nobody() -> None:
+    once = Once[str]()
+    left, stays = await waiting_for(once, 2)
+    left.cancel()
+    await settle()
+    assert left.cancelled()
+    once.set("it")
+    assert await stays == "it"
 
 
 # ---- telling tasks to stop ----
