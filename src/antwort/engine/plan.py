@@ -162,6 +162,8 @@ def _function(tool: FunctionTool) -> ToolDefinition:
 async def _discover(
     tool: McpTool, executors: Sequence[ToolExecutor], identity: Identity, path: str
 ) -> Sequence[ToolDefinition]:
+    if tool.server_label == HOUSE_LABEL:  # a refused call would be taken for one of this server's
+        raise InvalidField(f"{path}.server_label", f"{HOUSE_LABEL!r} is a label of our own.", code="reserved_label")
     for executor in executors:
         if isinstance(executor, ToolServer):
             found = await executor.discover(tool, identity)
