@@ -100,6 +100,14 @@ async def test_a_label_that_nobody_knows_is_refused_with_its_path() -> None:
     assert (caught.value.param, caught.value.code) == ("tools[1].server_label", "unknown_tool_server")
 
 
+@pytest.mark.proves("RULING-1")
+async def test_the_label_of_refused_calls_is_no_servers() -> None:
+    """A call that was refused would otherwise be run as the call to that server which it looks like."""
+    with pytest.raises(InvalidField) as caught:
+        await plan_of(ask(tools=[{"type": "mcp", "server_label": "antwort"}]), ToolServerFake("antwort"))
+    assert (caught.value.param, caught.value.code) == ("tools[0].server_label", "reserved_label")
+
+
 @pytest.mark.parametrize(
     ("allowed", "names"),
     [
