@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from antwort.api.events import MARKS, TERMINAL, Batch, RunEvent
@@ -171,7 +171,7 @@ def check_calls(response: Response) -> None:
 
 
 @pytest.mark.proves("FR-024", "FR-027", "CP-024", "CP-005")
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scripts, fields, knobs)
 async def test_any_script_gives_a_grammatical_stream_and_the_same_response_unstreamed(
     script: list[Answer], wanted: dict[str, Any], knob: dict[str, Any]
@@ -185,7 +185,7 @@ async def test_any_script_gives_a_grammatical_stream_and_the_same_response_unstr
 
 
 @pytest.mark.proves("EN-040", "RULING-11")
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(scripts, fields, st.integers(0, 40))
 async def test_a_run_can_be_cancelled_at_any_point(script: list[Answer], wanted: dict[str, Any], after: int) -> None:
     provider = provider_of(copy_of(script))
@@ -218,7 +218,7 @@ def numbered(batches: list[Batch]) -> list[RunEvent]:
     return [event for batch in batches for event in batch]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(answers(fails=False), max_size=3), fields, knobs, st.data())
 async def test_a_run_can_be_picked_up_at_any_point_and_comes_to_the_same_end(
     script: list[Answer], wanted: dict[str, Any], knob: dict[str, Any], data: st.DataObject
@@ -253,7 +253,7 @@ def _finished(response: Response) -> list[Any]:
     return [item for item in kept if item["status"] != "incomplete"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(answers(fails=False), max_size=3), fields)
 async def test_the_response_is_the_fold_of_its_events(script: list[Answer], wanted: dict[str, Any]) -> None:
     plan = await plan_of(engine_of(provider_of([]), *executors()), wanted)
