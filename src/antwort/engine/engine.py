@@ -14,7 +14,15 @@ from antwort.engine.history import assemble, load_chain, resolve_references
 from antwort.engine.live import LiveRun
 from antwort.engine.plan import Plan, build_toolbox, check_capabilities, draft_response
 from antwort.engine.settings import EngineSettings
-from antwort.errors import AntwortError, Cancelled, InvalidField, ResponseNotFound, ShuttingDown, UnsupportedFeature
+from antwort.errors import (
+    AntwortError,
+    BackendTimeout,
+    Cancelled,
+    InvalidField,
+    ResponseNotFound,
+    ShuttingDown,
+    UnsupportedFeature,
+)
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Provider
 from antwort.storage.base import ItemPage, NewResponse, Page, ResponseStore
@@ -49,14 +57,27 @@ class Engine:
 
     async def start(self, request: CreateRequest, identity: Identity = ANONYMOUS) -> LiveRun:
         """Plan the response, put it on record, and set its run going. What is wrong by then is raised."""
+        return await self.launch(await self.plan(request, identity))
+
+    async def plan(self, request: CreateRequest, identity: Identity = ANONYMOUS) -> Plan:
+        """Answer every question before the first inference. Nothing is kept yet: it may be broken off."""
         self._check_open()
-        plan = await self._plan(request, identity)
-        self._check_open()  # planning may have waited for the store
-        store = self._store if request.is_stored else None
+        try:
+            async with asyncio.timeout(self.settings.deadline):
+                return await self._plan(request, identity)
+        except TimeoutError as exc:
+            raise BackendTimeout("The response could not be prepared in time.") from exc
+
+    async def launch(self, plan: Plan) -> LiveRun:
+        """Commit the row, and set the run going."""
+        self._check_open()  # planning may have waited
+        store = self._store if plan.request.is_stored else None
         if store is not None:
             await store.begin(_new_response(plan))
         run = LiveRun(plan, self._provider, store, self._ended)
         self._live[run.response_id] = run
+        if self._is_draining:  # since the row was begun: it is ended properly, too
+            run.stop(ShuttingDown())
         return run
 
     async def create(self, request: CreateRequest, identity: Identity = ANONYMOUS) -> Response:
