@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from antwort.providers.exchange import BadAnswer, ConnectFailed
+from antwort.providers.exchange import HEAD_CAP, BadAnswer, ConnectFailed
 from antwort.providers.http import HttpClient, Reply
 from http_kit import OK, client_of, fetched, gone
 from replay_backend import Answer, serve, sse
@@ -86,6 +86,38 @@ async def test_an_answer_that_is_not_http_is_a_bad_answer(raw: bytes) -> None:
         with pytest.raises(BadAnswer):
             await fetched(client)
         assert client.open_connections == 0
+
+
+FIELDS = b"".join(b"X-A: %d\r\n" % number for number in range(1000))
+INTERIM = b"HTTP/1.1 103 Early Hints\r\n" + FIELDS + b"\r\n"
+END = b"Content-Length: 2\r\n\r\nhi"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (b"HTTP/1.1 200 OK\r\n" + FIELDS * 20 + END,),
+        (b"HTTP/1.1 200 OK\r\n", *[FIELDS] * 20, END),
+        (b"HTTP/1.1 200 OK\r\nX-A: ", *[b"x" * 1000] * 100),
+        (b"HTTP/1.1 200 ", *[b"OK" * 1000] * 100),
+        (*[INTERIM] * 20, b"HTTP/1.1 200 OK\r\n" + END),
+    ],
+    ids=["one read", "many reads", "one field", "the reason", "interim answers"],
+)
+async def test_a_head_over_the_limit_is_a_bad_answer(pieces: tuple[bytes, ...]) -> None:
+    async with serve(Answer(pieces, framing="raw", ending="hold")) as backend, client_of(backend) as client:
+        with pytest.raises(BadAnswer):
+            async with asyncio.timeout(5):
+                await fetched(client)
+        assert client.open_connections == 0
+
+
+async def test_a_long_head_under_the_limit_is_read_and_its_body_does_not_count() -> None:
+    body = b"x" * 2 * HEAD_CAP
+    raw = b"HTTP/1.1 200 OK\r\n" + FIELDS * 4 + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    async with serve(raw) as backend, client_of(backend) as client, await client.request("GET", "/") as reply:
+        assert reply.headers["x-a"].count(",") == 3999
+        assert await reply.read(len(body)) == body
 
 
 async def test_a_body_over_the_limit_is_given_up() -> None:

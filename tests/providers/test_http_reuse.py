@@ -29,11 +29,16 @@ async def test_a_connection_is_used_again_after_a_complete_answer() -> None:
         b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nhi",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhiHTTP/1.1 200 OK\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi and more",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhiHTTP/1.1 500 No\r\nX-Late: 1\r\nContent-Length: 3\r\n\r\nBAD",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\nHTTP/1.1 200 OK\r\n\r\nBAD",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhiHTTP/1.1 100 Continue\r\n\r\n",
     ],
 )
 async def test_a_connection_is_not_used_again_unless_it_is_clean(raw: bytes) -> None:
     async with serve(Answer((raw,), framing="raw", ending="hold")) as backend, client_of(backend) as client:
-        assert await fetched(client) == b"hi"
+        async with await client.request("GET", "/") as reply:
+            assert (reply.status, await reply.read(100)) == (200, b"hi")
+            assert "x-late" not in reply.headers
         assert client.open_connections == 0
         await gone(backend)
 

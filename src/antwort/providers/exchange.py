@@ -7,6 +7,9 @@ from collections.abc import Iterator, Mapping
 
 import httptools
 
+HEAD_CAP = 64 * 1024
+"""Bytes of the heads before an answer's body, those of interim answers among them."""
+
 # ---- what can go wrong; no message names the backend ----
 
 
@@ -44,14 +47,13 @@ class Headers(Mapping[str, str]):
     __slots__ = ("_fields",)
 
     def __init__(self) -> None:
-        self._fields: dict[str, str] = {}
+        self._fields: dict[str, list[str]] = {}
 
     def add(self, name: str, value: str) -> None:
-        name = name.lower()
-        self._fields[name] = f"{self._fields[name]}, {value}" if name in self._fields else value
+        self._fields.setdefault(name.lower(), []).append(value)
 
     def __getitem__(self, name: str) -> str:
-        return self._fields[name.lower()]
+        return ", ".join(self._fields[name.lower()])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._fields)
@@ -67,6 +69,8 @@ class Exchange:
     """What the parser has found so far, and who waits for it."""
 
     __slots__ = (
+        "_fields_size",
+        "_head_size",
         "_interim",
         "_loop",
         "_waiter",
@@ -88,6 +92,7 @@ class Exchange:
         self._loop = loop
         self._waiter: asyncio.Future[None] | None = None
         self._interim = False
+        self._head_size = self._fields_size = 0
         self.parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self.status = 0
         self.headers = Headers()
@@ -96,13 +101,19 @@ class Exchange:
         self.failure: HttpFault | None = None
         self.heard = self.answered = self.complete = self.until_eof = self.keeps_alive = self.is_unwanted = False
 
-    # called by the parser
+    # called by the parser; what it finds behind a complete answer is nobody's
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.answered:  # trailers come later, and nobody reads them
-            self.headers.add(name.decode("latin-1"), value.decode("latin-1"))
+        if self.answered:  # trailers come later, and nobody reads them
+            return
+        self._fields_size += len(name) + len(value)
+        if self._fields_size > HEAD_CAP:
+            raise BadAnswer("the head of the answer is too long")
+        self.headers.add(name.decode("latin-1"), value.decode("latin-1"))
 
     def on_headers_complete(self) -> None:
+        if self.complete:
+            return
         assert self.parser is not None
         self.status = self.parser.get_status_code()
         self._interim = 100 <= self.status < 200
@@ -114,6 +125,8 @@ class Exchange:
         self.answered = True
 
     def on_body(self, data: bytes) -> None:
+        if self.complete:
+            return
         self.size += len(data)
         if not self.is_unwanted:
             self.pieces.append(data)
@@ -138,6 +151,10 @@ class Exchange:
             self.keeps_alive = False
             if not self.complete:
                 raise BadAnswer("the answer is not HTTP") from exc
+        if not self.answered:  # the parser keeps a field until it is whole: one without end it would never tell
+            self._head_size += len(data)
+            if self._head_size > HEAD_CAP:
+                raise BadAnswer("the head of the answer is too long")
 
     def take(self) -> bytes:
         pieces, self.pieces, self.size = self.pieces, [], 0
