@@ -22,17 +22,21 @@ from antwort.providers.base import (
     TextDelta,
 )
 from antwort.providers.chat import ChatProvider, Timeouts
-from antwort.providers.failures import CONNECT_TIMEOUT
+from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT
+from antwort.providers.resilience import Retrying
 from chat_kit import (
     DONE,
     HI,
     KEY,
+    SAID,
     STOP,
+    STREAM,
     STREAMED,
     WHOLE,
     failure,
     gone,
     provider_of,
+    said,
 )
 from replay_backend import Answer, serve, sse, whole
 
@@ -66,7 +70,16 @@ async def test_a_head_that_breaks_off_is_a_cut() -> None:
 
 async def test_a_connection_closed_without_an_answer_is_an_unavailable_backend() -> None:
     async with serve(Answer(framing="raw", ending="cut")) as backend, provider_of(backend) as provider:
-        assert type(await failure(provider)) is BackendUnavailable
+        error = await failure(provider)
+        assert (type(error), error.code) == (BackendUnavailable, CLOSED)
+
+
+async def test_a_request_that_was_sent_whole_is_sent_again_only_for_a_stale_connection() -> None:
+    async with serve(STREAM, Answer(framing="raw", ending="cut")) as backend, provider_of(backend) as provider:
+        retrying = Retrying(provider)
+        assert await said(retrying) == SAID
+        assert (await failure(retrying)).code == CLOSED
+    assert (backend.connections, len(backend.requests)) == (2, 3)
 
 
 async def test_an_error_in_mid_stream_comes_after_what_was_said() -> None:

@@ -18,7 +18,7 @@ from antwort.errors import (
     RateLimited,
 )
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
-from antwort.providers.failures import CONNECT_TIMEOUT
+from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT
 from antwort.providers.resilience import Retrying
 
 REQUEST = ChatRequest(model="m", messages=[ChatMessage(role="user", content="Hi")])
@@ -59,11 +59,30 @@ class Moody:
 
 
 class Clock:
+    """Time passes only by waiting, or by a try that `takes` its time."""
+
     def __init__(self) -> None:
         self.waits: list[float] = []
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
 
     async def sleep(self, seconds: float) -> None:
         self.waits.append(seconds)
+        self.now += seconds
+
+
+class Slow(Moody):
+    def __init__(self, clock: Clock, takes: float, *moods: AntwortError) -> None:
+        super().__init__(*moods)
+        self._clock, self._takes = clock, takes
+
+    async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+        self._clock.now += self._takes
+        async with aclosing(super().infer(request)) as answer:
+            async for batch in answer:
+                yield batch
 
 
 async def batches(retrying: Retrying) -> list[list[Delta]]:
@@ -81,7 +100,7 @@ async def batches(retrying: Retrying) -> list[list[Delta]]:
 )
 async def test_what_may_pass_is_tried_again(error: AntwortError) -> None:
     provider, clock = Moody(error), Clock()
-    assert await batches(Retrying(provider, sleep=clock.sleep)) == ANSWER
+    assert await batches(Retrying(provider, sleep=clock.sleep, clock=clock)) == ANSWER
     assert (provider.asked, provider.closed, len(clock.waits)) == (2, 2, 1)
 
 
@@ -91,15 +110,16 @@ async def test_what_may_pass_is_tried_again(error: AntwortError) -> None:
         BackendError("x"),
         BackendCut("x"),
         BackendTimeout("x"),
+        BackendUnavailable("x", code=CLOSED),
         BackendRefused("x"),
-        RateLimited("x", retry_after=2.1),
+        RateLimited("x", retry_after=1.6),
         BackendUnavailable("x", retry_after=60),
     ],
 )
 async def test_what_cannot_pass_is_said_at_once(error: AntwortError) -> None:
     provider, clock = Moody(error), Clock()
     with pytest.raises(AntwortError) as caught:
-        await batches(Retrying(provider, sleep=clock.sleep))
+        await batches(Retrying(provider, sleep=clock.sleep, clock=clock))
     assert caught.value is error
     assert (provider.asked, clock.waits) == (1, [])
 
@@ -110,7 +130,7 @@ async def test_nothing_is_tried_again_after_the_first_batch(before: list[list[De
     seen: list[list[Delta]] = []
 
     async def follow() -> None:
-        async for batch in Retrying(provider, sleep=clock.sleep).infer(REQUEST):
+        async for batch in Retrying(provider, sleep=clock.sleep, clock=clock).infer(REQUEST):
             seen.append(batch)  # noqa: PERF401 - what came before the error counts
 
     with pytest.raises(BackendUnavailable):
@@ -122,7 +142,7 @@ async def test_the_last_attempt_says_what_is_wrong() -> None:
     errors = [BackendUnavailable(str(n)) for n in range(3)]
     provider, clock = Moody(*errors), Clock()
     with pytest.raises(BackendUnavailable) as caught:
-        await batches(Retrying(provider, sleep=clock.sleep))
+        await batches(Retrying(provider, sleep=clock.sleep, clock=clock))
     assert caught.value is errors[-1]
     assert (provider.asked, len(clock.waits)) == (3, 2)
 
@@ -130,15 +150,42 @@ async def test_the_last_attempt_says_what_is_wrong() -> None:
 @pytest.mark.parametrize(("chance", "expected"), [(1.0, [0.2, 0.4, 0.8, 1.0, 1.0]), (0.0, [0.1, 0.2, 0.4, 0.5, 0.5])])
 async def test_waits_double_up_to_a_cap_less_a_random_part(chance: float, expected: list[float]) -> None:
     provider, clock = Moody(*[BackendUnavailable("x")] * 5), Clock()
-    retrying = Retrying(provider, attempts=6, base=0.2, cap=1.0, sleep=clock.sleep, random=lambda: chance)
+    retrying = Retrying(
+        provider, attempts=6, base=0.2, cap=1.0, budget=60, sleep=clock.sleep, clock=clock, random=lambda: chance
+    )
     assert await batches(retrying) == ANSWER
     assert clock.waits == pytest.approx(expected)
 
 
 async def test_the_wait_a_backend_asks_for_is_kept() -> None:
     provider, clock = Moody(RateLimited("x", retry_after=1.25), BackendUnavailable("x", retry_after=0)), Clock()
-    assert await batches(Retrying(provider, sleep=clock.sleep)) == ANSWER
+    assert await batches(Retrying(provider, sleep=clock.sleep, clock=clock)) == ANSWER
     assert clock.waits == [1.25, 0]
+
+
+async def test_all_waits_together_stay_within_the_budget() -> None:
+    errors = [RateLimited(str(n), retry_after=1) for n in range(3)]
+    provider, clock = Moody(*errors), Clock()
+    with pytest.raises(RateLimited) as caught:
+        await batches(Retrying(provider, sleep=clock.sleep, clock=clock))
+    assert caught.value is errors[1]
+    assert (provider.asked, clock.waits) == (2, [1])
+
+
+async def test_a_wait_that_just_fits_the_budget_is_kept() -> None:
+    clock = Clock()
+    provider = Slow(clock, 0.5, RateLimited("x", retry_after=1))
+    assert await batches(Retrying(provider, sleep=clock.sleep, clock=clock)) == ANSWER
+    assert clock.waits == [1]
+
+
+@pytest.mark.parametrize(("takes", "asked"), [(5.0, 1), (1.0, 2), (0.1, 3)])
+async def test_the_time_that_tries_take_counts_too(takes: float, asked: int) -> None:
+    clock = Clock()
+    provider = Slow(clock, takes, *[BackendTimeout("x", code=CONNECT_TIMEOUT)] * 3)
+    with pytest.raises(BackendTimeout):
+        await batches(Retrying(provider, sleep=clock.sleep, clock=clock))
+    assert provider.asked == asked
 
 
 async def test_closing_in_mid_answer_closes_the_provider_s_answer() -> None:

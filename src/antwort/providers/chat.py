@@ -16,7 +16,7 @@ from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.chunks import ChunkReader, WholeReader
 from antwort.providers.connection import Timeouts
 from antwort.providers.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
-from antwort.providers.failures import CONNECT_TIMEOUT, Asked, error_for
+from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, Asked, error_for
 from antwort.providers.http import HttpClient, Pool, Reply
 from antwort.providers.reading import Reader
 
@@ -163,7 +163,7 @@ def _failure(fault: HttpFault) -> AntwortError:
         case TimedOut():
             return BackendTimeout("The backend took too long.")
         case Cut(heard=False):
-            return BackendUnavailable("The backend closed the connection without an answer.")
+            return BackendUnavailable("The backend closed the connection without an answer.", code=CLOSED)
         case Cut():
             return BackendCut("The backend's answer broke off.")
         case _:

@@ -30,6 +30,8 @@ from antwort.errors import (
 MESSAGE_CAP = 500
 CONNECT_TIMEOUT = "backend_connect_timeout"
 """The code of a `BackendTimeout` that happened before anything was sent: trying again is safe."""
+CLOSED = "backend_closed"
+"""The code of a `BackendUnavailable` that happened after all was sent: the backend may have begun its work."""
 
 _READ_CAP = 8 * MESSAGE_CAP
 _LONGEST_WAIT = 86_400.0

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random as dice
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 
 from antwort.api.responses import Model
 from antwort.errors import AntwortError, BackendTimeout, BackendUnavailable, RateLimited
 from antwort.providers.base import Capabilities, ChatRequest, Delta, Provider
-from antwort.providers.failures import CONNECT_TIMEOUT
+from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT
 
 
 class Retrying:
     """Tries an inference again while nothing of its answer has come: after the first batch a second try could
-    contradict what the client has read.
+    contradict what the client has read. It also stops in time for the client to be told by the status of the answer.
     """
 
     def __init__(
@@ -25,20 +26,22 @@ class Retrying:
         attempts: int = 3,
         base: float = 0.2,
         cap: float = 2.0,
-        max_wait: float = 2.0,
+        budget: float = 1.5,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         random: Callable[[], float] = dice.random,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Waits, in seconds, double from `base` to `cap`, less a random part of up to a half. A backend that asks for
-        more than `max_wait` is not waited for: the client is told, and can wait better than we can.
+        """Waits, in seconds, double from `base` to `cap`, less a random part of up to a half. No try begins later than
+        `budget` after the first: a backend that asks for more is not waited for, as the client can wait better.
         """
         self._provider = provider
         self._attempts = attempts
-        self._base, self._cap, self._max_wait = base, cap, max_wait
-        self._sleep, self._random = sleep, random
+        self._base, self._cap, self._budget = base, cap, budget
+        self._sleep, self._random, self._clock = sleep, random, clock
 
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         tried = 0
+        last_start = self._clock() + self._budget
         while True:
             tried += 1
             has_begun = False
@@ -48,7 +51,8 @@ class Retrying:
                         has_begun = True
                         yield batch
             except AntwortError as error:
-                if has_begun or tried >= self._attempts or (wait := self._wait(error, tried)) is None:
+                wait = self._wait(error, tried)
+                if has_begun or wait is None or self._clock() + wait > last_start:
                     raise
             else:
                 return
@@ -68,10 +72,10 @@ class Retrying:
 
     def _wait(self, error: AntwortError, tried: int) -> float | None:
         """Seconds until the next try; None when there is to be none."""
-        if not _may_pass(error):
+        if tried >= self._attempts or not _may_pass(error):
             return None
         if error.retry_after is not None:
-            return error.retry_after if error.retry_after <= self._max_wait else None
+            return error.retry_after
         longest: float = min(self._cap, self._base * 2 ** (tried - 1))
         return longest * (0.5 + self._random() / 2)
 
@@ -80,4 +84,4 @@ def _may_pass(error: AntwortError) -> bool:
     """Whether the same request may succeed a moment later, and cannot have been begun by the backend."""
     if isinstance(error, BackendTimeout):
         return error.code == CONNECT_TIMEOUT
-    return isinstance(error, BackendUnavailable | RateLimited)
+    return isinstance(error, BackendUnavailable | RateLimited) and error.code != CLOSED
