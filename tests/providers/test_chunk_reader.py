@@ -47,6 +47,20 @@ def test_only_the_first_choice_is_read() -> None:
     assert before_the_end(event(both), event(other)) == [TextDelta("yes")]
 
 
+def test_content_in_parts_is_read_as_text() -> None:
+    parts = [{"type": "text", "text": "Hi"}, {"type": "reference", "reference_ids": [1]}, {"type": "text", "text": "!"}]
+    assert before_the_end(delta(content=parts), delta(content=[]), delta(content="?")) == [
+        TextDelta("Hi!"),
+        TextDelta("?"),
+    ]
+
+
+@pytest.mark.parametrize("thinking", ["hm", [{"type": "text", "text": "h"}, {"type": "text", "text": "m"}]])
+def test_a_part_that_thinks_is_reasoning(thinking: object) -> None:
+    parts = [{"type": "thinking", "thinking": thinking}, {"type": "text", "text": "Hi"}]
+    assert before_the_end(delta(content=parts)) == [ReasoningDelta("hm"), TextDelta("Hi")]
+
+
 def test_log_probabilities_with_null_parts_are_read() -> None:
     told = {"content": [{"token": "Hi", "logprob": -0.5, "bytes": None, "top_logprobs": None}]}
     [text] = before_the_end(event({"choices": [{"delta": {"content": "Hi"}, "logprobs": told}]}))
@@ -96,6 +110,13 @@ def test_usage_on_every_chunk_is_not_added_up() -> None:
 @pytest.mark.parametrize("usage", [None, {}, {"total_tokens": 5}, {"prompt_tokens": "many"}, []])
 def test_a_usage_that_says_nothing_is_none(usage: object) -> None:
     assert read(event({"choices": [], "usage": usage}), delta("stop"), DONE) == [Finished("stop", None)]
+
+
+@pytest.mark.parametrize("late", [None, {}, {"total_tokens": 5}, {"prompt_tokens": "many"}, []])
+def test_a_usage_that_says_nothing_does_not_erase_an_earlier_one(late: object) -> None:
+    told = [{"choices": [], "usage": usage} for usage in ({"prompt_tokens": 7, "completion_tokens": 1}, late)]
+    [last] = read(*map(event, told), delta("stop"), DONE)
+    assert last == Finished("stop", Usage(input_tokens=7, output_tokens=1, total_tokens=8))
 
 
 def test_details_that_are_null_are_nought() -> None:

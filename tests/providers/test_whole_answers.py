@@ -35,6 +35,11 @@ def test_in_a_whole_answer_every_entry_is_a_call_of_its_own(fields: Json) -> Non
     assert read_whole(body) == [CallDelta(0, "f", "{}"), CallDelta(1, "f", "{}"), Finished("stop")]
 
 
+def test_a_whole_answer_in_parts_is_read_as_text() -> None:
+    body = message(content=[{"type": "text", "text": "Hi"}, {"type": "text", "text": "!"}])
+    assert read_whole(body) == [TextDelta("Hi!"), Finished("stop")]
+
+
 def test_an_empty_whole_answer_is_only_its_end() -> None:
     assert read_whole(message(content=None, tool_calls=None)) == [Finished("stop")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -22,8 +23,16 @@ _NULL = msgspec.Raw(b"null")
 # ---- what backends send: any field may be missing or null, unknown ones are passed over ----
 
 
+class _Text(msgspec.Struct, gc=False):
+    text: str | None = None
+
+
+class _Part(_Text, gc=False):
+    thinking: str | list[_Text] | None = None
+
+
 class _Message(msgspec.Struct, gc=False):
-    content: str | None = None
+    content: str | list[_Part] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
@@ -155,25 +164,25 @@ def _aborted() -> BackendError:
 
 
 class _Turn:
-    """What is known of the answer so far: why it ended, the last usage told, and the calls."""
+    """What is known of the answer so far: why it ended, the last usage that could be read, and the calls."""
 
     __slots__ = ("_calls", "_usage", "finish")
 
     def __init__(self) -> None:
         self.finish = ""
-        self._usage = _NOTHING
+        self._usage: Usage | None = None
         self._calls = Calls()
 
     def read(self, chunk: _Chunk, out: list[Delta]) -> None:
         for choice in chunk.choices or ():
             if not choice.index:  # one answer was asked for
                 self._read_choice(choice, out)
-        if chunk.usage is not _NOTHING and chunk.usage != _NULL:
-            self._usage = chunk.usage
+        if chunk.usage is not _NOTHING and chunk.usage != _NULL and (usage := read_usage(chunk.usage)) is not None:
+            self._usage = usage
 
     def end(self, out: list[Delta]) -> None:
         self._calls.end(out)
-        out.append(Finished(self.finish, read_usage(self._usage)))
+        out.append(Finished(self.finish, self._usage))
 
     def _read_choice(self, choice: _Choice, out: list[Delta]) -> None:
         if (delta := choice.delta) is not None:
@@ -191,8 +200,22 @@ class _Turn:
             out.append(ReasoningDelta(reasoning))
         if message.refusal:
             out.append(RefusalDelta(message.refusal))
-        if message.content:
-            out.append(TextDelta(message.content) if probs is None else TextDelta(message.content, _log_probs(probs)))
+        content = message.content
+        if isinstance(content, list):
+            content = _read_parts(content, out)
+        if content:
+            out.append(TextDelta(content) if probs is None else TextDelta(content, _log_probs(probs)))
+
+
+def _read_parts(parts: list[_Part], out: list[Delta]) -> str:
+    """The text of content that comes in parts; thoughts among them are reasoning, and other kinds are passed over."""
+    thoughts = (_joined(part.thinking) if isinstance(part.thinking, list) else part.thinking for part in parts)
+    out.extend(ReasoningDelta(thought) for thought in thoughts if thought)
+    return _joined(parts)
+
+
+def _joined(texts: Sequence[_Text]) -> str:
+    return "".join(each.text for each in texts if each.text)
 
 
 def read_usage(told: msgspec.Raw) -> Usage | None:
