@@ -74,6 +74,7 @@ def test_a_chunk_that_cannot_be_understood_fails_the_answer(junk: bytes) -> None
     deltas, error = failing(delta(content="Hi"), junk, delta("stop"), DONE)
     assert deltas == [TextDelta("Hi")]
     assert type(error) is BackendError
+    assert isinstance(error.__cause__, ValueError)
 
 
 EVENTS = st.lists(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import traceback
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,6 +41,8 @@ from chat_kit import (
     said,
 )
 from replay_backend import Answer, serve, sse, whole
+
+TLS = Path(__file__).parent / "tls"
 
 # ---- failures ----
 
@@ -137,6 +141,33 @@ async def test_a_connection_that_takes_too_long_is_a_timeout_of_its_own_code() -
         provider = ChatProvider(backend.url.replace("http:", "https:"), timeouts=Timeouts(connect=0.05))
         error = await failure(provider)
         assert (type(error), error.code) == (BackendTimeout, CONNECT_TIMEOUT)
+
+
+def root(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+async def test_the_reason_of_a_failed_connection_stands_at_the_root_of_the_error() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    error = await failure(Retrying(ChatProvider(f"http://127.0.0.1:{port}/v1"), attempts=1))
+    assert isinstance(root(error), ConnectionRefusedError)
+
+
+async def test_the_reason_of_a_failed_handshake_stands_at_the_root_of_the_error() -> None:
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(TLS / "cert.pem", TLS / "key.pem")
+    async with serve(STREAM, tls=server) as backend:
+        assert isinstance(root(await failure(ChatProvider(backend.url))), ssl.SSLCertVerificationError)
+
+
+async def test_the_reason_of_a_name_that_is_not_found_stands_at_the_root_of_the_error() -> None:
+    """Refused by the system's own rules for names: nobody has to be asked."""
+    error = await failure(ChatProvider("http://" + "x" * 70 + ".invalid/v1"))
+    assert isinstance(root(error), socket.gaierror | UnicodeError)
 
 
 def leaks(error: BaseException, *secrets: str) -> list[str]:

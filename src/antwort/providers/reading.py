@@ -49,8 +49,10 @@ class EventReader(ABC):
                 break
             try:
                 self._read(payload, out)
-            except UNREADABLE:
-                self._fail(BackendError("The backend sent an event that cannot be understood."))
+            except UNREADABLE as exc:
+                error = BackendError("The backend sent an event that cannot be understood.")
+                error.__cause__ = exc
+                self._fail(error)
         return out
 
     def finish(self) -> list[Delta]:
