@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from contextlib import aclosing
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
@@ -12,9 +13,11 @@ from antwort.api.responses import Model
 from antwort.errors import (
     AntwortError,
     BackendError,
+    BackendTimeout,
     BackendUnavailable,
     NotFound,
 )
+from antwort.providers import chat
 from antwort.providers.base import (
     Capabilities,
     ChatRequest,
@@ -264,7 +267,7 @@ async def test_a_list_of_models_that_cannot_be_had_is_an_error(answer: Answer, e
             await provider.models()
 
 
-@pytest.mark.parametrize("status", [200, 401, 404])
+@pytest.mark.parametrize("status", [200, 404, 405, 429])
 async def test_a_backend_that_answers_is_up(status: int) -> None:
     async with serve(whole(b"{}", status)) as backend, provider_of(backend) as provider:
         await provider.check()
@@ -275,6 +278,53 @@ async def test_a_backend_that_answers_is_up(status: int) -> None:
 )
 async def test_a_backend_that_does_not_answer_is_down(answer: Answer) -> None:
     async with serve(answer) as backend, provider_of(backend, timeouts=Timeouts(first_byte=0.05)) as provider:
+        with pytest.raises(BackendUnavailable):
+            await provider.check()
+
+
+@pytest.mark.parametrize(
+    ("status", "problem"), [(401, "credentials"), (403, "credentials"), (302, "redirection"), (307, "redirection")]
+)
+async def test_a_backend_that_refuses_every_request_is_not_ready_and_says_why(status: int, problem: str) -> None:
+    answer = whole(b'{"error": "its own words"}', status, {"location": "http://elsewhere/"})
+    async with serve(answer) as backend, provider_of(backend) as provider:
+        with pytest.raises(BackendUnavailable, match=problem) as caught:
+            await provider.check()
+        assert "its own words" not in caught.value.message
+
+
+@asynccontextmanager
+async def dripping() -> AsyncGenerator[str, None]:
+    """The address of a backend whose list of models comes byte by byte, never late, and never ends."""
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n")
+        while not (reader.at_eof() or writer.is_closing()):
+            writer.write(b" ")
+            await asyncio.sleep(0)
+        writer.transport.abort()
+        left.set()
+
+    left = asyncio.Event()
+    async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        await left.wait()
+
+
+async def test_a_list_of_models_that_comes_byte_by_byte_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "MODELS_SECONDS", 0.05)
+    async with asyncio.timeout(PATIENCE), dripping() as address:
+        provider = ChatProvider(address)
+        with pytest.raises(BackendTimeout):
+            await provider.models()
+        assert provider.open_connections == 0
+
+
+async def test_a_check_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat, "CHECK_SECONDS", 0.05)
+    half = Answer((b"HTTP/1.1 200 OK\r\n",), framing="raw", ending="hold")
+    async with asyncio.timeout(PATIENCE), serve(half) as backend, provider_of(backend) as provider:
         with pytest.raises(BackendUnavailable):
             await provider.check()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.chunks import ChunkReader, WholeReader
 from antwort.providers.connection import Timeouts
 from antwort.providers.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
-from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, Asked, error_for
+from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, REFUSED_CREDENTIALS, Asked, error_for
 from antwort.providers.http import HttpClient, Pool, Reply
 from antwort.providers.reading import Reader
 
@@ -24,8 +25,9 @@ __all__ = ["ChatProvider", "Pool", "Timeouts"]
 
 ERROR_CAP = 256 * 1024
 MODELS_CAP = 8 * 2**20
-QUICK_SECONDS = 10.0
-"""The most that a question that needs no inference may take."""
+MODELS_SECONDS = 10.0
+CHECK_SECONDS = 2.0
+"""The most that a question that needs no inference may take from beginning to end, however the backend drips."""
 
 
 class ChatProvider:
@@ -54,7 +56,6 @@ class ChatProvider:
         self._capabilities = capabilities or Capabilities()
         known = (api_key or "", url.netloc, url.hostname or "", *(headers or {}).values())
         self._secrets = tuple(secret for secret in known if len(secret) > 2)
-        self._quick = _at_most(self._http.timeouts, QUICK_SECONDS)
 
     @property
     def open_connections(self) -> int:
@@ -80,9 +81,11 @@ class ChatProvider:
 
     async def models(self) -> Sequence[Model]:
         try:
-            async with await self._get("/models") as reply:
+            async with asyncio.timeout(MODELS_SECONDS), await self._get("/models") as reply:
                 await _raise_for(reply, Asked(secrets=self._secrets))
                 return _models(await reply.read(MODELS_CAP))
+        except TimeoutError as exc:
+            raise BackendTimeout(_TOO_SLOW) from exc
         except HttpFault as fault:
             raise _failure(fault) from fault
 
@@ -90,15 +93,15 @@ class ChatProvider:
         return self._capabilities
 
     async def check(self) -> None:
-        """Raise `BackendUnavailable` unless the backend answers; that it does not list models is no fault."""
+        """Raise `BackendUnavailable` unless the backend takes requests; that it does not list models is no fault."""
         try:
-            async with await self._get("/models") as reply:
+            async with asyncio.timeout(CHECK_SECONDS), await self._get("/models") as reply:
                 status = reply.status
                 reply.release()
-        except HttpFault as fault:
-            raise BackendUnavailable("The backend cannot be reached.") from fault
-        if status >= 500:
-            raise BackendUnavailable("The backend is not ready.")
+        except (HttpFault, TimeoutError) as exc:
+            raise BackendUnavailable(_UNREACHABLE) from exc
+        if problem := _problem(status):
+            raise BackendUnavailable(problem)
 
     async def close(self) -> None:
         await self._http.close()
@@ -108,7 +111,7 @@ class ChatProvider:
         return await self._http.request("POST", self._target("/chat/completions"), body)
 
     async def _get(self, path: str) -> Reply:
-        return await self._http.request("GET", self._target(path), timeouts=self._quick)
+        return await self._http.request("GET", self._target(path))
 
     def _target(self, path: str) -> str:
         return f"{self._path}{path}{self._query}"
@@ -125,10 +128,6 @@ def _outgoing(request: ChatRequest, capabilities: Capabilities) -> ChatRequest:
         return request
     options: dict[str, Any] = {} if request.stream_options is UNSET else request.stream_options
     return replace(request, stream_options={**options, "include_usage": True})
-
-
-def _at_most(timeouts: Timeouts, seconds: float) -> Timeouts:
-    return replace(timeouts, first_byte=min(timeouts.first_byte, seconds), idle=min(timeouts.idle, seconds))
 
 
 # ---- the answer ----
@@ -154,14 +153,27 @@ async def _raise_for(reply: Reply, asked: Asked) -> None:
     raise error_for(reply.status, reply.headers, body, asked)
 
 
+_UNREACHABLE = "The backend cannot be reached."
+_TOO_SLOW = "The backend took too long."
+
+
+def _problem(status: int) -> str:
+    """What keeps a backend that answers with `status` from taking requests; empty when nothing does."""
+    if status in (401, 403):
+        return REFUSED_CREDENTIALS
+    if 300 <= status < 400:
+        return "The backend answers with a redirection: its address is not right."
+    return "The backend is not ready." if status >= 500 else ""
+
+
 def _failure(fault: HttpFault) -> AntwortError:
     match fault:
         case ConnectFailed():
-            return BackendUnavailable("The backend cannot be reached.")
+            return BackendUnavailable(_UNREACHABLE)
         case ConnectTimedOut():
             return BackendTimeout("The backend cannot be reached: connecting took too long.", code=CONNECT_TIMEOUT)
         case TimedOut():
-            return BackendTimeout("The backend took too long.")
+            return BackendTimeout(_TOO_SLOW)
         case Cut(heard=False):
             return BackendUnavailable("The backend closed the connection without an answer.", code=CLOSED)
         case Cut():

@@ -32,6 +32,7 @@ CONNECT_TIMEOUT = "backend_connect_timeout"
 """The code of a `BackendTimeout` that happened before anything was sent: trying again is safe."""
 CLOSED = "backend_closed"
 """The code of a `BackendUnavailable` that happened after all was sent: the backend may have begun its work."""
+REFUSED_CREDENTIALS = "The backend did not accept this server's credentials."
 
 _READ_CAP = 8 * MESSAGE_CAP
 _LONGEST_WAIT = 86_400.0
@@ -165,7 +166,7 @@ def _error(status: int, problem: Problem, asked: Asked, wait: float | None) -> A
         case 400 | 413 | 422:
             return BackendRefused(scrub(problem.message, asked.secrets) or "The backend refused the request.")
         case 401 | 403:
-            return BackendError("The backend did not accept this server's credentials.")
+            return BackendError(REFUSED_CREDENTIALS)
         case 404 if asked.model and _is_about_the_model(problem):
             return ModelNotFound(asked.model)
         case 404:
