@@ -188,6 +188,16 @@ async def test_neither_key_nor_address_is_told_whatever_the_backend_answers(stat
     assert leaks(error, KEY, "127.0.0.1", backend.url.split(":")[2]) == []
 
 
+@pytest.mark.parametrize("said", ["p@ssword", "p%40ssword", "bare-token"])
+async def test_what_stands_in_the_query_of_the_address_is_not_told(said: str) -> None:
+    body = json.dumps({"error": {"message": f"the word {said} is wrong"}}).encode()
+    async with serve(whole(body, 400)) as backend:
+        provider = ChatProvider(f"{backend.url}?v=p%40ssword&bare-token")
+        error = await failure(provider)
+        await provider.close()
+    assert error.message == "the word [removed] is wrong"
+
+
 async def test_neither_key_nor_address_is_told_when_the_backend_is_not_there() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -115,7 +115,13 @@ async def test_the_key_and_further_headers_are_sent() -> None:
 
 @pytest.mark.parametrize(
     ("suffix", "path"),
-    [("", "/v1/models"), ("/", "/v1/models"), ("//", "/v1/models"), ("/a b?v=1", "/v1/a%20b/models?v=1")],
+    [
+        ("", "/v1/models"),
+        ("/", "/v1/models"),
+        ("//", "/v1/models"),
+        ("/a b?v=1", "/v1/a%20b/models?v=1"),
+        ("?a=b c&d=ü%2F/", "/v1/models?a=b%20c&d=%C3%BC%2F/"),
+    ],
 )
 async def test_a_base_address_is_taken_in_any_spelling(suffix: str, path: str) -> None:
     async with serve(whole(b'{"data": []}')) as backend:

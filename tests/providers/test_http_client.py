@@ -160,6 +160,25 @@ async def test_a_name_that_cannot_be_a_host_is_a_failed_connection() -> None:
         await fetched(client)
 
 
+@pytest.mark.parametrize(
+    ("origin", "host", "field"),
+    [
+        ("http://bücher.example:81", "xn--bcher-kva.example", "xn--bcher-kva.example:81"),
+        ("http://Books.example", "books.example", "books.example"),
+        ("http://[::1]:81", "::1", "[::1]:81"),
+    ],
+)
+def test_a_host_is_written_as_a_head_can_carry_it(origin: str, host: str, field: str) -> None:
+    client = HttpClient(origin)
+    assert client.host == host
+    assert f"Host: {field}\r\n".encode() in client._message("GET", "/", None)[0]
+
+
+def test_a_host_that_cannot_be_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot be one"):
+        HttpClient("http://" + "ü" * 70 + ".example")
+
+
 def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(TLS / "cert.pem", TLS / "key.pem")

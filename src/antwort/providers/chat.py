@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote_plus, urlsplit
 
 import msgspec
 
@@ -51,11 +51,11 @@ class ChatProvider:
         self._http = HttpClient(
             f"{url.scheme}://{url.netloc}", headers=own | dict(headers or {}), timeouts=timeouts, pool=pool, tls=tls
         )
-        self._path = quote(url.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
-        self._query = f"?{url.query}" if url.query else ""
+        self._path = quote(url.path.rstrip("/"), safe=_IN_PATH)
+        self._query = f"?{quote(url.query, safe=_IN_QUERY)}" if url.query else ""
         self._capabilities = capabilities or Capabilities()
-        known = (api_key or "", url.netloc, url.hostname or "", *(headers or {}).values())
-        self._secrets = tuple(secret for secret in known if len(secret) > 2)
+        known = (api_key or "", url.netloc, url.hostname or "", self._http.host, *(headers or {}).values())
+        self._secrets = tuple({secret for secret in (*known, *_values(url.query)) if len(secret) > 2})
 
     @property
     def open_connections(self) -> int:
@@ -115,6 +115,19 @@ class ChatProvider:
 
     def _target(self, path: str) -> str:
         return f"{self._path}{path}{self._query}"
+
+
+# ---- the address ----
+
+_IN_PATH = "/%:@!$&'()*+,;=~"
+_IN_QUERY = _IN_PATH + "?"
+
+
+def _values(query: str) -> Iterator[str]:
+    """The values in a query, as they are written and as they are meant: some backends take their key there."""
+    for field in query.split("&"):
+        name, _, value = field.partition("=")
+        yield from (value, unquote_plus(value)) if value else (name, unquote_plus(name))
 
 
 # ---- the request ----

@@ -116,11 +116,13 @@ class HttpClient:
         url = urlsplit(origin)
         if url.scheme not in ("http", "https") or not url.hostname:
             raise ValueError("a backend's address starts with http:// or https:// and names a host")
-        self._host = url.hostname
+        self.host = _ascii(url.hostname)
         self._port = url.port or (443 if url.scheme == "https" else 80)
         self._is_secure = url.scheme == "https"
         self._tls = tls
-        self._fields = _fields({"Host": url.netloc, "User-Agent": f"antwort/{__version__}", **(headers or {})})
+        self._fields = _fields(
+            {"Host": _authority(self.host, url.port), "User-Agent": f"antwort/{__version__}", **(headers or {})}
+        )
         self.timeouts = timeouts or Timeouts()
         self.pool = pool or Pool()
         self._slots = asyncio.Semaphore(self.pool.max_exchanges) if self.pool.max_exchanges else None
@@ -203,7 +205,7 @@ class HttpClient:
         connection = Connection(self, loop)
         try:
             async with asyncio.timeout(seconds):
-                await loop.create_connection(lambda: connection, self._host, self._port, ssl=self._context())
+                await loop.create_connection(lambda: connection, self.host, self._port, ssl=self._context())
         except TimeoutError as exc:
             connection.abort()
             raise ConnectTimedOut("connecting took too long") from exc
@@ -226,6 +228,19 @@ class HttpClient:
             return (line + self._fields + b"\r\n",)
         head = b"%s%sContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (line, self._fields, len(body))
         return (head + body,) if len(body) <= _ONE_WRITE else (head, body)
+
+
+def _ascii(host: str) -> str:
+    """A name in any script, as names are asked for and written in a head."""
+    try:
+        return host if host.isascii() else host.encode("idna").decode("ascii")
+    except UnicodeError as exc:
+        raise ValueError("a backend's address names a host that cannot be one") from exc
+
+
+def _authority(host: str, port: int | None) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return name if port is None else f"{name}:{port}"
 
 
 def _fields(headers: Mapping[str, str]) -> bytes:
