@@ -41,7 +41,7 @@ def every_stream_is_grammatical(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     def watched(self: LiveRun, plan: Any, *args: Any) -> None:
         build(self, plan, *args)
         checker = StreamChecker(keepalive=plan.settings.keepalive == "in_progress")
-        outlet = WatchedOutlet(plan.settings.buffer_batches, checker)
+        outlet = WatchedOutlet(plan.settings.buffer_events, checker)
         if not plan.request.stream:
             outlet.abandon()
         self._outlet = outlet

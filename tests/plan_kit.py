@@ -23,8 +23,9 @@ from antwort.api.responses import Usage
 from antwort.api.status import CallStatus, ItemStatus
 from antwort.api.wire import UNSET, UnsetType
 from antwort.engine.draft import Run, fold
-from antwort.engine.plan import History, Leftover, Plan, build_toolbox, draft_response
+from antwort.engine.plan import History, Leftover, Plan, draft_response
 from antwort.engine.settings import EngineSettings
+from antwort.engine.toolbox import Shelf, build_toolbox
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities
 from antwort.testing import ToolServerFake
@@ -45,7 +46,7 @@ async def plan_of(
 ) -> Plan:
     """The plan of `request`, after what was said `earlier`."""
     chosen = EngineSettings(**settings)
-    toolbox, listings = await build_toolbox(request, executors, ANONYMOUS, chosen)
+    toolbox, listings = await build_toolbox(request, Shelf(tuple(executors), ANONYMOUS, chosen))
     return Plan(
         request=request,
         identity=ANONYMOUS,

@@ -177,7 +177,6 @@ TOOLS: list[Json] = [
     {
         "type": "mcp",
         "server_label": "depot",
-        "headers": None,
         "allowed_tools": {"tool_names": ["add"]},
         "require_approval": {"always": {"tool_names": ["sub"]}},
     },
@@ -193,7 +192,6 @@ CHOICES: list[str | Json] = [
     {"type": "function", "name": "add"},
     {"type": "mcp", "server_label": "depot"},
     {"type": "mcp", "server_label": "depot", "name": "add"},
-    {"type": "mcp", "server_label": "depot", "name": None},
     {"type": "allowed_tools", "tools": [{"type": "function", "name": "add"}], "mode": "required"},
     {"type": "allowed_tools", "tools": [{"type": "mcp", "server_label": "depot"}], "mode": "auto"},
 ]

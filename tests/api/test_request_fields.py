@@ -176,6 +176,8 @@ def test_the_allowed_list_may_stand_in_the_choice(mode: dict[str, str], read: st
     assert (request.choice_mode, request.allowed_tools) == (read, (ADD, DEPOT))
 
 
-def test_the_list_in_the_choice_wins() -> None:
+def test_what_both_lists_allow_is_allowed() -> None:
     choice = {"type": "allowed_tools", "tools": [{"type": "function", "name": "add"}]}
-    assert ask(tool_choice=choice, allowed_tools=["sub"]).allowed_tools == (ADD,)
+    assert ask(tool_choice=choice, allowed_tools=["sub"]).allowed_tools == ()
+    assert ask(tool_choice=choice, allowed_tools=["sub", "add"]).allowed_tools == (ADD,)
+    assert ask(tool_choice=choice, allowed_tools=[]).allowed_tools == (ADD,)

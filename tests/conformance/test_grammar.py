@@ -62,7 +62,7 @@ TEXT_IN_CALL = replace(TEXT, item_id="fc_1")
 TEXT_IN_SERVERS = replace(TEXT, item_id="mcp_1")
 TEXT_IN_LIST = replace(TEXT, item_id="mcpl_1")
 TEXT_IN_RESULT = replace(TEXT, item_id="fco_1", output_index=2)
-TWO_CUT = in_order(message("msg_1", "a", status="incomplete"), message("msg_2", "b", status="incomplete"))
+FIRST_CUT = in_order(message("msg_1", "a", status="incomplete"), message("msg_2", "b"))
 ONE_CUT = in_order(message("msg_1", "a", status="incomplete"))
 SECOND_CALL = [*in_order(function_call("fc_1", "call_1", "{}")), *in_order(function_call("fc_2", "call_2"), first=1)]
 WORK = "a call run here"
@@ -120,7 +120,7 @@ MUTATIONS: list[tuple[str, Mutation, str]] = [
     ("text", change_response(ev.ResponseCompleted, status="requires_action"), "holds a call for the client"),
     (WORK, change_response(ev.ResponseCompleted, status="requires_action"), "holds a call for the client"),
     ("text", become(stream(ONE_CUT)), "an incomplete item makes the response incomplete"),
-    ("text", become(stream(TWO_CUT, "incomplete", reason="max_output_tokens")), "an incomplete item is the last one"),
+    ("text", become(stream(FIRST_CUT, "incomplete", reason="max_output_tokens")), "an incomplete item is the last one"),
     # items
     ("text", change(ADDED, output_index=1), "the next item has output_index 0"),
     (WORK, change(ADDED, 1, output_index=0), "the next item has output_index 1"),

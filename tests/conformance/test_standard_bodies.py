@@ -23,6 +23,10 @@ CASES: dict[str, tuple[list[Answer], dict[str, Any]]] = {
         [answer(call("weather", city="Paris"), call("weather", city="Rome")), answer(say("Sunny."))],
         {"tools": [WEATHER], "tool_choice": "required"},
     ),
+    "a refused and an unknown call": (
+        [answer(call("weather", city="Rome"), call("nobody")), answer(say("Neither."))],
+        {"tools": [WEATHER, CLOCK], "allowed_tools": ["clock"]},
+    ),
     "cut by length": ([answer(say("And then"), finish="length")], {"max_output_tokens": 16}),
     "a failure": ([answer([[]], say("And then"), BackendError("The backend failed."))], {}),
     "structured output": ([answer(say('{"a":1}'))], {"text": {"format": SCHEMA, "verbosity": "low"}}),
@@ -52,7 +56,7 @@ CASES: dict[str, tuple[list[Answer], dict[str, Any]]] = {
 async def test_bodies_and_events_validate_against_the_standards_own_types(case: str) -> None:
     answers, fields = CASES[case]
     provider = ScriptedProvider(*[list(one) for one in answers])
-    engine = engine_of(provider, weather_tool(), strict=True, refused_calls="function_call")
+    engine = engine_of(provider, weather_tool(), strict=True)
     outcome = await stream(engine, ask(**fields))
     for number, event in enumerate(outcome.events):
         validate_event({**to_plain(event), "sequence_number": number})

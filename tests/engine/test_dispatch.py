@@ -13,6 +13,7 @@ from antwort.api.events import Batch, CallEnded, OutputItemAdded, OutputItemDone
 from antwort.api.items import FunctionCallOutput, InputImage, InputText, McpCall
 from antwort.api.wire import UNSET
 from antwort.concurrency import Signal
+from antwort.engine.control import Control
 from antwort.engine.dispatch import run_tools
 from antwort.engine.draft import Run, fold
 from antwort.engine.plan import Leftover, OpenCall, Plan
@@ -78,12 +79,15 @@ class Dispatch:
     def __init__(self, plan: Plan, *happened: Any, signal: Signal | None = None, deadline: float | None = None) -> None:
         self.run = run_of(plan, *happened)
         self.batches: list[Batch] = []
-        self._plan, self._signal, self._deadline = plan, signal or Signal(), deadline
+        self._plan = plan
+        self._control = Control(self.run, deadline)
+        if signal is not None:
+            self._control.signal = signal
 
     async def read(self) -> Dispatch:
         step = next_step(self.run, self._plan)
         assert isinstance(step, RunTools)
-        async for batch in run_tools(step, self.run, self._plan, self._signal, self._deadline):
+        async for batch in run_tools(step, self.run, self._plan, self._control):
             self.batches.append(batch)
         return self
 
@@ -351,7 +355,7 @@ async def test_who_leaves_the_results_stops_the_tools() -> None:
     run = run_of(plan, called(1), called(2), ended())
     step = next_step(run, plan)
     assert isinstance(step, RunTools)
-    stream = run_tools(step, run, plan, Signal(), None)
+    stream = run_tools(step, run, plan, Control(run))
     first = asyncio.ensure_future(anext(stream))
     await settle()
     gates.open(1)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 import pytest
 
 from antwort.api.events import TERMINAL, OutputItemDone, ResponseCompleted, ResponseIncomplete, ResponseRequiresAction
 from antwort.api.items import FunctionCallOutput, McpCall, McpListTools, Reasoning
 from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
+from antwort.api.tools import McpTool
 from antwort.api.wire import UNSET
 from antwort.engine.settings import EngineSettings
 from antwort.errors import BackendError, InvalidField
-from antwort.providers.base import Capabilities
+from antwort.identity import Identity
+from antwort.providers.base import CallDelta, Capabilities, Finished
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say, think, tokens
-from antwort.tools.base import ToolCall, ToolContext
+from antwort.tools.base import ToolCall, ToolContext, ToolDefinition
 from antwort.tools.function import FunctionExecutor
 from antwort.tools.local import LocalExecutor
 from engine_kit import (
@@ -221,6 +224,30 @@ async def test_under_none_a_call_outside_the_list_is_refused_without_asking_agai
     response = await engine_of(provider, weather_tool()).create(ask(tools=[WEATHER, CLOCK], tool_choice=choice))
     assert [item.status for item in server_calls(response)] == ["failed"]
     assert response.status == "completed"
+
+
+@pytest.mark.proves("FR-008", "MISTAKE-23")
+async def test_a_list_that_names_none_of_the_tools_allows_not_even_a_call_without_a_name() -> None:
+    provider = ScriptedProvider([CallDelta(0, "", '{"a":1}'), Finished("tool_calls")], answer(say("Oh.")))
+    response = await engine_of(provider).create(ask(tools=[WEATHER], allowed_tools=["nope"]))
+    assert [item.status for item in server_calls(response)] == ["failed"]
+    assert function_calls(response) == []
+
+
+async def test_a_forced_tool_outside_the_allowed_list_is_refused() -> None:
+    forced = {"type": "function", "name": "weather"}
+    request = ask(tools=[WEATHER, CLOCK], allowed_tools=["clock"], tool_choice=forced)
+    with pytest.raises(InvalidField) as caught:
+        await engine_of(ScriptedProvider()).create(request)
+    assert caught.value.param == "tool_choice.name"
+
+
+@pytest.mark.proves("CP-022")
+async def test_the_allowed_list_is_echoed_in_one_form() -> None:
+    response = await engine_of(ScriptedProvider(answer(say("Hi")))).create(
+        ask(tools=[WEATHER, CLOCK], allowed_tools=["clock"])
+    )
+    assert response.tool_choice == ALLOW_CLOCK
 
 
 @pytest.mark.proves("FR-010")
@@ -492,6 +519,27 @@ async def test_a_content_filter_makes_the_response_incomplete() -> None:
     assert [item.status for item in response.output] == ["incomplete"]
 
 
+@pytest.mark.proves("LIMIT-1")
+async def test_past_the_limit_any_further_call_ends_the_response() -> None:
+    script = [answer(call("weather", city="a"), call("weather", city="b")), *[answer(call("nobody"))] * 5]
+    provider = ScriptedProvider(*script)
+    response = await engine_of(provider, weather_tool()).create(ask(tools=[WEATHER], max_tool_calls=1))
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_tool_calls"
+    assert len(provider.requests) == 2
+
+
+@pytest.mark.proves("EDGE-5", "MISTAKE-07")
+async def test_of_interleaved_calls_the_one_being_written_is_cut_and_what_was_begun_after_it() -> None:
+    pieces = [CallDelta(0, "weather", '{"ci'), CallDelta(1, "clock", "{}"), CallDelta(0, "", 'ty":"Pa')]
+    provider = ScriptedProvider([*pieces, Finished("length")])
+    outcome = await stream(engine_of(provider), ask(tools=[WEATHER, CLOCK]))
+    assert [(item.name, item.status) for item in function_calls(outcome.response)] == [
+        ("weather", "incomplete"),
+        ("clock", "incomplete"),
+    ]
+
+
 # ---- side by side ----
 
 
@@ -577,6 +625,32 @@ async def test_a_servers_tools_are_listed_and_its_calls_show_as_mcp_calls() -> N
     assert (item.name, item.output, item.status) == ("lookup", "found", "completed")
     replayed = sent(provider.requests[1])["messages"][1]["tool_calls"][0]
     assert (replayed["function"]["name"], replayed["id"]) == ("depot_lookup", item.call_id)
+
+
+@pytest.mark.parametrize("fault", ["raises", "hangs"])
+async def test_a_server_that_cannot_be_asked_shows_a_failed_list_and_the_response_goes_on(fault: str) -> None:
+    class Broken(ToolServerFake):
+        async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
+            if fault == "raises":
+                raise ConnectionError("no route to 10.0.0.7")
+            await asyncio.Event().wait()
+            return None
+
+    provider = ScriptedProvider(answer(say("Without tools, then.")))
+    outcome = await stream(engine_of(provider, Broken("depot"), discovery=0.01), ask(tools=[SERVER]))
+    listing = only(outcome.response, McpListTools)
+    assert isinstance(listing.error, str)
+    assert "10.0.0.7" not in listing.error
+    assert "response.mcp_list_tools.failed" in outcome.names
+    assert outcome.response.status == "completed"
+    assert "tools" not in sent(provider.requests[0])
+
+
+async def test_approvals_that_cannot_be_asked_for_are_refused_and_not_skipped() -> None:
+    depot = ToolServerFake("depot", lookup=replies("found"))
+    with pytest.raises(InvalidField) as caught:
+        await engine_of(ScriptedProvider(), depot).create(ask(tools=[{**SERVER, "require_approval": "always"}]))
+    assert caught.value.param == "tools[0].require_approval"
 
 
 async def test_a_label_that_nobody_offers_is_a_fault_of_the_request() -> None:
@@ -707,13 +781,14 @@ async def test_call_ids_are_ours_and_never_repeat() -> None:
     assert all(call_id.startswith("call_") for call_id in ids)
 
 
-@pytest.mark.proves("CP-003", "CP-022", "CP-029")
+@pytest.mark.proves("CP-003")
 async def test_every_item_has_id_type_and_status() -> None:
     depot = ToolServerFake("depot", lookup=replies("found"))
     provider = ScriptedProvider(
         answer(think("hm"), say("Looking."), call("weather", city="Paris"), call("lookup")), answer(say("Ok"))
     )
     response = await engine_of(provider, depot, weather_tool()).create(ask(tools=[SERVER, WEATHER]))
+    assert len({item.id for item in response.output}) == len(response.output) == 7
     for item in response.output:
         assert item.id
         assert item.status == "completed"
@@ -725,7 +800,6 @@ async def test_a_running_call_knows_for_whom_until_when_and_under_which_key() ->
 
     async def look(asked: ToolCall, context: ToolContext) -> str:
         seen.append(context)
-        context.progress("half way")
         return "ok"
 
     provider = ScriptedProvider(answer(call("look")), answer(say("Ok")))

@@ -178,7 +178,7 @@ async def test_the_last_batch_and_the_end_at_once_are_both_seen() -> None:
 
 
 async def test_it_is_full_at_its_bound_and_takes_what_comes_all_the_same() -> None:
-    outlet, states = Outlet(2), list[bool]()
+    outlet, states = Outlet(3), list[bool]()
     for text in ("a", "b", "the end"):
         outlet.publish([delta(text), delta()])
         states.append(outlet.is_full)
@@ -290,7 +290,7 @@ async def test_no_tick_after_the_end() -> None:
 
 @pytest.mark.proves("CP-028", "MISTAKE-13")
 async def test_a_slow_reader_holds_the_writer_back_and_gets_everything_in_order() -> None:
-    outlet, most = Outlet(3), 0
+    outlet, most = Outlet(5), 0
 
     async def write() -> None:
         nonlocal most

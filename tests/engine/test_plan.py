@@ -19,8 +19,9 @@ from antwort.api.items import (
     Message,
 )
 from antwort.api.wire import replace
-from antwort.engine.plan import Plan, build_toolbox, check_capabilities, model_name
+from antwort.engine.plan import Plan, check_capabilities
 from antwort.engine.settings import EngineSettings
+from antwort.engine.toolbox import Shelf, build_toolbox, model_name
 from antwort.engine.turn import Shown
 from antwort.errors import InvalidField, UnsupportedFeature
 from antwort.identity import ANONYMOUS
@@ -270,7 +271,7 @@ async def test_with_choice_none_the_loop_is_off() -> None:
 
 async def test_a_toolbox_keeps_the_executors_in_their_order() -> None:
     executors = (weather_tool(), depot())
-    toolbox, _ = await build_toolbox(ask(tools=[WEATHER]), executors, ANONYMOUS, EngineSettings())
+    toolbox, _ = await build_toolbox(ask(tools=[WEATHER]), Shelf(tuple(executors), ANONYMOUS, EngineSettings()))
     assert toolbox.executors == executors
 
 

@@ -20,9 +20,10 @@ from antwort.api.responses import Response
 from antwort.api.status import FINAL
 from antwort.api.wire import UNSET
 from antwort.concurrency import Signal
+from antwort.engine.control import Control
 from antwort.engine.draft import Run, fold
 from antwort.engine.engine import Engine
-from antwort.engine.loop import Control, advance, pick_up
+from antwort.engine.loop import advance, pick_up
 from antwort.engine.plan import Plan
 from antwort.errors import BackendError, Cancelled
 from antwort.identity import ANONYMOUS
@@ -189,7 +190,7 @@ async def test_any_script_gives_a_grammatical_stream_and_the_same_response_unstr
 @given(scripts, fields, st.integers(0, 40))
 async def test_a_run_can_be_cancelled_at_any_point(script: list[Answer], wanted: dict[str, Any], after: int) -> None:
     provider = provider_of(copy_of(script))
-    engine = engine_of(provider, *executors(), buffer_batches=1)
+    engine = engine_of(provider, *executors(), buffer_events=1)
     run = await engine.start(ask(tools=TOOLS, stream=True, **wanted))
     seen = 0
     while seen < after and (batches := await run.read()):

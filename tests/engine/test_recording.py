@@ -13,8 +13,8 @@ from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import ChatRequest
 from antwort.storage.base import NewResponse, Page
 from antwort.storage.memory import MemoryStore
-from antwort.testing import ScriptedProvider, answer, call, say
-from engine_kit import CLOCK, WEATHER, ask, engine_of, outputs, stream, text_of, weather_tool
+from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
+from engine_kit import CLOCK, SERVER, WEATHER, ask, engine_of, outputs, replies, stream, text_of, weather_tool
 
 
 class BrokenStore(MemoryStore):
@@ -23,6 +23,9 @@ class BrokenStore(MemoryStore):
     def __init__(self, *, at: str) -> None:
         super().__init__()
         self._at = at
+
+    def mend(self) -> None:
+        self._at = "nowhere"
 
     async def begin(self, new: NewResponse) -> None:
         if self._at == "begin":
@@ -109,6 +112,46 @@ async def test_a_store_that_cannot_finish_turns_completed_into_failed_under_the_
     assert outcome.response.error is not None
     assert (outcome.response.error.code, outcome.response.error.message) == ("storage_error", "The disk is full.")
     assert (text_of(outcome.response), outcome.response.completed_at) == ("Hi", None)
+
+
+@pytest.mark.proves("MISTAKE-02", "RULING-6")
+async def test_an_end_that_could_not_be_written_is_written_when_somebody_asks() -> None:
+    store = BrokenStore(at="finish")
+    engine = engine_of(ScriptedProvider(answer(say("Hi")), answer(say("Again"))), store=store)
+    first = await engine.create(ask())
+    assert first.status == "failed"
+    with pytest.raises(StoreFault):
+        await engine.retrieve(ANONYMOUS, first.id)
+    store.mend()
+    assert await engine.retrieve(ANONYMOUS, first.id) == first
+    second = await engine.create(ask("Go on.", previous_response_id=first.id))
+    assert second.status == "completed"
+
+
+@pytest.mark.proves("RULING-6")
+async def test_a_follow_up_finds_the_end_of_its_parent_written() -> None:
+    store = BrokenStore(at="finish")
+    engine = engine_of(ScriptedProvider(answer(say("Hi")), answer(say("Again"))), store=store)
+    first = await engine.create(ask())
+    store.mend()
+    assert (await engine.create(ask("Go on.", previous_response_id=first.id))).status == "completed"
+
+
+async def test_credentials_of_a_request_are_not_kept() -> None:
+    store = MemoryStore()
+    depot = ToolServerFake("depot", lookup=replies("found"))
+    engine = engine_of(ScriptedProvider(answer(say("Hi"))), depot, store=store)
+    secret = {
+        **SERVER,
+        "authorization": "sesame",
+        "headers": {"X-Key": "sesame"},
+        "server_url": "https://u:sesame@x/?k=sesame",
+    }
+    response = await engine.create(ask(tools=[secret]))
+    (link,) = await store.chain(ANONYMOUS, response.id)
+    assert b'"authorization"' not in link.request
+    assert b'"headers"' not in link.request
+    assert "sesame" not in str(response.tools)
 
 
 async def test_a_store_that_breaks_in_an_unexpected_way_tells_no_secrets() -> None:

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
-from antwort.api.events import McpCallCompleted, OutputTextDelta, ResponseFailed, ResponseIncomplete, StreamEvent
+from antwort.api.events import (
+    McpArgumentsDone,
+    McpCallCompleted,
+    OutputTextDelta,
+    ResponseFailed,
+    ResponseIncomplete,
+    StreamEvent,
+)
 from antwort.api.items import McpCall, Message
+from antwort.api.responses import Model
 from antwort.engine.engine import Engine
 from antwort.engine.live import LiveRun
 from antwort.engine.settings import EngineSettings
-from antwort.errors import BackendError, BackendUnavailable, RateLimited, ResponseNotFound, ShuttingDown
+from antwort.errors import BackendError, BackendTimeout, BackendUnavailable, RateLimited, ResponseNotFound, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import ChatRequest, Delta, TextDelta
+from antwort.storage.base import NewResponse
+from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolCall, ToolContext
 from antwort.tools.local import LocalExecutor
@@ -303,7 +313,7 @@ async def test_an_exception_nobody_expected_ends_the_run_and_is_logged_but_not_t
 async def test_a_slow_reader_holds_the_run_back_and_loses_nothing() -> None:
     words = " ".join(f"w{i}" for i in range(50))
     provider = ScriptedProvider(answer(say(words)))
-    engine = engine_of(provider, buffer_batches=4)
+    engine = engine_of(provider, buffer_events=4)
     run = await engine.start(ask(stream=True))
     for _ in range(200):
         await asyncio.sleep(0)
@@ -314,7 +324,7 @@ async def test_a_slow_reader_holds_the_run_back_and_loses_nothing() -> None:
 
 async def test_a_run_held_back_by_its_reader_can_be_cancelled() -> None:
     provider = ScriptedProvider(answer(say(" ".join("x" * 50))))
-    engine = engine_of(provider, buffer_batches=2)
+    engine = engine_of(provider, buffer_events=2)
     run = await engine.start(ask(stream=True))
     for _ in range(50):
         await asyncio.sleep(0)
@@ -385,22 +395,113 @@ async def test_closing_the_engine_closes_its_parts() -> None:
     assert provider.is_closed
 
 
-async def test_tools_that_end_while_being_stopped_still_count() -> None:
-    started = asyncio.Event()
+@pytest.mark.proves("EN-040")
+async def test_a_cancel_between_two_waits_is_not_lost() -> None:
+    engine: Engine
 
-    async def stubborn(asked: ToolCall, context: ToolContext) -> str:
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return "finished anyway"
-        return "never"
+    async def last_word(asked: ToolCall, context: ToolContext) -> str:
+        asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(cancel()))
+        return "done"
 
-    depot = ToolServerFake("depot", stubborn=stubborn)
-    engine = engine_of(ScriptedProvider(answer(call("stubborn"))), depot)
+    async def cancel() -> None:
+        await engine.cancel(ANONYMOUS, run.response_id)
+
+    depot = ToolServerFake("depot", last=last_word)
+    engine = engine_of(ScriptedProvider(answer(call("last"))), depot, max_turns=1)
     run = await engine.start(ask(tools=[SERVER], stream=True))
-    await started.wait()
-    run.leave()
     response = await run.result()
     assert response.status == "cancelled"
-    assert only(response, McpCall).status in ("completed", "incomplete")
+    assert only(response, McpCall).output == "done"
+
+
+@pytest.mark.proves("RULING-8")
+async def test_the_answer_is_held_back_over_listings_and_leftovers_too() -> None:
+    depot = ToolServerFake("depot", lookup=_quick)
+    provider = ScriptedProvider(answer(call("lookup"), call("clock")), answer(RateLimited("Slow down.")))
+    engine = engine_of(provider, depot)
+    first = await engine.create(ask(tools=[SERVER, CLOCK]))
+    run = await engine.start(ask("Go on.", previous_response_id=first.id, tools=[SERVER], stream=True))
+    with pytest.raises(RateLimited):
+        await run.answered()
+    assert len(depot.calls) == 1
+
+
+async def test_a_tools_progress_is_a_sign_of_life_for_the_reader() -> None:
+    reported, release = asyncio.Event(), asyncio.Event()
+
+    async def slow(asked: ToolCall, context: ToolContext) -> str:
+        await reported.wait()
+        context.progress("half way")
+        await release.wait()
+        return "done"
+
+    depot = ToolServerFake("depot", slow=slow)
+    run = await engine_of(ScriptedProvider(answer(call("slow")), answer(say("Ok"))), depot).start(
+        ask(tools=[SERVER], stream=True)
+    )
+    await read_until(run, McpArgumentsDone)
+    reported.set()
+    (tick,) = await run.read()
+    assert tick.events == []
+    release.set()
+    assert (await run.result()).status == "completed"
+
+
+async def test_planning_that_never_ends_is_ended_by_the_deadline() -> None:
+    class Lost(ScriptedProvider):
+        async def models(self) -> Sequence[Model]:
+            await asyncio.Event().wait()
+            return []
+
+    with pytest.raises(BackendTimeout):
+        await engine_of(Lost(), deadline=0.01).create(ask(model=None))
+
+
+@pytest.mark.proves("TR-022")
+async def test_a_response_whose_row_was_begun_while_the_engine_drained_is_ended_properly() -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(MemoryStore):
+        async def begin(self, new: NewResponse) -> None:
+            begun.set()
+            await go_on.wait()
+            await super().begin(new)
+
+    engine = engine_of(ScriptedProvider(answer(say("Hi"))), store=Slow())
+    starting = asyncio.create_task(engine.start(ask()))
+    await begun.wait()
+    await engine.drain(0)
+    go_on.set()
+    response = await (await starting).result()
+    assert response.error is not None
+    assert response.error.code == "server_shutting_down"
+
+
+async def test_deleting_a_running_response_that_is_not_stored_leaves_it_alone() -> None:
+    engine = engine_of(ScriptedProvider(hanging("It")))
+    run = await engine.start(ask(stream=True, store=False))
+    await read_until_text(run)
+    with pytest.raises(ResponseNotFound):
+        await engine.delete(ANONYMOUS, run.response_id)
+    assert engine.live == 1
+    run.leave()
+    await run.result()
+
+
+async def test_a_run_that_has_ended_leaves_no_timer_behind() -> None:
+    engine = engine_of(ScriptedProvider(answer(say("Hi"))))
+    run = await engine.start(ask(stream=True))
+    await run.result()
+    await run.wait()
+    assert all(timer.cancelled() for timer in run._timers)
+
+
+@pytest.mark.proves("RULING-12")
+async def test_a_failed_response_names_the_standards_type_under_the_strict_setting() -> None:
+    script = answer(say("It"), RateLimited("Slow down."))
+    loose = await engine_of(ScriptedProvider(list(script))).create(ask())
+    strict = await engine_of(ScriptedProvider(list(script)), strict=True).create(ask())
+    assert (loose.error and loose.error.type, strict.error and strict.error.type) == (
+        "rate_limit_error",
+        "too_many_requests",
+    )

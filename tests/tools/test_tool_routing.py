@@ -98,7 +98,7 @@ sandbox = ByName(ToolKind.SANDBOX, "f", "s")
         (box(function, executors=(local,), allowed={"g"}, may_run=False), "f", Route.REJECTED),
         (box(function, executors=(local,), allowed={"g"}), "never_declared", Route.UNKNOWN),
         (box(function, allowed={"g"}), "never_declared", Route.REJECTED),
-        (box(function, executors=(local,), allowed=set()), "f", Route.SERVER),
+        (box(function, executors=(local,), allowed=set()), "f", Route.REJECTED),
     ],
 )
 @pytest.mark.proves("FR-018", "EDGE-1", "EDGE-2")
@@ -114,10 +114,10 @@ def test_a_client_tool_outside_the_allowed_list_is_not_handed_to_the_client() ->
 
 
 @pytest.mark.proves("FR-010")
-@pytest.mark.parametrize("allowed", [None, set()])
-def test_an_empty_or_absent_allowed_list_allows_all(allowed: set[str] | None) -> None:
-    routed = route_calls([Asked("f"), Asked("m")], box(function, mcp, executors=(local, server), allowed=allowed))
-    assert routed.server == (Asked("f"), Asked("m"))
+def test_an_absent_allowed_list_allows_all_and_a_list_of_none_allows_none() -> None:
+    calls = [Asked("f"), Asked("m")]
+    assert route_calls(calls, box(function, mcp, executors=(local, server), allowed=None)).server == tuple(calls)
+    assert route_calls(calls, box(function, mcp, executors=(local, server), allowed=set())).refused == tuple(calls)
 
 
 @pytest.mark.proves("MISTAKE-26")

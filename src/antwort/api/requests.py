@@ -160,7 +160,10 @@ def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> C
         if plain.get(key) is not None:
             raise InvalidField(key, f"{problem}.", code="unsupported_parameter")
     # Converting to the plain fields first keeps one place that knows what they may be.
-    fields = convert({k: v for k, v in plain.items() if k not in _OWN_KEYS}, _Fields, "")
+    given = {k: v for k, v in plain.items() if k not in _OWN_KEYS}
+    if isinstance(given.get("text"), dict):
+        given["text"] = _without_nulls(given["text"])
+    fields = convert(given, _Fields, "")
     if fields.metadata is not None and len(fields.metadata) > limits.metadata_keys:
         raise InvalidField("metadata", f"more than {limits.metadata_keys} keys.", code="too_many_keys")
     _check_format(fields.text)
@@ -268,11 +271,22 @@ def _normalised(value: Plain, kind: str, path: str) -> Plain:
             raise InvalidField(f"{path}.id", "missing.", code="missing_required_parameter")
     elif kind == "reasoning":
         _normalise_reasoning(plain)
+    elif kind in _CALLS:
+        _check_call(plain, path)
     elif kind == "mcp_list_tools" and isinstance(plain.get("tools"), list):
         plain["tools"] = [_without_nulls(tool) if isinstance(tool, dict) else tool for tool in plain["tools"]]
     elif isinstance(plain.get("output"), list):
         plain["output"] = [_part(part, f"{path}.output[{i}]") for i, part in enumerate(plain["output"])]
     return plain
+
+
+_CALLS = {"function_call": ("call_id", "name"), "custom_tool_call": ("call_id", "name")}
+
+
+def _check_call(plain: Plain, path: str) -> None:
+    for key in _CALLS[plain["type"]]:
+        if plain.get(key) == "":
+            raise InvalidField(f"{path}.{key}", "must not be empty.")
 
 
 def _without_nulls(value: Plain) -> Plain:
@@ -369,7 +383,7 @@ def _read_tool(value: object, path: str) -> Tool:
     if kind == "function":
         return _read_function(value, path)
     if kind == "mcp":
-        server: McpTool = convert(value, McpTool, path)
+        server: McpTool = convert(_without_nulls(value), McpTool, path)
         return server
     return OpaqueTool(kind, value)
 
@@ -396,22 +410,43 @@ def _read_choice(value: object) -> ToolChoice:
         choice: ToolChoice = convert(value, ChoiceMode, "tool_choice")
         return choice
     if isinstance(value, dict):
-        if value.get("type") == "function" and isinstance(value.get("function"), dict):
-            value = {"type": "function", **value["function"]}
-        choice = convert(value, ForcedFunction | ForcedServer | AllowedTools, "tool_choice")
-        if isinstance(choice, AllowedTools) and not 1 <= len(choice.tools) <= 128:
-            raise InvalidField("tool_choice.tools", "must name 1 to 128 tools.", code="invalid_value")
-        return choice
+        return _read_choice_object(_without_nulls(value))
     raise InvalidField("tool_choice", f"expected a string or an object, got {kind_of(value)}.")
 
 
-def _read_allowed(value: object, choice: ToolChoice) -> tuple[NamedTool, ...] | None:
-    """The allowed list of either form. An empty top-level list allows all."""
+def _read_choice_object(value: Plain) -> ToolChoice:
+    if value.get("type") == "function" and isinstance(value.get("function"), dict):
+        value = {"type": "function", **value["function"]}
+    if isinstance(value.get("tools"), list):
+        value["tools"] = [_without_nulls(entry) if isinstance(entry, dict) else entry for entry in value["tools"]]
+    choice: ForcedFunction | ForcedServer | AllowedTools = convert(
+        value, ForcedFunction | ForcedServer | AllowedTools, "tool_choice"
+    )
     if isinstance(choice, AllowedTools):
-        return choice.tools
-    if value is None:
-        return None
+        if not 1 <= len(choice.tools) <= 128:
+            raise InvalidField("tool_choice.tools", "must name 1 to 128 tools.", code="invalid_value")
+        _check_named(choice.tools, "tool_choice.tools")
+    return choice
+
+
+def _read_allowed(value: object, choice: ToolChoice) -> tuple[NamedTool, ...] | None:
+    """The allowed list of either form, or what both allow. An empty top-level list allows all."""
+    standard = choice.tools if isinstance(choice, AllowedTools) else None
+    if not value:
+        if value not in (None, []):
+            raise InvalidField("allowed_tools", f"expected a list, got {kind_of(value)}.")
+        return standard
     if not isinstance(value, list):
         raise InvalidField("allowed_tools", f"expected a list, got {kind_of(value)}.")
-    named = [{"type": "function", "name": entry} if isinstance(entry, str) else entry for entry in value]
-    return convert(named, tuple[NamedTool, ...], "allowed_tools") or None
+    entries = [_without_nulls(entry) if isinstance(entry, dict) else entry for entry in value]
+    named = [{"type": "function", "name": entry} if isinstance(entry, str) else entry for entry in entries]
+    own: tuple[NamedTool, ...] = convert(named, tuple[NamedTool, ...], "allowed_tools")
+    _check_named(own, "allowed_tools")
+    return own if standard is None else tuple(entry for entry in own if entry in standard)
+
+
+def _check_named(entries: tuple[NamedTool, ...], path: str) -> None:
+    """An entry that names nothing would allow nothing, in silence."""
+    for i, entry in enumerate(entries):
+        if not isinstance(entry.name, str) and not isinstance(entry.server_label, str):
+            raise InvalidField(f"{path}[{i}].name", "missing required field.", code="missing_required_parameter")

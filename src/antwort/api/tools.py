@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit, urlunsplit
 
 from antwort.api.wire import UNSET, Plain, UnsetType, Wire, to_plain
 
@@ -17,6 +18,13 @@ class FunctionTool(Wire, tag="function"):
     strict: bool | None = None
 
 
+class McpToolFilter(Wire):
+    """Which of a server's tools are meant: by name, or only those that change nothing."""
+
+    tool_names: tuple[str, ...] | None | UnsetType = UNSET
+    read_only: bool | None | UnsetType = UNSET
+
+
 class McpTool(Wire, tag="mcp"):
     """A tool server, by address or by the label of something the operator configured."""
 
@@ -24,9 +32,9 @@ class McpTool(Wire, tag="mcp"):
     server_url: str | UnsetType = UNSET
     server_description: str | UnsetType = UNSET
     authorization: str | UnsetType = UNSET
-    headers: dict[str, str] | None | UnsetType = UNSET
-    allowed_tools: tuple[str, ...] | dict[str, Any] | None | UnsetType = UNSET
-    require_approval: str | dict[str, Any] | None | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    allowed_tools: tuple[str, ...] | McpToolFilter | UnsetType = UNSET
+    require_approval: str | dict[str, Any] | UnsetType = UNSET
     connector_id: str | UnsetType = UNSET
 
 
@@ -63,7 +71,7 @@ class ForcedServer(Wire, tag="mcp"):
     """The model must call a tool of this server; with `name`, that one."""
 
     server_label: str
-    name: str | None | UnsetType = UNSET
+    name: str | UnsetType = UNSET
 
 
 class NamedTool(Wire):
@@ -86,9 +94,24 @@ _SECRET = ("authorization", "headers")
 
 
 def echo_tool(tool: Tool) -> Plain:
-    """The tool as a response repeats it. Credentials are never repeated."""
+    """The tool as a response repeats it. Credentials are never repeated, nor what an address carries of them."""
     plain: Plain = to_plain(tool)
-    return {key: value for key, value in plain.items() if key not in _SECRET}
+    shown = {key: value for key, value in plain.items() if key not in _SECRET}
+    if isinstance(tool, McpTool) and isinstance(tool.server_url, str):
+        shown["server_url"] = _without_credentials(tool.server_url)
+    return shown
+
+
+def has_credentials(tool: Tool) -> bool:
+    return isinstance(tool, McpTool) and not (tool.authorization is UNSET and tool.headers is UNSET)
+
+
+def _without_credentials(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def echo_choice(choice: ToolChoice) -> str | Plain:

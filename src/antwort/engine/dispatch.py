@@ -19,10 +19,11 @@ from antwort.api.events import (
     OutputItemAdded,
     OutputItemDone,
 )
-from antwort.api.items import FunctionCallOutput, InputText, McpCall, OutputText, Text
+from antwort.api.items import FunctionCallOutput, InputText, McpCall, OutputItem, OutputText, Text
 from antwort.api.status import close
 from antwort.api.wire import UNSET, replace
-from antwort.concurrency import Signal, stop
+from antwort.concurrency import stop
+from antwort.engine.control import Control
 from antwort.engine.draft import Run
 from antwort.engine.plan import OpenCall, Plan
 from antwort.engine.steps import Ready, Refused, RunTools
@@ -35,15 +36,13 @@ _abandoned: set[asyncio.Task[ToolResult]] = set()
 """Tools that would not stop in time. Held until they end, so that they end as tasks and not as garbage."""
 
 
-async def run_tools(
-    step: RunTools, run: Run, plan: Plan, signal: Signal, deadline: float | None
-) -> AsyncGenerator[Batch, None]:
+async def run_tools(step: RunTools, run: Run, plan: Plan, control: Control) -> AsyncGenerator[Batch, None]:
     """Answer the calls; results of functions come in the order of the calls, the others as they are ready."""
-    answers = _Answers(step.calls, len(run.output))
+    answers = _Answers(step.calls, run.output)
     if opening := answers.open():
         yield opening
-    width = 1 if plan.request.parallel_tool_calls is False else len(step.calls)
-    running = _Running(plan, signal, deadline)
+    width = len(step.calls) if step.is_parallel else 1
+    running = _Running(plan, control)
     failure: Exception | None = None
     try:
         async with aclosing(running.results(step.calls, width)) as results:
@@ -63,8 +62,8 @@ async def run_tools(
 class _Running:
     """The calls under way, at most `width` at a time."""
 
-    def __init__(self, plan: Plan, signal: Signal, deadline: float | None) -> None:
-        self._plan, self._signal, self._deadline = plan, signal, deadline
+    def __init__(self, plan: Plan, control: Control) -> None:
+        self._plan, self._control, self._signal = plan, control, control.signal
         self._tasks: dict[asyncio.Task[ToolResult], int] = {}
 
     async def results(
@@ -128,9 +127,15 @@ class _Running:
             response_id=self._plan.response.id,
             idempotency_key=call.call_id,
             identity=self._plan.identity,
-            deadline=self._deadline,
+            deadline=self._control.deadline,
             cancelled=self._signal.fired,
+            progress=self._note_progress,
         )
+
+    def _note_progress(self, words: str) -> None:
+        """A sign of life: whoever waits for the response learns that it goes on, not what was said."""
+        _log.debug("a tool of %s reports: %s", self._plan.response.id, words)
+        self._control.on_progress()
 
 
 def _is_told_to_stop() -> bool:
@@ -146,9 +151,10 @@ def _refusal(refused: Refused) -> ToolResult:
 class _Answers:
     """Results become events. One place hands out the places in the output, so nothing is numbered twice."""
 
-    def __init__(self, calls: Sequence[Ready | Refused], first_index: int) -> None:
+    def __init__(self, calls: Sequence[Ready | Refused], output: Sequence[OutputItem]) -> None:
         self._calls = calls
-        self._index = first_index
+        self._index = len(output)
+        self._output = output
         self._results: dict[int, ToolResult] = {}
         self._due = 0  # the first call whose result has not been written
         self._shown: dict[int, tuple[int, McpCall]] = {}
@@ -160,11 +166,18 @@ class _Answers:
             item = answer.call.item
             if not isinstance(item, McpCall):
                 continue
-            if answer.call.at is None:
-                self._shown[at] = self._show_again(answer.call, item)
-            else:
+            if answer.call.at is not None:
                 self._shown[at] = (answer.call.at, item)
+            else:
+                self._shown[at] = self._open_already(answer.call) or self._show_again(answer.call, item)
         return self._taken()
+
+    def _open_already(self, call: OpenCall) -> tuple[int, McpCall] | None:
+        """A run that was picked up may have shown it."""
+        for at, item in enumerate(self._output):
+            if isinstance(item, McpCall) and item.status == "in_progress" and item.call_id == call.call_id:
+                return at, item
+        return None
 
     def _show_again(self, call: OpenCall, old: McpCall) -> tuple[int, McpCall]:
         at = self._next_index()

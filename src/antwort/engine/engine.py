@@ -9,11 +9,13 @@ from antwort.api.events import StreamEvent
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
 from antwort.api.status import FINAL
-from antwort.api.wire import replace
+from antwort.api.tools import has_credentials
+from antwort.api.wire import Plain, decode, encode, replace
 from antwort.engine.history import assemble, load_chain, resolve_references
 from antwort.engine.live import LiveRun
-from antwort.engine.plan import Plan, build_toolbox, check_capabilities, draft_response
+from antwort.engine.plan import Plan, check_capabilities, draft_response
 from antwort.engine.settings import EngineSettings
+from antwort.engine.toolbox import Shelf, build_toolbox
 from antwort.errors import (
     AntwortError,
     BackendTimeout,
@@ -29,6 +31,7 @@ from antwort.storage.base import ItemPage, NewResponse, Page, ResponseStore
 from antwort.tools.base import ToolExecutor
 from antwort.tools.limits import limited
 
+_MOST_UNWRITTEN = 1000
 ABANDONED = "The server was stopped while the response was being made."
 
 
@@ -51,6 +54,8 @@ class Engine:
         self._store = store
         self._executors = tuple(limited(executor, settings.tool_limits) for executor in executors)
         self._live: dict[str, LiveRun] = {}
+        self._unwritten: dict[str, LiveRun] = {}
+        """Runs whose end could not be recorded. It is written when somebody asks for them."""
         self._is_draining = False
 
     # ---- making a response ----
@@ -112,9 +117,12 @@ class Engine:
         _check_background(request)
         model = await self._model_for(request)
         request = await resolve_references(request, self._store, identity)
+        if request.previous_response_id is not None:
+            await self._catch_up(request.previous_response_id)
         chain = await load_chain(request, self._store, identity)
-        toolbox, listings = await build_toolbox(request, self._executors, identity, self.settings)
-        history = await assemble(request, chain, self._executors, identity, self.settings)
+        shelf = Shelf(self._executors, identity, self.settings)
+        toolbox, listings = await build_toolbox(request, shelf)
+        history = await assemble(request, chain, toolbox, shelf)
         capabilities = self._provider.capabilities(model)
         check_capabilities(history.stretches, capabilities)
         return Plan(
@@ -137,15 +145,26 @@ class Engine:
         problem = "missing, and there is not just one model to choose from."
         raise InvalidField("model", problem, code="missing_required_parameter")
 
-    def _ended(self, response_id: str) -> None:
-        self._live.pop(response_id, None)
+    def _ended(self, run: LiveRun) -> None:
+        self._live.pop(run.response_id, None)
+        if not run.is_recorded:
+            self._unwritten[run.response_id] = run
+            if len(self._unwritten) > _MOST_UNWRITTEN:  # the next start ends those rows, too
+                self._unwritten.pop(next(iter(self._unwritten)))
+
+    async def _catch_up(self, response_id: str) -> None:
+        """Put the end of a run on record that could not be recorded when it came."""
+        if (run := self._unwritten.get(response_id)) is not None:
+            await run.record_again(self._store)
+            self._unwritten.pop(response_id, None)
 
     # ---- responses that are there already ----
 
     async def retrieve(self, identity: Identity, response_id: str) -> Response:
         run = self._live_run(identity, response_id)
-        if run is not None and run.response.store and run.response.status not in FINAL:
-            return run.response
+        if run is not None and run.response.store:
+            return run.response if run.response.status not in FINAL else await run.result()
+        await self._catch_up(response_id)
         found = await self._store.get(identity, response_id)
         if found is None:
             raise ResponseNotFound(response_id)
@@ -153,8 +172,10 @@ class Engine:
 
     async def delete(self, identity: Identity, response_id: str) -> None:
         """A running response is cancelled first, so that its record is true until it goes."""
-        if self._live_run(identity, response_id) is not None:
+        run = self._live_run(identity, response_id)
+        if run is not None and run.response.store:
             await self.cancel(identity, response_id)
+        self._unwritten.pop(response_id, None)
         if not await self._store.delete(identity, response_id):
             raise ResponseNotFound(response_id)
 
@@ -232,7 +253,18 @@ def _new_response(plan: Plan) -> NewResponse:
     return NewResponse(
         identity=plan.identity,
         response=plan.response,
-        request=request.raw,
+        request=_without_credentials(request),
         input=request.input,
         raw_input=request.raw_input,
     )
+
+
+def _without_credentials(request: CreateRequest) -> bytes:
+    """The request as it came, less what it brought to log in somewhere: that is not kept in clear."""
+    if not any(has_credentials(tool) for tool in request.tools):
+        return request.raw
+    plain: Plain = decode(request.raw, dict)
+    for tool in plain["tools"]:
+        tool.pop("authorization", None)
+        tool.pop("headers", None)
+    return encode(plain)

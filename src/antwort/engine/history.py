@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
 
 from antwort.api.items import (
     CustomToolCall,
@@ -16,14 +17,14 @@ from antwort.api.items import (
 )
 from antwort.api.requests import CreateRequest, Limits, parse_request
 from antwort.api.wire import UNSET, encode, replace
-from antwort.engine.plan import History, Leftover, OpenCall, build_toolbox, model_name
-from antwort.engine.settings import EngineSettings
-from antwort.engine.steps import call_id_of, results_in
+from antwort.engine.plan import History, Leftover, OpenCall
+from antwort.engine.steps import OVER_LIMIT, call_id_of, results_in
+from antwort.engine.toolbox import HOUSE_LABEL, Shelf, model_name, rebuild_toolbox
 from antwort.errors import Conflict, InvalidField, ItemNotFound, ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import Link, ResponseStore
-from antwort.tools.base import ToolExecutor
-from antwort.tools.routing import Route, Toolbox, route
+from antwort.tools.base import ToolDefinition, ToolKind
+from antwort.tools.routing import Route, Toolbox, find_executor, route
 
 _UNBOUNDED = Limits(input_items=2**31, part_bytes=2**40, tools=2**31, metadata_keys=2**31)
 
@@ -59,23 +60,19 @@ async def load_chain(request: CreateRequest, store: ResponseStore, identity: Ide
     return chain
 
 
-async def assemble(
-    request: CreateRequest,
-    chain: Sequence[Link],
-    executors: Sequence[ToolExecutor],
-    identity: Identity,
-    settings: EngineSettings,
-) -> History:
+async def assemble(request: CreateRequest, chain: Sequence[Link], toolbox: Toolbox, shelf: Shelf) -> History:
+    """All that was said before and the new input, and the calls in it that are ours to run first."""
     stretches = [stretch for link in chain for stretch in _stretches(link)]
+    _check_outputs(request.input, stretches)
     stretches.append(request.input)
-    _check_call_ids(request.input, stretches[:-1])
     answered = results_in(item for stretch in stretches for item in stretch)
-    leftovers = [
-        left
-        for link in chain
-        if (calls := _unanswered(link, answered))
-        for left in await _leftovers(link, calls, executors, identity, settings)
-    ]
+    leftovers: list[Leftover] = []
+    for link in chain:
+        if calls := _unanswered(link.output, answered, shelf):
+            parent = parse_request(link.request, _UNBOUNDED)
+            leftovers += _leftovers(calls, parent, await rebuild_toolbox(parent, shelf), _calls_run(link))
+    # A client that keeps its history itself sends the open calls in the input: they were made under its own tools.
+    leftovers += _leftovers(_unanswered(request.input, answered, shelf), request, toolbox, 0)
     return History(tuple(stretches), tuple(leftovers))
 
 
@@ -98,15 +95,31 @@ def _without_abandoned(items: Sequence[InputItem], *, is_last: bool) -> tuple[In
     return tuple(kept)
 
 
-def _check_call_ids(items: Sequence[InputItem], earlier: Iterable[Sequence[InputItem]]) -> None:
-    """An output must answer a call that the conversation knows."""
+def _check_outputs(items: Sequence[InputItem], earlier: Sequence[Sequence[InputItem]]) -> None:
+    """An output must answer a call that the conversation knows, that is the client's, and that has no result yet."""
     if not any(isinstance(item, FunctionCallOutput | CustomToolCallOutput) for item in items):
         return
-    known = {call_id for stretch in (*earlier, items) for item in stretch if (call_id := _asked(item)) is not None}
+    before = [item for stretch in earlier for item in stretch]
+    asked = Counter(call_id for item in (*before, *items) if (call_id := _asked(item)) is not None)
+    answered = Counter(item.call_id for item in before if isinstance(item, FunctionCallOutput | CustomToolCallOutput))
+    ours = {call_id_of(item) for item in (*before, *items) if isinstance(item, McpCall)}
     for i, item in enumerate(items):
-        if isinstance(item, FunctionCallOutput | CustomToolCallOutput) and item.call_id not in known:
-            problem = f"no call with id {item.call_id!r} in this conversation."
-            raise InvalidField(f"input[{i}].call_id", problem, code="unknown_call_id")
+        if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
+            answered[item.call_id] += 1
+            if problem := _wrong_output(item.call_id, asked, answered, ours):
+                raise InvalidField(f"input[{i}].call_id", problem[1], code=problem[0])
+
+
+def _wrong_output(
+    call_id: str, asked: Counter[str], answered: Counter[str], ours: Container[str]
+) -> tuple[str, str] | None:
+    if call_id in ours:
+        return "not_a_client_call", f"the call {call_id!r} is not the client's to answer."
+    if call_id not in asked:
+        return "unknown_call_id", f"no call with id {call_id!r} in this conversation."
+    if answered[call_id] > asked[call_id]:
+        return "duplicate_output", f"the call {call_id!r} has a result already."
+    return None
 
 
 def _asked(item: InputItem) -> str | None:
@@ -115,14 +128,18 @@ def _asked(item: InputItem) -> str | None:
     if isinstance(item, OpaqueItem):  # a kind of call that this version does not know still has its outputs
         call_id = item.fields.get("call_id")
         return call_id if isinstance(call_id, str) else None
-    return call_id_of(item) if isinstance(item, McpCall) else None
+    return None
 
 
-def _unanswered(link: Link, answered: frozenset[str]) -> list[OpenCall]:
+# ---- calls that were left open ----
+
+
+def _unanswered(items: Sequence[InputItem], answered: Container[str], shelf: Shelf) -> list[OpenCall]:
+    """The finished calls without a result that could be ours to run."""
     calls: list[OpenCall] = []
-    for item in link.output:
+    for item in items:
         match item:
-            case FunctionCall(status="completed"):
+            case FunctionCall(status="completed") if _is_local(item.name, shelf):
                 call = OpenCall(item.call_id, item.name, item.arguments, None, item)
             case McpCall(status="completed") if item.output is UNSET and item.error is UNSET:
                 call = OpenCall(call_id_of(item), item.name, item.arguments, None, item)
@@ -133,18 +150,41 @@ def _unanswered(link: Link, answered: frozenset[str]) -> list[OpenCall]:
     return calls
 
 
-async def _leftovers(
-    link: Link,
-    calls: Sequence[OpenCall],
-    executors: Sequence[ToolExecutor],
-    identity: Identity,
-    settings: EngineSettings,
-) -> list[Leftover]:
-    """Those that were the server's to run, by the tools and the policy of the response that asked for them."""
-    request = parse_request(link.request, _UNBOUNDED)
-    toolbox, _ = await build_toolbox(request, executors, identity, settings)
-    named = ((_with_model_name(call, toolbox), toolbox) for call in calls)
-    return [Leftover(call, box) for call, box in named if route(call.name, box) is Route.SERVER]
+def _is_local(name: str, shelf: Shelf) -> bool:
+    """Whether somebody here would run a function of that name: if not, nobody needs to be asked about it."""
+    return find_executor(ToolDefinition(name=name, kind=ToolKind.FUNCTION), shelf.executors) is not None
+
+
+def _leftovers(calls: Sequence[OpenCall], request: CreateRequest, toolbox: Toolbox, spent: int) -> list[Leftover]:
+    """Those that are the server's to run, by the tools and the policy of the request they were made under."""
+    left = None if request.max_tool_calls is None else request.max_tool_calls - spent
+    is_parallel = request.parallel_tool_calls is not False
+    found: list[Leftover] = []
+    for call in (_with_model_name(call, toolbox) for call in calls):
+        problem = None
+        match route(call.name, toolbox):
+            case Route.SERVER:
+                if left is not None:
+                    left -= 1
+                    problem = OVER_LIMIT if left < 0 else None
+            case Route.UNKNOWN | Route.CLIENT if isinstance(call.item, McpCall) and request.choice_mode != "none":
+                problem = f"The tool {call.item.name!r} is not available any more."
+            case _:
+                continue
+        found.append(Leftover(call, toolbox, is_parallel, problem))
+    return found
+
+
+def _calls_run(link: Link) -> int:
+    """How many calls that response has run itself."""
+    return sum(
+        item.output != OVER_LIMIT
+        if isinstance(item, FunctionCallOutput)
+        else isinstance(item, McpCall)
+        and item.server_label != HOUSE_LABEL
+        and (item.output is not UNSET or item.error not in (UNSET, OVER_LIMIT))
+        for item in link.output
+    )
 
 
 def _with_model_name(call: OpenCall, toolbox: Toolbox) -> OpenCall:

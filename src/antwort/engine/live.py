@@ -9,12 +9,21 @@ from contextlib import aclosing
 
 from antwort.api.events import TERMINAL, Batch, ResponseInProgress
 from antwort.api.responses import Response
+from antwort.api.status import IllegalTransition
 from antwort.concurrency import Once
+from antwort.engine.control import Control
 from antwort.engine.draft import Run
-from antwort.engine.loop import Control, advance
+from antwort.engine.loop import advance
 from antwort.engine.pipe import Numbered, Outlet, recorded
 from antwort.engine.plan import Plan
-from antwort.errors import AntwortError, ClientLeft, DeadlinePassed, Interrupted, ServerFault
+from antwort.errors import (
+    AntwortError,
+    ClientLeft,
+    DeadlinePassed,
+    Interrupted,
+    ResponseNotFound,
+    ServerFault,
+)
 from antwort.identity import Identity
 from antwort.providers.base import Provider
 from antwort.storage.base import ResponseStore
@@ -24,17 +33,18 @@ class LiveRun:
     """One response on its way. Whoever holds it reads the events, or waits for the result, or leaves."""
 
     def __init__(
-        self, plan: Plan, provider: Provider, store: ResponseStore | None, on_end: Callable[[str], None]
+        self, plan: Plan, provider: Provider, store: ResponseStore | None, on_end: Callable[[LiveRun], None]
     ) -> None:
         loop = asyncio.get_running_loop()
         settings = plan.settings
         self._plan = plan
         self._on_end = on_end
         self._control = Control(Run(plan.response), loop.time() + settings.deadline)
-        self._outlet = Outlet(settings.buffer_batches)
+        self._outlet = Outlet(settings.buffer_events)
         self._answered: Once[None] = Once()
         self._ended: Once[Response] = Once()
         self._control.on_answer = self._is_answered
+        self._control.on_progress = self._outlet.tick
         self._timers = [
             loop.call_later(settings.deadline, self._control.signal.set, DeadlinePassed()),
             loop.call_later(settings.hold_back, self._is_answered),
@@ -83,6 +93,16 @@ class LiveRun:
     def stop(self, reason: Exception) -> None:
         self._control.signal.set(reason)
 
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the record says what the last event said."""
+        return self._control.is_recorded
+
+    async def record_again(self, store: ResponseStore) -> None:
+        """Write the end that could not be written. A row that is gone or ended by now needs none."""
+        with contextlib.suppress(ResponseNotFound, IllegalTransition):
+            await store.finish(self.identity, self.response, self._control.run.marks)
+
     async def wait(self) -> None:
         """Until the run and everything it started has ended."""
         await asyncio.wait([self._task])
@@ -119,7 +139,7 @@ class LiveRun:
         stopped = ServerFault("The run was broken off.")  # only when its task was cancelled, as at the end of a loop
         self._answered.fail(stopped)
         self._ended.fail(stopped)
-        self._on_end(self.response_id)
+        self._on_end(self)
 
     def _is_answered(self) -> None:
         self._answered.set(None)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from antwort.api.events import (
     Batch,
     McpListToolsCompleted,
+    McpListToolsFailed,
     McpListToolsInProgress,
     OutputItemAdded,
     OutputItemDone,
@@ -18,8 +19,9 @@ from antwort.api.events import (
 )
 from antwort.api.items import McpListTools
 from antwort.api.responses import Response
-from antwort.api.wire import replace
+from antwort.api.wire import UNSET, replace
 from antwort.concurrency import Signal
+from antwort.engine.control import Control
 from antwort.engine.dispatch import run_tools
 from antwort.engine.draft import Finish, Run, as_ours, ending, fold, interrupted, settled
 from antwort.engine.opened import half_said
@@ -31,22 +33,6 @@ from antwort.errors import AntwortError, BackendCut, Interrupted
 from antwort.providers.base import Delta, Provider
 
 _log = logging.getLogger("antwort.engine")
-
-
-def _nobody_asks() -> None:
-    """Nobody waits for the backend's first sign."""
-
-
-class Control:
-    """What a run and those who watch it share: the signal to stop, the run as it stands, why it failed."""
-
-    def __init__(self, run: Run, deadline: float | None = None, half_said: Batch | None = None) -> None:
-        self.signal = Signal()
-        self.run = run
-        self.deadline = deadline
-        self.half_said = half_said or []
-        self.on_answer: Callable[[], None] = _nobody_asks
-        self.error: AntwortError | None = None
 
 
 def pick_up(response: Response, events: Sequence[RunEvent], deadline: float | None = None) -> Control:
@@ -78,11 +64,13 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
             if isinstance(step, Infer):
                 stream = infer(run, plan, provider, control)
             else:
-                stream = run_tools(step, run, plan, control.signal, control.deadline)
+                stream = run_tools(step, run, plan, control)
             async with aclosing(stream) as batches:
                 async for batch in batches:
                     run = control.run = fold(run, batch)
                     yield batch
+        if control.signal.reason is not None and step.status != "completed":
+            raise control.signal.reason  # it came between two waits
         closing = settled(run, "completed")
         closing.append(ending(fold(run, closing), step, plan.settings.requires_action))
     except Exception as error:
@@ -97,9 +85,19 @@ def _reported(error: Exception, run: Run) -> AntwortError | None:
     """What to tell a client that has not been answered yet. What nobody expected is logged, whole."""
     if isinstance(error, Interrupted):
         return None
-    if not isinstance(error, AntwortError):
+    if isinstance(error, AntwortError):
+        _log.warning("the run %s failed: %s: %s%s", run.response.id, error.code, error.message, _root_cause(error))
+    else:
         _log.error("the run %s met an unexpected error", run.response.id, exc_info=error)
     return as_ours(error)
+
+
+def _root_cause(error: BaseException) -> str:
+    """For the operator's eyes: what a client is told names no address and no reason of the system's."""
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return "" if cause is error else f" ({cause!r})"
 
 
 def opening(control: Control, plan: Plan) -> list[Batch]:
@@ -125,9 +123,9 @@ def _is_shown(listing: McpListTools, run: Run) -> bool:
 
 def _show_list(at: int, item: McpListTools) -> list[RunEvent]:
     return [
-        OutputItemAdded(output_index=at, item=replace(item, status="in_progress", tools=())),
+        OutputItemAdded(output_index=at, item=replace(item, status="in_progress", tools=(), error=UNSET)),
         McpListToolsInProgress(item_id=item.id, output_index=at),
-        McpListToolsCompleted(item_id=item.id, output_index=at),
+        (McpListToolsCompleted if item.error is UNSET else McpListToolsFailed)(item_id=item.id, output_index=at),
         OutputItemDone(output_index=at, item=item),
     ]
 

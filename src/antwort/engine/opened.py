@@ -207,7 +207,8 @@ def half_said(events: Iterable[RunEvent]) -> dict[int, OpenItem]:
         if isinstance(event, OutputItemAdded):
             if (item := _reopened(event.output_index, event.item)) is not None:
                 opened[event.output_index] = item
-        elif isinstance(event, OutputItemDone):
+        elif isinstance(event, OutputItemDone | McpArgumentsDone):
+            # A server's call whose arguments are whole is not half said: it waits for its result.
             opened.pop(event.output_index, None)
         else:
             _feed_again(event, opened)

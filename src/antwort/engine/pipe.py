@@ -13,8 +13,8 @@ import msgspec
 from antwort.api.events import MARKS, TERMINAL, Batch, ResponseFailed, StreamEvent, Terminal
 from antwort.api.responses import Response
 from antwort.api.wire import replace
+from antwort.engine.control import Control
 from antwort.engine.draft import error_of
-from antwort.engine.loop import Control
 from antwort.engine.plan import Plan
 from antwort.errors import AntwortError, StoreFault
 from antwort.storage.base import ResponseStore
@@ -47,6 +47,7 @@ async def _committed(event: Terminal, store: ResponseStore, plan: Plan, control:
     except Exception as error:
         _log.error("the response %s could not be stored", event.response.id, exc_info=error)
         control.error = _store_fault(error)
+        control.is_recorded = False
         failed = _as_failed(event.response, control.error, strict=plan.settings.strict)
         control.run = msgspec.structs.replace(control.run, response=failed)
         return ResponseFailed(response=failed)
@@ -69,6 +70,7 @@ class Outlet:
 
     def __init__(self, bound: int) -> None:
         self._bound = bound
+        self._held = 0
         self._next = 0
         self._waiting: deque[Numbered] = deque()
         self._reader: asyncio.Future[None] | None = None
@@ -83,7 +85,7 @@ class Outlet:
 
     @property
     def is_full(self) -> bool:
-        return len(self._waiting) >= self._bound and not self._is_abandoned
+        return self._held >= self._bound and not self._is_abandoned
 
     def publish(self, batch: Batch) -> None:
         """Number the batch and hand it on. Never waits; `wait_for_room` is for those who can."""
@@ -113,6 +115,7 @@ class Outlet:
         """Nobody reads any more: what still comes is numbered and dropped."""
         self._is_abandoned = True
         self._waiting.clear()
+        self._held = 0
         _wake(self._room)
 
     async def read(self) -> list[Numbered]:
@@ -127,11 +130,13 @@ class Outlet:
                 self._reader = None
         batches = list(self._waiting)
         self._waiting.clear()
+        self._held = 0
         _wake(self._room)
         return batches
 
     def _hand_on(self, batch: Numbered) -> None:
         self._waiting.append(batch)
+        self._held += len(batch.events)
         _wake(self._reader)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -19,36 +19,30 @@ from antwort.api.items import (
     InputVideo,
     McpCall,
     McpListTools,
-    McpToolInfo,
     Message,
 )
 from antwort.api.requests import CreateRequest, TextOptions
 from antwort.api.responses import ReasoningEcho, Response
 from antwort.api.tools import (
-    ForcedFunction,
-    ForcedServer,
-    FunctionTool,
-    McpTool,
-    NamedTool,
+    AllowedTools,
     OpaqueTool,
     Tool,
+    ToolChoice,
     echo_choice,
     echo_tool,
 )
-from antwort.api.wire import UNSET, Plain
+from antwort.api.wire import Plain
 from antwort.engine.settings import EngineSettings
+from antwort.engine.toolbox import HOUSE_LABEL
 from antwort.engine.turn import Shown
-from antwort.errors import InvalidField, UnsupportedFeature
+from antwort.errors import UnsupportedFeature
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.providers.base import Capabilities
-from antwort.tools.base import ToolDefinition, ToolExecutor, ToolKind, ToolServer
-from antwort.tools.routing import Route, Toolbox, is_registered, route
+from antwort.tools.base import ToolKind
+from antwort.tools.routing import Route, Toolbox, route
 
 _log = logging.getLogger("antwort.engine")
-
-HOUSE_LABEL = "antwort"
-"""The server label of calls for which no server is meant: refused ones, and names nobody offered."""
 
 
 class OpenCall(msgspec.Struct, frozen=True):
@@ -62,10 +56,13 @@ class OpenCall(msgspec.Struct, frozen=True):
 
 
 class Leftover(msgspec.Struct, frozen=True):
-    """A server's call that an earlier response left open, and the tools it was made under."""
+    """A server's call that was left open, and the tools and the policy it was made under."""
 
     call: OpenCall
     toolbox: Toolbox
+    is_parallel: bool = True
+    refusal: str | None = None
+    """Why it is answered with an error instead of being run."""
 
 
 class History(msgspec.Struct, frozen=True):
@@ -104,137 +101,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         definition = self.toolbox.tools.get(name)
         if definition is not None and definition.kind is not ToolKind.FUNCTION:
             return Shown(definition.server_tool or name, definition.server_label or HOUSE_LABEL)
-        if place in (Route.REJECTED, Route.UNKNOWN) and self.settings.refused_calls == "mcp_call":
+        # The standard knows no `mcp_call`: under the strict setting a refused call is a function call with its output.
+        as_server = self.settings.refused_calls == "mcp_call" and not self.settings.strict
+        if place in (Route.REJECTED, Route.UNKNOWN) and as_server:
             return Shown(name, HOUSE_LABEL)
         return Shown(name)
-
-
-# ---- tools ----
-
-
-def model_name(toolbox: Toolbox, label: str, name: str) -> str:
-    """What the model calls the tool that its server calls `name`."""
-    for definition in toolbox.tools.values():
-        if definition.server_label == label and (definition.server_tool or definition.name) == name:
-            return definition.name
-    return name
-
-
-async def build_toolbox(
-    request: CreateRequest, executors: Sequence[ToolExecutor], identity: Identity, settings: EngineSettings
-) -> tuple[Toolbox, tuple[McpListTools, ...]]:
-    """What the request offers the model, and the lists of the servers it names."""
-    tools: dict[str, ToolDefinition] = {}
-    declared = {tool.name for tool in request.tools if isinstance(tool, FunctionTool)}
-    listings: list[McpListTools] = []
-    for i, tool in enumerate(request.tools):
-        match tool:
-            case FunctionTool():
-                tools[tool.name] = _function(tool)
-            case McpTool():
-                found = await _discover(tool, executors, identity, f"tools[{i}]")
-                for definition in found:
-                    if definition.name not in declared:  # the request's own function goes before a server's tool
-                        tools.setdefault(definition.name, definition)
-                listings.append(_listing(tool, found))
-            case OpaqueTool():
-                _refuse_or_drop(tool, i, settings)
-    _check_choice(request, tools)
-    toolbox = Toolbox(
-        tools=tools,
-        executors=tuple(executors),
-        allowed=_allowed(request.allowed_tools, tools),
-        may_run=request.choice_mode != "none" and is_registered(executors, tools),
-    )
-    return toolbox, tuple(listings)
-
-
-def _function(tool: FunctionTool) -> ToolDefinition:
-    return ToolDefinition(
-        name=tool.name,
-        kind=ToolKind.FUNCTION,
-        description=tool.description,
-        parameters=tool.parameters,
-        strict=tool.strict,
-    )
-
-
-async def _discover(
-    tool: McpTool, executors: Sequence[ToolExecutor], identity: Identity, path: str
-) -> Sequence[ToolDefinition]:
-    if tool.server_label == HOUSE_LABEL:  # a refused call would be taken for one of this server's
-        raise InvalidField(f"{path}.server_label", f"{HOUSE_LABEL!r} is a label of our own.", code="reserved_label")
-    for executor in executors:
-        if isinstance(executor, ToolServer):
-            found = await executor.discover(tool, identity)
-            if found is not None:
-                return _chosen(tool, found)
-    problem = f"no tool server is offered here under the label {tool.server_label!r}."
-    raise InvalidField(f"{path}.server_label", problem, code="unknown_tool_server")
-
-
-def _chosen(tool: McpTool, found: Sequence[ToolDefinition]) -> Sequence[ToolDefinition]:
-    """The server's tools, less those that the declaration leaves out."""
-    names = tool.allowed_tools
-    if isinstance(names, dict):
-        names = tuple(names.get("tool_names", ()))
-    if names is UNSET or names is None:
-        return found
-    return [definition for definition in found if (definition.server_tool or definition.name) in names]
-
-
-def _listing(tool: McpTool, found: Sequence[ToolDefinition]) -> McpListTools:
-    infos = tuple(
-        McpToolInfo(
-            name=definition.server_tool or definition.name,
-            input_schema=definition.parameters or {"type": "object", "properties": {}},
-            description=UNSET if definition.description is None else definition.description,
-        )
-        for definition in found
-    )
-    return McpListTools(id=new_id("mcpl"), server_label=tool.server_label, tools=infos)
-
-
-def _refuse_or_drop(tool: OpaqueTool, at: int, settings: EngineSettings) -> None:
-    if settings.unknown_tools == "refuse":
-        problem = f"tools of type {tool.type!r} are not offered here."
-        raise InvalidField(f"tools[{at}].type", problem, code="unsupported_tool")
-    _log.info("dropped tools[%d]: nobody here runs tools of its type", at)
-
-
-def _allowed(named: tuple[NamedTool, ...] | None, tools: Mapping[str, ToolDefinition]) -> frozenset[str] | None:
-    if named is None:
-        return None
-    return frozenset(
-        definition.name for definition in tools.values() if any(_names(entry, definition) for entry in named)
-    ) or frozenset({""})  # a list that names none of the tools allows none
-
-
-def _names(entry: NamedTool, definition: ToolDefinition) -> bool:
-    if entry.server_label is not UNSET:
-        own = definition.server_tool or definition.name
-        return entry.server_label == definition.server_label and entry.name in (UNSET, own)
-    return entry.name == definition.name
-
-
-def _check_choice(request: CreateRequest, tools: Mapping[str, ToolDefinition]) -> None:
-    choice = request.choice_mode
-    if isinstance(choice, ForcedFunction) and choice.name not in tools:
-        raise _not_a_tool("name", f"{choice.name!r} is not one of the tools.")
-    if isinstance(choice, ForcedServer):
-        names = [
-            definition.server_tool or definition.name
-            for definition in tools.values()
-            if definition.server_label == choice.server_label
-        ]
-        if not names:
-            raise _not_a_tool("server_label", f"{choice.server_label!r} is not the label of one of the tools.")
-        if isinstance(choice.name, str) and choice.name not in names:
-            raise _not_a_tool("name", f"{choice.name!r} is not one of the server's tools.")
-
-
-def _not_a_tool(field: str, problem: str) -> InvalidField:
-    return InvalidField(f"tool_choice.{field}", problem, code="unknown_tool")
 
 
 # ---- what the backend can take ----
@@ -288,7 +159,7 @@ def draft_response(request: CreateRequest, model: str, settings: EngineSettings)
         status="in_progress",
         model=model,
         tools=tuple(echo_tool(tool) for tool in _kept(request.tools)),
-        tool_choice=echo_choice(request.tool_choice),
+        tool_choice=echo_choice(_in_force(request)),
         text=_echo_text(request.text, strict=settings.strict),
         reasoning=_echo_reasoning(request),
         store=request.is_stored,
@@ -313,6 +184,14 @@ _ECHOED = (
     "safety_identifier",
     "prompt_cache_key",
 )
+
+
+def _in_force(request: CreateRequest) -> ToolChoice:
+    """The choice with the allowed list that holds, in whichever form it came."""
+    choice = request.choice_mode
+    if request.allowed_tools is None or not isinstance(choice, str):
+        return choice
+    return AllowedTools(tools=request.allowed_tools, mode=choice)
 
 
 def _kept(tools: Sequence[Tool]) -> list[Tool]:

@@ -31,7 +31,9 @@ class EngineSettings(Wire):
     """Seconds that `response.created` waits for the backend's headers, so that an early failure is an HTTP error."""
     keepalive: Literal["comment", "in_progress"] = "comment"
     keepalive_interval: float = 15.0
-    buffer_batches: int = 256
-    """Batches kept for a slow reader before the run waits for it."""
+    buffer_events: int = 1024
+    """Events kept for a slow reader before the run waits for it."""
+    discovery: float = 10.0
+    """Seconds that a tool server gets to say what it offers."""
     tool_grace: float = 0.8
     """Seconds that tools get to end when the run is told to stop."""

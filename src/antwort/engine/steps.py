@@ -17,7 +17,8 @@ from antwort.api.items import (
 from antwort.api.tools import ForcedFunction, ForcedServer
 from antwort.api.wire import UNSET
 from antwort.engine.draft import Finish, Run
-from antwort.engine.plan import Leftover, OpenCall, Plan, model_name
+from antwort.engine.plan import Leftover, OpenCall, Plan
+from antwort.engine.toolbox import model_name
 from antwort.tools.routing import Toolbox, refusal, route_calls
 
 OVER_LIMIT = "The limit of tool calls for this response is used up. Answer with what you have."
@@ -43,9 +44,10 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class RunTools(msgspec.Struct, frozen=True):
-    """Answer these calls, in this order."""
+    """Answer these calls, in this order, side by side or one by one."""
 
     calls: tuple[Ready | Refused, ...]
+    is_parallel: bool = True
 
 
 Step: TypeAlias = Infer | RunTools | Finish
@@ -55,29 +57,38 @@ _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 def next_step(run: Run, plan: Plan) -> Step:
     if waiting := unanswered_leftovers(run, plan):
-        return RunTools(_within_limit([Ready(left.call, left.toolbox) for left in waiting], run, plan))
+        return RunTools(tuple(_leftover_answer(left) for left in waiting), all(left.is_parallel for left in waiting))
     if not run.turns:
         return Infer()
     if (reason := _CUT.get(run.last_finish)) is not None:
         return Finish("incomplete", reason)
     if calls := open_calls(run, plan.toolbox):
         if answers := _answers(calls, run, plan):
-            return RunTools(answers)
+            return RunTools(answers, plan.request.parallel_tool_calls is not False)
         return Finish("requires_action" if plan.toolbox.may_run else "completed")
     return _after_results(run, plan) if ended_with_calls(run, plan) else Finish("completed")
 
 
+def _leftover_answer(left: Leftover) -> Ready | Refused:
+    """By the policy of the response that asked for it, whatever this one says."""
+    return Ready(left.call, left.toolbox) if left.refusal is None else Refused(left.call, left.refusal)
+
+
 def _answers(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
-    """The calls that get a result here and now, in the order of the calls."""
+    """The calls that get a result here and now, in the order of the calls. A turn that pauses runs nothing."""
     routed = route_calls(calls, plan.toolbox)
-    pauses = routed.client and plan.settings.mixed_turns == "pause"
-    ready = () if pauses else routed.server
-    answers: list[Ready | Refused] = [
-        Ready(call, plan.toolbox) if call in ready else Refused(call, refusal(call.name, plan.toolbox))
-        for call in calls
-        if call in ready or call in routed.refused
-    ]
-    return _within_limit(answers, run, plan)
+    answers = _within_limit(
+        [
+            Ready(call, plan.toolbox) if call in routed.server else Refused(call, refusal(call.name, plan.toolbox))
+            for call in calls
+            if call in routed.server or call in routed.refused
+        ],
+        run,
+        plan,
+    )
+    if routed.client and plan.settings.mixed_turns == "pause":
+        return tuple(answer for answer in answers if isinstance(answer, Refused))
+    return answers
 
 
 def _within_limit(answers: Iterable[Ready | Refused], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
@@ -97,7 +108,7 @@ def _within_limit(answers: Iterable[Ready | Refused], run: Run, plan: Plan) -> t
 def _after_results(run: Run, plan: Plan) -> Infer | Finish:
     if plan.request.choice_mode == "none":
         return Finish("completed")
-    if len(run.over_limit_turns) > 1:  # asked for a final answer, and it called again
+    if run.over_limit_turns and run.turns > run.over_limit_turns[0]:  # asked for a final answer, and it called again
         return Finish("incomplete", "max_tool_calls")
     if run.turns >= plan.settings.max_turns:
         return Finish("incomplete", "max_turns")

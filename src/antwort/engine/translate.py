@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,8 +30,9 @@ from antwort.api.items import (
 from antwort.api.tools import ForcedFunction, ForcedServer
 from antwort.api.wire import UNSET, UnsetType, encode
 from antwort.engine.draft import Run
-from antwort.engine.plan import Plan, model_name
+from antwort.engine.plan import Plan
 from antwort.engine.steps import call_id_of, choice_for, tokens_left
+from antwort.engine.toolbox import model_name
 from antwort.providers.base import (
     Capabilities,
     ChatCall,
@@ -154,31 +156,39 @@ def _own_stretches(run: Run) -> Iterable[Sequence[InputItem]]:
         start = end
 
 
-def _results(stretches: Iterable[Sequence[InputItem]]) -> Mapping[str, Output]:
-    """What each call came to, wherever the result stands."""
-    found: dict[str, Output] = {}
+def _results(stretches: Iterable[Sequence[InputItem]]) -> Mapping[str, deque[Output]]:
+    """What calls came to, wherever the results stand. Ids may repeat in a client's history; their order tells."""
+    found: dict[str, deque[Output]] = defaultdict(deque)
     for stretch in stretches:
         for item in stretch:
             if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
-                found[item.call_id] = item.output
-            elif isinstance(item, McpCall):
-                result = item.error if item.output is UNSET else item.output
-                if result is not UNSET:
-                    found[call_id_of(item)] = result
+                found[item.call_id].append(item.output)
+            elif isinstance(item, McpCall) and (result := _own_result(item)) is not None:
+                found[call_id_of(item)].append(result)
     return found
+
+
+def _own_result(item: McpCall) -> str | None:
+    result = item.error if item.output is UNSET else item.output
+    return None if result is UNSET else result
 
 
 class _Conversation:
     """Gathers what one turn of the model said into one assistant message, its results right behind it."""
 
-    def __init__(self, capabilities: Capabilities, toolbox: Toolbox, results: Mapping[str, Output]) -> None:
+    def __init__(self, capabilities: Capabilities, toolbox: Toolbox, results: Mapping[str, deque[Output]]) -> None:
         self.messages: list[ChatMessage] = []
         self._capabilities, self._toolbox, self._results = capabilities, toolbox, results
         self._seen: set[str] = set()
+        self._begin()
+
+    def _begin(self) -> None:
         self._texts: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[ChatCall] = []
-        self._has_results = False
+        self._outputs: list[Output] = []
+        self._has_results = False  # of the client's or this process's functions
+        self._has_server_results = False
 
     def add(self, item: InputItem) -> None:
         match item:
@@ -196,8 +206,7 @@ class _Conversation:
             case CustomToolCall() if item.status != "incomplete":
                 self._add_call(item.call_id, item.name, encode({"input": item.input}).decode())
             case McpCall() if item.status != "incomplete":
-                name = model_name(self._toolbox, item.server_label, item.name)
-                self._add_call(call_id_of(item), name, item.arguments)
+                self._add_server_call(item)
             case FunctionCallOutput() | CustomToolCallOutput():
                 self._has_results = True
             case _:
@@ -208,26 +217,33 @@ class _Conversation:
         if any(self._texts) or self._calls:
             self.messages.append(self._assistant())
             images: list[dict[str, Any]] = []
-            for call in self._calls:
-                output = self._results.get(call.id, NO_RESULT)
+            for call, output in zip(self._calls, self._outputs, strict=True):
                 text, pictures = _result_text(output, self._capabilities)
                 images += pictures
                 self.messages.append(ChatMessage(role="tool", tool_call_id=call.id, content=text))
             if images:
                 self.messages.append(ChatMessage(role="user", content=images))
-        self._texts, self._reasoning, self._calls, self._has_results = [], [], [], False
+        self._begin()
 
     def _next_turn(self) -> None:
         """What the model says after results belongs to another answer."""
-        if self._has_results:
+        if self._has_results or self._has_server_results:
             self.flush()
 
-    def _add_call(self, call_id: str, name: str, arguments: str) -> None:
+    def _add_server_call(self, item: McpCall) -> None:
         """A call that a later response ran shows twice; it was asked once."""
-        if call_id in self._seen:
-            return
-        self._next_turn()
-        self._seen.add(call_id)
+        call_id = call_id_of(item)
+        if call_id not in self._seen:
+            self._seen.add(call_id)
+            self._add_call(call_id, model_name(self._toolbox, item.server_label, item.name), item.arguments)
+        # Servers' calls side by side stand one behind the other, each with its result: only words end the turn.
+        self._has_server_results = self._has_server_results or _own_result(item) is not None
+
+    def _add_call(self, call_id: str, name: str, arguments: str) -> None:
+        if self._has_results:
+            self.flush()
+        results = self._results.get(call_id)
+        self._outputs.append(results.popleft() if results else NO_RESULT)
         self._calls.append(ChatCall(id=call_id, function=ChatFunction(name=name, arguments=arguments or "{}")))
 
     def _assistant(self) -> ChatMessage:

@@ -44,6 +44,7 @@ class Turn:
         self._reasoning: OpenReasoning | None = None
         self._calls: dict[int, OpenCall] = {}
         self._early: dict[int, str] = {}  # arguments that came before their call's name
+        self._written: OpenItem | None = None  # what the last delta went to
         self._finished: Finished | None = None
 
     def feed(self, delta: Delta) -> None:
@@ -102,6 +103,7 @@ class Turn:
         if self._reasoning is None:
             self._reasoning = OpenReasoning(self._next_index(), self._style, new_id("rs"))
             self._reasoning.announce(self._events)
+        self._written = self._reasoning
         self._reasoning.feed(text, self._events)
 
     def _feed_call(self, delta: CallDelta) -> None:
@@ -113,6 +115,7 @@ class Turn:
                 self._early[delta.index] = arguments
                 return
             call = self._open_call(delta.index, delta.name)
+        self._written = call
         if arguments:
             call.feed(arguments, self._events)
 
@@ -134,6 +137,7 @@ class Turn:
             self._close_reasoning()
             self._message = OpenMessage(self._next_index(), new_id("msg"))
             self._message.announce(self._events)
+        self._written = self._message
         return self._message
 
     def _open_call(self, index: int, name: str) -> OpenCall:
@@ -158,16 +162,14 @@ class Turn:
         return sorted((*singles, *self._calls.values()), key=lambda item: item.index)
 
     def _close_all(self, last: ClosedAs) -> None:
-        """Only the item that was being written last can be cut."""
-        items = self._open_items()
-        for item in items[:-1]:
-            item.close("completed", self._events)
-        for item in items[-1:]:
-            item.close(last, self._events)
+        """What was being written when the answer was cut is incomplete, and with it what was begun after it."""
+        cut_from = self._index if self._written is None or last == "completed" else self._written.index
+        for item in self._open_items():
+            item.close(last if item.index >= cut_from else "completed", self._events)
         self._forget()
 
     def _forget(self) -> None:
-        self._message, self._reasoning, self._calls = None, None, {}
+        self._message, self._reasoning, self._calls, self._written = None, None, {}, None
 
 
 def _call_item(shown: Shown) -> FunctionCall | McpCall:

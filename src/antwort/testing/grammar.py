@@ -188,13 +188,14 @@ class StreamChecker:
         require(_settings(event.response) == _settings(self._so_far), "the response is not the one that was created")
 
     def _check_incomplete(self, response: Response) -> None:
-        """An incomplete item is the last one of an incomplete response, unless the run was broken off."""
+        """Incomplete items are the last ones of an incomplete response, unless the run was broken off."""
         reason = response.incomplete_details.reason if response.incomplete_details else None
         if self._takeover or response.status in ("failed", "cancelled") or reason == "deadline":
             return
         incomplete = [index for index, item in enumerate(response.output) if item.status == "incomplete"]
         require(not incomplete or response.status == "incomplete", "an incomplete item makes the response incomplete")
-        require(incomplete in ([], [len(response.output) - 1]), "an incomplete item is the last one")
+        last = range(len(response.output) - len(incomplete), len(response.output))
+        require(incomplete == list(last), "an incomplete item is the last one")
 
     # ---- what holds so far ----
 

@@ -35,7 +35,7 @@ class Toolbox(msgspec.Struct, frozen=True, kw_only=True):
     tools: Mapping[str, ToolDefinition]
     executors: tuple[ToolExecutor, ...] = ()
     allowed: frozenset[str] | None = None
-    """None or empty: all."""
+    """None: all. An empty set allows none."""
     may_run: bool
     """Whether the loop is on: some executor counts as registered, and tool_choice is not `none`."""
 
@@ -74,7 +74,7 @@ def route(name: str, toolbox: Toolbox) -> Route:
     definition = toolbox.tools.get(name)
     if definition is None and toolbox.may_run:
         return Route.UNKNOWN
-    if toolbox.allowed and name not in toolbox.allowed:
+    if toolbox.allowed is not None and name not in toolbox.allowed:
         return Route.REJECTED
     if definition is None:
         return Route.CLIENT
@@ -103,7 +103,7 @@ def refusal(name: str, toolbox: Toolbox) -> str:
     """Why a call to `name` is refused, in words the model can use."""
     if name not in toolbox.tools:
         return f"There is no tool named {name!r}."
-    if toolbox.allowed and name not in toolbox.allowed:
+    if toolbox.allowed is not None and name not in toolbox.allowed:
         return f"The tool {name!r} is not allowed in this request."
     return f"The tool {name!r} is not available at the moment."
 
