@@ -133,8 +133,4 @@ def test_an_echo_never_repeats_credentials() -> None:
 
 def test_unset_is_no_value() -> None:
     assert not UNSET
-    assert to_plain(
-        McpTool(
-            server_label="s",
-        )
-    ) == {"type": "mcp", "server_label": "s", "headers": None}
+    assert to_plain(McpTool(server_label="s")) == {"type": "mcp", "server_label": "s"}
