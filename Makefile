@@ -19,7 +19,7 @@ $(READY): $(LOCK) pyproject.toml
 	@touch $(READY)
 
 serve: $(READY)  ## start the server (ARGS="--backend URL --port N"; without a backend: a scripted model)
-	$(BIN)/antwort serve $(if $(ARGS),$(ARGS),--scripted)
+	$(BIN)/antwort serve $(ARGS) $(if $(findstring --backend,$(ARGS)),,--scripted)
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup

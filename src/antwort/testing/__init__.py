@@ -6,6 +6,7 @@ that any executor must pass.
 """
 
 from antwort.testing.demo import DEMO_MODEL, DemoProvider, demo_provider
+from antwort.testing.executors import ClaimContract, ExecutorContract
 from antwort.testing.grammar import GrammarError, StreamChecker, check_frames
 from antwort.testing.scripted import Answer, Piece, ScriptedProvider, answer, call, refuse, say, think, tokens
 from antwort.testing.servers import ToolServerFake
@@ -13,7 +14,9 @@ from antwort.testing.servers import ToolServerFake
 __all__ = [
     "DEMO_MODEL",
     "Answer",
+    "ClaimContract",
     "DemoProvider",
+    "ExecutorContract",
     "GrammarError",
     "Piece",
     "ScriptedProvider",
