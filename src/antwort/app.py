@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antwort.config import CannotStart, Settings
+from antwort.config import CannotStart, Settings, checked_backend
 from antwort.engine.engine import Engine
 from antwort.errors import AntwortError
 from antwort.providers.base import Provider
@@ -43,6 +43,7 @@ async def build(settings: Settings) -> App:
 
 
 def make_provider(settings: Settings) -> Provider:
+    """Raises `CannotStart` when the settings name no backend that could be spoken to."""
     if settings.backend is None:
         from antwort.testing import demo_provider
 
@@ -50,8 +51,12 @@ def make_provider(settings: Settings) -> Provider:
     from antwort.providers.chat import ChatProvider
     from antwort.providers.resilience import Retrying
 
+    address = checked_backend(settings.backend)
     key = settings.backend_key.value if settings.backend_key else None
-    return Retrying(ChatProvider(settings.backend, api_key=key))
+    try:
+        return Retrying(ChatProvider(address, api_key=key))
+    except ValueError as exc:
+        raise CannotStart(f"The backend cannot be used: {exc}.") from exc
 
 
 async def open_store(settings: Settings) -> ResponseStore:
@@ -65,6 +70,12 @@ async def open_store(settings: Settings) -> ResponseStore:
     try:
         return await SqliteStore.open(folder / "antwort.db")
     except AntwortError as exc:
-        reason = exc.__cause__.strerror if isinstance(exc.__cause__, OSError) else None
-        problem = f"{reason}." if reason else exc.message
-        raise CannotStart(f"The data folder {str(folder)!r} cannot be used: {problem}") from exc
+        raise CannotStart(f"The data folder {str(folder)!r} cannot be used: {_problem(exc)}") from exc
+
+
+def _problem(fault: AntwortError) -> str:
+    """The fault's own words, or the system's where it has none of its own."""
+    from antwort.db import NO_WORDS
+
+    reason = fault.__cause__.strerror if isinstance(fault.__cause__, OSError) else None
+    return f"{reason}." if reason and fault.message == NO_WORDS else fault.message

@@ -3,6 +3,9 @@
 All that keeps records writes through the same writer. It has no timed window: it takes all that is queued, in one
 transaction, and wakes the waiters of an event loop with one call once the commit is done. So a single write waits for
 nobody, and a hundred at once cost little more than one.
+
+A commit outlives the end of the process, however it ends, and is not forced to the disk (`synchronous = NORMAL`): when
+the machine loses power, the last commits before that can be lost. The file stays whole, and holds all earlier ones.
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file: tuple[int, int] | None = None
+        self._files: dict[Path, tuple[int, int]] = {}
         self._lock: int | None = None
         self._lanes: tuple[_Lane, ...] = ()
 
@@ -71,10 +74,11 @@ class Database:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _lock(self.path.with_name(f"{self.path.name}.lock"))
+            _make(self.path)
             for is_reader in (False, True):
                 connections.append(connection := _connect(self.path))
                 _configure(connection, is_reader=is_reader)
-            self._file = self._identity()
+            self._files = {path: _identity(path) for path in (self.path, _log_of(self.path)) if path.exists()}
         except (sqlite3.Error, OSError) as exc:
             for connection in connections:
                 connection.close()
@@ -97,14 +101,14 @@ class Database:
             os.close(self._lock)
             self._lock = None
 
-    def _identity(self) -> tuple[int, int]:
-        found = self.path.stat()
-        return found.st_dev, found.st_ino
-
     def _verify(self) -> None:
-        """SQLite goes on writing into a file that has lost its name: what it commits there is gone with the process."""
-        if self._identity() != self._file:
-            raise FileNotFoundError(errno.ENOENT, "the database file was replaced")
+        """SQLite goes on writing into a file that has lost its name: what it commits there is gone with the process.
+
+        So it is with the log, which holds the newest commits and stays as long as it is in use.
+        """
+        for path, identity in self._files.items():
+            if _identity(path) != identity:
+                raise FileNotFoundError(errno.ENOENT, "a file of the database was replaced")
 
 
 class _Job(Generic[T_co]):
@@ -224,6 +228,21 @@ def _settle(jobs: list[_Job[object]]) -> None:
         job.settle()
 
 
+def _make(path: Path) -> None:
+    """Nobody else may read it; SQLite gives the files beside it the same rights."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _log_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
 
@@ -232,6 +251,7 @@ def _configure(connection: sqlite3.Connection, *, is_reader: bool) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("SELECT 1 FROM sqlite_master").fetchall()  # the log is there from the first query on
     if is_reader:
         connection.execute("PRAGMA query_only = ON")
         return
@@ -258,6 +278,9 @@ def _lock(path: Path) -> int | None:
 
 
 # ---- faults ----
+
+NO_WORDS = "The store could not be read or written."
+"""What is said of a fault that there is no sentence for."""
 
 _FULL = "The store is full: its disk has no room left."
 _READ_ONLY = "The store's files may not be written."
@@ -290,6 +313,6 @@ def store_fault(exc: Exception) -> StoreFault:
         message = _SQLITE.get(code & 0xFF)  # the low byte is the kind, the rest the detail
     elif isinstance(exc, OSError):
         message = _SYSTEM.get(exc.errno or 0)
-    fault = StoreFault(message or "The store could not be read or written.")
+    fault = StoreFault(message or NO_WORDS)
     fault.__cause__ = exc
     return fault

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from antwort.app import App, build
+from antwort.app import App, build, make_provider
 from antwort.cli.logs import Lines
-from antwort.config import CannotStart, Settings
+from antwort.config import CannotStart, Secret, Settings
 from antwort.engine.engine import Engine
 from antwort.errors import StoreFault
 from antwort.storage.memory import MemoryStore
@@ -42,7 +42,7 @@ async def test_a_data_folder_is_made_where_there_is_none_and_keeps_what_was_stor
 
 async def test_a_data_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CannotStart, match=r"^The data folder '.*/file/data' cannot be used: .*\.$"):
+    with pytest.raises(CannotStart, match=r"^The data folder '.*/file/data' cannot be used: Not a directory\.$"):
         await build(Settings(scripted=True, data=str(tmp_path / "file" / "data")))
 
 
@@ -69,15 +69,38 @@ async def test_stopping_drains_and_closes_every_part() -> None:
     assert provider.is_closed
 
 
-@pytest.mark.proves("TR-026")
-def test_a_line_from_any_room_names_the_request_it_was_written_for() -> None:
-    lines = Lines("%(levelname)s %(message)s")
-    record = logging.LogRecord("antwort.engine", logging.WARNING, "", 0, "a tool failed", None, None)
-    assert lines.format(record) == "WARNING a tool failed"
-    token = REQUEST_ID.set("req_1")
+def line_for(request_id: str, message: str) -> str:
+    """How `message` is logged while that request is answered."""
+    record = logging.LogRecord("antwort.engine", logging.WARNING, "", 0, message, None, None)
+    token = REQUEST_ID.set(request_id)
     try:
-        assert lines.format(record) == "WARNING a tool failed request=req_1"
-        named = logging.LogRecord("antwort.transport", logging.INFO, "", 0, "GET / request=req_1", None, None)
-        assert lines.format(named) == "INFO GET / request=req_1"
+        return Lines("%(levelname)s %(message)s").format(record)
     finally:
         REQUEST_ID.reset(token)
+
+
+@pytest.mark.proves("TR-026")
+@pytest.mark.parametrize("request_id", ["req_1", "tool", "a", "WARNING", "request", "="])
+def test_a_line_from_any_room_names_the_request_it_was_written_for(request_id: str) -> None:
+    assert line_for(request_id, "a tool failed") == f"WARNING a tool failed request={request_id}"
+    assert line_for(request_id, f"GET / request={request_id} 9 ms") == f"WARNING GET / request={request_id} 9 ms"
+    assert line_for(request_id, f"see request={request_id}0").endswith(f"0 request={request_id}")
+    assert line_for("", "a tool failed") == "WARNING a tool failed"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(backend="http://" + "ü" * 70 + ".example"),
+        Settings(backend="http://host/v1", backend_key=Secret("hush\nhush")),
+        Settings(backend="http://user:hush@host/v1"),
+    ],
+)
+def test_a_backend_that_cannot_be_spoken_to_is_one_sentence(settings: Settings) -> None:
+    with pytest.raises(CannotStart, match=r"^The backend.*\.$") as caught:
+        make_provider(settings)
+    assert "hush" not in str(caught.value)
+
+
+async def test_a_backend_may_have_a_name_in_any_script() -> None:
+    await make_provider(Settings(backend="http://bücher.example/v1?name=ü")).close()

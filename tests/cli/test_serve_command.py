@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import socket
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +14,13 @@ import pytest
 
 from antwort.cli import main
 from antwort.cli.serve import LOOP_SETTINGS, NO_BACKEND, read_settings
-from antwort.config import CannotStart, Secret, Settings
+from antwort.config import CannotStart, Secret, Settings, read_key
 from antwort.engine.settings import EngineSettings
 from antwort.version import __version__
 from chat_backend import ChatBackend
 from live_server import launched, run
 from raw_http import ask
+from replay_backend import serve, whole
 
 
 def stopped_with(arguments: list[str]) -> int:
@@ -84,10 +89,50 @@ def test_a_backend_that_is_no_http_address_is_refused(address: str) -> None:
         read_settings({"backend": address}, None)
 
 
-def test_a_password_in_the_address_is_refused_without_repeating_it() -> None:
-    with pytest.raises(CannotStart) as caught:
-        read_settings({"backend": "http://user:hush@host/v1"}, None)
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://user:hush@host/v1",
+        "http://user:hush@host:99999/v1",
+        "http://user:hush@host:0/v1",
+        "http://user:hush@[::1/v1",
+        "http://user:hush@/v1",
+        "http://hush@host/v1",
+        "ftp://user:hush@host/v1",
+        "user:hush@host",
+        "//user:hush@host",
+        "http://user:1/hush@host/v1",
+        "http://user:1?hush@host/v1",
+        "http://user:1#hush@host/v1",
+        "http://user:hush%40host/v1",
+        "http://user:hush\uff20host/v1",
+        "ftp://host/v1?key=hush",
+        "host/v1#hush",
+    ],
+)
+def test_a_password_in_the_address_is_refused_without_repeating_it(address: str) -> None:
+    with pytest.raises(CannotStart, match=r"^The backend's address .*\.$") as caught:
+        read_settings({"backend": address}, None)
     assert "hush" not in str(caught.value)
+
+
+def test_a_slash_at_the_end_of_a_query_stays() -> None:
+    assert read_settings({"backend": "http://host/v1?key=a/"}, None).backend == "http://host/v1?key=a/"
+
+
+@pytest.mark.parametrize("key", ["sk-a\nsk-b", "sk-ü", "sk-a\tb", "sk-\x00"])
+def test_a_key_that_cannot_be_sent_is_refused_without_repeating_it(key: str, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text(key, encoding="utf-8")
+    for environment, file in ((key, None), (None, str(tmp_path / "key"))):
+        with pytest.raises(CannotStart, match=r"^The backend's key cannot be sent: .*\.$") as caught:
+            read_key(environment, file)
+        assert "sk-" not in str(caught.value)
+
+
+def test_white_space_around_a_key_is_not_part_of_it(tmp_path: Path) -> None:
+    (tmp_path / "key").write_bytes(b"\xef\xbb\xbf sk-a \r\n")
+    assert read_key(" sk-a\n", None) == read_key(None, str(tmp_path / "key")) == Secret("sk-a")
+    assert read_key(" \n", None) is None
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"], ids=["missing", "empty", "not text"])
@@ -174,7 +219,9 @@ async def test_a_data_folder_that_cannot_be_used_is_one_sentence(tmp_path: Path)
 
 async def test_a_data_folder_that_another_server_uses_is_one_sentence(tmp_path: Path) -> None:
     async with launched("--scripted", "--data", str(tmp_path)):
-        assert str(tmp_path) in await failure("--scripted", "--port", "0", "--data", str(tmp_path))
+        said = await failure("--scripted", "--port", "0", "--data", str(tmp_path))
+    problem = "Another antwort process uses this data folder."
+    assert said == f"antwort: The data folder {str(tmp_path)!r} cannot be used: {problem}\n"
 
 
 # ---- what it says at the start ----
@@ -222,6 +269,70 @@ async def test_a_backend_that_cannot_be_reached_does_not_keep_the_server_from_st
     assert (reply.status, reply.error["code"]) == (503, "backend_unavailable")
     assert str(port).encode() not in reply.body + ready.body
     assert "backend_unavailable" in log
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (401, "which was reached, but did not list its models: The backend did not accept this server's credentials."),
+        (404, "which was reached, but did not list its models: The backend does not offer what was asked of it."),
+        (200, "which was reached, but did not list its models: The backend's list of models cannot be understood."),
+        (503, "which cannot be reached yet"),
+    ],
+)
+async def test_the_greeting_says_what_is_wrong_with_the_backend(status: int, said: str) -> None:
+    async with serve(whole(b"[]", status)) as backend, launched("--backend", backend.url, "--memory") as server:
+        assert server.greeting[1] == f"  backend  {backend.url}, {said}"
+
+
+async def test_a_key_in_the_query_of_the_address_is_sent_and_not_shown() -> None:
+    async with (
+        serve(whole(b'{"data": []}')) as backend,
+        launched("--backend", f"{backend.url}?key=hush", "--memory") as server,
+    ):
+        shown = "\n".join(server.greeting)
+        _, log = await server.stop()
+    assert backend.requests[0].path == "/v1/models?key=hush"
+    assert f"{backend.url}, which lists no models" in shown
+    assert "hush" not in shown + log
+
+
+GREET = """
+import asyncio
+from antwort.app import build
+from antwort.cli.serve import announce
+from antwort.config import Settings
+
+async def main():
+    settings = Settings(scripted=True, memory=True)
+    app = await build(settings)
+    await announce(app, settings, "http://here")
+    await app.close()
+
+asyncio.run(main())
+"""
+
+
+def closed_pipe() -> int:
+    reading, writing = os.pipe()
+    os.close(reading)
+    return writing
+
+
+def full_disk() -> int:
+    return os.open("/dev/full", os.O_WRONLY)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk to be had")
+@pytest.mark.parametrize("opened", [closed_pipe, full_disk])
+async def test_a_greeting_that_nobody_can_read_does_no_harm(opened: Callable[[], int]) -> None:
+    out = opened()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", GREET, stdout=out, stderr=asyncio.subprocess.PIPE
+    )
+    os.close(out)
+    _, errors = await process.communicate()
+    assert (process.returncode, errors.decode()) == (0, "")
 
 
 async def test_the_log_level_silences_the_line_a_request() -> None:

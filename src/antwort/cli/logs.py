@@ -14,7 +14,8 @@ class Lines(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         line = super().formatMessage(record)
         request_id = REQUEST_ID.get()
-        return f"{line} request={request_id}" if request_id and request_id not in line else line
+        mark = f"request={request_id}"
+        return f"{line} {mark}" if request_id and mark not in line.split() else line
 
 
 def configure(level: str) -> None:

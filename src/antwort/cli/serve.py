@@ -159,23 +159,39 @@ def _address(host: str, port: int) -> str:
 
 async def announce(app: App, settings: Settings, address: str) -> None:
     """What a person who has just started the server wants to know."""
-    print(f"antwort {__version__} listens on {address}", flush=True)
+    from antwort.config import without_query
+
+    _say(f"antwort {__version__} listens on {address}")
     models, state = await _models(app)
     scripted = "none: a scripted stand-in answers, not a model"
-    print(f"  backend  {scripted if settings.backend is None else settings.backend + state}")
-    print(f"  data     {'in memory, gone when the server stops' if settings.memory else settings.data_folder()}")
     example = {"model": settings.engine.default_model or next(iter(models), None), "input": "Say hello."}
     body = json.dumps({key: value for key, value in example.items() if value})
-    print(f"  try      curl {address}/v1/responses -H 'Content-Type: application/json' -d '{body}'", flush=True)
+    _say(
+        f"  backend  {scripted if settings.backend is None else without_query(settings.backend) + state}",
+        f"  data     {'in memory, gone when the server stops' if settings.memory else settings.data_folder()}",
+        f"  try      curl {address}/v1/responses -H 'Content-Type: application/json' -d '{body}'",
+    )
+
+
+def _say(*lines: str) -> None:
+    """To whoever listens: a server whose output is closed, or full, serves all the same."""
+    try:
+        print(*lines, sep="\n", flush=True)
+    except OSError:  # what was not written would be tried again at the end, and change the exit status
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 async def _models(app: App) -> tuple[list[str], str]:
     """The models there are, and what to say of them."""
-    from antwort.errors import AntwortError
+    from antwort.errors import AntwortError, BackendTimeout, BackendUnavailable
 
     try:
         models = [model.id for model in await asyncio.wait_for(app.engine.models(), 2)]
-    except (AntwortError, TimeoutError):
+    except (BackendTimeout, BackendUnavailable, TimeoutError):
         return [], ", which cannot be reached yet"
+    except AntwortError as exc:
+        return [], f", which was reached, but did not list its models: {exc.message}"
     more = f" and {len(models) - 5} more" if len(models) > 5 else ""
     return models, f", models: {', '.join(models[:5])}{more}" if models else ", which lists no models"
