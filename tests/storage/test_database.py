@@ -192,6 +192,13 @@ async def test_a_closed_database_says_so(database: Database) -> None:
         lane.submit(note("later still"))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="rights are of another kind there")
+async def test_nobody_else_can_read_what_is_stored(database: Database) -> None:
+    await database.write(note("a secret"))
+    rights = {path.name: path.stat().st_mode & 0o777 for path in database.path.parent.iterdir()}
+    assert rights == dict.fromkeys(("notes.db", "notes.db-wal", "notes.db-shm", "notes.db.lock"), 0o600)
+
+
 # ---- faults ----
 
 

@@ -178,14 +178,39 @@ async def test_hidden_rows_are_purged_with_all_that_hangs_on_them(sqlite: Sqlite
 # ---- faults ----
 
 
+@pytest.mark.parametrize("value", [b"{", b'{"id": "\xff"}', 7])
 @pytest.mark.parametrize("column", ["responses SET body", "items SET raw"])
-async def test_a_damaged_record_is_a_fault_and_not_a_crash(sqlite: SqliteStore, column: str) -> None:
+async def test_a_damaged_record_is_a_fault_and_not_a_crash(
+    sqlite: SqliteStore, column: str, value: bytes | int
+) -> None:
     response = await tell(sqlite, "hello", message("hi", "msg_a"))
-    await sqlite._database.write(lambda connection: connection.execute(f"UPDATE {column} = '{{'"))
+    await sqlite._database.write(lambda connection: connection.execute(f"UPDATE {column} = ?", (value,)))
     with pytest.raises(StoreFault, match="cannot be read"):
         await sqlite.get(ME, response.id)
     with pytest.raises(StoreFault, match="cannot be read"):
         await sqlite.chain(ME, response.id)
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b'{"id": "\xff"}', b"[]", b"", msgspec.json.encode(ended(asked("x"))), "text", 7]
+)
+async def test_a_damaged_record_of_a_dead_process_does_not_keep_the_others_from_being_failed(
+    sqlite: SqliteStore, path: Path, body: bytes | str | int, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "damaged", "b"):
+        await sqlite.begin(asked("hello", response_id=name))
+    harm = "UPDATE responses SET body = ? WHERE id = 'damaged'"
+    await sqlite._database.write(lambda connection: connection.execute(harm, (body,)))
+    assert await sqlite.fail_running("The server stopped.") == 3
+    assert rows(path, "SELECT DISTINCT status FROM responses") == [("failed",)]
+    for name in ("a", "b"):
+        found = await sqlite.get(ME, name)
+        assert found is not None
+        assert found.status == "failed"
+    assert [record.getMessage() for record in caplog.records] == [
+        "the record of damaged, left running, is damaged: only its status could be set"
+    ]
+    assert await sqlite.fail_running("The server stopped.") == 0
 
 
 async def test_a_full_disk_is_never_a_false_success(sqlite: SqliteStore) -> None:
@@ -211,7 +236,15 @@ def replace_by_copy(path: Path) -> None:
     shutil.copy(path.with_name("elsewhere.db"), path)
 
 
-@pytest.mark.parametrize("take_away", [remove, replace_by_copy])
+def remove_log(path: Path) -> None:
+    path.with_name(f"{path.name}-wal").unlink()
+
+
+def replace_log(path: Path) -> None:
+    replace_by_copy(path.with_name(f"{path.name}-wal"))
+
+
+@pytest.mark.parametrize("take_away", [remove, replace_by_copy, remove_log, replace_log])
 async def test_a_file_that_is_gone_is_never_a_false_success(
     sqlite: SqliteStore, path: Path, take_away: Callable[[Path], None]
 ) -> None:

@@ -23,6 +23,8 @@ _decode_output: msgspec.json.Decoder[OutputItem] = msgspec.json.Decoder(OutputIt
 _decode_body = msgspec.json.Decoder(Response)
 
 _UNREADABLE = "A stored record cannot be read."
+_DAMAGED = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
+"""Other JSON than was written, bytes that are not UTF-8, a value that is no JSON at all."""
 
 Direction: TypeAlias = Literal["input", "output"]
 ItemRow: TypeAlias = tuple[str, Direction, int, str, bytes]
@@ -64,7 +66,7 @@ def to_response(body: bytes, output: Sequence[bytes] = ()) -> Response:
         response = _decode_body.decode(body)
         if output:
             response = replace(response, output=tuple(_decode_output.decode(raw) for raw in output))
-    except msgspec.MsgspecError as exc:
+    except _DAMAGED as exc:
         raise StoreFault(_UNREADABLE) from exc
     return response
 
@@ -75,5 +77,5 @@ def to_item(item_id: str, direction: Direction, raw: bytes) -> InputItem:
         if direction == "output":
             return _decode_output.decode(raw)
         return read_item(msgspec.json.decode(raw), "item", _UNLIMITED, item_id=item_id)
-    except (msgspec.MsgspecError, InvalidField) as exc:
+    except (*_DAMAGED, InvalidField) as exc:
         raise StoreFault(_UNREADABLE) from exc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import time
 from collections import defaultdict
@@ -14,8 +15,9 @@ from typing import Self, TypeAlias
 from antwort.api.events import Mark
 from antwort.api.items import InputItem
 from antwort.api.responses import Response
+from antwort.api.status import IllegalTransition
 from antwort.db import Database
-from antwort.errors import ResponseNotFound
+from antwort.errors import ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage import statements as sql
 from antwort.storage.base import ItemPage, Link, NewResponse, Page
@@ -32,6 +34,8 @@ from antwort.storage.rows import (
     to_response,
 )
 from antwort.storage.rules import check_beginning, check_ending, cycle, failed, select
+
+log = logging.getLogger("antwort.storage")
 
 Value: TypeAlias = str | int | bytes | None
 Values: TypeAlias = dict[str, Value]
@@ -82,7 +86,10 @@ class SqliteStore:
         return await self._database.read(partial(_items, identity=identity, ids=ids))
 
     async def fail_running(self, message: str) -> int:
-        return await self._database.write(partial(_fail_running, message=message))
+        count, damaged = await self._database.write(partial(_fail_running, message=message))
+        for response_id in damaged:
+            log.warning("the record of %s, left running, is damaged: only its status could be set", response_id)
+        return count
 
     async def check(self) -> None:
         await self._database.read(_read_something)
@@ -146,13 +153,19 @@ def _delete(connection: sqlite3.Connection, values: Values) -> bool:
     return bool(hidden)
 
 
-def _fail_running(connection: sqlite3.Connection, message: str) -> int:
-    rows = []
-    for key, body in connection.execute(sql.RUNNING).fetchall():
-        response = failed(to_response(body), message)
-        rows.append((response.status, response.completed_at, to_body(response), key))
-    connection.executemany(sql.UPDATE, rows)
-    return len(rows)
+def _fail_running(connection: sqlite3.Connection, message: str) -> tuple[int, list[str]]:
+    """How many there were, and the ids of those whose body cannot be read: these are failed by their columns alone."""
+    rows = connection.execute(sql.RUNNING).fetchall()
+    damaged = []
+    for key, response_id, body in rows:
+        try:
+            response = failed(to_response(body), message)
+        except (StoreFault, IllegalTransition):
+            connection.execute(sql.FAIL, (key,))
+            damaged.append(str(response_id))
+        else:
+            connection.execute(sql.UPDATE, (response.status, response.completed_at, to_body(response), key))
+    return len(rows), damaged
 
 
 def _write_something(connection: sqlite3.Connection) -> None:

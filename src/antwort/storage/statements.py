@@ -47,7 +47,8 @@ REMOVE_HIDDEN = """
       AND NOT EXISTS (SELECT 1 FROM responses AS child WHERE child.parent_key = responses.key)
     RETURNING parent_key
 """
-RUNNING = "SELECT key, body FROM responses WHERE status IN ('queued', 'in_progress')"
+RUNNING = "SELECT key, id, body FROM responses WHERE status IN ('queued', 'in_progress')"
+FAIL = "UPDATE responses SET status = 'failed', completed_at = NULL WHERE key = ?"
 TOUCH = "UPDATE alembic_version SET version_num = version_num"
 
 # ---- reading ----
