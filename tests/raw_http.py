@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -85,8 +86,18 @@ class Wire:
 
 
 @asynccontextmanager
-async def connected(port: int) -> AsyncIterator[Wire]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def connected(port: int, *, buffer: int | None = None) -> AsyncIterator[Wire]:
+    """`buffer` is about how many bytes come in without being read."""
+    sock = socket.socket()
+    if buffer:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    sock.setblocking(False)
+    try:
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+    except BaseException:
+        sock.close()
+        raise
+    reader, writer = await asyncio.open_connection(sock=sock, limit=buffer or 65536)
     wire = Wire(reader, writer)
     try:
         yield wire

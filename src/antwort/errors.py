@@ -11,9 +11,11 @@ AntwortError                 what a client may be told: status, type, code, para
 │   │   ├── ItemNotFound
 │   │   └── ModelNotFound
 │   ├── MethodNotAllowed     405
+│   ├── RequestTooSlow       408 it took too long to come in
 │   ├── Conflict             409
 │   ├── BodyTooLarge         413
-│   └── WrongMediaType       415
+│   ├── WrongMediaType       415
+│   └── HeadTooLarge         431
 ├── NotAuthenticated         401
 ├── NotPermitted             403
 ├── RateLimited              429
@@ -126,6 +128,14 @@ class MethodNotAllowed(RequestError):
         self.allowed = allowed
 
 
+class RequestTooSlow(RequestError):
+    status = 408
+    code = "request_timeout"
+
+    def __init__(self) -> None:
+        super().__init__("The request took too long to arrive.")
+
+
 class Conflict(RequestError):
     status = 409
     code = "conflict"
@@ -145,6 +155,14 @@ class WrongMediaType(RequestError):
 
     def __init__(self, got: str) -> None:
         super().__init__(f"The body must be application/json, not {got or 'of no declared type'}.")
+
+
+class HeadTooLarge(RequestError):
+    status = 431
+    code = "request_head_too_large"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The request's address and headers are larger than {limit} bytes.")
 
 
 class NotAuthenticated(AntwortError):

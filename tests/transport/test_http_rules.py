@@ -88,8 +88,25 @@ async def test_a_body_that_comes_in_pieces_is_put_together(server: Serving) -> N
         assert (await wire.reply()).json()["status"] == "completed"
 
 
-RIGHT_TYPES = ["application/json", "application/json; charset=utf-8", "Application/JSON;charset=UTF-8"]
-WRONG_TYPES = ["text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin-1", "", "json"]
+RIGHT_TYPES = [
+    "application/json",
+    "application/json; charset=utf-8",
+    "Application/JSON;charset=UTF-8",
+    'application/json; charset="utf-8"',
+    "application/json;charset=utf8",
+    "application/json; charset = utf-8",
+    "application/json; profile=x",
+    "application/json; charset=utf-8; v=1",
+    "application/json;",
+]
+WRONG_TYPES = [
+    "text/plain",
+    "application/x-www-form-urlencoded",
+    "application/json; charset=latin-1",
+    "application/json; v=1; CHARSET=utf-16",
+    "",
+    "json",
+]
 
 
 @pytest.mark.proves("TR-006")
@@ -103,6 +120,11 @@ async def test_json_is_the_right_content_type_also_with_its_charset(server: Serv
 async def test_any_other_content_type_or_none_is_a_415(server: Serving, content_type: str) -> None:
     reply = await server.ask("POST", RESPONSES, HELLO, {"content-type": content_type})
     assert (reply.status, reply.error["code"]) == (415, "unsupported_media_type")
+
+
+@pytest.mark.proves("TR-006")
+async def test_a_body_in_no_coding_may_say_so_in_any_case(server: Serving) -> None:
+    assert (await server.ask("POST", RESPONSES, HELLO, {"content-encoding": "IDENTITY"})).status == 200
 
 
 @pytest.mark.proves("TR-006")
@@ -165,6 +187,18 @@ async def test_an_address_with_nothing_behind_it_is_a_404_in_json(server: Servin
     assert (reply.status, reply.error["code"]) == (404, "unknown_url")
 
 
+async def test_a_slash_within_an_id_leads_to_no_other_address(server: Serving) -> None:
+    for path in ("/v1/responses/resp_x%2Fcancel", "/v1/responses/resp_x%2Finput_items"):
+        reply = await server.ask("GET", path)  # of `cancel`, this would be the wrong method
+        assert (reply.status, reply.error["code"]) == (404, "response_not_found")
+    assert (await server.ask("POST", "/v1%2Fresponses", HELLO)).error["code"] == "unknown_url"
+
+
+async def test_an_address_may_be_written_with_escapes(server: Serving) -> None:
+    assert (await server.ask("GET", "/v1/%6Dodels/scripte%64")).json()["id"] == "scripted"
+    assert (await server.ask("GET", "/v1/models/a%2Fb")).error["code"] == "model_not_found"
+
+
 @pytest.mark.proves("TR-JSON")
 async def test_bytes_that_are_not_http_get_a_400_in_json(server: Serving) -> None:
     async with connected(server.port) as wire:
@@ -219,6 +253,17 @@ async def test_every_request_leaves_one_line_without_content(
     assert reply.headers["x-request-id"] == "r1"
     assert "secret" not in caplog.text
     assert "hush" not in caplog.text
+
+
+@pytest.mark.proves("TR-026")
+async def test_an_id_that_is_none_cannot_fake_a_line_of_the_log(
+    server: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "antwort.transport"):
+        await server.ask("GET", "/v1/responses/a%20request=req_FAKE%20response=b", headers={"x-request-id": "r1"})
+    [line] = [record.getMessage() for record in caplog.records if record.name == "antwort.transport"]
+    assert line.count("request=") == 1
+    assert line.endswith("request=r1 response=-")
 
 
 class BrokenStore(MemoryStore):

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
 
+from antwort.api.responses import Model
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.providers.base import ChatRequest, Delta
+from antwort.storage.base import NewResponse
 from antwort.storage.memory import MemoryStore
-from antwort.testing import ScriptedProvider, answer, call, say
+from antwort.testing import ScriptedProvider, answer, call, check_frames, say
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
-from antwort.transport.server import Connection
+from antwort.transport.connection import Connection
 from raw_http import connected
 from serving import HELLO, RESPONSES, STREAMED, Serving, serving, until
 
@@ -119,19 +122,83 @@ async def test_a_client_that_leaves_stops_a_running_tool() -> None:
         assert tool.stopped.is_set()
 
 
-@pytest.mark.proves("MISTAKE-17")
-async def test_a_client_that_leaves_with_a_second_request_already_sent_is_noticed_too() -> None:
-    """uvicorn tells only the newest of pipelined requests."""
-    provider = ScriptedProvider(answer(say("Hello"), asyncio.Event()))
-    engine = Engine(provider, store=MemoryStore(), settings=EngineSettings(keepalive_interval=0.01))
+class NeverLists(ScriptedProvider):
+    """Never says which models there are, which a request that names none waits for."""
+
+    async def models(self) -> Sequence[Model]:
+        self.under_way += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.under_way -= 1
+        raise AssertionError("it waits for ever")
+
+
+@pytest.mark.proves("TR-021")
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_client_that_leaves_while_its_request_is_planned_is_noticed(
+    stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "antwort.transport")
+    provider = NeverLists()
+    engine = Engine(provider, store=MemoryStore())
     async with serving(engine) as server, nothing_left_behind(provider, server), connected(server.port) as wire:
-        wire.send("POST", RESPONSES, STREAMED)
-        await wire.head()
-        await wire.chunk()
-        wire.send("GET", "/healthz")
-        # What waits is not read on, so that only writing to it shows that the client is gone.
-        await until(lambda: any(connection.pipeline for connection in open_connections(server)))
+        wire.send("POST", RESPONSES, {"input": "Hello", "stream": stream})
+        await until(lambda: provider.under_way == 1)
         wire.vanish()
+    assert any(" 499 " in record.getMessage() for record in caplog.records)
+
+
+class SlowToBegin(MemoryStore):
+    """Takes its time to begin a row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go = asyncio.Event(), asyncio.Event()
+
+    async def begin(self, new: NewResponse) -> None:
+        self.asked.set()
+        await self.go.wait()
+        await super().begin(new)
+
+
+@pytest.mark.proves("TR-021")
+async def test_a_client_that_leaves_while_its_row_is_begun_leaves_a_row_that_is_ended() -> None:
+    provider, store = ScriptedProvider(answer(say("Hello"), asyncio.Event())), SlowToBegin()
+    async with serving(Engine(provider, store=store)) as server:
+        async with nothing_left_behind(provider, server), connected(server.port) as wire:
+            wire.send("POST", RESPONSES, STREAMED)
+            await store.asked.wait()
+            wire.vanish()
+            await until(lambda: not server.server.server_state.connections)
+            store.go.set()
+        assert await store.fail_running("left running") == 0
+
+
+# ---- requests sent ahead of their turn ----
+
+
+@pytest.mark.proves("TR-021", "MISTAKE-17")
+@pytest.mark.parametrize("politely", [True, False], ids=["FIN", "RST"])
+@pytest.mark.parametrize("at_once", [True, False], ids=["with the first", "later"])
+@pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "streamed"])
+async def test_a_client_that_leaves_with_a_second_request_already_sent_is_noticed_too(
+    body: dict[str, object], at_once: bool, politely: bool
+) -> None:
+    provider = ScriptedProvider(answer(say("Hello"), asyncio.Event()))
+    engine = Engine(provider, store=MemoryStore())
+    async with serving(engine) as server, nothing_left_behind(provider, server), connected(server.port) as wire:
+        wire.send("POST", RESPONSES, body)
+        if at_once:
+            wire.send("POST", RESPONSES, {**HELLO, "input": "x" * 100_000})
+        await until(lambda: provider.under_way == 1)
+        if not at_once:
+            wire.send("GET", "/healthz")
+            await until(lambda: any(connection._ahead for connection in open_connections(server)))
+        if politely:
+            await wire.close()
+        else:
+            wire.vanish()
 
 
 def open_connections(server: Serving) -> list[Connection]:
@@ -139,13 +206,49 @@ def open_connections(server: Serving) -> list[Connection]:
     return [connection for connection in connections if isinstance(connection, Connection)]
 
 
-async def test_pipelined_requests_are_answered_in_order() -> None:
-    provider = ScriptedProvider(answer(say("Hello")))
+@pytest.mark.parametrize("at_once", [True, False], ids=["with the first", "later"])
+async def test_pipelined_requests_are_answered_in_order(at_once: bool) -> None:
+    go = asyncio.Event()
+    provider = ScriptedProvider(answer(say("Hello"), go), answer(say("Again")))
     async with serving(Engine(provider, store=MemoryStore())) as server, connected(server.port) as wire:
         wire.send("POST", RESPONSES, STREAMED)
+        if not at_once:
+            await until(lambda: provider.under_way == 1)
         wire.send("GET", "/healthz")
+        wire.send("POST", RESPONSES, HELLO)
+        wire.send("GET", "/readyz")
+        await until(lambda: provider.under_way == 1)
+        go.set()
         assert b"[DONE]" in (await wire.reply()).body
         assert (await wire.reply()).json() == {"status": "ok"}
+        assert (await wire.reply()).json()["status"] == "completed"
+        assert (await wire.reply()).json()["store"] == "ok"
+
+
+async def test_a_client_that_sends_too_much_ahead_gets_the_first_answer_and_is_hung_up_on() -> None:
+    go = asyncio.Event()
+    provider = ScriptedProvider(answer(say("Hello"), go))
+    async with serving(Engine(provider, store=MemoryStore())) as server, connected(server.port) as wire:
+        wire.send("POST", RESPONSES, STREAMED)
+        await wire.head()
+        chunks = [await wire.chunk()]
+        wire.send("POST", RESPONSES, b" " * 2 * Connection.ahead_limit)
+        await until(lambda: any(connection._is_deaf for connection in open_connections(server)))
+        assert not any(connection._ahead for connection in open_connections(server))
+        go.set()
+        while chunk := await wire.chunk():
+            chunks.append(chunk)
+        assert check_frames(b"".join(chunks)).status == "completed"
+        assert await wire.reader.read() == b""
+
+
+async def test_bytes_that_are_not_http_after_a_request_do_not_spoil_its_answer() -> None:
+    provider = ScriptedProvider(answer(say("Hello")))
+    async with serving(Engine(provider, store=MemoryStore())) as server, connected(server.port) as wire:
+        wire.send("POST", RESPONSES, HELLO)
+        wire.writer.write(b"this is not http\r\n\r\n")
+        assert (await wire.reply()).json()["status"] == "completed"
+        assert await wire.reader.read() == b""
 
 
 async def test_a_client_that_takes_its_answer_and_goes_is_no_client_that_left() -> None:

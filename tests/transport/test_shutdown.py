@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import signal
 from collections.abc import AsyncIterator, MutableMapping, Sequence
 from contextlib import asynccontextmanager
@@ -13,8 +15,10 @@ import pytest
 from antwort.api.responses import Model
 from antwort.engine.engine import Engine
 from antwort.errors import StoreFault
+from antwort.providers.base import TextDelta
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, answer, check_frames, say
+from antwort.transport.connection import Connection
 from antwort.transport.http import Transport
 from antwort.transport.server import Server, listen
 from raw_http import Wire, connected
@@ -53,7 +57,7 @@ async def test_a_stream_that_ends_within_the_drain_time_is_completed() -> None:
         await wire.head()
         chunks = [await wire.chunk()]
         server.handle_exit(signal.SIGTERM, None)
-        await until(lambda: server.config.timeout_graceful_shutdown == 35 and not server.servers[0].is_serving())
+        await until(lambda: server.config.timeout_graceful_shutdown == 36 and not server.servers[0].is_serving())
         go.set()
         assert check_frames(await rest(wire, chunks)).status == "completed"
         await serving
@@ -140,10 +144,58 @@ async def test_a_request_that_was_being_planned_when_the_signal_came_gets_its_en
         await until(lambda: not server.servers[0].is_serving())
         provider.listed.set()
         reply = await wire.reply()
-        assert reply.status in (200, 503)
-        if reply.status == 200:
-            assert check_frames(reply.body).status == "failed"
+        assert (reply.status, reply.error["code"]) == (503, "server_shutting_down")
         await serving
+
+
+def faults(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.exc_info or record.levelno >= logging.ERROR]
+
+
+@pytest.mark.proves("TR-022", "TR-JSON")
+async def test_a_request_that_is_not_all_there_when_the_signal_comes_is_a_503(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with served(ScriptedProvider(), drain=30) as (server, port, serving), connected(port) as wire:
+        wire.send("POST", RESPONSES, b"{", {"content-length": "100", "x-request-id": "r1"})
+        await until(lambda: bool(server.server_state.tasks))
+        server.handle_exit(signal.SIGTERM, None)
+        reply = await wire.reply()
+        assert (reply.status, reply.error["code"]) == (503, "server_shutting_down")
+        assert (reply.headers["x-request-id"], reply.headers["connection"]) == ("r1", "close")
+        assert await wire.reader.read() == b""
+        await serving
+    assert not faults(caplog)
+
+
+async def test_a_client_that_never_reads_does_not_hold_up_the_end_and_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("antwort.transport.server._LAST_WRITES", 0.1)
+    provider = ScriptedProvider(answer([TextDelta("x" * 10_000)] * 2000))
+    async with served(provider, drain=0.05) as (server, port, serving), connected(port, buffer=65536) as wire:
+        wire.send("POST", RESPONSES, STREAMED)
+        await until(
+            lambda: any(isinstance(one, Connection) and one.is_behind for one in server.server_state.connections)
+        )
+        server.handle_exit(signal.SIGTERM, None)
+        async with asyncio.timeout(5):
+            await serving
+        assert not server.server_state.tasks
+    assert not faults(caplog)
+
+
+async def test_an_answer_that_is_broken_off_hangs_up_and_leaves_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    provider = ScriptedProvider(answer(say("Hello"), asyncio.Event()))
+    async with served(provider, drain=30) as (server, port, _), connected(port) as wire:
+        wire.send("POST", RESPONSES, HELLO)
+        await until(lambda: provider.under_way == 1)
+        for task in server.server_state.tasks:
+            task.cancel()
+        with contextlib.suppress(ConnectionResetError):
+            assert await wire.reader.read() == b""
+        await until(lambda: not provider.under_way)
+    assert not faults(caplog)
 
 
 async def test_a_second_signal_ends_the_server_at_once() -> None:

@@ -152,12 +152,18 @@ async def test_an_unexpected_exception_in_mid_stream_ends_the_body_and_the_run_a
         return written(batches)
 
     monkeypatch.setattr("antwort.transport.respond.written", broken)
-    provider = ScriptedProvider(answer(say("Hello"), asyncio.Event()))
-    async with serving(Engine(provider, store=MemoryStore())) as server:
-        reply = await server.ask("POST", RESPONSES, STREAMED)
+    go = asyncio.Event()
+    provider = ScriptedProvider(answer(say("Hello"), go, say("there"), asyncio.Event()))
+    async with serving(Engine(provider, store=MemoryStore())) as server, connected(server.port) as wire:
+        wire.send("POST", RESPONSES, STREAMED)
+        await wire.head()
+        chunks = [await wire.chunk()]
+        go.set()
+        while chunk := await wire.chunk():
+            chunks.append(chunk)
         await until(lambda: server.engine.live == 0)
-    assert b"response.created" in reply.body
-    assert b"[DONE]" not in reply.body
+    assert b"response.created" in chunks[0]
+    assert b"[DONE]" not in b"".join(chunks)
     assert provider.under_way == 0
     [record] = [record for record in caplog.records if record.exc_info]
     assert record.exc_info is not None
@@ -250,7 +256,7 @@ class Counting(ScriptedProvider):
 async def test_a_slow_reader_holds_the_backend_back_and_still_gets_everything() -> None:
     pieces = 200
     provider = Counting(answer([TextDelta("x" * 10_000)] * pieces))
-    settings = EngineSettings(buffer_batches=16, keepalive_interval=0.01)
+    settings = EngineSettings(buffer_events=16, keepalive_interval=0.01)
     async with serving(Engine(provider, store=MemoryStore(), settings=settings)) as server:
         server.listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65536)  # what it accepts has it too
         sock = socket.create_connection(("127.0.0.1", server.port))

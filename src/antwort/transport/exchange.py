@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextvars import ContextVar
-from typing import Any, TypeAlias
-from urllib.parse import parse_qsl
+from typing import Any, Protocol, TypeAlias
+from urllib.parse import parse_qsl, quote
 
 from antwort.errors import AntwortError, BodyTooLarge, InvalidField, WrongMediaType
 from antwort.ids import new_id
@@ -22,7 +22,7 @@ REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
 """The id of the request that the current task works for, if any; the run it starts inherits it."""
 
 _SAFE_ID = re.compile(rb"[A-Za-z0-9._~:/+=@,-]{1,128}")
-_UTF8 = frozenset({b"", b"charset=utf-8", b'charset="utf-8"'})
+_UTF8 = frozenset({b"utf-8", b"utf8"})
 # What is left of a body too large is read and dropped, so that a client which writes first and reads then still gets
 # its answer; a body without end, or of more than so many times the limit, is cut off.
 _PATIENCE = 4
@@ -33,12 +33,36 @@ class ClientGone(Exception):
     """There is nobody left to answer."""
 
 
+CONNECTION = "antwort.connection"
+"""Where in the scope our own server leaves the connection; another server leaves none."""
+
+
+class Line(Protocol):
+    """The connection a request came on, as far as its answer may touch it."""
+
+    @property
+    def refusal(self) -> AntwortError | None:
+        """Why the rest of the request is not waited for."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a write would wait for the client."""
+
+    def linger(self, seconds: float) -> None:
+        """There is no more to come: hang up when the client takes nothing of what is left for so long."""
+
+    def abort(self) -> None:
+        """Hang up now, whatever is unsent."""
+
+
 class Exchange:
     """What was asked, and the means to answer it once."""
 
     __slots__ = (
         "_cut",
         "_headers",
+        "_line",
+        "_linger",
         "_send",
         "method",
         "path",
@@ -49,10 +73,13 @@ class Exchange:
         "status",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, *, linger: float) -> None:
         self.scope, self.receive, self._send = scope, receive, send
+        self._line: Line | None = scope.get(CONNECTION)
+        self._linger = linger
         self.method: str = scope["method"]
-        self.path: str = scope["path"]
+        self.path: str = raw.decode("latin-1") if (raw := scope.get("raw_path")) else quote(scope["path"])
+        """The path as it was written: decoded, a slash that is part of an id could not be told from the others."""
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self._cut = False
         given = self._headers.get(b"x-request-id", b"")
@@ -94,8 +121,14 @@ class Exchange:
                 raise self._too_large(limit, endless=True)
             if not message.get("more_body"):
                 return bytes(body)
+            self._check_refusal()
             message = await self.receive()
         raise ClientGone
+
+    def _check_refusal(self) -> None:
+        if self._line is not None and (refusal := self._line.refusal) is not None:
+            self._cut = True
+            raise refusal
 
     def _too_large(self, limit: int, *, endless: bool = False) -> BodyTooLarge:
         self._cut = endless
@@ -103,10 +136,11 @@ class Exchange:
 
     def _check_media_type(self) -> None:
         declared = self._headers.get(b"content-type", b"")
-        kind, _, charset = declared.lower().partition(b";")
-        if kind.strip() != b"application/json" or charset.strip() not in _UTF8:
+        kind, *parameters = declared.lower().split(b";")
+        if kind.strip() != b"application/json" or not all(map(_leaves_it_utf8, parameters)):
             raise WrongMediaType(declared.decode("latin-1"))
-        if (coding := self._headers.get(b"content-encoding", b"identity")) != b"identity":
+        coding = self._headers.get(b"content-encoding", b"identity")
+        if coding.strip().lower() != b"identity":
             raise WrongMediaType(f"JSON in the coding {coding.decode('latin-1')}")
 
     # ---- the answer ----
@@ -132,6 +166,14 @@ class Exchange:
             await self._write(b"")
         self.status = _CLIENT_GONE
 
+    def abort(self) -> bool:
+        """Hang up on the client, if the server lets us; whether it did."""
+        if self._line is None:
+            return False
+        self._line.abort()
+        self.status = _CLIENT_GONE
+        return True
+
     async def open_stream(self) -> None:
         head = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -144,6 +186,16 @@ class Exchange:
         """One write. Waits while the client is slower than we are."""
         await self._send({"type": "http.response.body", "body": frames, "more_body": True})
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the next write waits for the client."""
+        return self._line is not None and self._line.is_behind
+
+    def linger(self) -> None:
+        """All is said that will be: a client that has stopped reading is not waited for much longer."""
+        if self._line is not None:
+            self._line.linger(self._linger)
+
     async def close_stream(self, frames: bytes = b"") -> None:
         """The last frames, the mark that there are no more, and the end of the body, in one write."""
         await self._write(frames + DONE)
@@ -154,4 +206,12 @@ class Exchange:
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def _write(self, body: bytes) -> None:
+        self.linger()  # the client may be behind already
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        self.linger()
+
+
+def _leaves_it_utf8(parameter: bytes) -> bool:
+    """JSON defines no parameters of its type, and one that means nothing does no harm."""
+    name, _, value = parameter.partition(b"=")
+    return name.strip() != b"charset" or value.strip().strip(b'"') in _UTF8

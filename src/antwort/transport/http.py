@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from time import perf_counter
@@ -16,6 +17,7 @@ from antwort.transport.routes import Identify, Routes
 logger = logging.getLogger("antwort.transport")
 
 BODY_LIMIT = 64 * 2**20
+LINGER = 30.0
 
 
 def everyone_is_anonymous(_: Scope) -> Identity:
@@ -31,16 +33,19 @@ class Transport:
         *,
         identify: Identify = everyone_is_anonymous,
         body_limit: int = BODY_LIMIT,
+        linger: float = LINGER,
         start: Callable[[], Awaitable[None]] | None = None,
         stop: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`linger`: seconds in which a client must take something of an answer that has ended, or be hung up on."""
+        self._linger = linger
         self._routes = Routes(engine, identify, body_limit=body_limit)
         self._strict = engine.settings.strict
         self._start, self._stop = start or engine.open, stop or engine.close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._answer(Exchange(scope, receive, send))
+            await self._answer(Exchange(scope, receive, send, linger=self._linger))
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
         else:
@@ -54,6 +59,9 @@ class Transport:
             await endpoint(exchange, subject)
         except ClientGone:
             await exchange.give_up()
+        except asyncio.CancelledError:
+            if not exchange.abort():
+                raise
         except AntwortError as error:
             _note(error)
             await exchange.fail(error, strict=self._strict)
@@ -85,12 +93,12 @@ def _note(error: AntwortError) -> None:
 
 
 def _log(exchange: Exchange, seconds: float) -> None:
-    """One line: never content, and the path as it was written, so that nothing decoded can break the line."""
+    """One line: never content, and nothing in the path that could be taken for the end of it or for another field."""
     if logger.isEnabledFor(logging.INFO):
         logger.info(
             "%s %s %d %.1f ms request=%s response=%s",
             exchange.method,
-            exchange.scope.get("raw_path", b"-")[:200].decode("latin-1"),
+            exchange.path[:200].replace("=", "%3D"),
             exchange.status,
             seconds * 1000,
             exchange.request_id,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from antwort.api.events import TERMINAL
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import encode
+from antwort.concurrency import Signal
 from antwort.engine.engine import Engine
 from antwort.engine.live import LiveRun
+from antwort.engine.plan import Plan
+from antwort.errors import ClientLeft
 from antwort.identity import Identity
 from antwort.transport.exchange import ClientGone, Exchange
 from antwort.transport.sse import written
@@ -18,39 +22,53 @@ _A_MOMENT = 0.05
 
 async def respond(exchange: Exchange, engine: Engine, request: CreateRequest, identity: Identity) -> None:
     """Answer with the response, whole or as a stream of its events. A client that leaves ends the run."""
-    run = await engine.start(request, identity)
-    exchange.response_id = run.response_id
-    watch = Watch(exchange, run)
+    watch = Watch(exchange)
     try:
-        await run.answered()
-        if request.stream:
-            await _stream(exchange, run)
-        else:
-            body = encode(await run.result())
-            if watch.is_gone:
-                raise ClientGone
-            await exchange.answer(body)
-    except BaseException:
-        run.leave()
-        raise
+        plan = await watch.unless_gone(lambda: engine.plan(request, identity))
+        run = await engine.launch(plan)
+        exchange.response_id = run.response_id
+        watch.follow(run)
+        try:
+            await run.answered()
+            if request.stream:
+                await _stream(exchange, run)
+            else:
+                await _whole(exchange, run, watch)
+        except BaseException:
+            run.leave()
+            raise
     finally:
         await watch.end()
 
 
 class Watch:
-    """Tells the run when its client is gone.
+    """Notices that the client is gone: its plan is broken off, and its run told.
 
     Only reading from a connection shows that, so the watching is a task of its own. It starts a moment late: most
     answers that have ended by then never need it.
     """
 
-    __slots__ = ("_exchange", "_run", "_task", "_timer", "is_gone")
+    __slots__ = ("_exchange", "_run", "_signal", "_task", "_timer", "is_gone")
 
-    def __init__(self, exchange: Exchange, run: LiveRun) -> None:
-        self._exchange, self._run = exchange, run
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+        self._run: LiveRun | None = None
+        self._signal = Signal()
         self._task: asyncio.Task[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(_A_MOMENT, self._start)
         self.is_gone = False
+
+    async def unless_gone(self, planning: Callable[[], Awaitable[Plan]]) -> Plan:
+        try:
+            return await self._signal.race(planning)
+        except ClientLeft:
+            raise ClientGone from None
+
+    def follow(self, run: LiveRun) -> None:
+        """The run is told from now on, and now if the client left while it was being set going."""
+        self._run = run
+        if self.is_gone:
+            run.leave()
 
     def _start(self) -> None:
         self._task = asyncio.create_task(self._wait())
@@ -59,7 +77,10 @@ class Watch:
         while (await self._exchange.receive())["type"] != "http.disconnect":
             pass
         self.is_gone = True
-        self._run.leave()
+        if self._run is None:
+            self._signal.set(ClientLeft())
+        else:
+            self._run.leave()
 
     async def end(self) -> None:
         """Leaves no task behind."""
@@ -67,6 +88,13 @@ class Watch:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
+
+
+async def _whole(exchange: Exchange, run: LiveRun, watch: Watch) -> None:
+    body = encode(await run.result())
+    if watch.is_gone:
+        raise ClientGone
+    await exchange.answer(body)
 
 
 async def _stream(exchange: Exchange, run: LiveRun) -> None:
@@ -78,5 +106,22 @@ async def _stream(exchange: Exchange, run: LiveRun) -> None:
         if events and isinstance(events[-1], TERMINAL):
             await exchange.close_stream(frames)
             return
-        await exchange.write(frames)
+        if exchange.is_behind:
+            await _write_late(exchange, run, frames)
+        else:
+            await exchange.write(frames)
     raise ClientGone
+
+
+async def _write_late(exchange: Exchange, run: LiveRun, frames: bytes) -> None:
+    """A slow client has all the time that its run takes; it is waited for less when the run has ended meanwhile."""
+    ending = asyncio.create_task(_linger_after(run, exchange))
+    try:
+        await exchange.write(frames)
+    finally:
+        ending.cancel()
+
+
+async def _linger_after(run: LiveRun, exchange: Exchange) -> None:
+    await run.wait()
+    exchange.linger()

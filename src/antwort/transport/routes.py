@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable
 from typing import Literal, TypeAlias
+from urllib.parse import unquote
 
 from antwort.api.items import InputItem
 from antwort.api.requests import parse_request
@@ -25,6 +26,7 @@ Identify: TypeAlias = Callable[[Scope], Identity]
 """Who a request is made for. May raise `NotAuthenticated`."""
 
 LONGEST_ID = 256
+_ID = re.compile(f"[A-Za-z0-9_-]{{1,{LONGEST_ID}}}")
 _ORDERS: dict[str, Literal["asc", "desc"]] = {"asc": "asc", "desc": "desc"}
 
 
@@ -52,18 +54,18 @@ class Routes:
 
     def __init__(self, engine: Engine, identify: Identify, *, body_limit: int) -> None:
         self._engine, self._identify, self._body_limit = engine, identify, body_limit
-        self._places: dict[str, Offered] = {
-            "/v1/responses": {"POST": self.create},
-            "/v1/models": _readable(self.models),
-            "/healthz": _readable(self.health),
-            "/readyz": _readable(self.readiness),
+        self._places: dict[tuple[str, ...], Offered] = {
+            ("v1", "responses"): {"POST": self.create},
+            ("v1", "models"): _readable(self.models),
+            ("healthz",): _readable(self.health),
+            ("readyz",): _readable(self.readiness),
         }
         self._response: Offered = {**_readable(self.retrieve), "DELETE": self.delete}
         self._parts: dict[str, Offered] = {"cancel": {"POST": self.cancel}, "input_items": _readable(self.input_items)}
         self._model = _readable(self.model)
 
     def find(self, method: str, path: str) -> tuple[Endpoint, str]:
-        """Who answers, and for which id. Raises `NotFound` or `MethodNotAllowed`."""
+        """Who answers, and for which id; the path comes as it was written. Raises `NotFound` or `MethodNotAllowed`."""
         offered, subject = self._locate(path)
         endpoint = offered.get(method)
         if endpoint is None:
@@ -71,16 +73,15 @@ class Routes:
         return endpoint, subject
 
     def _locate(self, path: str) -> tuple[Offered, str]:
-        if (offered := self._places.get(path)) is not None:
-            return offered, ""
-        if path.startswith("/v1/responses/"):
-            subject, slash, part = path.removeprefix("/v1/responses/").partition("/")
-            offered = self._parts.get(part) if slash else self._response
-            if offered is not None and subject:
-                return offered, subject
-        # The name of a model may have slashes in it.
-        elif path.startswith("/v1/models/") and (name := path.removeprefix("/v1/models/")):
-            return self._model, name
+        match place := tuple([unquote(segment) for segment in path.split("/")[1:]]):
+            case _ if (offered := self._places.get(place)) is not None:
+                return offered, ""
+            case ("v1", "responses", subject) if subject:
+                return self._response, subject
+            case ("v1", "responses", subject, part) if subject and part in self._parts:
+                return self._parts[part], subject
+            case ("v1", "models", *name) if name != [""]:  # the name of a model may have slashes in it
+                return self._model, "/".join(name)
         raise NotFound(f"There is nothing at {path[:LONGEST_ID]!r}.", code="unknown_url")
 
     # ---- responses ----
@@ -142,7 +143,7 @@ def _readable(endpoint: Endpoint) -> Offered:
 
 def _checked(exchange: Exchange, response_id: str) -> str:
     """An id that no store ever gave out is not looked up."""
-    if len(response_id) > LONGEST_ID or not response_id.isprintable():
+    if not _ID.fullmatch(response_id):
         raise ResponseNotFound(response_id[:LONGEST_ID])
     exchange.response_id = response_id
     return response_id

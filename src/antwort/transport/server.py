@@ -7,48 +7,18 @@ import math
 import socket
 from collections.abc import Awaitable, Callable
 from types import FrameType
-from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from antwort.errors import RequestError
-from antwort.ids import new_id
-from antwort.transport.errors import failure
+from antwort.transport.connection import Connection
 
 _KEEP_ALIVE = 75
 """Seconds an idle connection is kept: longer than clients keep theirs, so that it is they who close."""
 _LAST_WRITES = 5.0
 """Seconds after the drain in which a slow reader may still take its last frames."""
+_LAST_RESORT = 1.0
+"""Seconds after which whatever still does not end is broken off."""
 _LOOK_AGAIN = 0.1
-
-
-class Connection(HttpToolsProtocol):
-    """uvicorn's, made right in two places."""
-
-    _answering: RequestResponseCycle | None = None
-
-    def send_400_response(self, msg: str) -> None:
-        """Bytes that are not HTTP never become a request; their error is JSON all the same."""
-        sent = failure(RequestError(msg, code="invalid_http"))
-        head = (
-            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-            b"x-request-id: %b\r\nx-should-retry: false\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head % (len(sent.body), new_id("req").encode()) + sent.body)
-        self.transport.close()
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._answering = cycle
-        super()._start_asgi_task(cycle, app)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Of pipelined requests, uvicorn tells only the newest that its client is gone; it is the oldest that runs."""
-        super().connection_lost(exc)
-        cycle, self._answering = self._answering, None
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True
-            cycle.message_event.set()
 
 
 class Server(uvicorn.Server):
@@ -74,7 +44,7 @@ class Server(uvicorn.Server):
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE,
-            timeout_graceful_shutdown=math.ceil(drain_seconds + _LAST_WRITES),
+            timeout_graceful_shutdown=math.ceil(drain_seconds + _LAST_WRITES + _LAST_RESORT),
         )
         super().__init__(config)
         self._drain, self._drain_seconds, self._started = drain, drain_seconds, started
@@ -86,8 +56,10 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """uvicorn keeps the connections under way open until they are answered; the drain sees to it that they are."""
+        last_call = asyncio.get_running_loop().call_later(self._drain_seconds + _LAST_WRITES, self._abort_all)
         draining = asyncio.create_task(self._drain_all())
         await super().shutdown(sockets)
+        last_call.cancel()
         if self.force_exit:
             draining.cancel()
         await asyncio.gather(draining, return_exceptions=self.force_exit)
@@ -100,6 +72,12 @@ class Server(uvicorn.Server):
         while self.server_state.tasks:
             await asyncio.sleep(_LOOK_AGAIN)
             await self._drain(max(end - loop.time(), 0))
+
+    def _abort_all(self) -> None:
+        """Who has not taken its answer by now will not; what works for it ends as for any client that is gone."""
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Connection):
+                connection.abort()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - what a signal brings
         """A signal asks for an orderly end, which is a success: it is not raised again when all is done."""

@@ -1,0 +1,239 @@
+"""One connection: uvicorn's, with limits on what a client may send, and on how long it may take."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+
+from antwort.errors import AntwortError, HeadTooLarge, RequestError, RequestTooSlow, ShuttingDown
+from antwort.ids import new_id
+from antwort.transport.errors import failure
+from antwort.transport.exchange import CONNECTION
+
+_LAST_LOOK = 2.0
+"""Seconds in which what a refused client still sends is dropped: hung up on at once, it might lose the answer."""
+
+
+class Connection(HttpToolsProtocol):
+    """Reads on while a request is answered, since only reading shows that the client has left.
+
+    What comes ahead of its turn is kept, within a limit, and parsed when the answer is out. A request must arrive in
+    one span of time, measured by one timer, which a request that comes in one piece never starts.
+    """
+
+    head_limit: ClassVar[int] = 64 * 1024
+    ahead_limit: ClassVar[int] = 64 * 1024
+    request_time: ClassVar[float] = 60.0
+    """Seconds from the first byte of a request, or from the start of the connection, to its last."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.refusal: AntwortError | None = None
+        self._fault: AntwortError | None = None
+        self._answering: RequestResponseCycle | None = None
+        self._ahead = bytearray()
+        self._head_bytes = 0
+        self._in_head = True
+        self._is_whole = False
+        self._is_deaf = False
+        self._clock: asyncio.TimerHandle | None = None
+        self._lingering: asyncio.TimerHandle | None = None
+
+    # ---- what comes in ----
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        super().connection_made(transport)
+        self._mind_the_clock()
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
+        if self._is_busy:
+            self._keep(data)
+        else:
+            self._parse(data)
+
+    @property
+    def _is_busy(self) -> bool:
+        """A request has come in whole and is not answered yet."""
+        cycle = self._answering
+        return cycle is not None and not cycle.more_body and not cycle.response_complete
+
+    def _keep(self, data: bytes) -> None:
+        self._ahead += data
+        if len(self._ahead) > self.ahead_limit:
+            self._close_after_answer()
+
+    def _parse(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+        self._is_whole = False
+        super().data_received(data)
+        if self._head_bytes > self.head_limit and self._in_head:
+            self._refuse(HeadTooLarge(self.head_limit))
+        if self.pipeline:
+            self.flow.resume_reading()  # uvicorn stops for a request that came with the one before
+        if not self._is_deaf:
+            self._mind_the_clock()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_whole = False
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment] # a typed dict, and ours is one key more
+        scope[CONNECTION] = self
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._head_bytes = False, 0
+        if len(self.url) + sum([len(name) + len(value) for name, value in self.headers]) > self.head_limit:
+            self._fault = HeadTooLarge(self.head_limit)
+            raise self._fault  # the parser stops, and its error is answered
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        self._is_whole = True
+        super().on_message_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Of pipelined requests, uvicorn tells only the newest that its client is gone; it is the oldest that runs."""
+        super().connection_lost(exc)
+        self._is_deaf = True
+        self._unset_keepalive_if_required()
+        self._stop_clock()
+        self._stop_lingering()
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        cycle, self._answering = self._answering, None
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    # ---- the time a request takes to come in ----
+
+    def _mind_the_clock(self) -> None:
+        is_coming = not self._is_whole and not self._is_busy
+        if not is_coming:
+            self._stop_clock()
+        elif self._clock is None:
+            self._clock = self.loop.call_later(self.request_time, self._too_slow)
+
+    def _stop_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+    def _too_slow(self) -> None:
+        self._clock = None
+        if not self._break_off(RequestTooSlow()):
+            self.transport.close()
+
+    def _break_off(self, refusal: AntwortError) -> bool:
+        """Tell whoever waits for the rest of a body that it is not to come; whether there is one."""
+        cycle = self._answering
+        if cycle is None or not cycle.more_body or cycle.response_started:
+            return False
+        self.refusal = refusal
+        cycle.message_event.set()
+        return True
+
+    # ---- refusals that no request answers ----
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(self._fault or RequestError(msg, code="invalid_http"))
+
+    def _refuse(self, error: AntwortError) -> None:
+        """What never becomes a request is answered in JSON all the same, and is the last on its connection."""
+        if self._is_busy:
+            self._close_after_answer()
+            return
+        self._is_deaf = True
+        self._disconnect()
+        self.transport.write(_refusal(error))
+        self._stop_clock()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self._clock = self.loop.call_later(_LAST_LOOK, self.transport.abort)
+        else:
+            self.transport.close()
+
+    def _close_after_answer(self) -> None:
+        """What came ahead of its turn will not be answered."""
+        self._is_deaf = True
+        self._ahead.clear()
+        self.pipeline.clear()
+        if self._answering is not None:
+            self._answering.keep_alive = False
+
+    # ---- answers ----
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        self._stop_lingering()
+        super()._start_asgi_task(cycle, app)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._is_deaf or self.transport.is_closing():
+            return
+        if self._ahead and not self._is_busy:
+            ahead, self._ahead = self._ahead, bytearray()
+            self._parse(bytes(ahead))
+        else:
+            self._mind_the_clock()
+
+    @property
+    def is_behind(self) -> bool:
+        return self.flow.write_paused
+
+    def linger(self, seconds: float) -> None:
+        """A little that an open connection has left is looked at when the connection has been idle for long."""
+        if self._lingering is None and (self.flow.write_paused or self.transport.is_closing()):
+            self._look_again(seconds)
+
+    def _look_again(self, seconds: float) -> None:
+        if left := self.transport.get_write_buffer_size():
+            self._lingering = self.loop.call_later(seconds, self._look, seconds, left)
+
+    def _look(self, seconds: float, before: int) -> None:
+        self._lingering = None
+        if self.transport.get_write_buffer_size() == before:
+            self.abort()
+        else:
+            self._look_again(seconds)
+
+    def _stop_lingering(self) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Idle so long, with bytes of the last answer still unread: nobody reads them."""
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        super().timeout_keep_alive_handler()
+
+    def abort(self) -> None:
+        self._disconnect()
+        self.transport.abort()
+
+    def shutdown(self) -> None:
+        """The answer under way is the last; a request that is not all there is not waited for."""
+        if self._is_busy:
+            self._close_after_answer()
+        elif not self._break_off(ShuttingDown()):
+            super().shutdown()
+
+
+def _refusal(error: AntwortError) -> bytes:
+    sent = failure(error)
+    fields = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(sent.body)),
+        (b"x-request-id", new_id("req").encode()),
+        *sent.headers,
+        (b"connection", b"close"),
+    ]
+    return b"".join([STATUS_LINE[error.status], *(b"%b: %b\r\n" % field for field in fields), b"\r\n", sent.body])
