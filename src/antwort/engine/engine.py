@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from antwort.api.events import StreamEvent
+from antwort.api.items import ItemReference
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
 from antwort.api.status import FINAL
-from antwort.api.tools import has_credentials
+from antwort.api.tools import McpTool, has_credentials
 from antwort.api.wire import Plain, decode, encode, replace
 from antwort.engine.history import assemble, load_chain, resolve_references
 from antwort.engine.live import LiveRun
@@ -67,6 +68,8 @@ class Engine:
     async def plan(self, request: CreateRequest, identity: Identity = ANONYMOUS) -> Plan:
         """Answer every question before the first inference. Nothing is kept yet: it may be broken off."""
         self._check_open()
+        if not _must_ask(request):
+            return await self._plan(request, identity)
         try:
             async with asyncio.timeout(self.settings.deadline):
                 return await self._plan(request, identity)
@@ -89,8 +92,7 @@ class Engine:
         """The response, whole. Leaving early ends the run."""
         run = await self.start(request, identity)
         try:
-            await run.answered()
-            return await run.result()
+            return await run.whole()
         except asyncio.CancelledError:
             run.leave()
             raise
@@ -231,6 +233,16 @@ class Engine:
         await self.drain(0)
         await self._provider.close()
         await self._store.close()
+
+
+def _must_ask(request: CreateRequest) -> bool:
+    """Whether the plan needs anybody else: the store, a tool server, the backend's list of models."""
+    return (
+        request.model is None
+        or request.previous_response_id is not None
+        or any(isinstance(tool, McpTool) for tool in request.tools)
+        or any(isinstance(item, ItemReference) for item in request.input)
+    )
 
 
 async def _health(check: Callable[[], Awaitable[None]]) -> str:

@@ -45,10 +45,8 @@ class LiveRun:
         self._ended: Once[Response] = Once()
         self._control.on_answer = self._is_answered
         self._control.on_progress = self._outlet.tick
-        self._timers = [
-            loop.call_later(settings.deadline, self._control.signal.set, DeadlinePassed()),
-            loop.call_later(settings.hold_back, self._is_answered),
-        ]
+        self._held_until = loop.time() + settings.hold_back
+        self._timers = [loop.call_later(settings.deadline, self._control.signal.set, DeadlinePassed())]
         if plan.request.stream:
             self._timers.append(loop.call_later(settings.keepalive_interval, self._keep_alive))
         else:
@@ -76,6 +74,8 @@ class LiveRun:
 
         Raises what went wrong before that: nothing has been sent yet, so it can be told as an HTTP error.
         """
+        if not self._answered.is_set:
+            self._timers.insert(0, asyncio.get_running_loop().call_at(self._held_until, self._is_answered))
         await self._answered.wait()
 
     async def read(self) -> list[Numbered]:
@@ -83,7 +83,14 @@ class LiveRun:
         return await self._outlet.read()
 
     async def result(self) -> Response:
+        """The response as it ended, however that was."""
         return await self._ended.wait()
+
+    async def whole(self) -> Response:
+        """The response as it ended. Raises, like `answered`, what went wrong before the backend answered."""
+        response = await self._ended.wait()
+        await self._answered.wait()
+        return response
 
     def leave(self) -> None:
         """The client has gone. The run ends itself; nobody cancels it."""
@@ -122,8 +129,9 @@ class LiveRun:
             self._close()
 
     def _end(self, response: Response) -> None:
-        if self._control.error is not None:
-            self._answered.fail(self._control.error)
+        error = self._control.error
+        if error is not None and asyncio.get_running_loop().time() < self._held_until:
+            self._answered.fail(error)
         self._answered.set(None)
         self._ended.set(response)
 
