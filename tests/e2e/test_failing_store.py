@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from antwort.app import build
 from antwort.config import Settings
+from antwort.engine.engine import Engine
+from antwort.storage.sqlite import SqliteStore
 from antwort.testing import check_frames
 from chat_backend import ChatBackend, Says
-from raw_http import connected
+from raw_http import Wire, connected
 from serving import RESPONSES, serving
 
 BODY = {"model": "test-model", "input": "Hello"}
@@ -49,3 +53,44 @@ async def test_a_response_whose_record_cannot_be_written_is_failed_and_never_com
             ready = await server.ask("GET", "/readyz")
             assert (ready.status, ready.json()["backend"]) == (503, "ok")
             assert ready.json()["store"] != "ok"
+
+
+async def limit_pages(engine: Engine, pages: int) -> None:
+    """How large the file may grow; it is never made smaller than it is."""
+    assert isinstance(engine._store, SqliteStore)
+    await engine._store._database.write(partial(_set_pages, pages=pages))
+
+
+def _set_pages(connection: sqlite3.Connection, pages: int) -> None:
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+
+
+async def rest(wire: Wire) -> bytes:
+    chunks = []
+    while chunk := await wire.chunk():
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+@pytest.mark.proves("MISTAKE-02", "TR-016")
+async def test_a_response_for_whose_record_the_disk_has_no_room_is_failed_then_and_later(tmp_path: Path) -> None:
+    go = asyncio.Event()
+    async with ChatBackend(Says(("Hello", "x" * 200_000), hold=go)) as backend:
+        app = await build(Settings(backend=backend.url, data=str(tmp_path)))
+        async with serving(app.engine, app.asgi) as server, connected(server.port) as wire:
+            wire.send("POST", RESPONSES, {**BODY, "stream": True})
+            await wire.head()
+            first = await wire.chunk()
+            await limit_pages(app.engine, 1)
+            go.set()
+            response = check_frames(first + await rest(wire))
+            assert response.status == "failed"
+            assert response.error is not None
+            assert response.error.code == "storage_error"
+            await limit_pages(app.engine, 2**30)
+            stored = (await server.ask("GET", f"{RESPONSES}/{response.id}")).json()
+            assert (stored["status"], stored["error"]["code"]) == ("failed", "storage_error")
+            assert (await server.ask("POST", RESPONSES, BODY)).json()["status"] == "completed"
+        again = await build(Settings(backend=backend.url, data=str(tmp_path)))
+        async with serving(again.engine, again.asgi) as server:
+            assert (await server.ask("GET", f"{RESPONSES}/{response.id}")).json() == stored

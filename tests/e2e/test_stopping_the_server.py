@@ -67,6 +67,33 @@ async def test_a_stream_that_ends_while_the_server_drains_is_completed() -> None
         assert (await stopping)[0] == 0
 
 
+@pytest.mark.proves("TR-022", "TR-JSON")
+async def test_a_request_that_is_not_all_there_is_a_503_at_once() -> None:
+    async with launched("--scripted", "--memory", "--drain", "60") as server, connected(server.port) as wire:
+        wire.send("POST", RESPONSES, b"{", {"content-length": "100", "expect": "100-continue"})
+        assert (await wire.head()).status == 100  # so that it has the head
+        stopping = asyncio.create_task(server.stop())
+        reply = await wire.reply()
+        assert (reply.status, reply.error["code"]) == (503, "server_shutting_down")
+        status, log = await stopping
+    assert status == 0
+    assert "Traceback" not in log
+
+
+@pytest.mark.proves("TR-022")
+async def test_a_client_that_never_reads_does_not_spoil_the_end() -> None:
+    async with (
+        ChatBackend(Says(["x" * 10_000] * 2000)) as backend,
+        launched("--backend", backend.url, "--memory", "--drain", "0.2") as server,
+        connected(server.port, buffer=65536) as wire,
+    ):
+        wire.send("POST", RESPONSES, BODY)
+        assert (await wire.head()).status == 200
+        status, log = await server.stop()
+    assert status == 0
+    assert "Traceback" not in log
+
+
 async def test_a_second_signal_does_not_wait_for_anything() -> None:
     async with under_way(Says(hold=asyncio.Event()), "--drain", "600") as (server, _, _):
         server.process.send_signal(signal.SIGTERM)
