@@ -19,7 +19,7 @@ from antwort.testing import ScriptedProvider, answer, call, check_frames, say
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.transport.connection import Connection
 from raw_http import connected
-from serving import HELLO, RESPONSES, STREAMED, Serving, serving, until
+from serving import HELLO, RESPONSES, STREAMED, Serving, serving, until, until_quiet
 
 
 @asynccontextmanager
@@ -163,7 +163,10 @@ class SlowToBegin(MemoryStore):
 
 
 @pytest.mark.proves("TR-021")
-async def test_a_client_that_leaves_while_its_row_is_begun_leaves_a_row_that_is_ended() -> None:
+async def test_a_client_that_leaves_while_its_row_is_begun_leaves_a_row_that_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("antwort.transport.respond._A_MOMENT", 0)
     provider, store = ScriptedProvider(answer(say("Hello"), asyncio.Event())), SlowToBegin()
     async with serving(Engine(provider, store=store)) as server:
         async with nothing_left_behind(provider, server), connected(server.port) as wire:
@@ -171,6 +174,7 @@ async def test_a_client_that_leaves_while_its_row_is_begun_leaves_a_row_that_is_
             await store.asked.wait()
             wire.vanish()
             await until(lambda: not server.server.server_state.connections)
+            await until_quiet(lambda: len(asyncio.all_tasks()), turns=50)  # who watches has noticed
             store.go.set()
         assert await store.fail_running("left running") == 0
 

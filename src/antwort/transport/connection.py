@@ -39,6 +39,7 @@ class Connection(HttpToolsProtocol):
         self._is_whole = False
         self._is_deaf = False
         self._clock: asyncio.TimerHandle | None = None
+        self._resumed = 0
         self._lingering: asyncio.TimerHandle | None = None
 
     # ---- what comes in ----
@@ -73,8 +74,6 @@ class Connection(HttpToolsProtocol):
         super().data_received(data)
         if self._head_bytes > self.head_limit and self._in_head:
             self._refuse(HeadTooLarge(self.head_limit))
-        if self.pipeline:
-            self.flow.resume_reading()  # uvicorn stops for a request that came with the one before
         if not self._is_deaf:
             self._mind_the_clock()
 
@@ -195,14 +194,19 @@ class Connection(HttpToolsProtocol):
 
     def _look_again(self, seconds: float) -> None:
         if left := self.transport.get_write_buffer_size():
-            self._lingering = self.loop.call_later(seconds, self._look, seconds, left)
+            self._lingering = self.loop.call_later(seconds, self._look, seconds, (self._resumed, left))
 
-    def _look(self, seconds: float, before: int) -> None:
+    def _look(self, seconds: float, before: tuple[int, int]) -> None:
+        """The size alone would not do: what was taken may have been replaced by as much."""
         self._lingering = None
-        if self.transport.get_write_buffer_size() == before:
+        if (self._resumed, self.transport.get_write_buffer_size()) == before:
             self.abort()
         else:
             self._look_again(seconds)
+
+    def resume_writing(self) -> None:
+        self._resumed += 1
+        super().resume_writing()
 
     def _stop_lingering(self) -> None:
         if self._lingering is not None:
