@@ -23,6 +23,8 @@ SAMPLES: list[tuple[AntwortError, int, str, str, str]] = [
     (errors.Conflict("m"), 409, "invalid_request_error", "invalid_request", "conflict"),
     (errors.BodyTooLarge(5), 413, "invalid_request_error", "invalid_request", "body_too_large"),
     (errors.WrongMediaType("text/plain"), 415, "invalid_request_error", "invalid_request", "unsupported_media_type"),
+    (errors.RequestTooSlow(), 408, "invalid_request_error", "invalid_request", "request_timeout"),
+    (errors.HeadTooLarge(5), 431, "invalid_request_error", "invalid_request", "request_head_too_large"),
     (errors.NotAuthenticated("m"), 401, "authentication_error", "invalid_request", "invalid_api_key"),
     (errors.NotPermitted("m"), 403, "permission_error", "invalid_request", "permission_denied"),
     (errors.RateLimited("m"), 429, "rate_limit_error", "too_many_requests", "rate_limit_exceeded"),

@@ -29,8 +29,8 @@ async def respond(exchange: Exchange, engine: Engine, request: CreateRequest, id
         exchange.response_id = run.response_id
         watch.follow(run)
         try:
-            await run.answered()
             if request.stream:
+                await run.answered()
                 await _stream(exchange, run)
             else:
                 await _whole(exchange, run, watch)
@@ -91,7 +91,7 @@ class Watch:
 
 
 async def _whole(exchange: Exchange, run: LiveRun, watch: Watch) -> None:
-    body = encode(await run.result())
+    body = encode(await run.whole())
     if watch.is_gone:
         raise ClientGone
     await exchange.answer(body)
