@@ -34,6 +34,11 @@ def convert(value: object, to: Any, path: str) -> Any:
         raise InvalidField(where.removeprefix("."), f"{problem}.", code=code) from exc
 
 
+def without_nulls(value: dict[str, Any]) -> dict[str, Any]:
+    """Null is how some clients write what they leave out."""
+    return {key: entry for key, entry in value.items() if entry is not None}
+
+
 def kind_of(value: object) -> str:
     """What a value is, in words for the person who sent it."""
     return _KINDS.get(type(value), "null")

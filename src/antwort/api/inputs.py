@@ -1,0 +1,179 @@
+"""Reading input items: what a client may leave out is filled in, what we do not know is kept as it came."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from antwort.api.faults import convert, kind_of, without_nulls
+from antwort.api.items import InputItem, KnownItem, OpaqueItem
+from antwort.api.wire import Plain, Wire, encode
+from antwort.errors import InvalidField
+from antwort.ids import new_id
+
+
+class Limits(Wire):
+    """How large a request may be."""
+
+    input_items: int = 1000
+    part_bytes: int = 10 * 2**20
+    tools: int = 128
+    metadata_keys: int = 16
+
+
+def read_input(value: object, limits: Limits) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
+    """The input items and the JSON of each as it came."""
+    if value is None:
+        return (), ()
+    if isinstance(value, str):
+        value = [{"type": "message", "role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise InvalidField("input", f"expected a string or a list of items, got {kind_of(value)}.")
+    if len(value) > limits.input_items:
+        problem = f"{len(value)} items; at most {limits.input_items} are allowed."
+        raise InvalidField("input", problem, code="too_many_items")
+    items = tuple(read_item(entry, f"input[{i}]", limits) for i, entry in enumerate(value))
+    return items, tuple(encode(entry) for entry in value)
+
+
+def read_item(value: object, path: str, limits: Limits, *, item_id: str | None = None) -> InputItem:
+    """One item. `item_id` is the id it was stored under; a client's own id is kept, a missing one is made."""
+    if not isinstance(value, dict):
+        raise InvalidField(path, f"expected an object, got {kind_of(value)}.")
+    kind = _kind_of_item(value, path)
+    plain = _normalised(value, kind, path) if kind in _PREFIX else {**value, "type": kind}
+    plain["id"] = item_id or _own_id(plain, path) or new_id(_PREFIX.get(kind, "item"))
+    _check_sizes(plain, path, limits)
+    if kind not in _PREFIX:
+        return OpaqueItem(kind, plain["id"], plain)
+    item: InputItem = convert(plain, _CLASSES[kind], path)
+    return item
+
+
+def _own_id(plain: Plain, path: str) -> str:
+    """The id a client gave the item, if any."""
+    given = plain.get("id")
+    if not isinstance(given, str | None):
+        raise InvalidField(f"{path}.id", f"expected a string, got {kind_of(given)}.")
+    return given or ""
+
+
+_PREFIX = {
+    "message": "msg",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+    "reasoning": "rs",
+    "compaction": "cmp",
+    "mcp_list_tools": "mcpl",
+    "mcp_call": "mcp",
+    "mcp_approval_request": "mcpr",
+    "mcp_approval_response": "mcpa",
+    "item_reference": "ref",
+}
+_CLASSES: dict[object, type[Wire]] = {item.__struct_config__.tag: item for item in get_args(KnownItem)}
+"""Converting to the one class takes a tenth of the time that converting to the union takes."""
+
+
+def _kind_of_item(value: Plain, path: str) -> str:
+    """The type of an item. A client may leave it out where the rest of the item shows it."""
+    kind = value.get("type")
+    if kind is None:
+        if value.get("role") is not None:
+            return "message"
+        if value.get("id") is not None:
+            return "item_reference"
+        raise InvalidField(f"{path}.type", "missing.", code="missing_required_parameter")
+    if not isinstance(kind, str):
+        raise InvalidField(f"{path}.type", f"expected a string, got {kind_of(kind)}.")
+    return kind
+
+
+def _normalised(value: Plain, kind: str, path: str) -> Plain:
+    """The item with what a client may leave out filled in, and nulls for unset fields taken out."""
+    plain = without_nulls(value)
+    plain["type"] = kind
+    if kind == "message":
+        _normalise_message(plain, path)
+    elif kind == "item_reference":
+        if not plain.get("id"):
+            raise InvalidField(f"{path}.id", "missing.", code="missing_required_parameter")
+    elif kind == "reasoning":
+        _normalise_reasoning(plain)
+    elif kind in _CALLS:
+        _check_call(plain, path)
+    elif kind == "mcp_list_tools" and isinstance(plain.get("tools"), list):
+        plain["tools"] = [without_nulls(tool) if isinstance(tool, dict) else tool for tool in plain["tools"]]
+    elif isinstance(plain.get("output"), list):
+        plain["output"] = [_part(part, f"{path}.output[{i}]") for i, part in enumerate(plain["output"])]
+    return plain
+
+
+_CALLS = {"function_call": ("call_id", "name"), "custom_tool_call": ("call_id", "name")}
+
+
+def _check_call(plain: Plain, path: str) -> None:
+    for key in _CALLS[plain["type"]]:
+        if plain.get(key) == "":
+            raise InvalidField(f"{path}.{key}", "must not be empty.")
+
+
+def _normalise_message(plain: Plain, path: str) -> None:
+    plain.setdefault("status", "completed")
+    content = plain.get("content", [])
+    if isinstance(content, str):
+        kind = "output_text" if plain.get("role") == "assistant" else "input_text"
+        content = [{"type": kind, "text": content}]
+    if not isinstance(content, list):
+        raise InvalidField(f"{path}.content", f"expected a string or a list of parts, got {kind_of(content)}.")
+    plain["content"] = [_part(part, f"{path}.content[{i}]") for i, part in enumerate(content)]
+
+
+def _part(value: object, path: str) -> object:
+    """A content part in the protocol's shape; the Chat Completions shapes that clients send are understood too."""
+    if isinstance(value, str):
+        return {"type": "input_text", "text": value}
+    if not isinstance(value, dict):
+        raise InvalidField(path, f"expected an object, got {kind_of(value)}.")
+    part = without_nulls(value)
+    if part.get("type") in ("input_image", "image_url"):
+        _normalise_image(part, path)
+    return part
+
+
+def _normalise_image(part: Plain, path: str) -> None:
+    part["type"] = "input_image"
+    url = part.get("image_url")
+    if isinstance(url, dict) and isinstance(url.get("url"), str):
+        part["image_url"] = url["url"]
+        if url.get("detail") is not None:
+            part.setdefault("detail", url["detail"])
+    if url is None and "file_id" not in part:
+        raise InvalidField(f"{path}.image_url", "missing.", code="missing_required_parameter")
+
+
+def _normalise_reasoning(plain: Plain) -> None:
+    content = plain.get("content")
+    if isinstance(content, list):
+        plain["content"] = [
+            {"type": "reasoning_text", "text": part} if isinstance(part, str) else part for part in content
+        ]
+    if content == []:
+        del plain["content"]
+
+
+def _check_sizes(plain: Plain, path: str, limits: Limits) -> None:
+    """No string of an item, nor of a part in it, may be longer than the limit for a part."""
+    for key, entry in plain.items():
+        if isinstance(entry, str):
+            _check_size(entry, f"{path}.{key}", limits)
+        elif isinstance(entry, list):
+            for i, part in enumerate(entry):
+                if isinstance(part, dict):
+                    _check_sizes(part, f"{path}.{key}[{i}]", limits)
+
+
+def _check_size(text: str, path: str, limits: Limits) -> None:
+    # A character takes at most four bytes: only a text that may be too long is encoded to be measured.
+    if len(text) * 4 > limits.part_bytes and len(text.encode()) > limits.part_bytes:
+        raise InvalidField(path, f"longer than {limits.part_bytes} bytes.", code="string_above_max_length")
