@@ -12,7 +12,7 @@ from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
 from antwort.api.wire import UNSET
 from antwort.errors import BackendError
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say, think, tokens
-from antwort.tools.base import ToolCall, ToolContext
+from antwort.tools.base import ClientsTurn, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.function import FunctionExecutor
 from antwort.tools.local import LocalExecutor
 from engine_kit import (
@@ -34,6 +34,8 @@ from engine_kit import (
     text_of,
     weather_tool,
 )
+
+CLOCK_TOOL = ToolDefinition(name="clock", kind=ToolKind.FUNCTION)
 
 
 async def test_an_answer_without_calls_is_the_end() -> None:
@@ -98,6 +100,42 @@ async def test_a_call_nobody_here_can_run_hands_the_turn_to_the_client() -> None
     last = outcome.events[-1]
     assert isinstance(last, ResponseCompleted)
     assert last.response.status == "requires_action"
+
+
+@pytest.mark.proves("FR-002", "FR-018", "FR-019")
+async def test_an_executor_can_hand_a_call_to_the_client_after_all() -> None:
+    class Choosy:
+        kind = ToolKind.LOCAL
+
+        def can_execute(self, tool: ToolDefinition) -> bool:
+            return tool.name in ("weather", "clock")
+
+        async def execute(self, asked: ToolCall, context: ToolContext) -> ToolResult:
+            if asked.name == "clock":
+                raise ClientsTurn(asked)
+            return ToolResult(asked.id, "sunny")
+
+    provider = ScriptedProvider(answer(call("clock"), call("weather", city="Paris")), answer(say("Noon, and sunny.")))
+    engine = engine_of(provider, Choosy())
+    first = (await stream(engine, ask(tools=[WEATHER, CLOCK]))).response
+    assert first.status == "requires_action"
+    assert [item.output for item in outputs(first)] == ["sunny"]
+    noon = {"type": "function_call_output", "call_id": function_calls(first)[0].call_id, "output": "noon"}
+    second = await engine.create(ask([noon], previous_response_id=first.id))
+    assert (second.status, kinds(second)) == ("completed", ["message"])
+    assert [content for role, content in sent_messages(provider.requests[1]) if role == "tool"] == ["noon", "sunny"]
+
+
+async def test_a_call_handed_on_again_in_a_follow_up_does_not_hold_it_up() -> None:
+    async def clock() -> str:
+        raise ClientsTurn(ToolCall(id="c", name="clock", arguments="{}", definition=CLOCK_TOOL))
+
+    provider = ScriptedProvider(answer(call("clock")), answer(say("Never mind.")))
+    engine = engine_of(provider, LocalExecutor(clock))
+    first = await engine.create(ask(tools=[CLOCK]))
+    assert first.status == "requires_action"
+    second = await engine.create(ask("Forget it.", previous_response_id=first.id))
+    assert (second.status, text_of(second)) == ("completed", "Never mind.")
 
 
 @pytest.mark.proves("FR-019")

@@ -210,11 +210,17 @@ class TurnEnded(Wire, tag="antwort.turn_ended"):
     usage: Usage | UnsetType = UNSET
 
 
+CallOutcome: TypeAlias = Literal["ran", "refused", "over_limit", "handed"]
+
+
 class CallEnded(Wire, tag="antwort.call_ended"):
-    """A call has its result: it `ran` here, was `refused`, or came `over_limit` after `max_tool_calls` others."""
+    """A call has its result: it `ran` here, was `refused`, or came `over_limit` after `max_tool_calls` others.
+
+    Or it was `handed` to the client by the executor that was asked to run it, and has none.
+    """
 
     call_id: str
-    outcome: Literal["ran", "refused", "over_limit"]
+    outcome: CallOutcome
 
 
 Terminal: TypeAlias = ResponseCompleted | ResponseFailed | ResponseIncomplete | ResponseRequiresAction

@@ -6,11 +6,14 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import Literal
+from typing import Any, TypeAlias
+
+import msgspec
 
 from antwort.api.events import (
     Batch,
     CallEnded,
+    CallOutcome,
     McpArgumentsDelta,
     McpArgumentsDone,
     McpCallCompleted,
@@ -19,7 +22,7 @@ from antwort.api.events import (
     OutputItemAdded,
     OutputItemDone,
 )
-from antwort.api.items import FunctionCallOutput, InputText, McpCall, OutputItem, OutputText, Text
+from antwort.api.items import FunctionCall, FunctionCallOutput, InputText, McpCall, OutputItem, OutputText, Text
 from antwort.api.status import close
 from antwort.api.wire import UNSET, replace
 from antwort.concurrency import stop
@@ -28,11 +31,11 @@ from antwort.engine.draft import Run
 from antwort.engine.plan import OpenCall, Plan
 from antwort.engine.steps import Ready, Refused, RunTools
 from antwort.ids import new_id
-from antwort.tools.base import Output, ToolCall, ToolContext, ToolResult
+from antwort.tools.base import ClientsTurn, Output, ToolCall, ToolContext, ToolResult
 from antwort.tools.routing import find_executor
 
 _log = logging.getLogger("antwort.engine")
-_abandoned: set[asyncio.Task[ToolResult]] = set()
+_abandoned: set[asyncio.Task[Any]] = set()
 """Tools that would not stop in time. Held until they end, so that they end as tasks and not as garbage."""
 
 
@@ -59,17 +62,26 @@ async def run_tools(step: RunTools, run: Run, plan: Plan, control: Control) -> A
         raise failure
 
 
+class _Handed(msgspec.Struct, frozen=True):
+    """Instead of a result: the call stays open for the client."""
+
+
+_Outcome: TypeAlias = ToolResult | _Handed
+
+
 class _Running:
     """The calls under way, at most `width` at a time."""
 
     def __init__(self, plan: Plan, control: Control) -> None:
         self._plan, self._control, self._signal = plan, control, control.signal
-        self._tasks: dict[asyncio.Task[ToolResult], int] = {}
+        self._tasks: dict[asyncio.Task[_Outcome], int] = {}
 
     async def results(
         self, calls: Sequence[Ready | Refused], width: int
-    ) -> AsyncGenerator[list[tuple[int, ToolResult]], None]:
-        refused = [(at, _refusal(call)) for at, call in enumerate(calls) if isinstance(call, Refused)]
+    ) -> AsyncGenerator[list[tuple[int, _Outcome]], None]:
+        refused: list[tuple[int, _Outcome]] = [
+            (at, _refusal(call)) for at, call in enumerate(calls) if isinstance(call, Refused)
+        ]
         if refused:
             yield refused
         waiting = [(at, call) for at, call in enumerate(calls) if isinstance(call, Ready)]
@@ -82,7 +94,7 @@ class _Running:
         finally:
             await self._stop()
 
-    async def _next(self) -> list[tuple[int, ToolResult]]:
+    async def _next(self) -> list[tuple[int, _Outcome]]:
         """Those that are done; at least one. When told to stop, what is done by then still counts."""
         try:
             await self._signal.race(lambda: asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED))
@@ -93,7 +105,7 @@ class _Running:
             raise
         return self._collect()
 
-    def _collect(self) -> list[tuple[int, ToolResult]]:
+    def _collect(self) -> list[tuple[int, _Outcome]]:
         done = [task for task in self._tasks if task.done() and not task.cancelled()]
         return [(self._tasks.pop(task), task.result()) for task in done]
 
@@ -105,8 +117,8 @@ class _Running:
             task.add_done_callback(_abandoned.discard)
         self._tasks = {task: at for task, at in self._tasks.items() if task.done() and not task.cancelled()}
 
-    async def _execute(self, ready: Ready) -> ToolResult:
-        """Exactly one result, whatever the executor does."""
+    async def _execute(self, ready: Ready) -> _Outcome:
+        """Exactly one result, whatever the executor does, unless it hands the call on."""
         call = ready.call
         definition = ready.toolbox.tools[call.name]
         executor = find_executor(definition, ready.toolbox.executors)
@@ -118,6 +130,8 @@ class _Running:
         except (asyncio.CancelledError, Exception) as exc:
             if isinstance(exc, asyncio.CancelledError) and _is_told_to_stop():
                 raise
+            if isinstance(exc, ClientsTurn) and isinstance(call.item, FunctionCall):
+                return _Handed()
             _log.warning("the tool %s failed", call.name, exc_info=True)
             return ToolResult(call.call_id, str(exc) or type(exc).__name__, is_error=True)
         return ToolResult(call.call_id, result.output, is_error=result.is_error)
@@ -155,7 +169,7 @@ class _Answers:
         self._calls = calls
         self._index = len(output)
         self._output = output
-        self._results: dict[int, ToolResult] = {}
+        self._results: dict[int, _Outcome] = {}
         self._due = 0  # the first call whose result has not been written
         self._shown: dict[int, tuple[int, McpCall]] = {}
         self._events: Batch = []
@@ -197,7 +211,7 @@ class _Answers:
         ]
         return at, replace(item, arguments=call.arguments)
 
-    def take(self, at: int, result: ToolResult) -> None:
+    def take(self, at: int, result: _Outcome) -> None:
         self._results[at] = result
 
     def batch(self) -> Batch:
@@ -217,7 +231,10 @@ class _Answers:
             self._write_function(at, self._results.pop(at))
         return self._taken()
 
-    def _write_function(self, at: int, result: ToolResult) -> None:
+    def _write_function(self, at: int, result: _Outcome) -> None:
+        if isinstance(result, _Handed):
+            self._events.append(CallEnded(call_id=self._calls[at].call.call_id, outcome="handed"))
+            return
         index = self._next_index()
         item = FunctionCallOutput(id=new_id("fco"), call_id=result.call_id, output="", status="in_progress")
         done = replace(item, output=result.output, status="completed", is_error=True if result.is_error else UNSET)
@@ -227,7 +244,8 @@ class _Answers:
         ]
         self._mark(at)
 
-    def _write_mcp(self, at: int, result: ToolResult) -> None:
+    def _write_mcp(self, at: int, result: _Outcome) -> None:
+        assert isinstance(result, ToolResult), "only a function is handed to the client"
         index, item = self._shown[at]
         text = _as_text(result.output)
         if result.is_error:
@@ -241,7 +259,7 @@ class _Answers:
 
     def _mark(self, at: int) -> None:
         answer = self._calls[at]
-        outcome: Literal["ran", "refused", "over_limit"] = "ran"
+        outcome: CallOutcome = "ran"
         if isinstance(answer, Refused):
             outcome = "over_limit" if answer.is_over_limit else "refused"
         self._events.append(CallEnded(call_id=answer.call.call_id, outcome=outcome))

@@ -44,6 +44,8 @@ class Run(msgspec.Struct, frozen=True):
     calls_run: int = 0
     over_limit_turns: tuple[int, ...] = ()
     """The turns in which calls came after `max_tool_calls` was used up."""
+    handed: frozenset[str] = frozenset()
+    """The calls that an executor handed to the client."""
     marks: tuple[tuple[int, Mark], ...] = ()
     """The run's own events, each with the number of output items there were."""
 
@@ -108,6 +110,7 @@ def _call_ended(run: Run, event: CallEnded) -> Run:
         run,
         calls_run=run.calls_run + (event.outcome == "ran"),
         over_limit_turns=over,
+        handed=run.handed | {event.call_id} if event.outcome == "handed" else run.handed,
         marks=(*run.marks, (len(run.output), event)),
     )
 

@@ -76,6 +76,7 @@ def _leftover_answer(left: Leftover) -> Ready | Refused:
 
 def _answers(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
     """The calls that get a result here and now, in the order of the calls. A turn that pauses runs nothing."""
+    calls = [call for call in calls if call.call_id not in run.handed]
     routed = route_calls(calls, plan.toolbox)
     answers = _within_limit(
         [
@@ -178,7 +179,7 @@ def call_id_of(item: McpCall) -> str:
 def unanswered_leftovers(run: Run, plan: Plan) -> list[Leftover]:
     if not plan.leftovers:
         return []
-    answered = results_in(run.output)
+    answered = results_in(run.output) | run.handed
     return [left for left in plan.leftovers if left.call.call_id not in answered]
 
 

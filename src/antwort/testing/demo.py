@@ -7,8 +7,8 @@ from typing import Any
 
 from antwort.api.responses import Model, Usage
 from antwort.api.wire import UNSET, encode
-from antwort.providers.base import CallDelta, Capabilities, ChatMessage, ChatRequest, Delta, Finished
-from antwort.testing.scripted import Piece, say
+from antwort.providers.base import CallDelta, Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
+from antwort.testing.scripted import say
 
 DEMO_MODEL = "scripted"
 _ZERO: dict[str, Any] = {"string": "example", "integer": 1, "number": 1.0, "boolean": True, "array": [], "object": {}}
@@ -21,14 +21,13 @@ class DemoProvider:
         yield []
         pieces = _reply(request)
         for piece in pieces:
-            assert not isinstance(piece, list | Exception)
-            yield [piece]  # type: ignore[list-item]
+            yield [piece]
         yield [Finished("tool_calls" if isinstance(pieces[0], CallDelta) else "stop", _usage(request, len(pieces)))]
 
     async def models(self) -> Sequence[Model]:
         return [Model(id=DEMO_MODEL)]
 
-    def capabilities(self, model: str) -> Capabilities:  # noqa: ARG002
+    def capabilities(self, model: str) -> Capabilities:  # noqa: ARG002 - the contract's
         return Capabilities()
 
     async def check(self) -> None:
@@ -42,15 +41,19 @@ def demo_provider() -> DemoProvider:
     return DemoProvider()
 
 
-def _reply(request: ChatRequest) -> list[Piece]:
+def _reply(request: ChatRequest) -> list[Delta]:
     last = request.messages[-1] if request.messages else ChatMessage(role="user", content="")
     text = _text(last)
     if last.role == "tool":
-        return say(f"The tool answered: {text}")
+        return _words(f"The tool answered: {text}")
     if request.tools is not UNSET and request.tool_choice != "none":
         function = request.tools[0].function
         return [CallDelta(0, function.name, encode(_example(function.parameters)).decode())]
-    return say(f"You said: {text}")
+    return _words(f"You said: {text}")
+
+
+def _words(text: str) -> list[Delta]:
+    return [piece for piece in say(text) if isinstance(piece, TextDelta)]
 
 
 def _text(message: ChatMessage) -> str:

@@ -116,7 +116,7 @@ class ScriptedProvider:
     async def models(self) -> Sequence[Model]:
         return [Model(id=name) for name in self._models]
 
-    def capabilities(self, model: str) -> Capabilities:  # noqa: ARG002
+    def capabilities(self, model: str) -> Capabilities:  # noqa: ARG002 - the contract's
         return self._capabilities
 
     async def check(self) -> None:

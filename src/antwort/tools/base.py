@@ -77,9 +77,20 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     progress: Callable[[str], None] = _ignore
 
 
+class ClientsTurn(Exception):
+    """Raised by an executor: the call is the client's. It stays open, and the turn goes to the client."""
+
+    def __init__(self, call: ToolCall) -> None:
+        super().__init__(f"The call to {call.name!r} is the client's to run.")
+        self.call = call
+
+
 @runtime_checkable
 class ToolExecutor(Protocol):
-    """Runs calls. It may raise: whoever dispatches makes every call end in exactly one result."""
+    """Runs calls. It may raise: whoever dispatches makes every call end in exactly one result.
+
+    `ClientsTurn` is the exception to that: it hands the call of a declared function to the client after all.
+    """
 
     @property
     def kind(self) -> ToolKind: ...

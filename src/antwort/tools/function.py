@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind
+from antwort.tools.base import ClientsTurn, ToolCall, ToolContext, ToolDefinition, ToolKind
 
-
-class ClientsTurn(Exception):
-    """The call is the client's: the turn ends here and goes to it."""
-
-    def __init__(self, call: ToolCall) -> None:
-        super().__init__(f"The call to {call.name!r} is the client's to run.")
-        self.call = call
+__all__ = ["ClientsTurn", "FunctionExecutor"]
 
 
 class FunctionExecutor:
