@@ -224,6 +224,31 @@ async def test_a_cancelled_caller_of_create_ends_the_run() -> None:
     assert (engine.live, provider.under_way) == (0, 0)
 
 
+async def test_a_caller_cancelled_while_the_row_is_written_leaves_no_running_row() -> None:
+    begun = asyncio.Event()
+
+    class Slow(MemoryStore):
+        async def begin(self, new: NewResponse) -> None:
+            await super().begin(new)
+            rows.append(new.response.id)
+            begun.set()
+            await asyncio.Event().wait()
+
+    rows: list[str] = []
+    store = Slow()
+    provider = ScriptedProvider()
+    engine = engine_of(provider, store=store)
+    task = asyncio.create_task(engine.create(ask()))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await engine.close()
+    stored = await store.get(ANONYMOUS, rows[0])
+    assert stored is not None
+    assert (stored.status, provider.requests) == ("cancelled", [])
+
+
 async def test_closing_the_events_early_ends_the_run() -> None:
     provider = ScriptedProvider(hanging("It is"))
     engine = engine_of(provider)
@@ -436,12 +461,11 @@ async def test_a_tools_progress_is_a_sign_of_life_for_the_reader() -> None:
         return "done"
 
     depot = ToolServerFake("depot", slow=slow)
-    run = await engine_of(ScriptedProvider(answer(call("slow")), answer(say("Ok"))), depot).start(
-        ask(tools=[SERVER], stream=True)
-    )
+    provider = ScriptedProvider(answer(call("slow")), answer(say("Ok")))
+    run = await engine_of(provider, depot, keepalive_interval=600).start(ask(tools=[SERVER], stream=True))
     await read_until(run, McpArgumentsDone)
     reported.set()
-    (tick,) = await run.read()
+    (tick,) = await asyncio.wait_for(run.read(), 1)
     assert tick.events == []
     release.set()
     assert (await run.result()).status == "completed"

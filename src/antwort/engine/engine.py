@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from antwort.api.events import StreamEvent
 from antwort.api.items import ItemReference
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
-from antwort.api.status import FINAL
+from antwort.api.status import FINAL, IllegalTransition, transition
 from antwort.api.tools import McpTool, has_credentials
 from antwort.api.wire import Plain, decode, encode, replace
 from antwort.engine.history import assemble, load_chain, resolve_references
@@ -57,6 +58,7 @@ class Engine:
         self._live: dict[str, LiveRun] = {}
         self._unwritten: dict[str, LiveRun] = {}
         """Runs whose end could not be recorded. It is written when somebody asks for them."""
+        self._ending: set[asyncio.Task[None]] = set()
         self._is_draining = False
 
     # ---- making a response ----
@@ -81,12 +83,22 @@ class Engine:
         self._check_open()  # planning may have waited
         store = self._store if plan.request.is_stored else None
         if store is not None:
-            await store.begin(_new_response(plan))
+            await self._begin(plan, store)
         run = LiveRun(plan, self._provider, store, self._ended)
         self._live[run.response_id] = run
         if self._is_draining:  # since the row was begun: it is ended properly, too
             run.stop(ShuttingDown())
         return run
+
+    async def _begin(self, plan: Plan, store: ResponseStore) -> None:
+        """A caller who is cancelled meanwhile gets no run, and the row may be written all the same: it is ended."""
+        try:
+            await store.begin(_new_response(plan))
+        except asyncio.CancelledError:
+            task = asyncio.create_task(_end_unborn(plan, store))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            raise
 
     async def create(self, request: CreateRequest, identity: Identity = ANONYMOUS) -> Response:
         """The response, whole. Leaving early ends the run."""
@@ -231,8 +243,15 @@ class Engine:
 
     async def close(self) -> None:
         await self.drain(0)
+        await asyncio.gather(*self._ending)
         await self._provider.close()
         await self._store.close()
+
+
+async def _end_unborn(plan: Plan, store: ResponseStore) -> None:
+    cancelled = replace(plan.response, status=transition(plan.response.status, "cancelled"))
+    with contextlib.suppress(AntwortError, IllegalTransition):  # no row: nothing to end
+        await store.finish(plan.identity, cancelled, ())
 
 
 def _must_ask(request: CreateRequest) -> bool:

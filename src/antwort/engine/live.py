@@ -44,7 +44,7 @@ class LiveRun:
         self._answered: Once[None] = Once()
         self._ended: Once[Response] = Once()
         self._control.on_answer = self._is_answered
-        self._control.on_progress = self._outlet.tick
+        self._control.on_progress = self._show_life
         self._held_until = loop.time() + settings.hold_back
         self._timers = [loop.call_later(settings.deadline, self._control.signal.set, DeadlinePassed())]
         if plan.request.stream:
@@ -152,10 +152,14 @@ class LiveRun:
     def _is_answered(self) -> None:
         self._answered.set(None)
 
-    def _keep_alive(self) -> None:
+    def _show_life(self) -> None:
+        """For a reader who has nothing to read: a comment, or the repeated event that the setting asks for."""
         if self._plan.settings.keepalive == "comment":
             self._outlet.tick()
         elif self._outlet.is_read and not self._ended.is_set:
             self._outlet.publish([ResponseInProgress(response=self._plan.response)])
+
+    def _keep_alive(self) -> None:
+        self._show_life()
         loop = asyncio.get_running_loop()
         self._timers[-1] = loop.call_later(self._plan.settings.keepalive_interval, self._keep_alive)
