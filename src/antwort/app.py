@@ -38,21 +38,22 @@ class App:
 async def build(settings: Settings) -> App:
     """Raises `CannotStart` when a part cannot be had."""
     provider = make_provider(settings)
-    engine = Engine(provider, store=await open_store(settings), settings=settings.engine)
-    return App(engine, drain=settings.drain, body_limit=settings.body_limit)
+    engine = Engine(provider, store=await open_store(settings), settings=settings.engine())
+    return App(engine, drain=settings.server.drain, body_limit=settings.server.body_limit)
 
 
 def make_provider(settings: Settings) -> Provider:
     """Raises `CannotStart` when the settings name no backend that could be spoken to."""
-    if settings.backend is None:
+    if not settings.backends:
         from antwort.testing import demo_provider
 
         return demo_provider()
     from antwort.providers.chat import ChatProvider
     from antwort.providers.resilience import Retrying
 
-    address = checked_backend(settings.backend)
-    key = settings.backend_key.value if settings.backend_key else None
+    backend = settings.backends[0]
+    address = checked_backend(backend.url)
+    key = backend.api_key.reveal() if backend.api_key else None
     try:
         return Retrying(ChatProvider(address, api_key=key))
     except ValueError as exc:

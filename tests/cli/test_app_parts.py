@@ -10,12 +10,14 @@ import pytest
 from antwort.app import App, build, make_provider
 from antwort.cli.logs import Lines
 from antwort.config import CannotStart, Secret, Settings
+from antwort.config.settings import BackendSettings, ServerSettings
 from antwort.engine.engine import Engine
 from antwort.errors import StoreFault
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, demo_provider
 from antwort.transport.exchange import REQUEST_ID
 from serving import HELLO, RESPONSES, serving
+from settings_kit import in_front_of
 
 
 async def test_a_scripted_server_in_memory_needs_nothing_else() -> None:
@@ -25,7 +27,7 @@ async def test_a_scripted_server_in_memory_needs_nothing_else() -> None:
 
 
 async def test_the_body_limit_of_the_settings_holds() -> None:
-    app = await build(Settings(scripted=True, memory=True, body_limit=10))
+    app = await build(Settings(scripted=True, memory=True, server=ServerSettings(body_limit=10)))
     async with serving(app.engine, app.asgi) as server:
         assert (await server.ask("POST", RESPONSES, HELLO)).status == 413
 
@@ -91,9 +93,9 @@ def test_a_line_from_any_room_names_the_request_it_was_written_for(request_id: s
 @pytest.mark.parametrize(
     "settings",
     [
-        Settings(backend="http://" + "ü" * 70 + ".example"),
-        Settings(backend="http://host/v1", backend_key=Secret("hush\nhush")),
-        Settings(backend="http://user:hush@host/v1"),
+        in_front_of("http://" + "ü" * 70 + ".example"),
+        Settings(backends=(BackendSettings(name="b", url="http://host/v1", api_key=Secret("hush\nhush")),)),
+        in_front_of("http://user:hush@host/v1"),
     ],
 )
 def test_a_backend_that_cannot_be_spoken_to_is_one_sentence(settings: Settings) -> None:
@@ -103,4 +105,4 @@ def test_a_backend_that_cannot_be_spoken_to_is_one_sentence(settings: Settings) 
 
 
 async def test_a_backend_may_have_a_name_in_any_script() -> None:
-    await make_provider(Settings(backend="http://bücher.example/v1?name=ü")).close()
+    await make_provider(in_front_of("http://bücher.example/v1?name=ü")).close()

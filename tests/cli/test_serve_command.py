@@ -15,7 +15,8 @@ import pytest
 from antwort.cli import main
 from antwort.cli.serve import LOOP_SETTINGS, NO_BACKEND, read_settings
 from antwort.config import CannotStart, Secret, Settings, read_key
-from antwort.engine.settings import EngineSettings
+from antwort.config.settings import BackendSettings, LogSettings, ServerSettings
+from antwort.engine.settings import LoopSettings
 from antwort.version import __version__
 from chat_backend import ChatBackend
 from live_server import launched, run
@@ -56,15 +57,12 @@ def test_every_flag_becomes_its_setting(tmp_path: Path) -> None:
         "strict": True,
     }
     assert read_settings(given, "sk-environment") == Settings(
-        backend="http://localhost:8000/v1",
-        backend_key=Secret("sk-file"),
-        host="0.0.0.0",
-        port=9,
+        backends=(BackendSettings(name="default", url="http://localhost:8000/v1", api_key=Secret("sk-file")),),
+        server=ServerSettings(host="0.0.0.0", port=9, drain=3.0),
         data="/somewhere",
-        drain=3.0,
-        log_level="debug",
-        engine=EngineSettings(
-            default_model="m",
+        log=LogSettings(level="debug"),
+        default_model="m",
+        loop=LoopSettings(
             max_turns=4,
             deadline=5.0,
             mixed_turns="execute",
@@ -76,7 +74,7 @@ def test_every_flag_becomes_its_setting(tmp_path: Path) -> None:
 
 def test_the_key_is_taken_from_the_environment_and_never_shown() -> None:
     settings = read_settings({"backend": "http://localhost"}, "sk-environment")
-    assert settings.backend_key == Secret("sk-environment")
+    assert settings.backends[0].api_key == Secret("sk-environment")
     assert "sk-environment" not in repr(settings)
 
 
@@ -117,7 +115,7 @@ def test_a_password_in_the_address_is_refused_without_repeating_it(address: str)
 
 
 def test_a_slash_at_the_end_of_a_query_stays() -> None:
-    assert read_settings({"backend": "http://host/v1?key=a/"}, None).backend == "http://host/v1?key=a/"
+    assert read_settings({"backend": "http://host/v1?key=a/"}, None).backends[0].url == "http://host/v1?key=a/"
 
 
 @pytest.mark.parametrize("key", ["sk-a\nsk-b", "sk-ü", "sk-a\tb", "sk-\x00"])

@@ -12,7 +12,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 LEAVES = ("identity", "errors", "ids", "concurrency", "version")
 CONTRACTS = ("tools.base", "providers.base", "storage.base", "runs.base")
-ROOMS = ("api", "db", "tools", "providers", "storage", "runs", "engine", "transport", "inspector")
+ROOMS = ("api", "db", "tools", "providers", "storage", "runs", "engine", "transport", "telemetry", "inspector")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(LEAVES, ()),
     "api": ("errors", "ids"),
@@ -25,9 +25,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "transport": ("api", "engine", *CONTRACTS, *LEAVES),
     "inspector": ("api", "engine", "transport", *CONTRACTS, *LEAVES),
     "testing": ("api", *CONTRACTS, *LEAVES),
-    "config": ("api", "engine", "transport", *LEAVES),
+    "telemetry": ("api", "engine", "transport", *CONTRACTS, *LEAVES),
+    "config": ("api", "engine", *CONTRACTS, "tools.limits", *LEAVES),
     # What puts the pieces together may know them all. Only there are the fakes of `testing` of use outside of tests.
     "app": (*ROOMS, "config", "testing", *LEAVES),
+    "asgi": (*ROOMS, "config", "app", *LEAVES),
     "cli": (*ROOMS, "config", "testing", "app", *LEAVES),
     "__main__": ("cli",),
     "__init__": ("api", "engine", "tools", "providers.base", "storage.base", *LEAVES),

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from antwort.app import build
-from antwort.config import Settings
 from chat_backend import ChatBackend
 from live_server import launched
 from serving import serving
+from settings_kit import in_front_of
 
 
 @pytest.fixture
@@ -26,6 +26,6 @@ async def base_url(request: pytest.FixtureRequest, backend: ChatBackend, tmp_pat
         async with launched("--backend", backend.url, "--data", str(tmp_path)) as process:
             yield process.url
     else:
-        app = await build(Settings(backend=backend.url, data=str(tmp_path)))
+        app = await build(in_front_of(backend.url, data=tmp_path))
         async with serving(app.engine, app.asgi) as server:
             yield server.url

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from antwort.app import build
-from antwort.config import Settings
 from antwort.engine.engine import Engine
 from antwort.storage.sqlite import SqliteStore
 from antwort.testing import check_frames
 from chat_backend import ChatBackend, Says
 from raw_http import Wire, connected
 from serving import RESPONSES, serving
+from settings_kit import in_front_of
 
 BODY = {"model": "test-model", "input": "Hello"}
 
@@ -30,7 +30,7 @@ def remove_all(folder: Path) -> None:
 async def test_a_response_whose_record_cannot_be_written_is_failed_and_never_completed(tmp_path: Path) -> None:
     go = asyncio.Event()
     async with ChatBackend(Says(hold=go)) as backend:
-        app = await build(Settings(backend=backend.url, data=str(tmp_path)))
+        app = await build(in_front_of(backend.url, data=tmp_path))
         async with serving(app.engine, app.asgi) as server:
             async with connected(server.port) as wire:
                 wire.send("POST", RESPONSES, {**BODY, "stream": True})
@@ -76,7 +76,7 @@ async def rest(wire: Wire) -> bytes:
 async def test_a_response_for_whose_record_the_disk_has_no_room_is_failed_then_and_later(tmp_path: Path) -> None:
     go = asyncio.Event()
     async with ChatBackend(Says(("Hello", "x" * 200_000), hold=go)) as backend:
-        app = await build(Settings(backend=backend.url, data=str(tmp_path)))
+        app = await build(in_front_of(backend.url, data=tmp_path))
         async with serving(app.engine, app.asgi) as server, connected(server.port) as wire:
             wire.send("POST", RESPONSES, {**BODY, "stream": True})
             await wire.head()
@@ -91,6 +91,6 @@ async def test_a_response_for_whose_record_the_disk_has_no_room_is_failed_then_a
             stored = (await server.ask("GET", f"{RESPONSES}/{response.id}")).json()
             assert (stored["status"], stored["error"]["code"]) == ("failed", "storage_error")
             assert (await server.ask("POST", RESPONSES, BODY)).json()["status"] == "completed"
-        again = await build(Settings(backend=backend.url, data=str(tmp_path)))
+        again = await build(in_front_of(backend.url, data=tmp_path))
         async with serving(again.engine, again.asgi) as server:
             assert (await server.ask("GET", f"{RESPONSES}/{response.id}")).json() == stored

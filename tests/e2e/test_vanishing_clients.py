@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from antwort.app import build
-from antwort.config import Settings
 from chat_backend import ChatBackend, Says
 from raw_http import connected
 from serving import RESPONSES, Serving, serving, until
+from settings_kit import in_front_of
 
 CLIENTS = 200
 
@@ -34,7 +34,7 @@ async def test_two_hundred_clients_that_vanish_leave_no_task_no_connection_and_n
     tmp_path: Path,
 ) -> None:
     async with ChatBackend(Says(["Hello", " there"], hold=asyncio.Event())) as backend:
-        app = await build(Settings(backend=backend.url, data=str(tmp_path)))
+        app = await build(in_front_of(backend.url, data=tmp_path))
         async with serving(app.engine, app.asgi) as server:
             before = asyncio.all_tasks()
             await asyncio.gather(*(vanish(server, number) for number in range(CLIENTS)))

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 KEY_VARIABLE = "ANTWORT_BACKEND_API_KEY"
 NO_BACKEND = "antwort: say who answers: --backend URL for a Chat Completions backend, or --scripted for a stand-in."
-LOOP_SETTINGS = ("default_model", "max_turns", "deadline", "mixed_turns", "requires_action", "strict")
 
 
 def declare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -92,7 +91,7 @@ def run(chosen: argparse.Namespace) -> int:
 
     try:
         settings = read_settings(given, os.environ.get(KEY_VARIABLE))
-        logs.configure(settings.log_level)
+        logs.configure(settings.log.level)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(serve(settings))
     except CannotStart as exc:
@@ -103,13 +102,26 @@ def run(chosen: argparse.Namespace) -> int:
 def read_settings(given: dict[str, Any], key: str | None) -> Settings:
     """The settings that the flags ask for. Raises `CannotStart`."""
     from antwort.config import Settings, checked_backend, read_key
-    from antwort.engine.settings import EngineSettings
+    from antwort.config.settings import BackendSettings, LogSettings, ServerSettings
+    from antwort.engine.settings import LoopSettings
 
-    own = {name: value for name, value in given.items() if name in Settings.__struct_fields__}
-    if "backend" in own:
-        own["backend"] = checked_backend(own["backend"])
-    loop = {name: given[name] for name in LOOP_SETTINGS if name in given}
-    return Settings(**own, backend_key=read_key(key, given.get("backend_key_file")), engine=EngineSettings(**loop))
+    def chosen(kind: type[Any]) -> Any:
+        return kind(**{name: given[name] for name in kind.__struct_fields__ if name in given})
+
+    backends: tuple[BackendSettings, ...] = ()
+    if "backend" in given:
+        key_read = read_key(key, given.get("backend_key_file"))
+        backends = (BackendSettings(name="default", url=checked_backend(given["backend"]), api_key=key_read),)
+    return Settings(
+        backends=backends,
+        scripted=given.get("scripted", False),
+        data=given.get("data"),
+        memory=given.get("memory", False),
+        default_model=given.get("default_model"),
+        server=chosen(ServerSettings),
+        loop=chosen(LoopSettings),
+        log=LogSettings(level=given["log_level"]) if "log_level" in given else LogSettings(),
+    )
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -129,11 +141,11 @@ async def serve(settings: Settings) -> int:
         app = await build(settings)
         try:
             await app.start()
-            address = _address(settings.host, sock.getsockname()[1])
+            address = _address(settings.server.host, sock.getsockname()[1])
             server = Server(
                 app.asgi,
                 drain=app.engine.drain,
-                drain_seconds=settings.drain,
+                drain_seconds=settings.server.drain,
                 started=lambda: announce(app, settings, address),
             )
             await server.serve(sockets=[sock])
@@ -147,9 +159,9 @@ def _listen(settings: Settings) -> socket.socket:
     from antwort.transport.server import listen
 
     try:
-        return listen(settings.host, settings.port)
+        return listen(settings.server.host, settings.server.port)
     except OSError as exc:
-        where = _address(settings.host, settings.port)
+        where = _address(settings.server.host, settings.server.port)
         raise CannotStart(f"Cannot listen on {where}: {exc.strerror or exc}.") from exc
 
 
@@ -164,10 +176,10 @@ async def announce(app: App, settings: Settings, address: str) -> None:
     _say(f"antwort {__version__} listens on {address}")
     models, state = await _models(app)
     scripted = "none: a scripted stand-in answers, not a model"
-    example = {"model": settings.engine.default_model or next(iter(models), None), "input": "Say hello."}
+    example = {"model": settings.default_model or next(iter(models), None), "input": "Say hello."}
     body = json.dumps({key: value for key, value in example.items() if value})
     _say(
-        f"  backend  {scripted if settings.backend is None else without_query(settings.backend) + state}",
+        f"  backend  {scripted if not settings.backends else without_query(settings.backends[0].url) + state}",
         f"  data     {'in memory, gone when the server stops' if settings.memory else settings.data_folder()}",
         f"  try      curl {address}/v1/responses -H 'Content-Type: application/json' -d '{body}'",
     )

@@ -14,7 +14,7 @@ from antwort.api.status import FINAL, IllegalTransition, transition
 from antwort.api.tools import McpTool, has_credentials
 from antwort.api.wire import Plain, decode, encode, replace
 from antwort.engine.history import assemble, load_chain, resolve_references
-from antwort.engine.live import LiveRun
+from antwort.engine.live import Ended, LiveRun
 from antwort.engine.plan import Plan, check_capabilities, draft_response
 from antwort.engine.settings import EngineSettings
 from antwort.engine.toolbox import Shelf, build_toolbox
@@ -50,7 +50,9 @@ class Engine:
         store: ResponseStore,
         executors: Sequence[ToolExecutor] = (),
         settings: EngineSettings = EngineSettings(),  # noqa: B008 - a frozen value
+        on_end: Sequence[Callable[[Ended], None]] = (),
     ) -> None:
+        """`on_end` are told of each run when it has ended; they must neither wait nor raise."""
         self.settings = settings
         self._provider = provider
         self._store = store
@@ -60,6 +62,7 @@ class Engine:
         """Runs whose end could not be recorded. It is written when somebody asks for them."""
         self._ending: set[asyncio.Task[None]] = set()
         self._is_draining = False
+        self._on_end = tuple(on_end)
 
     # ---- making a response ----
 
@@ -165,6 +168,8 @@ class Engine:
             self._unwritten[run.response_id] = run
             if len(self._unwritten) > _MOST_UNWRITTEN:  # the next start ends those rows, too
                 self._unwritten.pop(next(iter(self._unwritten)))
+        for tell in self._on_end:
+            tell(run.account())
 
     async def _catch_up(self, response_id: str) -> None:
         """Put the end of a run on record that could not be recorded when it came."""
@@ -209,7 +214,7 @@ class Engine:
 
     def _live_run(self, identity: Identity, response_id: str) -> LiveRun | None:
         run = self._live.get(response_id)
-        return run if run is not None and run.identity == identity else None
+        return run if run is not None and run.identity.is_same(identity) else None
 
     # ---- the engine itself ----
 

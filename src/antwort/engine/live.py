@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
+import msgspec
+
 from antwort.api.events import TERMINAL, Batch, ResponseInProgress
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
@@ -29,6 +31,15 @@ from antwort.providers.base import Provider
 from antwort.storage.base import ResponseStore
 
 
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to say of a run that has ended, for those who count."""
+
+    plan: Plan
+    response: Response
+    turns: int
+    seconds: float
+
+
 class LiveRun:
     """One response on its way. Whoever holds it reads the events, or waits for the result, or leaves."""
 
@@ -39,6 +50,7 @@ class LiveRun:
         settings = plan.settings
         self._plan = plan
         self._on_end = on_end
+        self._began = loop.time()
         self._control = Control(Run(plan.response), loop.time() + settings.deadline)
         self._outlet = Outlet(settings.buffer_events)
         self._answered: Once[None] = Once()
@@ -109,6 +121,11 @@ class LiveRun:
         """Write the end that could not be written. A row that is gone or ended by now needs none."""
         with contextlib.suppress(ResponseNotFound, IllegalTransition):
             await store.finish(self.identity, self.response, self._control.run.marks)
+
+    def account(self) -> Ended:
+        run = self._control.run
+        seconds = asyncio.get_running_loop().time() - self._began
+        return Ended(plan=self._plan, response=run.response, turns=run.turns, seconds=seconds)
 
     async def wait(self) -> None:
         """Until the run and everything it started has ended."""

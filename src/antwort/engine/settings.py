@@ -9,10 +9,9 @@ from antwort.api.wire import Wire
 from antwort.tools.limits import ToolLimits
 
 
-class EngineSettings(Wire):
-    limits: Limits = Limits()
-    tool_limits: ToolLimits = ToolLimits()
-    default_model: str | None = None
+class LoopSettings(Wire):
+    """How responses are made."""
+
     max_turns: int = 10
     """Inferences of one response."""
     deadline: float = 600.0
@@ -37,3 +36,11 @@ class EngineSettings(Wire):
     """Seconds that a tool server gets to say what it offers."""
     tool_grace: float = 0.8
     """Seconds that tools get to end when the run is told to stop."""
+
+
+class EngineSettings(LoopSettings):
+    """All that the engine is told."""
+
+    limits: Limits = Limits()
+    tool_limits: ToolLimits = ToolLimits()
+    default_model: str | None = None

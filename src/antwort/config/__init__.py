@@ -3,58 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, TypeAlias
 from urllib.parse import urlsplit
 
-import msgspec
+from antwort.config.problems import CannotStart
+from antwort.config.secrets import Secret
+from antwort.config.settings import Settings
 
-from antwort.api.wire import Wire
-from antwort.engine.settings import EngineSettings
-from antwort.transport.http import BODY_LIMIT
-
-LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
-
-
-class CannotStart(Exception):
-    """The server cannot start as it is set up; the message is one sentence for the operator."""
-
-
-class Secret(msgspec.Struct, frozen=True):
-    """A value that is never shown by accident."""
-
-    value: str
-
-    def __repr__(self) -> str:
-        return "Secret(…)"
-
-
-class Settings(Wire):
-    host: str = "127.0.0.1"
-    port: int = 8080
-    """0 takes a free one."""
-    backend: str | None = None
-    """The base address of a Chat Completions backend, up to what comes before `/chat/completions`."""
-    backend_key: Secret | None = None
-    scripted: bool = False
-    """A scripted stand-in answers instead of a backend."""
-    data: str | None = None
-    """The folder that data is kept in; None takes the user's own for applications."""
-    memory: bool = False
-    """Nothing is kept beyond the process."""
-    drain: float = 10.0
-    """Seconds that responses under way get to end when the server is told to stop."""
-    body_limit: int = BODY_LIMIT
-    """Bytes of the largest request that is read."""
-    log_level: LogLevel = "info"
-    engine: EngineSettings = EngineSettings()
-
-    def data_folder(self) -> Path:
-        """Where data is kept; asked only when it is."""
-        if self.data is not None:
-            return Path(self.data)
-        from platformdirs import user_data_path
-
-        return user_data_path("antwort", appauthor=False)
+__all__ = ["CannotStart", "Secret", "Settings", "checked_backend", "read_key", "without_query"]
 
 
 def checked_backend(address: str) -> str:

@@ -1,0 +1,269 @@
+"""What an operator can set: one tree of frozen values. Its shape is the shape of `antwort.yaml`.
+
+The text under a field is its description in the reference and in the schema for editors; the bounds are checked when
+the settings are read. Durations are in seconds and sizes in bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import Meta
+
+from antwort.api.requests import Limits
+from antwort.api.wire import Wire
+from antwort.config.secrets import Secret
+from antwort.engine.settings import EngineSettings, LoopSettings
+from antwort.providers.base import Capabilities
+from antwort.tools.limits import ToolLimits
+
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=86400)]
+Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
+Count: TypeAlias = Annotated[int, Meta(ge=1)]
+Name: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+
+
+class ServerSettings(Wire):
+    """Where the server listens, and what it lets a client do to it."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on. Anything but loopback requires API keys (see `auth`)."""
+    port: Port = 8080
+    """0 takes a free one."""
+    drain: Annotated[float, Meta(ge=0, le=86400)] = 10.0
+    """How long responses under way get to end when the server is told to stop."""
+    body_limit: Count = 64 * 2**20
+    """The largest request body that is read."""
+    head_limit: Count = 64 * 1024
+    """The largest request line and headers that are read."""
+    request_time: Seconds = 60.0
+    """How long a request may take to come in."""
+    linger: Seconds = 30.0
+    """How long a client may take nothing of an answer that has ended before it is hung up on."""
+
+
+# ---- backends ----
+
+
+class TimeoutSettings(Wire):
+    """How long a backend is waited for."""
+
+    connect: Seconds = 5.0
+    """For a connection."""
+    first_byte: Seconds = 600.0
+    """For the first byte of an answer. One that is not streamed has it only when the whole inference is done."""
+    idle: Seconds = 120.0
+    """Between two reads of an answer."""
+
+
+class BreakerSettings(Wire):
+    """When a backend is left alone for a while."""
+
+    failures: Count = 5
+    """Failures in a row after which no request is sent to it."""
+    open: Seconds = 10.0
+    """How long; then one request is let through, and its outcome decides."""
+
+
+class BackendSettings(Wire):
+    """A model server."""
+
+    name: Name
+    """What it is called in logs, metrics and routes."""
+    url: str
+    """Its base address, up to what comes before `/chat/completions`, such as `http://localhost:8000/v1`."""
+    kind: Literal["chat", "responses"] = "chat"
+    """What it speaks: Chat Completions, or the Responses API itself."""
+    api_key: Secret | None = None
+    """Sent as a bearer token."""
+    models: tuple[str, ...] | None = None
+    """The models it has; unset, it is asked for its list, again and again."""
+    prefix: str | None = None
+    """A model's name that starts with this goes to this backend, without the prefix: with `gpu1/`, `gpu1/qwen3`."""
+    weight: Count = 1
+    """Its share of the requests where a weighted group has it."""
+    headers: Mapping[str, Secret] = {}
+    """More headers to send with every request."""
+    ca_file: str | None = None
+    """A file of certificates to trust instead of the system's."""
+    max_exchanges: Count | None = None
+    """How many inferences may be under way at once; the next one waits."""
+    timeouts: TimeoutSettings = TimeoutSettings()
+    breaker: BreakerSettings = BreakerSettings()
+    capabilities: Capabilities = Capabilities()
+
+
+class RouteTarget(Wire):
+    """One of those that can answer for a route."""
+
+    backend: Name
+    model: str | None = None
+    """What the model is called there; unset, as the route is."""
+    weight: Count | None = None
+    """Its share in a weighted group; unset, the backend's own."""
+
+
+Policy: TypeAlias = Literal["failover", "weighted"]
+
+
+class RouteSettings(Wire):
+    """A model by an explicit way."""
+
+    model: str
+    """The name that requests ask for; one that ends in `*` stands for all that begin so."""
+    to: tuple[RouteTarget, ...]
+    """Who can answer, the preferred one first."""
+    policy: Policy | None = None
+    """`failover`: in this order; `weighted`: by their shares. Unset, as for all."""
+
+
+class RetrySettings(Wire):
+    """Trying again, as long as nothing of an answer has come."""
+
+    attempts: Count = 3
+    """How often all who can answer are tried."""
+    base: Seconds = 0.2
+    """The first wait; the next ones double."""
+    cap: Seconds = 2.0
+    """The longest wait."""
+    budget: Annotated[float, Meta(ge=0, le=86400)] = 1.5
+    """No try begins later than this after the first."""
+
+
+class RoutingSettings(Wire):
+    """Which backend answers for which model."""
+
+    policy: Policy = "failover"
+    """Among several backends that have the same model: the first that is well, or by weight."""
+    aliases: Mapping[str, str] = {}
+    """Other names of models: `{gpt-4o: qwen3}`."""
+    routes: tuple[RouteSettings, ...] = ()
+    retry: RetrySettings = RetrySettings()
+    refresh: Seconds = 60.0
+    """How often backends are asked for their models."""
+    health: Seconds = 10.0
+    """How often a backend that is not well is looked after."""
+
+
+# ---- tools, keys, and what is seen from outside ----
+
+
+class ToolSettings(Wire):
+    """Tools of this process."""
+
+    modules: tuple[str, ...] = ()
+    """Python modules whose `@tool` functions and toolsets are offered."""
+    entry_points: bool = True
+    """Offer the toolsets that installed packages register under `antwort.tools`."""
+    limits: ToolLimits = ToolLimits()
+
+
+class KeyLimits(Wire):
+    """What one key may use; unset means any amount."""
+
+    requests_per_minute: Count | None = None
+    concurrent: Count | None = None
+    """Responses under way at once."""
+    tokens_per_minute: Count | None = None
+    """Tokens read and written, counted when a response ends: the one that goes over is the last for a while."""
+
+
+class KeySettings(Wire):
+    """An API key: who it stands for, and what it may do."""
+
+    name: Name
+    """What it is called in logs."""
+    key: Secret | None = None
+    """The key itself; only its hash is kept in memory."""
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
+    """Instead of the key: its SHA-256, in hexadecimal."""
+    subject: str | None = None
+    """Whose records it reaches, within the tenant; unset, the key's name."""
+    tenant: str = "default"
+    models: tuple[str, ...] | None = None
+    """The models it may use, by the names that requests ask for; one that ends in `*` stands for all that begin so."""
+    metrics: bool = False
+    """Whether it may read `/metrics`."""
+    limits: KeyLimits = KeyLimits()
+
+
+class AuthSettings(Wire):
+    """Who may come in."""
+
+    required: Literal["auto", "always", "never"] = "auto"
+    """`auto`: when there are keys, or when the server listens on anything but loopback."""
+    keys: tuple[KeySettings, ...] = ()
+
+
+class CorsSettings(Wire):
+    """Which web pages may use the API from a browser."""
+
+    origins: tuple[str, ...] = ()
+    """Such as `https://app.example.com`; `*` for all."""
+    headers: tuple[str, ...] = ()
+    """Request headers that pages may send, besides those that OpenAI's clients send; `*` for all."""
+    credentials: bool = False
+    """Whether cookies and the like may be sent along; not with `*`."""
+    max_age: Annotated[int, Meta(ge=0, le=86400)] = 600
+    """How long a browser may remember the answer."""
+
+
+class LogSettings(Wire):
+    level: LogLevel = "info"
+    format: Literal["auto", "human", "json"] = "auto"
+    """`auto`: for people on a terminal, JSON otherwise."""
+    content: bool = False
+    """Write what was asked and answered, too. Off: never."""
+
+
+class MetricsSettings(Wire):
+    """`/metrics`, for Prometheus."""
+
+    enabled: bool = True
+    host: str | None = None
+    """The address of a port of its own; unset, the server's."""
+    port: Port | None = None
+    """A port of its own; unset, the server's, where it needs a key as soon as the server is public."""
+    key: Secret | None = None
+    """Its own bearer token."""
+
+
+class Settings(Wire):
+    """The settings of a server."""
+
+    default_model: str | None = None
+    """The model of requests that name none; unset, the only one there is."""
+    backends: tuple[BackendSettings, ...] = ()
+    scripted: bool = False
+    """A scripted stand-in answers, not a model, where there are no backends."""
+    data: str | None = None
+    """The folder that data is kept in; unset, the user's own for applications."""
+    memory: bool = False
+    """Nothing is kept beyond the process."""
+    server: ServerSettings = ServerSettings()
+    routing: RoutingSettings = RoutingSettings()
+    loop: LoopSettings = LoopSettings()
+    limits: Limits = Limits()
+    tools: ToolSettings = ToolSettings()
+    auth: AuthSettings = AuthSettings()
+    cors: CorsSettings = CorsSettings()
+    log: LogSettings = LogSettings()
+    metrics: MetricsSettings = MetricsSettings()
+
+    def data_folder(self) -> Path:
+        """Where data is kept; asked only when it is."""
+        if self.data is not None:
+            return Path(self.data)
+        from platformdirs import user_data_path
+
+        return user_data_path("antwort", appauthor=False)
+
+    def engine(self) -> EngineSettings:
+        """All that the engine is to know."""
+        loop = {name: getattr(self.loop, name) for name in LoopSettings.__struct_fields__}
+        return EngineSettings(
+            **loop, default_model=self.default_model, limits=self.limits, tool_limits=self.tools.limits
+        )
