@@ -14,6 +14,10 @@ from antwort.api.tools import McpTool
 from antwort.identity import ANONYMOUS, Identity
 
 
+HOUSE_LABEL = "antwort"
+"""The server label of calls for which no server is meant: refused ones, and names nobody offered."""
+
+
 class ToolKind(enum.StrEnum):
     """Of a definition: how it was declared. Of an executor: where it runs calls."""
 
@@ -37,6 +41,11 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """Its name at that server, where it differs."""
     read_only: bool = False
     idempotent: bool = False
+
+    @property
+    def own_name(self) -> str:
+        """What its server calls it. The name that the model sees may be made up to tell it from others."""
+        return self.server_tool or self.name
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +113,10 @@ class ToolExecutor(Protocol):
 
 @runtime_checkable
 class ToolServer(Protocol):
-    """An executor that a request reaches by a label: `{"type": "mcp", "server_label": …}`."""
+    """An executor that a request reaches by a label: `{"type": "mcp", "server_label": …}`.
+
+    It knows its tools by `server_label` and `own_name`: where two servers have tools of one name, the model sees others.
+    """
 
     @property
     def kind(self) -> ToolKind: ...
@@ -114,5 +126,18 @@ class ToolServer(Protocol):
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult: ...
 
     async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
-        """The tools behind `declared`, or None when that is not this server's label."""
+        """The tools behind `declared`, or None when that is not this server's label.
+
+        Raises `InvalidField`, naming a field of `declared`, when the label is right and the rest is not. Whatever else
+        is raised shows as a list of tools that could not be had, and the response goes on.
+        """
+        ...
+
+
+@runtime_checkable
+class Instructing(Protocol):
+    """A tool server that has something to tell the model about the use of its tools."""
+
+    async def instruct(self, declared: McpTool, identity: Identity) -> str | None:
+        """What a model is told in a request that uses the server; asked after `discover` has found its tools."""
         ...

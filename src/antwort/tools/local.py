@@ -31,7 +31,8 @@ from antwort.tools.threads import post, run_in_thread
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What backends take as the name of a function."""
 
 
 class LocalTool(Generic[P, R]):
@@ -114,10 +115,17 @@ class LocalExecutor:
     def __init__(self, *tools: LocalTool[..., Any] | Callable[..., Any]) -> None:
         self._tools: dict[str, LocalTool[..., Any]] = {}
         for each in tools:
-            local = each if isinstance(each, LocalTool) else LocalTool(each)
-            if local.definition.name in self._tools:
-                raise ValueError(f"There are two tools named {local.definition.name!r}.")
-            self._tools[local.definition.name] = local
+            self.add(each if isinstance(each, LocalTool) else LocalTool(each))
+
+    def add(self, local: LocalTool[..., Any]) -> None:
+        """Raises `ValueError` when there is one of that name already."""
+        if local.definition.name in self._tools:
+            raise ValueError(f"There are two tools named {local.definition.name!r}.")
+        self._tools[local.definition.name] = local
+
+    @property
+    def tools(self) -> tuple[LocalTool[..., Any], ...]:
+        return tuple(self._tools.values())
 
     @property
     def definitions(self) -> tuple[ToolDefinition, ...]:
@@ -164,7 +172,7 @@ def _for_thread(context: ToolContext, stop: _Stop) -> ToolContext:
 
 
 def _checked_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be the name of a tool: 1 to 64 letters, digits, '_' or '-'.")
     return name
 
