@@ -10,6 +10,7 @@ from typing import Any
 
 from antwort.engine.engine import Engine
 from antwort.testing import check_frames
+from antwort.transport.connection import Connection
 from antwort.transport.exchange import Message, Receive, Scope, Send
 from antwort.transport.http import Transport
 from antwort.transport.server import Server, listen
@@ -61,14 +62,21 @@ class Serving:
 
 
 @asynccontextmanager
-async def serving(engine: Engine, app: Transport | None = None, *, drain: float = 0.5) -> AsyncIterator[Serving]:
+async def serving(
+    engine: Engine,
+    app: Transport | None = None,
+    *,
+    drain: float = 0.5,
+    head_limit: int = Connection.head_limit,
+    request_time: float = Connection.request_time,
+) -> AsyncIterator[Serving]:
     """`app` in front of `engine`, started and stopped as `antwort serve` does it, less the wait for a signal.
 
     Every stream that it sends is held against the grammar.
     """
     sock = listen("127.0.0.1", 0)
     recorder = Recorder(app or Transport(engine))
-    server = Server(recorder, drain=engine.drain, drain_seconds=drain)
+    server = Server(recorder, drain=engine.drain, drain_seconds=drain, head_limit=head_limit, request_time=request_time)
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     await engine.open()

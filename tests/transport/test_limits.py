@@ -75,16 +75,19 @@ async def test_a_head_is_counted_for_each_request_and_without_its_body(server: S
 # ---- the time a request takes to come in ----
 
 
+IMPATIENCE = 0.1
+
+
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Connection, "request_time", 0.1)
+async def impatient() -> AsyncIterator[Serving]:
+    async with serving(scripted(answer(say("Hello"))), request_time=IMPATIENCE) as running:
+        yield running
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("sent", [b"", b"\r\n", b"GET /healthz HT"], ids=["nothing", "an empty line", "half a head"])
 @pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
-async def test_a_connection_on_which_no_request_comes_is_closed(server: Serving, sent: bytes, used: bool) -> None:
-    async with connected(server.port) as wire:
+async def test_a_connection_on_which_no_request_comes_is_closed(impatient: Serving, sent: bytes, used: bool) -> None:
+    async with connected(impatient.port) as wire:
         if used:
             wire.send("GET", "/healthz")
             await wire.reply()
@@ -95,10 +98,9 @@ async def test_a_connection_on_which_no_request_comes_is_closed(server: Serving,
 
 
 @pytest.mark.proves("TR-JSON")
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("used", [False, True], ids=["new", "used"])
-async def test_a_body_that_does_not_come_in_time_is_a_408(server: Serving, used: bool) -> None:
-    async with connected(server.port) as wire:
+async def test_a_body_that_does_not_come_in_time_is_a_408(impatient: Serving, used: bool) -> None:
+    async with connected(impatient.port) as wire:
         if used:
             wire.send("POST", RESPONSES, HELLO)
             await wire.reply()
@@ -110,12 +112,12 @@ async def test_a_body_that_does_not_come_in_time_is_a_408(server: Serving, used:
             assert await wire.reader.read() == b""
 
 
-@pytest.mark.usefixtures("impatient")
 async def test_an_answer_may_take_longer_than_its_request() -> None:
     go = asyncio.Event()
-    async with serving(scripted(answer(say("Hello"), go))) as server, connected(server.port) as wire:
+    engine = scripted(answer(say("Hello"), go))
+    async with serving(engine, request_time=IMPATIENCE) as server, connected(server.port) as wire:
         wire.send("POST", RESPONSES, HELLO)
-        asyncio.get_running_loop().call_later(3 * Connection.request_time, go.set)
+        asyncio.get_running_loop().call_later(3 * IMPATIENCE, go.set)
         assert (await wire.reply()).json()["status"] == "completed"
         wire.send("GET", "/healthz")
         assert (await wire.reply()).status == 200

@@ -231,6 +231,16 @@ class Connection(HttpToolsProtocol):
             super().shutdown()
 
 
+def connection_within(head_limit: int, request_time: float) -> type[Connection]:
+    """A kind of connection with these limits: the server makes connections by their class alone."""
+
+    class Limited(Connection):
+        pass
+
+    Limited.head_limit, Limited.request_time = head_limit, request_time
+    return Limited
+
+
 def _refusal(error: AntwortError) -> bytes:
     sent = failure(error)
     fields = [

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qsl, quote
 
 from antwort.errors import AntwortError, BodyTooLarge, InvalidField, WrongMediaType
+from antwort.identity import ANONYMOUS, Identity
 from antwort.ids import new_id
 from antwort.transport.errors import Headers, failure
 from antwort.transport.sse import DONE
@@ -64,6 +65,7 @@ class Exchange:
         "_line",
         "_linger",
         "_send",
+        "identity",
         "method",
         "path",
         "receive",
@@ -71,6 +73,7 @@ class Exchange:
         "response_id",
         "scope",
         "status",
+        "with_answer",
     )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, linger: float) -> None:
@@ -84,7 +87,10 @@ class Exchange:
         self._cut = False
         given = self._headers.get(b"x-request-id", b"")
         self.request_id = given.decode() if _SAFE_ID.fullmatch(given) else new_id("req")
+        self.identity: Identity = ANONYMOUS
         self.response_id: str | None = None
+        self.with_answer: Headers = []
+        """Headers that go out with the answer, whichever it turns out to be."""
         self.status = 0
         """The status of the answer; 0 until it has begun."""
 
@@ -145,9 +151,11 @@ class Exchange:
 
     # ---- the answer ----
 
-    async def answer(self, body: bytes, *, status: int = 200, headers: Headers | None = None) -> None:
-        """Answer with JSON, whole."""
-        head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)), *(headers or ())]
+    async def answer(
+        self, body: bytes, *, status: int = 200, headers: Headers | None = None, kind: bytes = b"application/json"
+    ) -> None:
+        """Answer whole; with JSON, unless `kind` says otherwise."""
+        head = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *(headers or ())]
         await self._start(status, head)
         await self._write(body)
 
@@ -203,6 +211,7 @@ class Exchange:
     async def _start(self, status: int, headers: Headers) -> None:
         self.status = status
         headers.append((b"x-request-id", self.request_id.encode()))
+        headers += self.with_answer
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
 
     async def _write(self, body: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 
 from antwort.engine.engine import Engine
@@ -12,7 +12,7 @@ from antwort.errors import AntwortError
 from antwort.identity import ANONYMOUS, Identity
 from antwort.transport.errors import unexpected
 from antwort.transport.exchange import REQUEST_ID, ClientGone, Exchange, Receive, Scope, Send
-from antwort.transport.routes import Identify, Routes
+from antwort.transport.routes import NOTHING, Endpoint, Identify, Routes
 
 logger = logging.getLogger("antwort.transport")
 
@@ -32,14 +32,18 @@ class Transport:
         engine: Engine,
         *,
         identify: Identify = everyone_is_anonymous,
+        extra: Mapping[str, Endpoint] = NOTHING,
         body_limit: int = BODY_LIMIT,
         linger: float = LINGER,
         start: Callable[[], Awaitable[None]] | None = None,
         stop: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`linger`: seconds in which a client must take something of an answer that has ended, or be hung up on."""
+        """`extra`: more to read, by path (`/metrics`), open to all unless the endpoint itself raises.
+
+        `linger`: seconds in which a client must take something of an answer that has ended, or be hung up on.
+        """
         self._linger = linger
-        self._routes = Routes(engine, identify, body_limit=body_limit)
+        self._routes = Routes(engine, identify, body_limit=body_limit, extra=extra)
         self._strict = engine.settings.strict
         self._start, self._stop = start or engine.open, stop or engine.close
 
@@ -55,6 +59,7 @@ class Transport:
         began = perf_counter()
         REQUEST_ID.set(exchange.request_id)
         try:
+            self._routes.identify(exchange)
             endpoint, subject = self._routes.find(exchange.method, exchange.path)
             await endpoint(exchange, subject)
         except ClientGone:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Literal, TypeAlias
 from urllib.parse import unquote
 
@@ -25,6 +26,7 @@ Offered: TypeAlias = dict[str, Endpoint]
 Identify: TypeAlias = Callable[[Scope], Identity]
 """Who a request is made for. May raise `NotAuthenticated`."""
 
+NOTHING: Mapping[str, Endpoint] = MappingProxyType({})
 LONGEST_ID = 256
 _ID = re.compile(f"[A-Za-z0-9_-]{{1,{LONGEST_ID}}}")
 _ORDERS: dict[str, Literal["asc", "desc"]] = {"asc": "asc", "desc": "desc"}
@@ -50,19 +52,35 @@ class Deleted(Wire, kw_only=True):
 
 
 class Routes:
-    """The endpoints, and which of them a request is for."""
+    """The endpoints, and which of them a request is for.
 
-    def __init__(self, engine: Engine, identify: Identify, *, body_limit: int) -> None:
+    `extra` are endpoints to read, by their paths. They are open: each decides for itself who may read it.
+    """
+
+    def __init__(
+        self, engine: Engine, identify: Identify, *, body_limit: int, extra: Mapping[str, Endpoint] = NOTHING
+    ) -> None:
         self._engine, self._identify, self._body_limit = engine, identify, body_limit
+        self._open = frozenset({"/healthz", "/readyz", *extra})
         self._places: dict[tuple[str, ...], Offered] = {
             ("v1", "responses"): {"POST": self.create},
             ("v1", "models"): _readable(self.models),
             ("healthz",): _readable(self.health),
             ("readyz",): _readable(self.readiness),
+            **{tuple(path.split("/")[1:]): _readable(endpoint) for path, endpoint in extra.items()},
         }
         self._response: Offered = {**_readable(self.retrieve), "DELETE": self.delete}
         self._parts: dict[str, Offered] = {"cancel": {"POST": self.cancel}, "input_items": _readable(self.input_items)}
         self._model = _readable(self.model)
+
+    def identify(self, exchange: Exchange) -> None:
+        """Put on the exchange who it is made for. Raises `NotAuthenticated`.
+
+        It comes first, for every place that is not open: so no endpoint can forget it, no body is read for a stranger,
+        and a stranger does not learn what is here and what is not.
+        """
+        if exchange.path not in self._open:
+            exchange.identity = self._identify(exchange.scope)
 
     def find(self, method: str, path: str) -> tuple[Endpoint, str]:
         """Who answers, and for which id; the path comes as it was written. Raises `NotFound` or `MethodNotAllowed`."""
@@ -87,40 +105,35 @@ class Routes:
     # ---- responses ----
 
     async def create(self, exchange: Exchange, _: str) -> None:
-        identity = self._identify(exchange.scope)
         body = await exchange.body(self._body_limit)
         request = parse_request(body, self._engine.settings.limits)
-        await respond(exchange, self._engine, request, identity)
+        await respond(exchange, self._engine, request, exchange.identity)
 
     async def retrieve(self, exchange: Exchange, response_id: str) -> None:
-        identity = self._identify(exchange.scope)
         if exchange.query().get("stream", "false").lower() not in ("", "0", "false"):
             raise UnsupportedFeature("A stored response cannot be streamed by this server.", param="stream")
-        response = await self._engine.retrieve(identity, _checked(exchange, response_id))
+        response = await self._engine.retrieve(exchange.identity, _checked(exchange, response_id))
         await exchange.answer(encode(response))
 
     async def delete(self, exchange: Exchange, response_id: str) -> None:
-        await self._engine.delete(self._identify(exchange.scope), _checked(exchange, response_id))
+        await self._engine.delete(exchange.identity, _checked(exchange, response_id))
         await exchange.answer(encode(Deleted(id=response_id)))
 
     async def cancel(self, exchange: Exchange, response_id: str) -> None:
-        response = await self._engine.cancel(self._identify(exchange.scope), _checked(exchange, response_id))
+        response = await self._engine.cancel(exchange.identity, _checked(exchange, response_id))
         await exchange.answer(encode(response))
 
     async def input_items(self, exchange: Exchange, response_id: str) -> None:
-        identity = self._identify(exchange.scope)
         page = read_page(exchange.query())
-        found = await self._engine.input_items(identity, _checked(exchange, response_id), page)
+        found = await self._engine.input_items(exchange.identity, _checked(exchange, response_id), page)
         await exchange.answer(encode(_list(found)))
 
     # ---- models and health ----
 
     async def models(self, exchange: Exchange, _: str) -> None:
-        self._identify(exchange.scope)
         await exchange.answer(encode(ModelList(data=tuple(await self._engine.models()))))
 
     async def model(self, exchange: Exchange, name: str) -> None:
-        self._identify(exchange.scope)
         for model in await self._engine.models():
             if model.id == name:
                 return await exchange.answer(encode(model))

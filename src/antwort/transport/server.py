@@ -10,7 +10,7 @@ from types import FrameType
 
 import uvicorn
 
-from antwort.transport.connection import Connection
+from antwort.transport.connection import Connection, connection_within
 
 _KEEP_ALIVE = 75
 """Seconds an idle connection is kept: longer than clients keep theirs, so that it is they who close."""
@@ -31,11 +31,16 @@ class Server(uvicorn.Server):
         drain: Callable[[float], Awaitable[None]],
         drain_seconds: float,
         started: Callable[[], Awaitable[None]] | None = None,
+        head_limit: int = Connection.head_limit,
+        request_time: float = Connection.request_time,
     ) -> None:
-        """`drain` is told how many seconds work under way may take; `started` is called when requests are answered."""
+        """`drain` is told how many seconds work under way may take; `started` is called when requests are answered.
+
+        `head_limit`: bytes of a request's address and headers. `request_time`: seconds it may take to come in.
+        """
         config = uvicorn.Config(
             app,
-            http=Connection,
+            http=connection_within(head_limit, request_time),
             ws="none",
             lifespan="off",
             interface="asgi3",
