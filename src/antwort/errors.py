@@ -78,6 +78,11 @@ class InvalidField(RequestError):
 
     def __init__(self, param: str, problem: str, *, code: str | None = None) -> None:
         super().__init__(f"Invalid '{param}': {problem}" if param else problem, param=param or None, code=code)
+        self._problem = problem
+
+    def within(self, path: str) -> InvalidField:
+        """The same fault, found in the object at `path`."""
+        return InvalidField(f"{path}.{self.param}" if self.param else path, self._problem, code=self.code)
 
 
 class UnsupportedFeature(RequestError):

@@ -19,6 +19,7 @@ from antwort.api.items import (
     Message,
 )
 from antwort.api.wire import replace
+from antwort.engine.naming import legal_name
 from antwort.engine.plan import Plan, check_capabilities
 from antwort.engine.settings import EngineSettings
 from antwort.engine.toolbox import Shelf, build_toolbox, model_name
@@ -133,10 +134,11 @@ async def test_a_declared_function_goes_before_a_servers_tool_of_the_same_name(t
     assert route("weather", toolbox) is Route.CLIENT
 
 
-async def test_of_two_servers_tools_with_one_name_the_first_is_offered() -> None:
+async def test_two_servers_tools_with_one_name_are_both_offered_by_label() -> None:
     shop = ToolServerFake("shop", stock=replies("shop"))
     toolbox = await toolbox_of(depot(prefix=""), shop, tools=[SERVER, OTHER_SERVER])
-    assert toolbox.tools["stock"].server_label == "depot"
+    assert list(toolbox.tools) == ["depot__stock", "price", "shop__stock"]
+    assert {name: tool.own_name for name, tool in toolbox.tools.items()}["shop__stock"] == "stock"
 
 
 async def test_a_tool_that_nobody_here_runs_is_dropped_and_noted(caplog: pytest.LogCaptureFixture) -> None:
@@ -342,7 +344,9 @@ async def test_the_model_name_of_a_servers_tool_is_found_by_label_and_own_name()
     toolbox = (await _full_plan()).toolbox
     assert model_name(toolbox, "depot", "stock") == "depot_stock"
     assert model_name(toolbox, "shop", "stock") == "stock"
-    assert model_name(toolbox, "depot", "weather") == "weather"
+    assert model_name(toolbox, "antwort", "weather") == "weather"
+    assert model_name(toolbox, "depot", "weather") == "depot__weather"  # "weather" is the request's own
+    assert model_name(toolbox, "shop", "a.b") == legal_name("a.b")
     plain = await toolbox_of(depot(prefix=""), tools=[SERVER])
     assert model_name(plain, "depot", "stock") == "stock"
 

@@ -19,11 +19,11 @@ from antwort.api.requests import CreateRequest, Limits, parse_request
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.plan import History, Leftover, OpenCall
 from antwort.engine.steps import OVER_LIMIT, call_id_of, results_in
-from antwort.engine.toolbox import HOUSE_LABEL, Shelf, model_name, rebuild_toolbox
+from antwort.engine.toolbox import Shelf, model_name, rebuild_toolbox
 from antwort.errors import Conflict, InvalidField, ItemNotFound, ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import Link, ResponseStore
-from antwort.tools.base import ToolDefinition, ToolKind
+from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
 from antwort.tools.routing import Route, Toolbox, find_executor, route
 
 _UNBOUNDED = Limits(input_items=2**31, part_bytes=2**40, tools=2**31, metadata_keys=2**31)

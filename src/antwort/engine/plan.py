@@ -33,13 +33,12 @@ from antwort.api.tools import (
 )
 from antwort.api.wire import Plain
 from antwort.engine.settings import EngineSettings
-from antwort.engine.toolbox import HOUSE_LABEL
 from antwort.engine.turn import Shown
 from antwort.errors import UnsupportedFeature
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.providers.base import Capabilities
-from antwort.tools.base import ToolKind
+from antwort.tools.base import HOUSE_LABEL, ToolKind
 from antwort.tools.routing import Route, Toolbox, route
 
 _log = logging.getLogger("antwort.engine")
@@ -100,7 +99,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         place = route(name, self.toolbox)
         definition = self.toolbox.tools.get(name)
         if definition is not None and definition.kind is not ToolKind.FUNCTION:
-            return Shown(definition.server_tool or name, definition.server_label or HOUSE_LABEL)
+            return Shown(definition.own_name, definition.server_label or HOUSE_LABEL)
         # The standard knows no `mcp_call`: under the strict setting a refused call is a function call with its output.
         as_server = self.settings.refused_calls == "mcp_call" and not self.settings.strict
         if place in (Route.REJECTED, Route.UNKNOWN) and as_server:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 
@@ -20,17 +21,15 @@ from antwort.api.tools import (
     OpaqueTool,
 )
 from antwort.api.wire import UNSET
+from antwort.engine.naming import labelled_name, legal_name, named_apart
 from antwort.engine.settings import EngineSettings
 from antwort.errors import InvalidField
 from antwort.identity import Identity
 from antwort.ids import new_id
-from antwort.tools.base import ToolDefinition, ToolExecutor, ToolKind, ToolServer
+from antwort.tools.base import HOUSE_LABEL, Instructing, ToolDefinition, ToolExecutor, ToolKind, ToolServer
 from antwort.tools.routing import Toolbox, is_registered
 
 _log = logging.getLogger("antwort.engine")
-
-HOUSE_LABEL = "antwort"
-"""The server label of calls for which no server is meant: refused ones, and names nobody offered."""
 
 
 class Shelf(msgspec.Struct, frozen=True):
@@ -41,64 +40,64 @@ class Shelf(msgspec.Struct, frozen=True):
     settings: EngineSettings
 
 
+class _Offer(msgspec.Struct, frozen=True):
+    """What a server has for a request."""
+
+    tools: Sequence[ToolDefinition] = ()
+    instructions: str | None = None
+    problem: str | None = None
+    """Why it could not be asked."""
+
+
 async def build_toolbox(request: CreateRequest, shelf: Shelf) -> tuple[Toolbox, tuple[McpListTools, ...]]:
     """What the request offers the model, and the lists of the servers it names."""
     listings: list[McpListTools] = []
-    found: list[ToolDefinition] = []
+    offers: list[_Offer] = []
     for i, tool in enumerate(request.tools):
         if isinstance(tool, FunctionTool):
-            found.append(_function(tool))
+            offers.append(_Offer((_function(tool),)))
         elif isinstance(tool, McpTool):
-            _check_server(tool, f"tools[{i}]")
-            tools, problem = await _discover(tool, shelf)
-            if tools is None:
-                raise _no_server(tool, f"tools[{i}]")
-            found += tools
-            listings.append(_listing(tool, tools, problem))
+            offers.append(await _declared(tool, f"tools[{i}]", shelf))
+            listings.append(_listing(tool, offers[-1]))
         else:
             _refuse_or_drop(tool, i, shelf.settings)
-    toolbox = _toolbox(request, found, shelf)
+    toolbox = _toolbox(request, offers, shelf)
     _check_choice(request, toolbox)
     return toolbox, tuple(listings)
 
 
 async def rebuild_toolbox(request: CreateRequest, shelf: Shelf) -> Toolbox:
     """The toolbox of an earlier request. A server that is not there any more has no tools; nobody is to blame now."""
-    found: list[ToolDefinition] = []
+    offers: list[_Offer] = []
     for tool in request.tools:
         if isinstance(tool, FunctionTool):
-            found.append(_function(tool))
+            offers.append(_Offer((_function(tool),)))
         elif isinstance(tool, McpTool) and tool.server_label != HOUSE_LABEL:
-            tools, _ = await _discover(tool, shelf)
-            found += tools or ()
-    return _toolbox(request, found, shelf)
+            with contextlib.suppress(InvalidField):
+                offers.append(await _ask(tool, shelf) or _Offer())
+    return _toolbox(request, offers, shelf)
 
 
-def _toolbox(request: CreateRequest, found: Sequence[ToolDefinition], shelf: Shelf) -> Toolbox:
-    functions = {tool.name for tool in found if tool.kind is ToolKind.FUNCTION}
-    tools: dict[str, ToolDefinition] = {}
-    for tool in found:  # the request's own function goes before a server's tool of that name
-        if tool.kind is ToolKind.FUNCTION or tool.name not in functions:
-            tools.setdefault(tool.name, tool)
+def _toolbox(request: CreateRequest, offers: Sequence[_Offer], shelf: Shelf) -> Toolbox:
+    tools = named_apart(tool for offer in offers for tool in offer.tools)
     return Toolbox(
         tools=tools,
         executors=shelf.executors,
         allowed=_allowed(request.allowed_tools, tools),
         may_run=request.choice_mode != "none" and is_registered(shelf.executors, tools),
+        instructions=tuple(dict.fromkeys(offer.instructions for offer in offers if offer.instructions)),
     )
 
 
 def model_name(toolbox: Toolbox, label: str, name: str) -> str:
     """What the model calls the tool that its server calls `name`."""
     for definition in toolbox.tools.values():
-        if definition.server_label == label and own_name(definition) == name:
+        if definition.server_label == label and definition.own_name == name:
             return definition.name
-    return name
-
-
-def own_name(definition: ToolDefinition) -> str:
-    """What its server calls the tool."""
-    return definition.server_tool or definition.name
+    if label == HOUSE_LABEL:
+        return name  # what the model itself wrote
+    # A tool of a server that this request does not name; what it was called must not mean another one now.
+    return labelled_name(label, name) if name in toolbox.tools else legal_name(name)
 
 
 def _function(tool: FunctionTool) -> ToolDefinition:
@@ -122,19 +121,40 @@ def _check_server(tool: McpTool, path: str) -> None:
         raise InvalidField(f"{path}.require_approval", problem, code="unsupported_parameter")
 
 
-async def _discover(tool: McpTool, shelf: Shelf) -> tuple[Sequence[ToolDefinition] | None, str | None]:
-    """The server's tools (None: nobody goes by that label), and what went wrong in asking for them."""
+async def _declared(tool: McpTool, path: str, shelf: Shelf) -> _Offer:
+    """What is behind a declaration. Raises `InvalidField` when nobody goes by its label, or it is wrong otherwise."""
+    _check_server(tool, path)
+    try:
+        offer = await _ask(tool, shelf)
+    except InvalidField as fault:
+        raise fault.within(path) from fault
+    if offer is None:
+        raise _no_server(tool, path)
+    return offer
+
+
+async def _ask(tool: McpTool, shelf: Shelf) -> _Offer | None:
+    """None: nobody goes by that label."""
     for executor in shelf.executors:
         if isinstance(executor, ToolServer):
             try:
                 async with asyncio.timeout(shelf.settings.discovery):
                     found = await executor.discover(tool, shelf.identity)
+                    if found is not None:
+                        return await _offer(tool, _chosen(tool, found), executor, shelf.identity)
+            except InvalidField:
+                raise
             except Exception:
                 _log.warning("the tool server %r could not be asked for its tools", tool.server_label, exc_info=True)
-                return (), f"The tool server {tool.server_label!r} could not be asked for its tools."
-            if found is not None:
-                return _chosen(tool, found), None
-    return None, None
+                return _Offer(problem=f"The tool server {tool.server_label!r} could not be asked for its tools.")
+    return None
+
+
+async def _offer(tool: McpTool, tools: Sequence[ToolDefinition], server: ToolServer, identity: Identity) -> _Offer:
+    """A server of which no tool is used has nothing to say."""
+    if tools and isinstance(server, Instructing):
+        return _Offer(tools, await server.instruct(tool, identity))
+    return _Offer(tools)
 
 
 def _no_server(tool: McpTool, path: str) -> InvalidField:
@@ -150,20 +170,20 @@ def _chosen(tool: McpTool, found: Sequence[ToolDefinition]) -> Sequence[ToolDefi
             found = [definition for definition in found if definition.read_only]
         wanted = wanted.tool_names if isinstance(wanted.tool_names, tuple) else UNSET
     if isinstance(wanted, tuple):
-        found = [definition for definition in found if own_name(definition) in wanted]
+        found = [definition for definition in found if definition.own_name in wanted]
     return found
 
 
-def _listing(tool: McpTool, found: Sequence[ToolDefinition], problem: str | None) -> McpListTools:
+def _listing(tool: McpTool, offer: _Offer) -> McpListTools:
     infos = tuple(
         McpToolInfo(
-            name=own_name(definition),
+            name=definition.own_name,
             input_schema=definition.parameters or {"type": "object", "properties": {}},
             description=UNSET if definition.description is None else definition.description,
         )
-        for definition in found
+        for definition in offer.tools
     )
-    error = UNSET if problem is None else problem
+    error = UNSET if offer.problem is None else offer.problem
     return McpListTools(id=new_id("mcpl"), server_label=tool.server_label, tools=infos, error=error)
 
 
@@ -188,7 +208,7 @@ def _allowed(named: tuple[NamedTool, ...] | None, tools: Mapping[str, ToolDefini
 
 def _names(entry: NamedTool, definition: ToolDefinition) -> bool:
     if entry.server_label is not UNSET:
-        return entry.server_label == definition.server_label and entry.name in (UNSET, own_name(definition))
+        return entry.server_label == definition.server_label and entry.name in (UNSET, definition.own_name)
     return entry.name == definition.name
 
 
@@ -204,7 +224,7 @@ def _check_choice(request: CreateRequest, toolbox: Toolbox) -> None:
 
 
 def _check_forced_server(choice: ForcedServer, toolbox: Toolbox) -> None:
-    names = [own_name(tool) for tool in toolbox.tools.values() if tool.server_label == choice.server_label]
+    names = [tool.own_name for tool in toolbox.tools.values() if tool.server_label == choice.server_label]
     if not names:
         raise _not_a_tool("server_label", f"{choice.server_label!r} is not the label of one of the tools.")
     if isinstance(choice.name, str) and choice.name not in names:

@@ -136,11 +136,11 @@ def _response_format(plan: Plan) -> dict[str, Any] | UnsetType:
 
 
 def messages(run: Run, plan: Plan) -> list[ChatMessage]:
-    """The instructions of this request, what was said before oldest first, the new input, the output so far."""
+    """The instructions of the request and of its tool servers, then all that was said, oldest first."""
     stretches = [*plan.history.stretches, *_own_stretches(run)]
     conversation = _Conversation(plan.capabilities, plan.toolbox, _results(stretches))
-    if plan.request.instructions:
-        conversation.messages.append(ChatMessage(role="system", content=plan.request.instructions))
+    if said := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
+        conversation.messages.append(ChatMessage(role="system", content=said))
     for stretch in stretches:
         for item in stretch:
             conversation.add(item)

@@ -13,7 +13,6 @@ from antwort.api.items import ResultPart
 from antwort.api.tools import McpTool
 from antwort.identity import ANONYMOUS, Identity
 
-
 HOUSE_LABEL = "antwort"
 """The server label of calls for which no server is meant: refused ones, and names nobody offered."""
 
@@ -115,7 +114,7 @@ class ToolExecutor(Protocol):
 class ToolServer(Protocol):
     """An executor that a request reaches by a label: `{"type": "mcp", "server_label": …}`.
 
-    It knows its tools by `server_label` and `own_name`: where two servers have tools of one name, the model sees others.
+    It knows its tools by `server_label` and `own_name`: what the model calls them may be made up.
     """
 
     @property

@@ -14,7 +14,16 @@ from antwort.api.items import ResultPart
 from antwort.api.tools import McpTool
 from antwort.identity import Identity
 from antwort.tools.arguments import find_problem
-from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult, ToolServer
+from antwort.tools.base import (
+    Instructing,
+    ToolCall,
+    ToolContext,
+    ToolDefinition,
+    ToolExecutor,
+    ToolKind,
+    ToolResult,
+    ToolServer,
+)
 from antwort.tools.function import ClientsTurn
 from antwort.tools.output import cap
 
@@ -29,7 +38,7 @@ class ToolLimits(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float = 60.0
     """From the moment a call has its place among the `concurrency`."""
     timeouts: Mapping[str, float] = {}
-    """For single tools, by the name the model sees; it goes before the tool's own wish, and that before `timeout`."""
+    """For single tools, by their own name; it goes before the tool's own wish, and that before `timeout`."""
     concurrency: int = 16
     output_bytes: int = 256 * 1024
     """Of text."""
@@ -99,7 +108,7 @@ class Limited:
 
     def _seconds(self, tool: ToolDefinition) -> float:
         wish = self._executor.timeout_of(tool) if isinstance(self._executor, Timed) else None
-        return self._limits.timeouts.get(tool.name, self._limits.timeout if wish is None else wish)
+        return self._limits.timeouts.get(tool.own_name, self._limits.timeout if wish is None else wish)
 
     async def _attempt(self, call: ToolCall, context: ToolContext) -> object:
         """Whatever is raised is returned: a task that ended in SystemExit would take the event loop with it."""
@@ -131,6 +140,9 @@ class LimitedServer(Limited):
 
     async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
         return await self._server.discover(declared, identity)
+
+    async def instruct(self, declared: McpTool, identity: Identity) -> str | None:
+        return await self._server.instruct(declared, identity) if isinstance(self._server, Instructing) else None
 
 
 def limited(executor: ToolExecutor, limits: ToolLimits | None = None) -> Limited:

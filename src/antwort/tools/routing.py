@@ -38,6 +38,8 @@ class Toolbox(msgspec.Struct, frozen=True, kw_only=True):
     """None: all. An empty set allows none."""
     may_run: bool
     """Whether the loop is on: some executor counts as registered, and tool_choice is not `none`."""
+    instructions: tuple[str, ...] = ()
+    """What the servers that the request names tell the model about their tools."""
 
 
 class Route(enum.Enum):

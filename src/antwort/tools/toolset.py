@@ -67,6 +67,7 @@ class Toolset:
     @overload
     def tool(
         self,
+        /,
         *,
         name: str | None = None,
         description: str | None = None,
