@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 LOCK := requirements/dev.lock
 WORKERS ?= 2
 
-.PHONY: help serve test check format coverage manifest bench lock clean
+.PHONY: help serve test check format coverage manifest reference docs bench lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -43,6 +43,14 @@ coverage: $(READY)  ## branch coverage; fails under 95 % over api, engine, tools
 manifest: $(READY)  ## write the tests that carry each requirement id into the manifest
 	$(BIN)/python scripts/manifest.py
 
+reference: $(READY)  ## write what follows from the code into the pages of docs/reference
+	$(BIN)/python scripts/reference.py
+
+docs: $(READY) reference  ## build the documentation into site/ and check its links
+	$(BIN)/python -m mkdocs build --strict --quiet
+	$(BIN)/python -m pytest -q tests/docs/test_site.py
+	@echo "The site is in site/: open site/index.html"
+
 BENCH := .bench
 ROUNDS ?= 3
 SCEN ?= a,b,c,d,g
@@ -73,4 +81,4 @@ lock:  ## compile the lock files anew (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header -o requirements/bench.lock requirements/bench.in
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) $(BENCH) .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(BENCH) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

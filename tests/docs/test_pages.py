@@ -1,0 +1,85 @@
+"""What the documentation shows is what happens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pages import ROOT, Page, fits, masked
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_page_shows_what_happens(path: Path, tmp_path: Path) -> None:
+    with Page(path, tmp_path) as page:
+        page.play()
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [
+        ("a\nb\n", "a\nb"),
+        ("a\n...\n", "a\nb\nc\n"),
+        ("a\n...\nc\n", "a\nb\nb\nc\n"),
+        ("...\n", ""),
+        ("a … c", "a b c"),
+        ("resp_0123456789abcdef0123456789abcdef", "resp_ffffffffffffffffffffffffffffffff"),
+        ("took 3 ms", "took 17.5 ms"),
+        ("", ""),
+    ],
+)
+def test_output_fits_what_is_shown(shown: str, printed: str) -> None:
+    assert fits(shown, printed)
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [("a\n", "a\nb\n"), ("a\n...\nc\n", "a\nb\n"), ("a … c", "a b d"), ("", "a"), ("a", ""), ("resp_1", "resp_2")],
+)
+def test_output_that_is_not_what_is_shown_does_not_fit(shown: str, printed: str) -> None:
+    assert not fits(shown, printed)
+
+
+PROGRAM = """
+```python
+print("one")
+print("two")
+```
+
+```text
+one
+two
+```
+"""
+
+
+@pytest.mark.parametrize(
+    ("page", "complaint"),
+    [
+        (PROGRAM.replace("two\n```\n", "three\n```\n"), "but this comes out"),
+        ("```python\nraise SystemExit(1)\n```\n", "fails"),
+        ("```console\n$ echo one\ntwo\n```\n", "but this comes out"),
+        ("```json\n{\n```\n", "Expecting"),
+        ("```sh\nantwort serve\n```\n", "must be run"),
+        ("```yaml\nno_such_key: 1\n```\n", "no_such_key"),
+        ("```ruby\nputs 1\n```\n", "nobody knows"),
+    ],
+)
+def test_a_page_that_does_not_tell_the_truth_is_found_out(page: str, complaint: str, tmp_path: Path) -> None:
+    (tmp_path / "page.md").write_text(page, encoding="utf-8")
+    with Page(tmp_path / "page.md", tmp_path) as played, pytest.raises((AssertionError, ValueError), match=complaint):
+        played.play()
+
+
+def test_a_page_that_tells_the_truth_is_played(tmp_path: Path) -> None:
+    page = PROGRAM + '```console\n$ echo one; \\\necho two\none\ntwo\n```\n```text title="f"\nx\n```\n'
+    (tmp_path / "page.md").write_text(page, encoding="utf-8")
+    with Page(tmp_path / "page.md", tmp_path) as played:
+        assert played.play() == 4
+
+
+def test_ids_times_and_durations_are_masked() -> None:
+    line = '{"id":"resp_0123456789abcdef0123456789abcdef","created_at":1794715494,"time":"2026-11-15T05:50:50.123Z"}'
+    assert masked(line) == '{"id":"resp_ID","created_at":TIME,"time":"TIME"}'

@@ -1,0 +1,312 @@
+"""Pages of the documentation, played: what they tell a reader to write is written, what they tell to run is run, and
+what they show must be what comes out.
+
+    ```yaml title="antwort.yaml"    a file: it is written; a configuration is read, too
+    ```yaml                         part of a configuration: it is read
+    ```python                       a program: it is run; a ```text block after it is what it prints
+    ```console                      `$ command` and what it prints, in the page's own folder
+    ```sh                           how somebody else's program is started: not run, and only of programs named here
+    ```json                         must be JSON
+    ```text, ```mermaid             nothing to do
+
+In shown output a line `...` stands for any lines, `…` for anything in a line. Ids, times and durations need not be the
+same. A command that serves stays until the page, or the next line `$ ^C`, ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+NOT_OURS = ("vllm", "ollama", "llama-server", "litellm", "docker", "pip", "git", "python3", "pipx", "uv", "codex")
+NOT_RUN = ("make test", "make docs", "make bench", "make check")
+"""Commands of ours that a page may show and that are not played: the tests would run themselves."""
+SERVERS = ("antwort serve", "python -m antwort.testing.backend", "make serve", "uvicorn ", "python server")
+PORTS = (8080, 8000, 8001, 8002, 9464)
+PATIENCE = 30.0
+
+_FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<kind>[a-z]*)(?P<rest>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
+)
+_TITLE = re.compile(r'title="([^"]+)"')
+_MASKS = (
+    (re.compile(r"\b([a-z]+)_[0-9a-f]{24,32}\b"), r"\1_ID"),
+    (re.compile(r"\b17[0-9]{8}\b|\b18[0-9]{8}\b"), "TIME"),
+    (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d([.,]\d+)?Z?"), "TIME"),
+    (re.compile(r"\b\d+(\.\d+)? ?ms\b"), "N ms"),
+    (re.compile(r"(duration_ms|ms|seconds)(\"?[:=] ?)[0-9.e-]+"), r"\1\2N"),
+    (re.compile(r"sk-antwort-[A-Za-z0-9_-]+"), "sk-antwort-KEY"),
+    (re.compile(r"\b[0-9a-f]{64}\b"), "HASH"),
+    (re.compile(r"\s+$", re.MULTILINE), ""),
+)
+
+
+class Block(NamedTuple):
+    kind: str
+    title: str | None
+    body: str
+    line: int
+
+
+def blocks(text: str) -> Iterator[Block]:
+    for found in _FENCE.finditer(text):
+        indent = len(found["indent"])
+        body = "".join(line[indent:] if line.strip() else line for line in found["body"].splitlines(keepends=True))
+        title = _TITLE.search(found["rest"])
+        line = text.count("\n", 0, found.start()) + 1
+        yield Block(found["kind"], title[1] if title else None, body, line)
+
+
+def commands(body: str) -> Iterator[tuple[str, str]]:
+    """Each command of a console block, and what it is said to print."""
+    command, shown = "", ""
+    continues = False
+    for line in body.splitlines(keepends=True):
+        if continues:
+            command += line
+            continues = line.rstrip().endswith("\\")
+        elif line.startswith("$ "):
+            if command:
+                yield command, shown
+            command, shown = line[2:], ""
+            continues = line.rstrip().endswith("\\")
+        else:
+            shown += line
+    yield command, shown
+
+
+def masked(text: str) -> str:
+    for pattern, mask in _MASKS:
+        text = pattern.sub(mask, text)
+    return text.strip()
+
+
+def fits(shown: str, printed: str) -> bool:
+    """Whether `printed` is what `shown` promises."""
+    pattern = ""
+    for line in masked(shown).splitlines():
+        if line.strip() == "...":
+            pattern += r"(?:.*\n)*?"
+        else:
+            pattern += "[^\n]*".join(re.escape(part) for part in line.split("…")) + r"\n"
+    return re.fullmatch(pattern, masked(printed) + "\n" if masked(printed) else "") is not None
+
+
+class Started:
+    """A program that stays, and what it has printed so far."""
+
+    def __init__(self, command: Sequence[str], folder: Path, environment: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+        )
+        self.printed = ""
+        self._news = threading.Condition()
+        self._is_over = False
+        self._reading = threading.Thread(target=self._read)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as out:
+            for line in out:
+                with self._news:
+                    self.printed += line
+                    self._news.notify_all()
+        with self._news:
+            self._is_over = True
+            self._news.notify_all()
+
+    def wait_for(self, claim: Callable[[str], bool]) -> None:
+        """Until the claim holds for what was printed, or no more can come."""
+        with self._news:
+            self._news.wait_for(lambda: self._is_over or claim(self.printed), PATIENCE)
+
+    def stop(self) -> None:
+        """As Ctrl-C does."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGINT)
+        try:
+            self._process.wait(PATIENCE)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._reading.join()
+
+
+class Page:
+    """One page and the folder it is played in. Use as a context: what it started is ended with it."""
+
+    def __init__(self, path: Path, folder: Path) -> None:
+        self._path, self._folder = path, folder
+        self._ports = {shown: _free_port() for shown in PORTS}
+        self._serving: list[Started] = []
+        self._printed: str | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self._serving:
+            self._stop()
+
+    def play(self) -> int:
+        """How many blocks there were. Raises `AssertionError` where the page does not tell the truth."""
+        count = 0
+        for block in blocks(self._path.read_text(encoding="utf-8")):
+            count += 1
+            self._play(block)
+        return count
+
+    def _play(self, block: Block) -> None:
+        where = f"{self._path.name}:{block.line}"
+        printed, self._printed = self._printed, None
+        match block:
+            case Block(title=str(title)):
+                self._write(title, block.body)
+            case Block("text"):
+                if printed is not None:
+                    self._check(block.body, printed, where)
+            case Block("python"):
+                program = [str(BIN / "python"), "-W", "error", "-c", self._real(block.body)]
+                self._printed = self._run(program, where)
+            case Block("console"):
+                for command, shown in commands(block.body):
+                    self._command(command.strip(), shown, where)
+            case _:
+                self._look_at(block, where)
+
+    def _look_at(self, block: Block, where: str) -> None:
+        """What is not run is held against what it should be."""
+        match block.kind:
+            case "yaml":
+                self._read_settings(block.body, where)
+            case "json":
+                json.loads(block.body)
+            case "sh":
+                for line in block.body.replace("\\\n", " ").splitlines():
+                    is_theirs = not line.strip() or line.split()[0] in NOT_OURS
+                    assert is_theirs, f"{where}: {line!r} is ours, so it must be run"
+            case kind:
+                assert kind == "mermaid", f"{where}: nobody knows how to play {kind!r}"
+
+    # ---- files and settings ----
+
+    def _write(self, title: str, body: str) -> None:
+        file = self._folder / title
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(self._real(body), encoding="utf-8")
+
+    def _read_settings(self, body: str, where: str) -> None:
+        file = self._folder / "part.yaml"
+        file.write_text(self._real(body), encoding="utf-8")
+        self._run([str(BIN / "antwort"), "config", "check", "--config", str(file)], where)
+        file.unlink()
+
+    # ---- commands ----
+
+    def _command(self, command: str, shown: str, where: str) -> None:
+        if command == "^C":
+            self._stop(shown, where)
+        elif command.startswith(SERVERS):
+            self._serve(command, shown, where)
+        elif command not in NOT_RUN:
+            done = subprocess.run(
+                ["bash", "-c", self._real(command)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,
+                env=self._environment(),
+                timeout=PATIENCE,
+                check=False,
+            )
+            self._check(shown, done.stdout.decode(), f"{where}: {command}")
+
+    def _serve(self, command: str, shown: str, where: str) -> None:
+        """Start it, and wait until it has said all that it is shown to say."""
+        environment = self._environment()
+        if "--port" not in command and "port:" not in self._configuration():
+            environment["ANTWORT_SERVER_PORT"] = str(self._ports[8080])
+        folder = ROOT if command.startswith("make") else self._folder
+        started = Started(shlex.split(self._real(command)), folder, environment)
+        self._serving.append(started)
+        started.wait_for(lambda printed: fits(shown, self._shown(printed)))
+        self._check(shown, started.printed, f"{where}: {command}")
+
+    def _stop(self, shown: str = "", where: str = "") -> None:
+        started = self._serving.pop()
+        before = len(started.printed)
+        started.stop()
+        if shown.strip():
+            self._check(shown, started.printed[before:], where)
+
+    def _run(self, command: Sequence[str], where: str) -> str:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            cwd=self._folder,
+            env=self._environment(),
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode == 0, f"{where} fails:\n{done.stdout}{done.stderr}"
+        assert not done.stderr, f"{where} complains:\n{done.stderr}"
+        return done.stdout
+
+    def _check(self, shown: str, printed: str, where: str) -> None:
+        printed = self._shown(printed)
+        assert fits(shown, printed), f"{where} shows\n{shown}\nbut this comes out:\n{printed}"
+
+    # ---- the reader's machine ----
+
+    def _environment(self) -> dict[str, str]:
+        home = self._folder / "home"
+        home.mkdir(exist_ok=True)
+        tools = [str(BIN), *([] if shutil.which("curl") else [str(ROOT / "tests" / "bin")])]
+        kept = {name: os.environ[name] for name in ("LANG", "TMPDIR", "SYSTEMROOT") if name in os.environ}
+        path = os.pathsep.join([*tools, os.environ["PATH"]])
+        return {**kept, "PATH": path, "HOME": str(home), "PYTHONPATH": ".", "PYTHONUNBUFFERED": "1", "COLUMNS": "100"}
+
+    def _configuration(self) -> str:
+        file = self._folder / "antwort.yaml"
+        return file.read_text(encoding="utf-8") if file.exists() else ""
+
+    def _real(self, text: str) -> str:
+        """What the page shows, with ports that are free."""
+        for shown, real in self._ports.items():
+            text = re.sub(rf"(?<![0-9.]){shown}(?![0-9])", str(real), text)
+        return text
+
+    def _shown(self, text: str) -> str:
+        """What came out, as the page would show it."""
+        for shown, real in self._ports.items():
+            text = re.sub(rf"(?<![0-9]){real}(?![0-9])", str(shown), text)
+        return text.replace(str(self._folder / "home"), "/home/me").replace(str(self._folder), "/home/me/antwort")
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port: int = sock.getsockname()[1]
+        return port
