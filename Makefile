@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 LOCK := requirements/dev.lock
 WORKERS ?= 2
 
-.PHONY: help serve test check format coverage manifest reference docs bench lock clean
+.PHONY: help setup serve test check format coverage manifest reference docs bench lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -17,6 +17,9 @@ $(READY): $(LOCK) pyproject.toml
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(READY)
+
+setup: $(READY)  ## set up .venv with antwort and all that its development needs
+	@echo "Ready: source $(VENV)/bin/activate, then antwort --help"
 
 serve: $(READY)  ## start the server (ARGS="--backend URL --port N"; without a backend: a scripted model)
 	$(BIN)/antwort serve $(ARGS) $(if $(findstring --backend,$(ARGS)),,--scripted)

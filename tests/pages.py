@@ -37,6 +37,8 @@ NOT_RUN = ("make test", "make docs", "make bench", "make check")
 """Commands of ours that a page may show and that are not played: the tests would run themselves."""
 SERVERS = ("antwort serve", "python -m antwort.testing.backend", "make serve", "uvicorn ", "python server")
 PORTS = (8080, 8000, 8001, 8002, 9464)
+KEYS = {"BACKEND_API_KEY": "sk-example-of-a-backend", "ANTWORT_KEY": "sk-example-of-a-client"}
+"""What a reader has in the environment where a page speaks of keys."""
 PATIENCE = 30.0
 
 _FENCE = re.compile(
@@ -236,7 +238,7 @@ class Page:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                cwd=self._folder,
+                cwd=ROOT if command.startswith(("make ", "source ")) else self._folder,
                 env=self._environment(),
                 timeout=PATIENCE,
                 check=False,
@@ -287,7 +289,7 @@ class Page:
         tools = [str(BIN), *([] if shutil.which("curl") else [str(ROOT / "tests" / "bin")])]
         kept = {name: os.environ[name] for name in ("LANG", "TMPDIR", "SYSTEMROOT") if name in os.environ}
         path = os.pathsep.join([*tools, os.environ["PATH"]])
-        return {**kept, "PATH": path, "HOME": str(home), "PYTHONPATH": ".", "PYTHONUNBUFFERED": "1", "COLUMNS": "100"}
+        return {**kept, "PATH": path, "HOME": str(home), "PYTHONPATH": ".", "PYTHONUNBUFFERED": "1", "COLUMNS": "100", **KEYS}
 
     def _configuration(self) -> str:
         file = self._folder / "antwort.yaml"
