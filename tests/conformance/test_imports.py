@@ -10,7 +10,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
-LEAVES = ("identity", "errors", "ids", "concurrency", "version")
+LEAVES = ("identity", "errors", "ids", "concurrency", "notes", "version")
 CONTRACTS = ("tools.base", "providers.base", "storage.base", "runs.base")
 ROOMS = ("api", "db", "tools", "providers", "storage", "runs", "engine", "transport", "telemetry", "inspector")
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -21,18 +21,33 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "providers": ("api", *LEAVES),
     "storage": ("api", "db", *LEAVES),
     "runs": ("api", "db", *LEAVES),
-    "engine": ("api", *CONTRACTS, "tools.routing", "tools.limits", "identity", "errors", "ids", "concurrency"),
+    # Contracts, and one store: what an engine that is given none keeps its responses in.
+    "engine": (
+        "api",
+        *CONTRACTS,
+        "storage.memory",
+        "tools.routing",
+        "tools.limits",
+        "identity",
+        "errors",
+        "ids",
+        "concurrency",
+        "notes",
+    ),
     "transport": ("api", "engine", *CONTRACTS, *LEAVES),
     "inspector": ("api", "engine", "transport", *CONTRACTS, *LEAVES),
     "testing": ("api", *CONTRACTS, *LEAVES),
     "telemetry": ("api", "engine", "transport", *CONTRACTS, *LEAVES),
     "config": ("api", "engine", *CONTRACTS, "tools.limits", *LEAVES),
+    "access": ("transport", "config", *LEAVES),
+    "toolsets": ("tools", "config.problems", *LEAVES),
     # What puts the pieces together may know them all. Only there are the fakes of `testing` of use outside of tests.
-    "app": (*ROOMS, "config", "testing", *LEAVES),
-    "asgi": (*ROOMS, "config", "app", *LEAVES),
-    "cli": (*ROOMS, "config", "testing", "app", *LEAVES),
+    "app": (*ROOMS, "config", "access", "toolsets", "testing", *LEAVES),
+    "asgi": (*ROOMS, "config", "access", "toolsets", "app", *LEAVES),
+    "cli": (*ROOMS, "config", "access", "toolsets", "testing", "app", *LEAVES),
     "__main__": ("cli",),
-    "__init__": ("api", "engine", "tools", "providers.base", "storage.base", *LEAVES),
+    # The public face: names of every room, imported when they are asked for.
+    "__init__": ("api", "engine", "tools", "providers", "storage", "config", "asgi", *LEAVES),
 }
 """For each room, or module beside them, what of ours it may import besides itself."""
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Self, Unpack
 
 from antwort.api.events import StreamEvent
 from antwort.api.items import ItemReference
@@ -13,6 +15,7 @@ from antwort.api.responses import Model, Response
 from antwort.api.status import FINAL, IllegalTransition, transition
 from antwort.api.tools import McpTool, has_credentials
 from antwort.api.wire import Plain, decode, encode, replace
+from antwort.engine.asked import Asked, RequestFields, read_asked
 from antwort.engine.history import assemble, load_chain, resolve_references
 from antwort.engine.live import Ended, LiveRun
 from antwort.engine.plan import Plan, check_capabilities, draft_response
@@ -30,7 +33,7 @@ from antwort.errors import (
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Provider
 from antwort.storage.base import ItemPage, NewResponse, Page, ResponseStore
-from antwort.tools.base import ToolExecutor
+from antwort.tools.base import Labelled, ToolExecutor
 from antwort.tools.limits import limited
 
 _MOST_UNWRITTEN = 1000
@@ -40,14 +43,18 @@ ABANDONED = "The server was stopped while the response was being made."
 class Engine:
     """Runs responses: one provider, any number of executors, one store.
 
-    Executors are wrapped in the limits of the settings. Start with `open`, end with `drain` and `close`.
+        async with Engine(provider, executors=[tools]) as engine:
+            response = await engine.create(input="Hello")
+
+    Executors are wrapped in the limits of the settings. Without a store, responses are kept in memory. Outside of a
+    context, start with `open`, and end with `drain` and `close`; what the engine was given is closed with it.
     """
 
     def __init__(
         self,
         provider: Provider,
         *,
-        store: ResponseStore,
+        store: ResponseStore | None = None,
         executors: Sequence[ToolExecutor] = (),
         settings: EngineSettings = EngineSettings(),  # noqa: B008 - a frozen value
         on_end: Sequence[Callable[[Ended], None]] = (),
@@ -55,14 +62,24 @@ class Engine:
         """`on_end` are told of each run when it has ended; they must neither wait nor raise."""
         self.settings = settings
         self._provider = provider
-        self._store = store
+        self._store = _memory() if store is None else store
+        _check_labels(executors)
         self._executors = tuple(limited(executor, settings.tool_limits) for executor in executors)
         self._live: dict[str, LiveRun] = {}
         self._unwritten: dict[str, LiveRun] = {}
         """Runs whose end could not be recorded. It is written when somebody asks for them."""
         self._ending: set[asyncio.Task[None]] = set()
         self._is_draining = False
+        self.is_open = False
+        """Whether it was opened, and not closed since."""
         self._on_end = tuple(on_end)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     # ---- making a response ----
 
@@ -103,9 +120,14 @@ class Engine:
             task.add_done_callback(self._ending.discard)
             raise
 
-    async def create(self, request: CreateRequest, identity: Identity = ANONYMOUS) -> Response:
-        """The response, whole. Leaving early ends the run."""
-        run = await self.start(request, identity)
+    async def create(
+        self, request: Asked | None = None, identity: Identity = ANONYMOUS, **fields: Unpack[RequestFields]
+    ) -> Response:
+        """The response, whole. Leaving early ends the run.
+
+        A request is given as it was read, as the plain fields that a client would send, or by keywords.
+        """
+        run = await self.start(self._read(request, fields, stream=False), identity)
         try:
             return await run.whole()
         except asyncio.CancelledError:
@@ -113,10 +135,10 @@ class Engine:
             raise
 
     async def respond(
-        self, request: CreateRequest, identity: Identity = ANONYMOUS
+        self, request: Asked | None = None, identity: Identity = ANONYMOUS, **fields: Unpack[RequestFields]
     ) -> AsyncGenerator[StreamEvent, None]:
-        """The events, one by one. Closing the generator ends the run."""
-        run = await self.start(replace(request, stream=True), identity)
+        """The events, one by one, of a request in any form that `create` takes. Closing the generator ends the run."""
+        run = await self.start(self._read(request, fields, stream=True), identity)
         try:
             await run.answered()
             while batches := await run.read():
@@ -125,6 +147,11 @@ class Engine:
                         yield event
         finally:
             run.leave()
+
+    def _read(self, asked: Asked | None, fields: RequestFields, *, stream: bool) -> CreateRequest:
+        """Which method was called says whether events are read, whatever the request says."""
+        request = read_asked(asked, fields, self.settings.limits)
+        return request if bool(request.stream) is stream else replace(request, stream=stream)
 
     def _check_open(self) -> None:
         if self._is_draining:
@@ -234,6 +261,7 @@ class Engine:
     async def open(self) -> None:
         """Rows that a dead process left running are ended: nobody will."""
         await self._store.fail_running(ABANDONED)
+        self.is_open = True
 
     async def drain(self, seconds: float) -> None:
         """No new runs; those under way get `seconds` to end, then each is ended with a terminal event."""
@@ -247,10 +275,26 @@ class Engine:
         await asyncio.wait(tasks)
 
     async def close(self) -> None:
+        """Runs still under way are ended at once. A closed engine cannot be opened again."""
+        self.is_open = False
         await self.drain(0)
         await asyncio.gather(*self._ending)
         await self._provider.close()
         await self._store.close()
+
+
+def _memory() -> ResponseStore:
+    from antwort.storage.memory import MemoryStore
+
+    return MemoryStore()
+
+
+def _check_labels(executors: Sequence[ToolExecutor]) -> None:
+    """The first of two would answer for both, and nobody would notice."""
+    labels = Counter(executor.label for executor in executors if isinstance(executor, Labelled))
+    for label, number in labels.items():
+        if number > 1:
+            raise ValueError(f"There are two tool servers labelled {label!r}.")
 
 
 async def _end_unborn(plan: Plan, store: ResponseStore) -> None:

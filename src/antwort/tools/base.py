@@ -134,6 +134,14 @@ class ToolServer(Protocol):
 
 
 @runtime_checkable
+class Labelled(Protocol):
+    """A tool server of one label."""
+
+    @property
+    def label(self) -> str: ...
+
+
+@runtime_checkable
 class Instructing(Protocol):
     """A tool server that has something to tell the model about the use of its tools."""
 

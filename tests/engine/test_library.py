@@ -1,0 +1,132 @@
+"""The engine as a program uses it: requests in any form, a store by default, and a context."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Any, get_type_hints
+
+import pytest
+
+from antwort.api.events import OutputTextDelta, ResponseCompleted
+from antwort.api.requests import CreateRequest
+from antwort.engine.asked import RequestFields
+from antwort.engine.engine import Engine
+from antwort.errors import InvalidField, ShuttingDown
+from antwort.identity import ANONYMOUS
+from antwort.testing import ScriptedProvider, answer, call, say
+from antwort.tools.toolset import Toolset
+from engine_kit import ask, kinds, sent_messages, text_of
+
+
+def hello(*more: str) -> ScriptedProvider:
+    return ScriptedProvider(*(answer(say(text)) for text in ("Hello there", *more)))
+
+
+@pytest.mark.parametrize("form", ["keywords", "plain", "read"])
+async def test_a_request_is_given_by_keywords_as_plain_values_or_as_it_was_read(form: str) -> None:
+    provider = hello()
+    async with Engine(provider) as engine:
+        match form:
+            case "keywords":
+                response = await engine.create(input="Hi", instructions="Be kind.")
+            case "plain":
+                response = await engine.create({"input": "Hi", "instructions": "Be kind."})
+            case _:
+                response = await engine.create(ask("Hi", instructions="Be kind."))
+    assert text_of(response) == "Hello there"
+    assert sent_messages(provider.requests[0]) == [("system", "Be kind."), ("user", "Hi")]
+
+
+@pytest.mark.parametrize("form", ["keywords", "plain"])
+async def test_events_are_read_one_by_one_in_any_form_of_the_request(form: str) -> None:
+    async with Engine(hello()) as engine:
+        events = engine.respond(input="Hi") if form == "keywords" else engine.respond({"input": "Hi", "stream": False})
+        async with aclosing(events):
+            seen = [event async for event in events]
+    assert [event.delta for event in seen if isinstance(event, OutputTextDelta)] == ["Hello", " there"]
+    assert isinstance(seen[-1], ResponseCompleted)
+
+
+async def test_responses_are_kept_in_memory_unless_a_store_is_given() -> None:
+    async with Engine(hello("And again")) as engine:
+        first = await engine.create(input="Hi")
+        assert await engine.retrieve(ANONYMOUS, first.id) == first
+        second = await engine.create(input="Go on", previous_response_id=first.id)
+        assert text_of(second) == "And again"
+
+
+async def test_what_a_response_holds_can_be_sent_back_as_it_is() -> None:
+    provider = hello("And again")
+    async with Engine(provider) as engine:
+        first = await engine.create(input="Hi", store=False)
+        more: Any = [{"role": "user", "content": "Hi"}, *first.output, {"role": "user", "content": "Go on"}]
+        await engine.create(input=more)
+    assert sent_messages(provider.requests[1]) == [("user", "Hi"), ("assistant", "Hello there"), ("user", "Go on")]
+
+
+@pytest.mark.proves("CP-036", "CP-030")
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"input": "Hi", "temperature": 9}, "temperature"),
+        ({"input": [{"type": "message", "role": "nobody", "content": "Hi"}]}, "input[0].role"),
+        ({"input": "Hi", "tools": [{"type": "function"}]}, "tools[0].name"),
+        ({"input": object()}, None),
+        ({"input": {1j: 2}}, None),
+    ],
+    ids=["a number", "an item", "a tool", "not JSON", "no key of JSON"],
+)
+async def test_a_wrong_request_is_refused_by_the_rules_of_the_api(asked: dict[str, Any], param: str | None) -> None:
+    provider = ScriptedProvider()
+    async with Engine(provider) as engine:
+        with pytest.raises(InvalidField) as caught:
+            await engine.create(asked)
+        with pytest.raises(InvalidField):
+            await anext(engine.respond(asked))
+    assert caught.value.param == param
+    assert provider.requests == []
+
+
+async def test_a_request_is_given_whole_or_by_its_fields() -> None:
+    async with Engine(ScriptedProvider()) as engine:
+        with pytest.raises(TypeError, match="not both"):
+            await engine.create({"input": "Hi"}, temperature=1)
+
+
+async def test_a_request_that_asks_for_a_stream_can_be_had_whole_however_long_it_is() -> None:
+    """Nobody reads the events then: a run that waited for a reader would wait for ever."""
+    long = " ".join(str(number) for number in range(3000))
+    async with Engine(ScriptedProvider(answer(say(long)))) as engine, asyncio.timeout(5):
+        assert text_of(await engine.create(input="Count", stream=True)) == long
+
+
+async def test_the_context_opens_the_engine_and_closes_what_it_was_given() -> None:
+    provider = hello()
+    engine = Engine(provider)
+    opened = [engine.is_open]
+    async with engine as entered:
+        assert entered is engine
+        opened.append(engine.is_open)
+    assert [*opened, engine.is_open] == [False, True, False]
+    assert provider.is_closed
+    with pytest.raises(ShuttingDown):
+        await engine.create(input="Hi")
+
+
+async def test_tools_of_the_program_are_run_by_the_engine() -> None:
+    clock = Toolset("clock")
+
+    @clock.tool
+    def now() -> str:
+        return "noon"
+
+    provider = ScriptedProvider(answer(call("now")), answer(say("It is noon.")))
+    async with Engine(provider, executors=[clock]) as engine:
+        response = await engine.create(input="What time?", tools=[{"type": "mcp", "server_label": "clock"}])
+    assert kinds(response) == ["mcp_list_tools", "mcp_call", "message"]
+
+
+def test_the_keywords_are_the_fields_of_a_request() -> None:
+    fields = set(CreateRequest.__struct_fields__) - {"raw", "raw_input"}
+    assert set(get_type_hints(RequestFields)) == fields
