@@ -31,7 +31,7 @@ class Recorder:
         async def keep(message: Message) -> None:
             nonlocal is_stream
             if message["type"] == "http.response.start":
-                is_stream = dict(message["headers"])[b"content-type"].startswith(b"text/event-stream")
+                is_stream = dict(message["headers"]).get(b"content-type", b"").startswith(b"text/event-stream")
             elif is_stream:
                 chunks.append(message["body"])
             await send(message)

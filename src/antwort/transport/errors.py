@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from antwort.api.wire import Wire, encode
-from antwort.errors import AntwortError, MethodNotAllowed, ServerFault
+from antwort.errors import AntwortError, MethodNotAllowed, NotAuthenticated, ServerFault
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -49,6 +49,8 @@ def _headers(error: AntwortError) -> Headers:
     headers: Headers = []
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", ", ".join(error.allowed).encode()))
+    if isinstance(error, NotAuthenticated):
+        headers.append((b"www-authenticate", b"Bearer"))
     if error.retry_after is not None:
         milliseconds = math.ceil(error.retry_after * 1000)
         headers.append((b"retry-after", b"%d" % math.ceil(milliseconds / 1000)))

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qsl, quote
 
+from antwort.engine.live import LiveRun
 from antwort.errors import AntwortError, BodyTooLarge, InvalidField, WrongMediaType
 from antwort.identity import ANONYMOUS, Identity
 from antwort.ids import new_id
@@ -65,12 +66,15 @@ class Exchange:
         "_line",
         "_linger",
         "_send",
+        "code",
         "identity",
+        "is_stream",
         "method",
         "path",
         "receive",
         "request_id",
         "response_id",
+        "run",
         "scope",
         "status",
         "with_answer",
@@ -93,6 +97,11 @@ class Exchange:
         """Headers that go out with the answer, whichever it turns out to be."""
         self.status = 0
         """The status of the answer; 0 until it has begun."""
+        self.code: str | None = None
+        """The code of the error it was answered with, if it was."""
+        self.is_stream = False
+        self.run: LiveRun | None = None
+        """The run that it started, if it did."""
 
     # ---- the request ----
 
@@ -103,6 +112,10 @@ class Exchange:
         except ValueError as exc:
             raise InvalidField("", "The query has too many parameters.") from exc
         return dict(pairs)
+
+    def header(self, name: bytes) -> bytes | None:
+        """The value of a header; of a repeated one, the last."""
+        return self._headers.get(name)
 
     async def body(self, limit: int) -> bytes:
         """The body, if it says it is JSON and is no larger than `limit`; it is not decoded here."""
@@ -159,6 +172,10 @@ class Exchange:
         await self._start(status, head)
         await self._write(body)
 
+    async def answer_empty(self) -> None:
+        await self._start(204, [])
+        await self._write(b"")
+
     async def fail(self, error: AntwortError, *, strict: bool) -> None:
         """Answer with an error; an answer that has begun can only be ended."""
         if self.status:
@@ -188,6 +205,7 @@ class Exchange:
             (b"cache-control", b"no-cache"),
             (b"x-accel-buffering", b"no"),
         ]
+        self.is_stream = True
         await self._start(200, head)
 
     async def write(self, frames: bytes) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import perf_counter
 
 from antwort.engine.engine import Engine
 from antwort.errors import AntwortError
 from antwort.identity import ANONYMOUS, Identity
+from antwort.transport.cors import Cors
 from antwort.transport.errors import unexpected
 from antwort.transport.exchange import REQUEST_ID, ClientGone, Exchange, Receive, Scope, Send
+from antwort.transport.line import log_request
+from antwort.transport.quotas import Quotas
 from antwort.transport.routes import NOTHING, Endpoint, Identify, Routes
 
 logger = logging.getLogger("antwort.transport")
@@ -32,20 +35,38 @@ class Transport:
         engine: Engine,
         *,
         identify: Identify = everyone_is_anonymous,
+        quotas: Quotas | None = None,
+        cors: Cors | None = None,
         extra: Mapping[str, Endpoint] = NOTHING,
         body_limit: int = BODY_LIMIT,
         linger: float = LINGER,
+        on_request: Sequence[Callable[[Exchange, float], None]] = (),
         start: Callable[[], Awaitable[None]] | None = None,
         stop: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`extra`: more to read, by path (`/metrics`), open to all unless the endpoint itself raises.
 
         `linger`: seconds in which a client must take something of an answer that has ended, or be hung up on.
+        `on_request` are told of each request when it has been answered, and how many seconds that took; they must
+        neither wait nor raise.
         """
+        self._on_request = tuple(on_request)
+        self._under_way: set[Exchange] = set()
         self._linger = linger
-        self._routes = Routes(engine, identify, body_limit=body_limit, extra=extra)
+        self._cors = cors
+        self._routes = Routes(engine, identify, body_limit=body_limit, quotas=quotas or Quotas({}), extra=extra)
         self._strict = engine.settings.strict
         self._start, self._stop = start or engine.open, stop or engine.close
+
+    @property
+    def streams(self) -> int:
+        """How many streams are open."""
+        return sum(exchange.is_stream for exchange in self._under_way)
+
+    @property
+    def requests(self) -> int:
+        """How many requests are being answered."""
+        return len(self._under_way)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -58,7 +79,11 @@ class Transport:
     async def _answer(self, exchange: Exchange) -> None:
         began = perf_counter()
         REQUEST_ID.set(exchange.request_id)
+        self._under_way.add(exchange)
         try:
+            if self._cors is not None and _greets(exchange, self._cors):
+                await exchange.answer_empty()
+                return
             self._routes.identify(exchange)
             endpoint, subject = self._routes.find(exchange.method, exchange.path)
             await endpoint(exchange, subject)
@@ -69,12 +94,21 @@ class Transport:
                 raise
         except AntwortError as error:
             _note(error)
+            exchange.code = error.code
             await exchange.fail(error, strict=self._strict)
         except Exception:
             logger.exception("a request failed in a way nobody expected")
-            await exchange.fail(unexpected(), strict=self._strict)
+            fault = unexpected()
+            exchange.code = fault.code
+            await exchange.fail(fault, strict=self._strict)
         finally:
-            _log(exchange, perf_counter() - began)
+            self._under_way.discard(exchange)
+            self._answered(exchange, perf_counter() - began)
+
+    def _answered(self, exchange: Exchange, seconds: float) -> None:
+        log_request(exchange, seconds)
+        for tell in self._on_request:
+            tell(exchange, seconds)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """Start-up and shutdown, as the hosting server tells them."""
@@ -91,21 +125,21 @@ class Transport:
         await send({"type": "lifespan.shutdown.complete"})
 
 
+def _greets(exchange: Exchange, cors: Cors) -> bool:
+    """Whether this is only a browser that asks what it may ask, which it does without a key. What CORS has to say
+    goes out with the answer, whichever it is.
+    """
+    origin = exchange.header(b"origin")
+    if exchange.method == "OPTIONS":
+        method, names = (exchange.header(b"access-control-request-" + what) for what in (b"method", b"headers"))
+        if (greeting := cors.preflight(origin, method, names or b"")) is not None:
+            exchange.with_answer += greeting
+            return True
+    exchange.with_answer += cors.headers(origin)
+    return False
+
+
 def _note(error: AntwortError) -> None:
     """A fault of ours is worth a line of its own, with what is behind it; a wrong request is not."""
     if error.status >= 500:
         logger.warning("%s: %s%s", error.code, error.message, f" ({error.__cause__!r})" if error.__cause__ else "")
-
-
-def _log(exchange: Exchange, seconds: float) -> None:
-    """One line: never content, and nothing in the path that could be taken for the end of it or for another field."""
-    if logger.isEnabledFor(logging.INFO):
-        logger.info(
-            "%s %s %d %.1f ms request=%s response=%s",
-            exchange.method,
-            exchange.path[:200].replace("=", "%3D"),
-            exchange.status,
-            seconds * 1000,
-            exchange.request_id,
-            exchange.response_id or "-",
-        )

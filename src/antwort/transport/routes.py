@@ -13,10 +13,19 @@ from antwort.api.requests import parse_request
 from antwort.api.responses import Model
 from antwort.api.wire import Wire, encode
 from antwort.engine.engine import Engine
-from antwort.errors import InvalidField, MethodNotAllowed, ModelNotFound, NotFound, ResponseNotFound, UnsupportedFeature
+from antwort.errors import (
+    AntwortError,
+    InvalidField,
+    MethodNotAllowed,
+    ModelNotFound,
+    NotFound,
+    ResponseNotFound,
+    UnsupportedFeature,
+)
 from antwort.identity import Identity
 from antwort.storage.base import ItemPage, Page
 from antwort.transport.exchange import Exchange, Scope
+from antwort.transport.quotas import Quotas
 from antwort.transport.respond import respond
 
 Endpoint: TypeAlias = Callable[[Exchange, str], Awaitable[None]]
@@ -58,9 +67,15 @@ class Routes:
     """
 
     def __init__(
-        self, engine: Engine, identify: Identify, *, body_limit: int, extra: Mapping[str, Endpoint] = NOTHING
+        self,
+        engine: Engine,
+        identify: Identify,
+        *,
+        body_limit: int,
+        quotas: Quotas,
+        extra: Mapping[str, Endpoint] = NOTHING,
     ) -> None:
-        self._engine, self._identify, self._body_limit = engine, identify, body_limit
+        self._engine, self._identify, self._body_limit, self._quotas = engine, identify, body_limit, quotas
         self._open = frozenset({"/healthz", "/readyz", *extra})
         self._places: dict[tuple[str, ...], Offered] = {
             ("v1", "responses"): {"POST": self.create},
@@ -105,9 +120,12 @@ class Routes:
     # ---- responses ----
 
     async def create(self, exchange: Exchange, _: str) -> None:
-        body = await exchange.body(self._body_limit)
-        request = parse_request(body, self._engine.settings.limits)
-        await respond(exchange, self._engine, request, exchange.identity)
+        """A place is taken before the body is read: so much is under way from then on, and kept in memory."""
+        identity = exchange.identity
+        with self._quotas.of(identity.key).place(exchange.with_answer):
+            body = await exchange.body(self._body_limit)
+            request = parse_request(body, self._engine.settings.limits)
+            await respond(exchange, self._engine, request, identity)
 
     async def retrieve(self, exchange: Exchange, response_id: str) -> None:
         if exchange.query().get("stream", "false").lower() not in ("", "0", "false"):
@@ -143,11 +161,19 @@ class Routes:
         await exchange.answer(b'{"status":"ok"}')
 
     async def readiness(self, exchange: Exchange, _: str) -> None:
-        """Ready when every part is; a part that is not says why."""
+        """Ready when every part is; a part that is not says why, to those who may come in at all."""
         parts = await self._engine.check()
         ready = all(state == "ok" for state in parts.values())
-        body = encode({"status": "ok" if ready else "unavailable", **parts})
+        shown = parts if self._may_come_in(exchange) else {}
+        body = encode({"status": "ok" if ready else "unavailable", **shown})
         await exchange.answer(body, status=200 if ready else 503)
+
+    def _may_come_in(self, exchange: Exchange) -> bool:
+        try:
+            self._identify(exchange.scope)
+        except AntwortError:
+            return False
+        return True
 
 
 def _readable(endpoint: Endpoint) -> Offered:

@@ -1,0 +1,164 @@
+"""What one key may use in a minute, and at once. No awaiting, no clock of its own, and a few numbers for each key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from time import monotonic
+from typing import TypeAlias
+
+import msgspec
+
+from antwort.engine.live import Ended
+from antwort.errors import RateLimited
+from antwort.transport.errors import Headers
+
+Clock: TypeAlias = Callable[[], float]
+
+_MINUTE = 60.0
+_A_HAIR = 1e-9
+"""What arithmetic may lose: who has waited as long as told is let in."""
+_SOON = 1.0
+"""Seconds after which to try again when places are taken: nobody knows when one is given back."""
+
+
+class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """None: any amount."""
+
+    requests_per_minute: int | None = None
+    concurrent: int | None = None
+    tokens_per_minute: int | None = None
+
+
+class Bucket:
+    """Fills evenly, from empty to full in a minute. It may be overdrawn; then it fills for longer.
+
+    So all of a minute's share may be used at once, and no span of time allows more than that and what it adds itself.
+    """
+
+    __slots__ = ("_at", "_clock", "_level", "size")
+
+    def __init__(self, size: int, clock: Clock) -> None:
+        self.size, self._clock = size, clock
+        self._level, self._at = float(size), clock()
+
+    def take(self, amount: float) -> None:
+        self._level = self._filled() - amount
+
+    @property
+    def left(self) -> int:
+        return max(math.floor(self._filled() + _A_HAIR), 0)
+
+    @property
+    def wait(self) -> float:
+        """Seconds until there is one to take."""
+        return self._until(1.0)
+
+    @property
+    def reset(self) -> float:
+        """Seconds until it is full."""
+        return self._until(self.size)
+
+    def _until(self, level: float) -> float:
+        missing = level - self._filled()
+        return missing * _MINUTE / self.size if missing > _A_HAIR else 0.0
+
+    def _filled(self) -> float:
+        now = self._clock()
+        self._level = min(self._level + (now - self._at) * self.size / _MINUTE, self.size)
+        self._at = now
+        return self._level
+
+
+class Quota:
+    """The use of one key."""
+
+    __slots__ = ("_places", "_requests", "_tokens", "_under_way")
+
+    def __init__(self, limits: KeyLimits, clock: Clock) -> None:
+        self._requests = _bucket(limits.requests_per_minute, clock)
+        self._tokens = _bucket(limits.tokens_per_minute, clock)
+        self._places = limits.concurrent
+        self._under_way = 0
+
+    @property
+    def under_way(self) -> int:
+        return self._under_way
+
+    @contextmanager
+    def place(self, told: Headers) -> Iterator[None]:
+        """A place for one response, given back however the block is left. Raises `RateLimited`.
+
+        `told` gets the headers that say how much is left, also when nothing is. A request that is refused uses nothing.
+        """
+        refusal = self._refusal()
+        if refusal is None and self._requests is not None:
+            self._requests.take(1)
+        told += self._headers()
+        if refusal is not None:
+            raise refusal
+        self._under_way += 1
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+
+    def spend(self, tokens: int) -> None:
+        """What a response has cost is known when it ends: the one that goes over is the last for a while."""
+        if self._tokens is not None:
+            self._tokens.take(tokens)
+
+    def _refusal(self) -> RateLimited | None:
+        if self._places is not None and self._under_way >= self._places:
+            return _over(self._places, "response", "at once", _SOON)
+        if self._tokens is not None and (wait := self._tokens.wait):
+            return _over(self._tokens.size, "token", "a minute", wait)
+        if self._requests is not None and (wait := self._requests.wait):
+            return _over(self._requests.size, "request", "a minute", wait)
+        return None
+
+    def _headers(self) -> Headers:
+        """As OpenAI names them."""
+        headers: Headers = []
+        for unit, bucket in ((b"requests", self._requests), (b"tokens", self._tokens)):
+            if bucket is not None:
+                headers.append((b"x-ratelimit-limit-" + unit, b"%d" % bucket.size))
+                headers.append((b"x-ratelimit-remaining-" + unit, b"%d" % bucket.left))
+                headers.append((b"x-ratelimit-reset-" + unit, duration(bucket.reset).encode()))
+        return headers
+
+
+class Quotas:
+    """The use of every key, by its name. Requests that came by none are not counted."""
+
+    def __init__(self, limits: Mapping[str, KeyLimits], *, clock: Clock = monotonic) -> None:
+        self._by_key = {name: Quota(limit, clock) for name, limit in limits.items()}
+        self._unlimited = Quota(KeyLimits(), clock)
+
+    def of(self, key: str) -> Quota:
+        return self._by_key.get(key, self._unlimited)
+
+    def count(self, ended: Ended) -> None:
+        """For `Engine(on_end=[…])`: the tokens of a response, to the key it was made for."""
+        if (usage := ended.response.usage) is not None:
+            self.of(ended.plan.identity.key).spend(usage.input_tokens + usage.output_tokens)
+
+
+def duration(seconds: float) -> str:
+    """Rounded up to a millisecond, as OpenAI writes it: `120ms`, `8.64s`, `6m0s`."""
+    milliseconds = math.ceil(round(seconds * 1000, 6))
+    if milliseconds < 1000:
+        return f"{milliseconds}ms"
+    minutes, rest = divmod(milliseconds, 60_000)
+    return f"{minutes}m{rest / 1000:g}s" if minutes else f"{rest / 1000:g}s"
+
+
+def _bucket(size: int | None, clock: Clock) -> Bucket | None:
+    return None if size is None else Bucket(size, clock)
+
+
+def _over(size: int, what: str, span: str, wait: float) -> RateLimited:
+    """Some clients read the wait out of the message."""
+    limit = f"{size} {what if size == 1 else f'{what}s'} {span}"
+    return RateLimited(f"This API key may use {limit}. Please try again in {duration(wait)}.", retry_after=wait)
