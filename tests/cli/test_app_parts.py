@@ -1,21 +1,18 @@
-"""The parts that settings ask for, and the lines of the log."""
+"""The parts that settings ask for."""
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
 
 from antwort.app import App, build, make_provider
-from antwort.cli.logs import Lines
 from antwort.config import CannotStart, Secret, Settings
 from antwort.config.settings import BackendSettings, ServerSettings
 from antwort.engine.engine import Engine
 from antwort.errors import StoreFault
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, demo_provider
-from antwort.transport.exchange import REQUEST_ID
 from serving import HELLO, RESPONSES, serving
 from settings_kit import in_front_of
 
@@ -69,25 +66,6 @@ async def test_stopping_drains_and_closes_every_part() -> None:
     await app.start()
     await app.stop()
     assert provider.is_closed
-
-
-def line_for(request_id: str, message: str) -> str:
-    """How `message` is logged while that request is answered."""
-    record = logging.LogRecord("antwort.engine", logging.WARNING, "", 0, message, None, None)
-    token = REQUEST_ID.set(request_id)
-    try:
-        return Lines("%(levelname)s %(message)s").format(record)
-    finally:
-        REQUEST_ID.reset(token)
-
-
-@pytest.mark.proves("TR-026")
-@pytest.mark.parametrize("request_id", ["req_1", "tool", "a", "WARNING", "request", "="])
-def test_a_line_from_any_room_names_the_request_it_was_written_for(request_id: str) -> None:
-    assert line_for(request_id, "a tool failed") == f"WARNING a tool failed request={request_id}"
-    assert line_for(request_id, f"GET / request={request_id} 9 ms") == f"WARNING GET / request={request_id} 9 ms"
-    assert line_for(request_id, f"see request={request_id}0").endswith(f"0 request={request_id}")
-    assert line_for("", "a tool failed") == "WARNING a tool failed"
 
 
 @pytest.mark.parametrize(

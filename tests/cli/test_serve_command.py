@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import sys
@@ -237,9 +238,9 @@ async def test_a_scripted_server_says_that_no_model_answers_and_gives_a_request_
     assert """-d '{"model": "scripted", "input": "Say hello."}'""" in example
     assert reply.json()["output"][0]["content"][0]["text"] == "You said: Say hello."
     assert status == 0
-    [line] = log.splitlines()
-    assert " INFO antwort.transport POST /v1/responses 200 " in line
-    assert f"request={reply.headers['x-request-id']}" in line
+    [line] = [json.loads(line) for line in log.splitlines()]
+    assert line["message"].startswith("POST /v1/responses 200 ")
+    assert line["request_id"] == reply.headers["x-request-id"]
 
 
 async def test_a_server_with_a_backend_names_it_and_its_models_and_sends_the_key() -> None:

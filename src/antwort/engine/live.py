@@ -27,6 +27,7 @@ from antwort.errors import (
     ServerFault,
 )
 from antwort.identity import Identity
+from antwort.notes import RESPONSE_ID
 from antwort.providers.base import Provider
 from antwort.storage.base import ResponseStore
 
@@ -134,6 +135,7 @@ class LiveRun:
     # ---- the run's own task ----
 
     async def _drive(self, batches: AsyncGenerator[Batch, None]) -> None:
+        RESPONSE_ID.set(self.response_id)
         try:
             async with aclosing(batches):
                 async for batch in batches:

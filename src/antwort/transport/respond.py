@@ -26,7 +26,7 @@ async def respond(exchange: Exchange, engine: Engine, request: CreateRequest, id
     try:
         plan = await watch.unless_gone(lambda: engine.plan(request, identity))
         run = await engine.launch(plan)
-        exchange.response_id = run.response_id
+        exchange.response_id, exchange.run = run.response_id, run
         watch.follow(run)
         try:
             if request.stream:

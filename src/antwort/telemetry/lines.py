@@ -1,0 +1,164 @@
+"""A log record as one line: for people, or as JSON. Nothing in it can pass for the end of a line or another field."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import msgspec
+
+from antwort.notes import RESPONSE_ID, Value
+from antwort.transport.exchange import REQUEST_ID
+
+Plain: TypeAlias = str | int | float | bool | None
+
+LONGEST = 2000
+"""Characters of a message or a field."""
+LONGEST_TRACE = 20_000
+PRIVATE = ("antwort.tools",)
+"""Loggers whose exceptions are a tool's own: what they say is the tool's output, and so not for the log."""
+
+_BARE = re.compile(r"[A-Za-z0-9._~:/+@,%-]+")
+_encoder = msgspec.json.Encoder(enc_hook=str)  # of strings that are more than that
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
+
+
+class Lines(logging.Formatter):
+    """What both forms share. With `content`, exceptions of tools are written with what they say."""
+
+    def __init__(self, *, content: bool = False) -> None:
+        super().__init__()
+        self._content = content
+        self._seconds = (-1, "")
+
+    def _time(self, created: float, form: str, parts: Callable[[float], time.struct_time]) -> str:
+        """With milliseconds. The rest is written once for all lines of a second."""
+        second, text = self._seconds
+        if int(created) != second:
+            second = int(created)
+            text = time.strftime(form, parts(second))
+            self._seconds = (second, text)
+        return f"{text}.{int((created - second) * 1000):03d}"
+
+    def _fields(self, record: logging.LogRecord, *, all_of_them: bool) -> Iterator[tuple[str, Plain]]:
+        """The fields of a record, the ids of what it was written for among them; no name comes twice."""
+        fields: dict[str, Value] = getattr(record, "fields", {})
+        said: dict[str, Value] = getattr(record, "said", {})
+        if all_of_them:
+            yield from ((name, _plain(value)) for name, value in said.items() if value is not None)
+        for name, value in fields.items():
+            if value is not None and name not in _OURS and not (all_of_them and name in said):
+                yield name, _plain(value)
+        for name, here in (("request_id", REQUEST_ID), ("response_id", RESPONSE_ID)):
+            if name not in fields and (value := here.get()):
+                yield name, value
+
+    def _message(self, record: logging.LogRecord) -> str:
+        try:
+            message = record.getMessage()
+        except Exception:  # the arguments do not fit the words: a defect, but not one to lose a line over
+            message = str(record.msg)
+        return _short(message, LONGEST)
+
+    def _trace(self, record: logging.LogRecord) -> str:
+        """The traceback; of a tool's exception without what it says."""
+        if not record.exc_info or record.exc_info[1] is None:
+            return ""
+        error = record.exc_info[1]
+        if record.name in PRIVATE and not self._content:
+            return _short("".join(traceback.format_tb(error.__traceback__)) + type(error).__qualname__, LONGEST_TRACE)
+        return _short("".join(traceback.format_exception(error)).rstrip("\n"), LONGEST_TRACE)
+
+
+_OURS = frozenset({"time", "level", "logger", "message", "exception"})
+
+
+class JsonLines(Lines):
+    """One JSON object a line, all of it ASCII."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Plain] = {
+            "time": self._time(record.created, "%Y-%m-%dT%H:%M:%S", time.gmtime) + "Z",  # RFC 3339
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": self._message(record),
+        }
+        line.update(self._fields(record, all_of_them=True))
+        if trace := self._trace(record):
+            line["exception"] = trace
+        return _encode(line)
+
+
+class HumanLines(Lines):
+    """Time, level, logger and message, then `name=value` for each field. A value that could be misread is quoted, and
+    so is a message that has a `=` in it. What follows a line, as a traceback does, is marked as what it is.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        message = self._message(record)
+        said = quoted(message) if "=" in message else clean(message)
+        fields = "".join(f" {name}={_shown(value)}" for name, value in self._fields(record, all_of_them=False))
+        when = self._time(record.created, "%Y-%m-%d %H:%M:%S", time.localtime)  # the reader's own
+        line = f"{when} {record.levelname} {record.name} {said}{fields}"
+        trace = self._trace(record)
+        return line + "".join(f"\n  | {clean(part)}" for part in trace.split("\n")) if trace else line
+
+
+def clean(text: str) -> str:
+    """The text with everything escaped that does not show: line ends, terminal commands, marks of direction."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def quoted(text: str) -> str:
+    return '"' + clean(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+
+
+def _shown(value: Plain) -> str:
+    if isinstance(value, str):
+        return value if _BARE.fullmatch(value) else quoted(value)
+    return _encode_plain(value)
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} more)"
+
+
+def _plain(value: Value) -> Plain:
+    """What can be written in either form."""
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST else _cut(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return value if isinstance(value, int) else str(value)
+
+
+def _cut(text: str) -> str:
+    """A field that is content has bounded itself."""
+    return str(text) if isinstance(text, Content) else _short(text, LONGEST)
+
+
+class Content(str):
+    """Text that an operator has asked to see whole."""
+
+    __slots__ = ()
+
+
+def _encode_plain(value: Plain) -> str:
+    return _encoder.encode(value).decode()
+
+
+def _encode(line: dict[str, Plain]) -> str:
+    """In ASCII, so that no terminal and no reader of lines takes a part of it for anything else."""
+    try:
+        text = _encoder.encode(line).decode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which no encoder but this one writes
+        text = ""
+    return text if text and not _UNPRINTABLE.search(text) else json.dumps(line).replace("\x7f", "\\u007f")

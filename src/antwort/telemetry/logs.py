@@ -1,0 +1,44 @@
+"""How the server's own lines look, and where they go."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Literal, TextIO, TypeAlias
+
+from antwort.telemetry.content import content_log
+from antwort.telemetry.lines import HumanLines, JsonLines, Lines
+from antwort.telemetry.writing import LineWriter
+
+Format: TypeAlias = Literal["auto", "human", "json"]
+
+_OFF = logging.CRITICAL + 1
+
+
+def configure(level: str, format: Format = "auto", *, content: bool = False, stream: TextIO | None = None) -> None:  # noqa: A002 - as the setting is called
+    """Log to standard error, or `stream`: ours from `level` on, other people's from warnings on.
+
+    `auto` writes for people on a terminal and JSON otherwise. With `content`, what was asked and answered is written
+    too, each time in a line of its own.
+    """
+    out = sys.stderr if stream is None else stream
+    writer = LineWriter(out)
+    writer.setFormatter(_lines(format, out, content=content))
+    # No line says which thread or process wrote it, and to find out is a third of the cost of a line.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+    logging.basicConfig(level=logging.WARNING, handlers=[writer], force=True)
+    logging.getLogger("antwort").setLevel(level.upper())
+    content_log.setLevel(logging.INFO if content else _OFF)
+
+
+def _lines(form: Format, out: TextIO | None, *, content: bool) -> Lines:
+    if form == "auto":
+        form = "human" if _is_terminal(out) else "json"
+    return HumanLines(content=content) if form == "human" else JsonLines(content=content)
+
+
+def _is_terminal(out: TextIO | None) -> bool:
+    try:
+        return out is not None and out.isatty()
+    except ValueError:  # closed
+        return False

@@ -1,0 +1,127 @@
+"""Writing lines to a stream that somebody else reads, or does not: nobody here waits for them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import threading
+from collections import deque
+from typing import TextIO
+
+_PIECE = 4096
+"""A pipe that has room at all takes so much at once (POSIX: at least 512)."""
+MOST_WAITING = 2**20
+"""Bytes that are kept for a reader that has stopped reading."""
+_LAST_WORDS = 1.0
+"""Seconds that a reader has to take what is waiting when the program ends."""
+
+
+class LineWriter(logging.Handler):
+    """Writes records to a stream, as long as it takes them.
+
+    A stream that is closed, broken or full loses lines, and nothing else happens. One that nobody reads is left to a
+    thread, which waits in place of the server; lines beyond a bound are dropped, and counted in a line of their own
+    when the reader is back.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__()
+        self._stream = stream
+        self._fd = _descriptor(stream)
+        self._poll = None if self._fd is None or not hasattr(select, "poll") else select.poll()
+        if self._poll is not None and self._fd is not None:
+            self._poll.register(self._fd, select.POLLOUT)
+        self._waiting: deque[bytes] = deque()
+        self._size = 0
+        self._dropped = 0
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._write(self.format(record) + "\n")
+        except Exception:
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
+        """There is no place left to say it."""
+
+    def _write(self, line: str) -> None:
+        if self._fd is None:
+            if self._stream is not None:
+                self._stream.write(line)
+            return
+        data = line.encode("utf-8", "backslashreplace")
+        with self._guard:
+            if self._thread is None:
+                data = self._put(self._fd, data)
+            if data:
+                self._keep(data)
+
+    def _put(self, fd: int, data: bytes) -> bytes:
+        """Write what can be written without waiting; the rest."""
+        while data:
+            if self._poll is not None and not self._poll.poll(0):
+                return data
+            try:
+                data = data[os.write(fd, data[:_PIECE]) :]
+            except BlockingIOError:
+                return data
+        return b""
+
+    def _keep(self, data: bytes) -> None:
+        if self._size + len(data) > MOST_WAITING:
+            self._dropped += 1
+            return
+        self._waiting.append(data)
+        self._size += len(data)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._wait, name="antwort-log", daemon=True)
+            self._thread.start()
+
+    # ---- the thread that waits ----
+
+    def _wait(self) -> None:
+        while (data := self._next()) is not None:
+            try:
+                self._put_patiently(data)
+            except OSError:  # nobody will read it
+                continue
+
+    def _next(self) -> bytes | None:
+        with self._guard:
+            if self._waiting:
+                data = self._waiting.popleft()
+                self._size -= len(data)
+                return data
+            if self._dropped:
+                dropped, self._dropped = self._dropped, 0
+                return self._about(dropped).encode()
+            self._thread = None
+            return None
+
+    def _about(self, dropped: int) -> str:
+        words = f"{dropped} lines of the log were lost: nobody read them"
+        return self.format(logging.LogRecord("antwort.telemetry", logging.WARNING, "", 0, words, None, None)) + "\n"
+
+    def _put_patiently(self, data: bytes) -> None:
+        assert self._fd is not None
+        while data:
+            try:
+                data = data[os.write(self._fd, data[:_PIECE]) :]
+            except BlockingIOError:
+                select.select([], [self._fd], [], 1.0)
+
+    def close(self) -> None:
+        if (thread := self._thread) is not None:
+            thread.join(_LAST_WORDS)
+        super().close()
+
+
+def _descriptor(stream: TextIO | None) -> int | None:
+    """The descriptor behind a stream: written to directly, nothing is left in a buffer when the program ends."""
+    try:
+        return None if stream is None else stream.fileno()
+    except (OSError, ValueError):
+        return None
