@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Annotated, TypeAlias, get_args
+
+from msgspec import Meta
 
 from antwort.api.faults import convert, kind_of, without_nulls
 from antwort.api.items import InputItem, KnownItem, OpaqueItem
@@ -11,13 +13,20 @@ from antwort.errors import InvalidField
 from antwort.ids import new_id
 
 
+_Count: TypeAlias = Annotated[int, Meta(ge=1)]
+
+
 class Limits(Wire):
     """How large a request may be."""
 
-    input_items: int = 1000
-    part_bytes: int = 10 * 2**20
-    tools: int = 128
-    metadata_keys: int = 16
+    input_items: _Count = 1000
+    """How many items the input may have."""
+    part_bytes: _Count = 10 * 2**20
+    """How large a text, an image or a file of an item may be."""
+    tools: _Count = 128
+    """How many tools a request may name."""
+    metadata_keys: _Count = 16
+    """How many entries its metadata may have."""
 
 
 def read_input(value: object, limits: Limits) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
+
+from msgspec import Meta
 
 from antwort.api.requests import Limits
 from antwort.api.wire import Wire
 from antwort.tools.limits import ToolLimits
 
 
+_Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=86400)]
+_OrNone: TypeAlias = Annotated[float, Meta(ge=0, le=86400)]
+
+
 class LoopSettings(Wire):
     """How responses are made."""
 
-    max_turns: int = 10
-    """Inferences of one response."""
-    deadline: float = 600.0
+    max_turns: Annotated[int, Meta(ge=1, le=10000)] = 10
+    """How often the model is asked for one response."""
+    deadline: _Seconds = 600.0
     """Seconds a response may take from its start to its end."""
     mixed_turns: Literal["pause", "execute"] = "pause"
     """When the client's and the server's tools are called in one turn: hand all to the client, or run ours first."""
@@ -26,15 +32,17 @@ class LoopSettings(Wire):
     """What happens to tools of a type that nobody here runs."""
     strict: bool = False
     """Write the standard's own names where OpenAI's differ."""
-    hold_back: float = 2.0
+    hold_back: _OrNone = 2.0
     """Seconds that `response.created` waits for the backend's headers, so that an early failure is an HTTP error."""
     keepalive: Literal["comment", "in_progress"] = "comment"
-    keepalive_interval: float = 15.0
-    buffer_events: int = 1024
+    """What is sent while nothing happens: a comment, or the event `response.in_progress` once more."""
+    keepalive_interval: _Seconds = 15.0
+    """Seconds of silence after which it is sent."""
+    buffer_events: Annotated[int, Meta(ge=16)] = 1024
     """Events kept for a slow reader before the run waits for it."""
-    discovery: float = 10.0
+    discovery: _Seconds = 10.0
     """Seconds that a tool server gets to say what it offers."""
-    tool_grace: float = 0.8
+    tool_grace: _OrNone = 0.8
     """Seconds that tools get to end when the run is told to stop."""
 
 

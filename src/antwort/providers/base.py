@@ -110,15 +110,23 @@ class Capabilities(Wire):
     """What a backend takes. The defaults suit vLLM, llama.cpp, SGLang and Ollama."""
 
     vision: bool = True
+    """It takes images. Off, a request that brings some is refused."""
     files: bool = False
+    """It takes files."""
     reasoning_field: Literal["reasoning_content", "reasoning"] | None = "reasoning_content"
     """Where a replayed assistant message carries its reasoning; None: it is left out."""
     developer_role: bool = False
+    """It takes messages of the role `developer`; off, they are sent as `system`."""
     allowed_tools: bool = False
+    """It takes `tool_choice` of the type `allowed_tools`."""
     stream_usage: bool = True
+    """It takes `stream_options: {include_usage: true}`."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """What the limit of an answer's length is called there."""
     prompt_cache_key: bool = False
+    """It takes `prompt_cache_key`."""
     verbosity: bool = False
+    """It takes `verbosity`."""
 
 
 class Provider(Protocol):

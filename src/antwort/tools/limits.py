@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import replace
 
 from antwort.api.items import ResultPart
@@ -31,21 +32,26 @@ _log = logging.getLogger("antwort.tools")
 
 _MOST_CAUSES = 3
 
+_Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=86400)]
+_Count: TypeAlias = Annotated[int, Meta(ge=1)]
+
 
 class ToolLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Times are in seconds."""
+    """What a call of a tool may take. Times are in seconds."""
 
-    timeout: float = 60.0
-    """From the moment a call has its place among the `concurrency`."""
-    timeouts: Mapping[str, float] = {}
+    timeout: _Seconds = 60.0
+    """How long a call may take, from the moment it has its place among the `concurrency`."""
+    timeouts: Mapping[str, _Seconds] = {}
     """For single tools, by their own name; it goes before the tool's own wish, and that before `timeout`."""
-    concurrency: int = 16
-    output_bytes: int = 256 * 1024
-    """Of text."""
-    media_bytes: int = 10 * 1024 * 1024
-    """Of images, files and videos."""
+    concurrency: _Count = 16
+    """How many calls to the same executor run at once; the next one waits."""
+    output_bytes: _Count = 256 * 1024
+    """How much text of a result is kept; what is beyond is cut off."""
+    media_bytes: _Count = 10 * 1024 * 1024
+    """How much a result may hold of images, files and videos."""
     check_arguments: bool = True
-    grace: float = 0.5
+    """Hold the arguments against the tool's schema before it is run."""
+    grace: _Seconds = 0.5
     """How long a call that is told to stop may take to tidy up before it is left behind."""
 
     def __post_init__(self) -> None:
