@@ -82,8 +82,12 @@ class Toolset:
 
     def _add(self, function: Callable[P, R], **options: Any) -> LocalTool[P, R]:
         local = LocalTool(function, **options)
-        self._functions.add(local)
+        self.add(local)
         return local
+
+    def add(self, local: LocalTool[..., Any]) -> None:
+        """Raises `ValueError` when there is one of that name already."""
+        self._functions.add(local)
 
     def info(self, origin: str) -> ToolsetInfo:
         return ToolsetInfo(self.label, tuple(local.definition.name for local in self.tools), origin)

@@ -1,0 +1,219 @@
+"""The tools that an operator offers: from modules, from files, and from installed packages.
+
+Of a module, toolsets and executors are taken as they are. Its bare `@tool` functions become a toolset named after the
+module, and answer for functions of their names that requests declare, too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import msgspec
+
+from antwort.config.problems import CannotStart
+from antwort.tools.base import ToolExecutor, ToolKind
+from antwort.tools.local import LocalExecutor, LocalTool
+from antwort.tools.toolset import Toolset, ToolsetInfo
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+_log = logging.getLogger("antwort.tools")
+
+GROUP = "antwort.tools"
+"""The group of entry points under which a package registers its tools."""
+_WITHOUT = "set tools.entry_points to false to start without the tools of installed packages"
+
+
+class LoadedTools(msgspec.Struct, frozen=True):
+    executors: tuple[ToolExecutor, ...]
+    toolsets: tuple[ToolsetInfo, ...]
+    """What a request can reach by label."""
+
+
+class _Source(msgspec.Struct, frozen=True):
+    """What one module or package offers."""
+
+    name: str
+    """What its bare functions are called together."""
+    origin: str
+    objects: Sequence[object]
+
+
+def load_tools(modules: Iterable[str], *, entry_points: bool) -> LoadedTools:
+    """All that the modules (`mypkg.tools`, `path/to/tools.py`) and the installed packages offer.
+
+    Raises `CannotStart`. Modules are code: they are imported, and can do whatever the server can.
+    """
+    sources = [_read_module(name) for name in dict.fromkeys(modules)]
+    if entry_points:
+        sources += _installed()
+    seen: set[int] = set()
+    executors: list[ToolExecutor] = []
+    infos: dict[str, ToolsetInfo] = {}
+    for source in sources:
+        for executor in _executors(source, seen):
+            executors.append(executor)
+            if isinstance(executor, Toolset):
+                _register(executor.info(source.origin), infos)
+    return LoadedTools(tuple(executors), tuple(infos.values()))
+
+
+def _register(info: ToolsetInfo, infos: dict[str, ToolsetInfo]) -> None:
+    other = infos.setdefault(info.label, info)
+    if other is not info:
+        both = info.origin if info.origin == other.origin else f"{other.origin} and {info.origin}"
+        raise CannotStart(f"There are two toolsets named {info.label!r}, from {both}; give one of them another name.")
+
+
+# ---- what a module has ----
+
+
+def _executors(source: _Source, seen: set[int]) -> list[ToolExecutor]:
+    """Each object once, also when several modules or packages have it. What is in a toolset is no bare function."""
+    executors = [each for each in source.objects if _is_executor(each) and id(each) not in seen]
+    seen.update(id(each) for each in executors)
+    seen.update(id(local) for each in executors if isinstance(each, Toolset) for local in each.tools)
+    bare = [each for each in source.objects if isinstance(each, LocalTool) and id(each) not in seen]
+    seen.update(id(each) for each in bare)
+    return [*executors, *_of_functions(source, bare)] if bare else executors
+
+
+def _of_functions(source: _Source, bare: Sequence[LocalTool[..., Any]]) -> tuple[ToolExecutor, ...]:
+    problem = f"The functions of {source.origin} cannot be offered together"
+    try:
+        toolset = Toolset(source.name)
+    except ValueError as exc:
+        raise CannotStart(f"{problem}: {_told(exc)}; put them into a Toolset with a name of its own.") from exc
+    try:
+        for each in bare:
+            toolset.add(each)
+    except ValueError as exc:
+        raise CannotStart(f"{problem}: {_told(exc)}; give one of them another with @tool(name=…).") from exc
+    return toolset, LocalExecutor(*bare)
+
+
+def _is_executor(value: object) -> TypeGuard[ToolExecutor]:
+    """Some objects say that they have every attribute; only an executor has a kind."""
+    return not isinstance(value, type) and isinstance(value, ToolExecutor) and isinstance(value.kind, ToolKind)
+
+
+def _objects(module: ModuleType) -> list[object]:
+    """What a module offers: what `__all__` names, or else its public names, of functions those defined in it."""
+    names = getattr(module, "__all__", None)
+    if names is not None:
+        return [getattr(module, name) for name in names]
+    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    return [each for each in public.values() if not isinstance(each, LocalTool) or each.__module__ == module.__name__]
+
+
+def _offered(objects: Iterable[object]) -> list[object]:
+    unique = {id(each): each for each in objects if isinstance(each, LocalTool) or _is_executor(each)}
+    return list(unique.values())
+
+
+# ---- modules ----
+
+
+def _read_module(name: str) -> _Source:
+    is_file = name.endswith(".py") or "/" in name or os.sep in name
+    module = _import_file(name) if is_file else _import(name)
+    offered = _offered(_objects(module))
+    if not offered:
+        raise CannotStart(f"The tools module {name!r} offers nothing: it needs @tool functions or a Toolset.")
+    return _Source(Path(name).stem if is_file else name.rpartition(".")[2], name, offered)
+
+
+def _import(name: str) -> ModuleType:
+    _make_importable(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as exc:
+        if exc.name is None or not f"{name}.".startswith(f"{exc.name}."):
+            raise _broken(name, exc) from exc
+        _log.debug("the tools module %r cannot be found", name, exc_info=True)
+        hint = "give the name of a module that is installed or lies in the current folder, or the path of a .py file"
+        raise CannotStart(f"There is no tools module {name!r}; {hint}.") from exc
+    except (Exception, SystemExit) as exc:
+        raise _broken(name, exc) from exc
+
+
+def _import_file(given: str) -> ModuleType:
+    """Under a name of its own, so that a file may be called like a module that is there already."""
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    path = Path(given)
+    if not path.is_file():
+        raise CannotStart(f"There is no file {given!r} to take tools from; give the path of a .py file.")
+    _make_importable(path.resolve().parent)
+    name = f"antwort_tools_{path.stem}"
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as exc:
+        del sys.modules[name]
+        raise _broken(given, exc) from exc
+    return module
+
+
+def _make_importable(folder: Path) -> None:
+    """As `python` does for the folder that a program is run from."""
+    is_there = str(folder) in sys.path or ("" in sys.path and folder == Path.cwd())
+    if not is_there:
+        sys.path.insert(0, str(folder))
+
+
+def _broken(name: str, exc: BaseException) -> CannotStart:
+    _log.debug("the tools module %r cannot be imported", name, exc_info=exc)
+    return CannotStart(f"The tools module {name!r} cannot be imported: {_told(exc)}; {_DEBUG}.")
+
+
+_DEBUG = "mend it, or see the whole traceback with --log-level debug"
+
+
+def _told(exc: BaseException) -> str:
+    """What an exception says, as part of a sentence."""
+    said = " ".join(str(exc).split())
+    return (said if isinstance(exc, ValueError) else f"{type(exc).__name__}: {said}").rstrip(" :.")
+
+
+# ---- installed packages ----
+
+
+def _installed() -> list[_Source]:
+    from importlib import metadata
+
+    entries = metadata.entry_points(group=GROUP)
+    return [_read_entry(entry) for entry in sorted(entries, key=lambda each: (each.name, each.value))]
+
+
+def _read_entry(entry: EntryPoint) -> _Source:
+    package = entry.dist.name if entry.dist is not None else entry.value
+    origin = f"the package {package}"
+    try:
+        found = entry.load()
+    except (Exception, SystemExit) as exc:
+        _log.debug("the entry point %r cannot be loaded", entry.name, exc_info=True)
+        problem = f"The tools {entry.name!r} of {origin} cannot be loaded: {_told(exc)}"
+        raise CannotStart(f"{problem}; mend or remove the package, or {_WITHOUT}.") from exc
+    offered = _offered(_contents(found))
+    if not offered:
+        problem = f"The entry point {entry.name!r} of {origin} names no toolset, list of toolsets, or module with any"
+        raise CannotStart(f"{problem}; mend or remove the package, or {_WITHOUT}.")
+    return _Source(entry.name, origin, offered)
+
+
+def _contents(found: object) -> Sequence[object]:
+    if isinstance(found, ModuleType):
+        return _objects(found)
+    return found if isinstance(found, list | tuple) else [found]
