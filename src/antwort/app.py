@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from antwort.config import CannotStart, Settings, checked_backend
+from antwort.backends import make_fleet, patient
+from antwort.config import CannotStart, Settings
 from antwort.engine.engine import Engine
 from antwort.errors import AntwortError
 from antwort.providers.base import Provider
+from antwort.providers.fleet import Fleet
 from antwort.storage.base import ResponseStore
 from antwort.transport.http import Transport
 
@@ -13,8 +15,9 @@ from antwort.transport.http import Transport
 class App:
     """An engine and the ASGI application in front of it."""
 
-    def __init__(self, engine: Engine, *, drain: float, body_limit: int) -> None:
+    def __init__(self, engine: Engine, *, drain: float, body_limit: int, fleet: Fleet | None = None) -> None:
         self.engine = engine
+        self._fleet = fleet
         self._drain = drain
         self.asgi = Transport(engine, body_limit=body_limit, start=self.start, stop=self.stop)
 
@@ -24,6 +27,8 @@ class App:
             await self.engine.open()
         except AntwortError as exc:
             raise CannotStart(exc.message) from exc
+        if self._fleet is not None:
+            await self._fleet.open()
 
     async def stop(self) -> None:
         """Runs still under way get the drain time, then their end."""
@@ -37,27 +42,15 @@ class App:
 
 async def build(settings: Settings) -> App:
     """Raises `CannotStart` when a part cannot be had."""
-    provider = make_provider(settings)
+    fleet = make_fleet(settings)
+    provider = patient(fleet, settings.routing.retry)
     engine = Engine(provider, store=await open_store(settings), settings=settings.engine())
-    return App(engine, drain=settings.server.drain, body_limit=settings.server.body_limit)
+    return App(engine, drain=settings.server.drain, body_limit=settings.server.body_limit, fleet=fleet)
 
 
 def make_provider(settings: Settings) -> Provider:
-    """Raises `CannotStart` when the settings name no backend that could be spoken to."""
-    if not settings.backends:
-        from antwort.testing import demo_provider
-
-        return demo_provider()
-    from antwort.providers.chat import ChatProvider
-    from antwort.providers.resilience import Retrying
-
-    backend = settings.backends[0]
-    address = checked_backend(backend.url)
-    key = backend.api_key.reveal() if backend.api_key else None
-    try:
-        return Retrying(ChatProvider(address, api_key=key))
-    except ValueError as exc:
-        raise CannotStart(f"The backend cannot be used: {exc}.") from exc
+    """Raises `CannotStart` when the settings name a backend that cannot be spoken to."""
+    return patient(make_fleet(settings), settings.routing.retry)
 
 
 async def open_store(settings: Settings) -> ResponseStore:

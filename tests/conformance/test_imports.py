@@ -41,10 +41,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "config": ("api", "engine", *CONTRACTS, "tools.limits", *LEAVES),
     "access": ("transport", "config", *LEAVES),
     "toolsets": ("tools", "config.problems", *LEAVES),
+    "backends": ("providers", "config", "testing", *LEAVES),
     # What puts the pieces together may know them all. Only there are the fakes of `testing` of use outside of tests.
-    "app": (*ROOMS, "config", "access", "toolsets", "testing", *LEAVES),
-    "asgi": (*ROOMS, "config", "access", "toolsets", "app", *LEAVES),
-    "cli": (*ROOMS, "config", "access", "toolsets", "testing", "app", *LEAVES),
+    "app": (*ROOMS, "config", "access", "backends", "toolsets", "testing", *LEAVES),
+    "asgi": (*ROOMS, "config", "access", "backends", "toolsets", "app", *LEAVES),
+    "cli": (*ROOMS, "config", "access", "backends", "toolsets", "testing", "app", *LEAVES),
     "__main__": ("cli",),
     # The public face: names of every room, imported when they are asked for.
     "__init__": ("api", "engine", "tools", "providers", "storage", "config", "asgi", *LEAVES),

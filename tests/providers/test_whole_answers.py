@@ -9,7 +9,8 @@ import pytest
 
 from antwort.errors import AntwortError, BackendError, BackendRefused
 from antwort.providers.base import CallDelta, Finished, ReasoningDelta, TextDelta
-from antwort.providers.chunks import WHOLE_ANSWER_CAP, WholeReader, read_whole
+from antwort.providers.chunks import WholeReader, read_whole
+from antwort.providers.reading import WHOLE_ANSWER_CAP
 from chunk_kit import Json, piece
 
 # ---- whole answers ----

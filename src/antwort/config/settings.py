@@ -32,7 +32,7 @@ class ServerSettings(Wire):
     host: str = "127.0.0.1"
     """The address to listen on. Anything but loopback requires API keys (see `auth`)."""
     port: Port = 8080
-    """0 takes a free one."""
+    """The port to listen on; 0 takes a free one."""
     drain: Annotated[float, Meta(ge=0, le=86400)] = 10.0
     """How long responses under way get to end when the server is told to stop."""
     body_limit: Count = 64 * 2**20
@@ -51,8 +51,8 @@ class ServerSettings(Wire):
 class TimeoutSettings(Wire):
     """How long a backend is waited for."""
 
-    connect: Seconds = 5.0
-    """For a connection."""
+    connect: Seconds = 1.5
+    """For a connection, name and TLS included. Above 2, a backend that is not there ends streams as `failed`."""
     first_byte: Seconds = 600.0
     """For the first byte of an answer. One that is not streamed has it only when the whole inference is done."""
     idle: Seconds = 120.0
@@ -92,14 +92,18 @@ class BackendSettings(Wire):
     max_exchanges: Count | None = None
     """How many inferences may be under way at once; the next one waits."""
     timeouts: TimeoutSettings = TimeoutSettings()
+    """How long it is waited for."""
     breaker: BreakerSettings = BreakerSettings()
+    """When it is left alone for a while."""
     capabilities: Capabilities = Capabilities()
+    """What it takes."""
 
 
 class RouteTarget(Wire):
     """One of those that can answer for a route."""
 
     backend: Name
+    """The backend's name."""
     model: str | None = None
     """What the model is called there; unset, as the route is."""
     weight: Count | None = None
@@ -141,7 +145,9 @@ class RoutingSettings(Wire):
     aliases: Mapping[str, str] = {}
     """Other names of models: `{gpt-4o: qwen3}`."""
     routes: tuple[RouteSettings, ...] = ()
+    """Models by an explicit way. They go before the backends' own lists."""
     retry: RetrySettings = RetrySettings()
+    """Trying again."""
     refresh: Seconds = 60.0
     """How often backends are asked for their models."""
     health: Seconds = 10.0
@@ -159,12 +165,14 @@ class ToolSettings(Wire):
     entry_points: bool = True
     """Offer the toolsets that installed packages register under `antwort.tools`."""
     limits: ToolLimits = ToolLimits()
+    """What a call may take."""
 
 
 class KeyLimits(Wire):
     """What one key may use; unset means any amount."""
 
     requests_per_minute: Count | None = None
+    """Requests in any minute."""
     concurrent: Count | None = None
     """Responses under way at once."""
     tokens_per_minute: Count | None = None
@@ -183,11 +191,13 @@ class KeySettings(Wire):
     subject: str | None = None
     """Whose records it reaches, within the tenant; unset, the key's name."""
     tenant: str = "default"
+    """Whose records it can never leave."""
     models: tuple[str, ...] | None = None
     """The models it may use, by the names that requests ask for; one that ends in `*` stands for all that begin so."""
     metrics: bool = False
     """Whether it may read `/metrics`."""
     limits: KeyLimits = KeyLimits()
+    """What it may use."""
 
 
 class AuthSettings(Wire):
@@ -196,6 +206,7 @@ class AuthSettings(Wire):
     required: Literal["auto", "always", "never"] = "auto"
     """`auto`: when there are keys, or when the server listens on anything but loopback."""
     keys: tuple[KeySettings, ...] = ()
+    """The API keys that are let in; `antwort key` makes one."""
 
 
 class CorsSettings(Wire):
@@ -212,7 +223,10 @@ class CorsSettings(Wire):
 
 
 class LogSettings(Wire):
+    """What is logged, and how."""
+
     level: LogLevel = "info"
+    """From which level on; one line a request and one a tool call are `info`."""
     format: Literal["auto", "human", "json"] = "auto"
     """`auto`: for people on a terminal, JSON otherwise."""
     content: bool = False
@@ -223,6 +237,7 @@ class MetricsSettings(Wire):
     """`/metrics`, for Prometheus."""
 
     enabled: bool = True
+    """Whether there are any."""
     host: str | None = None
     """The address of a port of its own; unset, the server's."""
     port: Port | None = None
@@ -237,6 +252,7 @@ class Settings(Wire):
     default_model: str | None = None
     """The model of requests that name none; unset, the only one there is."""
     backends: tuple[BackendSettings, ...] = ()
+    """The model servers that answer."""
     scripted: bool = False
     """A scripted stand-in answers, not a model, where there are no backends."""
     data: str | None = None
@@ -244,14 +260,23 @@ class Settings(Wire):
     memory: bool = False
     """Nothing is kept beyond the process."""
     server: ServerSettings = ServerSettings()
+    """Where the server listens, and what it lets a client do to it."""
     routing: RoutingSettings = RoutingSettings()
+    """Which backend answers for which model."""
     loop: LoopSettings = LoopSettings()
+    """How responses are made."""
     limits: Limits = Limits()
+    """How large a request may be."""
     tools: ToolSettings = ToolSettings()
+    """Tools of this process."""
     auth: AuthSettings = AuthSettings()
+    """Who may come in."""
     cors: CorsSettings = CorsSettings()
+    """Which web pages may use the API from a browser."""
     log: LogSettings = LogSettings()
+    """What is logged, and how."""
     metrics: MetricsSettings = MetricsSettings()
+    """`/metrics`, for Prometheus."""
 
     def data_folder(self) -> Path:
         """Where data is kept; asked only when it is."""

@@ -7,15 +7,14 @@ from typing import Any
 
 import msgspec
 
-from antwort.api.items import LogProb, TopLogProb
-from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
+from antwort.api.responses import Usage
 from antwort.errors import BackendError
 from antwort.providers.base import Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.providers.calls import CallPiece, Calls
 from antwort.providers.failures import NOBODY, Asked, error_in
-from antwort.providers.reading import UNREADABLE, EventReader, broken_off
+from antwort.providers.reading import UNREADABLE, BodyReader, EventReader, broken_off, not_understood
+from antwort.providers.tokens import TokenDetails, TokenProb, log_probs, usage_of
 
-WHOLE_ANSWER_CAP = 64 * 2**20
 _NOTHING = msgspec.Raw(b"")
 _NULL = msgspec.Raw(b"null")
 
@@ -39,15 +38,8 @@ class _Message(msgspec.Struct, gc=False):
     tool_calls: list[CallPiece] | None = None
 
 
-class _TokenProb(msgspec.Struct, gc=False):
-    token: str = ""
-    logprob: float | None = None
-    bytes: tuple[int, ...] | None = None
-    top_logprobs: list[_TokenProb] | None = None
-
-
 class _LogProbs(msgspec.Struct, gc=False):
-    content: list[_TokenProb] | None = None
+    content: list[TokenProb] | None = None
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -64,18 +56,12 @@ class _Chunk(msgspec.Struct, gc=False):
     error: Any = None
 
 
-class _TokenDetails(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-
 class _Usage(msgspec.Struct, gc=False):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     total_tokens: int | None = None
-    prompt_tokens_details: _TokenDetails | None = None
-    completion_tokens_details: _TokenDetails | None = None
+    prompt_tokens_details: TokenDetails | None = None
+    completion_tokens_details: TokenDetails | None = None
 
 
 _decode_chunk = msgspec.json.Decoder(_Chunk).decode
@@ -114,27 +100,9 @@ class ChunkReader(EventReader):
         self.ended = True
 
 
-class WholeReader:
-    """Reads an answer that comes in one piece, as far as the reader's caller can see: all of it at `finish`."""
-
-    __slots__ = ("_asked", "_pieces", "_size", "ended")
-
-    def __init__(self, asked: Asked = NOBODY) -> None:
-        self._asked = asked
-        self._pieces: list[bytes] = []
-        self._size = 0
-        self.ended = False
-
-    def feed(self, data: bytes) -> list[Delta]:
-        self._pieces.append(data)
-        self._size += len(data)
-        self.ended = self._size > WHOLE_ANSWER_CAP
-        return []
-
-    def finish(self) -> list[Delta]:
-        if self.ended:
-            raise BackendError("The backend's answer is too large.")
-        return read_whole(b"".join(self._pieces), self._asked)
+class WholeReader(BodyReader):
+    def _read(self, body: bytes) -> list[Delta]:
+        return read_whole(body, self._asked)
 
 
 def read_whole(body: bytes, asked: Asked = NOBODY) -> list[Delta]:
@@ -142,7 +110,7 @@ def read_whole(body: bytes, asked: Asked = NOBODY) -> list[Delta]:
     try:
         answer = _decode_chunk(body)
     except UNREADABLE as exc:
-        raise BackendError("The backend sent an answer that cannot be understood.") from exc
+        raise not_understood() from exc
     if (answer.error is not None or answer.choices is None) and (error := error_in(body, asked)):
         raise error
     turn, out = _Turn(), list[Delta]()
@@ -204,7 +172,7 @@ class _Turn:
         if isinstance(content, list):
             content = _read_parts(content, out)
         if content:
-            out.append(TextDelta(content) if probs is None else TextDelta(content, _log_probs(probs)))
+            out.append(TextDelta(content) if probs is None else TextDelta(content, log_probs(probs.content or ())))
 
 
 def _read_parts(parts: list[_Part], out: list[Delta]) -> str:
@@ -226,30 +194,10 @@ def read_usage(told: msgspec.Raw) -> Usage | None:
         return None
     if usage.prompt_tokens is None and usage.completion_tokens is None:
         return None
-    sent, made = usage.prompt_tokens or 0, usage.completion_tokens or 0
-    before = usage.prompt_tokens_details or _TokenDetails()
-    after = usage.completion_tokens_details or _TokenDetails()
-    return Usage(
-        input_tokens=sent,
-        output_tokens=made,
-        total_tokens=sent + made if usage.total_tokens is None else usage.total_tokens,
-        input_tokens_details=InputTokensDetails(
-            cached_tokens=before.cached_tokens or 0, cache_write_tokens=before.cache_write_tokens or 0
-        ),
-        output_tokens_details=OutputTokensDetails(reasoning_tokens=after.reasoning_tokens or 0),
-    )
-
-
-def _log_probs(probs: _LogProbs) -> tuple[LogProb, ...]:
-    return tuple(
-        LogProb(
-            token=each.token,
-            logprob=each.logprob or 0.0,
-            bytes=each.bytes or (),
-            top_logprobs=tuple(
-                TopLogProb(token=top.token, logprob=top.logprob or 0.0, bytes=top.bytes or ())
-                for top in each.top_logprobs or ()
-            ),
-        )
-        for each in probs.content or ()
+    return usage_of(
+        usage.prompt_tokens or 0,
+        usage.completion_tokens or 0,
+        usage.total_tokens,
+        usage.prompt_tokens_details,
+        usage.completion_tokens_details,
     )

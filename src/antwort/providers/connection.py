@@ -21,9 +21,13 @@ _A_DAY = 86_400.0
 
 
 class Timeouts(Wire):
-    """In seconds. An answer that is not streamed has its first byte only when the whole inference is done."""
+    """In seconds. An answer that is not streamed has its first byte only when the whole inference is done.
 
-    connect: float = 5.0
+    Connecting takes in the name, the connection and TLS. It is given up before the two seconds are over for which
+    `response.created` is held back, so that a backend that is not there shows as an HTTP error.
+    """
+
+    connect: float = 1.5
     first_byte: float = 600.0
     idle: float = 120.0
 

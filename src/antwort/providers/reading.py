@@ -14,6 +14,7 @@ from antwort.providers.base import Delta
 from antwort.providers.failures import NOBODY, Asked
 from antwort.providers.sse import SseParser
 
+WHOLE_ANSWER_CAP = 64 * 2**20
 UNREADABLE = (ValueError, RecursionError)
 """Bad JSON, a field of a wrong type, bytes that are not UTF-8: all of them are ValueErrors."""
 
@@ -83,6 +84,37 @@ class EventReader(ABC):
                 self._read(payload, out)
             except UNREADABLE:
                 return
+
+
+class BodyReader(ABC):
+    """Reads an answer that comes in one piece, as far as the reader's caller can see: all of it at `finish`."""
+
+    __slots__ = ("_asked", "_pieces", "_size", "ended")
+
+    def __init__(self, asked: Asked = NOBODY) -> None:
+        self._asked = asked
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self.ended = False
+
+    def feed(self, data: bytes) -> list[Delta]:
+        self._pieces.append(data)
+        self._size += len(data)
+        self.ended = self._size > WHOLE_ANSWER_CAP
+        return []
+
+    def finish(self) -> list[Delta]:
+        if self.ended:
+            raise BackendError("The backend's answer is too large.")
+        return self._read(b"".join(self._pieces))
+
+    @abstractmethod
+    def _read(self, body: bytes) -> list[Delta]:
+        """The deltas of the whole answer, `Finished` last."""
+
+
+def not_understood() -> BackendError:
+    return BackendError("The backend sent an answer that cannot be understood.")
 
 
 def broken_off() -> BackendCut:

@@ -15,8 +15,10 @@ from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT
 
 
 class Retrying:
-    """Tries an inference again while nothing of its answer has come: after the first batch a second try could
+    """Tries an inference again while nothing of its answer has come: after the first delta a second try could
     contradict what the client has read. It also stops in time for the client to be told by the status of the answer.
+
+    The empty batch that says "the backend has answered" is passed on at once, and only once.
     """
 
     def __init__(
@@ -41,14 +43,18 @@ class Retrying:
 
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         tried = 0
+        has_answered = has_begun = False
         last_start = self._clock() + self._budget
         while True:
             tried += 1
-            has_begun = False
             try:
                 async with aclosing(self._provider.infer(request)) as batches:
                     async for batch in batches:
-                        has_begun = True
+                        if batch:
+                            has_begun = True
+                        elif has_answered:
+                            continue
+                        has_answered = True
                         yield batch
             except AntwortError as error:
                 wait = self._wait(error, tried)

@@ -1,4 +1,4 @@
-"""The event stream of a backend that speaks the Responses API itself becomes the same deltas. Pure."""
+"""The answers of a backend that speaks the Responses API itself become the same deltas. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
-from antwort.errors import BackendError
+from antwort.api.responses import Usage
+from antwort.errors import AntwortError, BackendError
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.providers.failures import NOBODY, Asked, error_in
-from antwort.providers.reading import EventReader, broken_off
+from antwort.providers.reading import UNREADABLE, BodyReader, EventReader, broken_off, not_understood
+from antwort.providers.tokens import TokenDetails, TokenProb, log_probs, usage_of
 
 
 class _Item(msgspec.Struct, gc=False):
@@ -20,18 +21,12 @@ class _Item(msgspec.Struct, gc=False):
     arguments: str | None = None
 
 
-class _TokenDetails(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    reasoning_tokens: int | None = None
-
-
 class _Usage(msgspec.Struct, gc=False):
     input_tokens: int = 0
     output_tokens: int = 0
     total_tokens: int | None = None
-    input_tokens_details: _TokenDetails | None = None
-    output_tokens_details: _TokenDetails | None = None
+    input_tokens_details: TokenDetails | None = None
+    output_tokens_details: TokenDetails | None = None
 
 
 class _Incomplete(msgspec.Struct, gc=False):
@@ -48,13 +43,15 @@ class _Response(msgspec.Struct, gc=False):
 class _Event(msgspec.Struct, gc=False):
     type: str = ""
     delta: str | None = None
+    logprobs: list[TokenProb] | None = None
     item_id: str | None = None
     item: _Item | None = None
     response: _Response | None = None
 
 
 _decode = msgspec.json.Decoder(_Event).decode
-_TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled", "error"})
+_ENDINGS = ("completed", "incomplete", "failed", "cancelled", "requires_action")
+_TERMINAL = frozenset({"error", *(f"response.{ending}" for ending in _ENDINGS)})
 
 
 class _Call:
@@ -80,7 +77,7 @@ class ResponsesReader(EventReader):
         event = _decode(payload) if payload.startswith(b"{") else _Event()
         match event.type.removeprefix("response."):
             case "output_text.delta" if event.delta:
-                out.append(TextDelta(event.delta))
+                out.append(TextDelta(event.delta, log_probs(event.logprobs) if event.logprobs else ()))
             case "reasoning_text.delta" | "reasoning.delta" if event.delta:
                 self._has_reasoning = True
                 out.append(ReasoningDelta(event.delta))
@@ -118,35 +115,100 @@ class ResponsesReader(EventReader):
             out.append(CallDelta(call.number, "", delta))
 
     def _read_ending(self, event: _Event, payload: bytes, out: list[Delta]) -> None:
-        """The status inside counts: some backends end every response with `response.completed`."""
         response = event.response or _Response()
-        match response.status or event.type.removeprefix("response."):
-            case "completed":
-                self._finish_with("tool_calls" if self._calls else "stop", response, out)
-            case "incomplete":
-                reason = response.incomplete_details.reason if response.incomplete_details else None
-                self._finish_with("length" if reason in (None, "max_output_tokens") else reason, response, out)
-            case _:
-                said = msgspec.json.encode({"error": response.error}) if response.error else payload
-                self._fail(error_in(said, self._asked) or BackendError("The backend failed to answer."))
+        said = msgspec.json.encode({"error": response.error}) if response.error else payload
+        kind = event.type.removeprefix("response.")
+        ended = _ending(response, kind, said, self._asked, has_calls=bool(self._calls))
+        if isinstance(ended, Finished):
+            self.ended = True
+            out.append(ended)
+        else:
+            self._fail(ended)
 
-    def _finish_with(self, finish: str, response: _Response, out: list[Delta]) -> None:
-        self.ended = True
-        out.append(Finished(finish, _usage(response.usage)))
+
+def _ending(
+    response: _Response, kind: str | None, said: bytes, asked: Asked, *, has_calls: bool
+) -> Finished | AntwortError:
+    """How a response ended. The status inside counts: some backends end every stream with `response.completed`."""
+    match response.status or kind:
+        case "completed" | "requires_action":
+            return Finished("tool_calls" if has_calls else "stop", _usage(response.usage))
+        case "incomplete":
+            reason = response.incomplete_details.reason if response.incomplete_details else None
+            finish = "length" if reason in (None, "max_output_tokens") else reason
+            return Finished(finish, _usage(response.usage))
+        case _:
+            return error_in(said, asked) or BackendError("The backend failed to answer.")
 
 
 def _usage(told: _Usage | None) -> Usage | None:
     if told is None:
         return None
-    before = told.input_tokens_details or _TokenDetails()
-    after = told.output_tokens_details or _TokenDetails()
-    made_total = told.input_tokens + told.output_tokens
-    return Usage(
-        input_tokens=told.input_tokens,
-        output_tokens=told.output_tokens,
-        total_tokens=made_total if told.total_tokens is None else told.total_tokens,
-        input_tokens_details=InputTokensDetails(
-            cached_tokens=before.cached_tokens or 0, cache_write_tokens=before.cache_write_tokens or 0
-        ),
-        output_tokens_details=OutputTokensDetails(reasoning_tokens=after.reasoning_tokens or 0),
+    return usage_of(
+        told.input_tokens,
+        told.output_tokens,
+        told.total_tokens,
+        told.input_tokens_details,
+        told.output_tokens_details,
     )
+
+
+# ---- an answer that was not streamed ----
+
+
+class _Part(msgspec.Struct, gc=False):
+    type: str = ""
+    text: str | None = None
+    refusal: str | None = None
+    logprobs: list[TokenProb] | None = None
+
+
+class _WholeItem(_Item, gc=False):
+    content: list[_Part] | None = None
+    summary: list[_Part] | None = None
+
+
+class _Whole(_Response, gc=False):
+    output: list[_WholeItem] | None = None
+
+
+_decode_whole = msgspec.json.Decoder(_Whole).decode
+
+
+class WholeResponseReader(BodyReader):
+    def _read(self, body: bytes) -> list[Delta]:
+        return read_response(body, self._asked)
+
+
+def read_response(body: bytes, asked: Asked = NOBODY) -> list[Delta]:
+    """The deltas of a whole response, `Finished` last. One that failed is an error."""
+    try:
+        response = _decode_whole(body)
+    except UNREADABLE as exc:
+        raise not_understood() from exc
+    out: list[Delta] = []
+    calls = 0
+    for item in response.output or ():
+        if item.type == "function_call":
+            out.append(CallDelta(calls, item.name or "", item.arguments or ""))
+            calls += 1
+        else:
+            _read_item(item, out)
+    ended = _ending(response, None, body, asked, has_calls=calls > 0)
+    if not isinstance(ended, Finished):
+        raise ended
+    out.append(ended)
+    return out
+
+
+def _read_item(item: _WholeItem, out: list[Delta]) -> None:
+    """What was said or thought in an item; other kinds are passed over."""
+    if item.type == "reasoning":
+        texts = [part.text for part in item.content or item.summary or () if part.text]
+        out.extend(map(ReasoningDelta, texts))
+    elif item.type == "message":
+        for part in item.content or ():
+            if part.text:
+                out.append(TextDelta(part.text, log_probs(part.logprobs or ())))
+            if part.refusal:
+                out.append(RefusalDelta(part.refusal))

@@ -1,0 +1,194 @@
+"""One backend of a fleet: what is known of its models, and how it fares."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Literal, TypeAlias
+
+from antwort.api.responses import Model
+from antwort.api.wire import Wire, replace
+from antwort.errors import AntwortError
+from antwort.providers.base import Provider
+from antwort.providers.breaker import Breaker
+from antwort.providers.routing import Known
+from antwort.providers.verdicts import counts, is_out_of_reach
+
+_log = logging.getLogger("antwort.providers")
+
+BackendState: TypeAlias = Literal["ok", "unreachable", "open", "unknown"]
+
+
+class BackendStatus(Wire):
+    """How a backend stands. `open`: it has failed too often and is left alone; `unknown`: nobody has asked it yet."""
+
+    name: str
+    kind: str
+    state: BackendState
+    models: tuple[str, ...] | None
+    """As clients ask for them; None as long as nobody knows them."""
+    problem: str | None = None
+    """The last one, in a sentence, as long as it lasts."""
+
+
+class Member:
+    """`models` are set by the operator; None: the backend is asked. `prefix` is what its models' names begin with."""
+
+    def __init__(
+        self,
+        name: str,
+        provider: Provider,
+        *,
+        kind: str = "chat",
+        models: Sequence[str] | None = None,
+        prefix: str = "",
+        weight: int = 1,
+        breaker: Breaker | None = None,
+    ) -> None:
+        self.name = name
+        self.kind = kind
+        self.provider = provider
+        self.breaker = breaker or Breaker()
+        self.known = Known(name=name, prefix=prefix, weight=weight)
+        self.listing: tuple[Model, ...] = ()
+        self.error: AntwortError | None = None
+        """What went wrong last, until something goes right."""
+        self._is_set = models is not None
+        self._is_out_of_reach = False
+        self._is_seen = False
+        if models is not None:
+            self._take(Model(id=each) for each in models)
+
+    @property
+    def is_out_of_reach(self) -> bool:
+        return self._is_out_of_reach
+
+    @property
+    def is_well(self) -> bool:
+        """Whether an inference may be sent to it with good hope. One whose time alone is over is given its trial."""
+        return not self._is_out_of_reach and self.breaker.wait() == 0
+
+    @property
+    def status(self) -> BackendStatus:
+        models = None if self.known.models is None else tuple(model.id for model in self.listed())
+        problem = None if self.error is None else self.error.message
+        return BackendStatus(name=self.name, kind=self.kind, state=self._state, models=models, problem=problem)
+
+    def listed(self) -> Iterable[Model]:
+        """Its models, by the names that clients ask for."""
+        prefix = self.known.prefix
+        return [replace(model, id=f"{prefix}{model.id}") for model in self.listing] if prefix else self.listing
+
+    # ---- what inferences tell ----
+
+    def begun(self, *, is_trial: bool) -> None:
+        self._recovered()
+        self.breaker.begun(is_trial=is_trial)
+
+    def failed(self, error: AntwortError, *, is_trial: bool) -> None:
+        _log.info("the backend %s failed an inference: %s: %s", self.name, error.code, error.message)
+        if not counts(error):
+            return
+        was_closed = self.breaker.is_closed
+        self.breaker.failed(is_trial=is_trial)
+        if is_out_of_reach(error):
+            self._lost(error)
+        self.error = error
+        if was_closed and not self.breaker.is_closed:
+            _log.warning("the backend %s has failed too often and is left alone for a while", self.name)
+
+    # ---- what looking after it tells ----
+
+    async def check(self) -> None:
+        """As the provider's; what comes of it is remembered."""
+        try:
+            await self.provider.check()
+        except AntwortError as error:
+            self._lost(error)
+            raise
+        self._recovered()
+
+    async def look(self) -> None:
+        """Ask for its models, or, where they are set, whether it is there. A failure keeps the last list."""
+        try:
+            if self._is_set:
+                await self.provider.check()
+            else:
+                self._take(await self.provider.models())
+        except AntwortError as error:
+            await self._look_closer(error)
+        else:
+            self._recovered()
+
+    async def _look_closer(self, first: AntwortError) -> None:
+        """A backend that gives no list may be there all the same."""
+        try:
+            await self.provider.check()
+        except AntwortError as error:
+            self._lost(error)
+        else:
+            self._recovered()
+            self.error = first
+
+    def _take(self, models: Iterable[Model]) -> None:
+        self.listing = tuple({model.id: model for model in models}.values())
+        self.known = replace(self.known, models=frozenset(model.id for model in self.listing))
+
+    def _lost(self, error: AntwortError) -> None:
+        if not self._is_out_of_reach:
+            _log.warning("the backend %s is out of reach: %s%s", self.name, error.message, _reason(error))
+        self._is_out_of_reach = self._is_seen = True
+        self.error = error
+
+    def _recovered(self) -> None:
+        if self._is_out_of_reach:
+            _log.info("the backend %s is back", self.name)
+            self._is_out_of_reach = False
+            self.breaker.invite()
+        self._is_seen = True
+        self.error = None
+
+    @property
+    def _state(self) -> BackendState:
+        if not self.breaker.is_closed:
+            return "open"
+        if self._is_out_of_reach:
+            return "unreachable"
+        return "ok" if self._is_seen else "unknown"
+
+
+class Attempt:
+    """One inference at a member, from its start to its end: the member learns what becomes of it."""
+
+    __slots__ = ("_is_trial", "_member", "has_begun")
+
+    def __init__(self, member: Member) -> None:
+        self._member = member
+        self._is_trial = False
+        self.has_begun = False
+
+    def begin(self) -> None:
+        """The first delta has come."""
+        self.has_begun = True
+        self._member.begun(is_trial=self._is_trial)
+
+    def __enter__(self) -> None:
+        self._is_trial = self._member.breaker.enter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._member.breaker.succeeded()
+        elif isinstance(error, AntwortError):  # anything else says nothing: the client left, or we are at fault
+            self._member.failed(error, is_trial=self._is_trial)
+        self._member.breaker.leave(is_trial=self._is_trial)
+
+
+def _reason(error: BaseException) -> str:
+    """For the operator: what the system said."""
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    return "" if cause is error else f" ({cause!r})"

@@ -1,0 +1,24 @@
+"""A backend that speaks the Responses API itself, over HTTP."""
+
+from __future__ import annotations
+
+from antwort.api.wire import encode
+from antwort.providers.base import Capabilities, ChatRequest
+from antwort.providers.failures import Asked
+from antwort.providers.native_request import native_request
+from antwort.providers.reading import Reader
+from antwort.providers.remote import Pool, Remote, Timeouts
+from antwort.providers.responses import ResponsesReader, WholeResponseReader
+
+__all__ = ["Pool", "ResponsesProvider", "Timeouts"]
+
+
+class ResponsesProvider(Remote):
+    path = "/responses"
+    usual = Capabilities(files=True, developer_role=True, allowed_tools=True, prompt_cache_key=True, verbosity=True)
+
+    def _body(self, request: ChatRequest) -> bytes:
+        return encode(native_request(request))
+
+    def _reader(self, asked: Asked, *, is_streamed: bool) -> Reader:
+        return ResponsesReader(asked) if is_streamed else WholeResponseReader(asked)

@@ -1,0 +1,54 @@
+"""What backends tell of tokens, their cost and their chances: the same in all they speak. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from antwort.api.items import LogProb, TopLogProb
+from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
+
+
+class TokenProb(msgspec.Struct, gc=False):
+    token: str = ""
+    logprob: float | None = None
+    bytes: tuple[int, ...] | None = None
+    top_logprobs: list[TokenProb] | None = None
+
+
+class TokenDetails(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+def log_probs(told: Iterable[TokenProb]) -> tuple[LogProb, ...]:
+    return tuple(
+        LogProb(
+            token=each.token,
+            logprob=each.logprob or 0.0,
+            bytes=each.bytes or (),
+            top_logprobs=tuple(
+                TopLogProb(token=top.token, logprob=top.logprob or 0.0, bytes=top.bytes or ())
+                for top in each.top_logprobs or ()
+            ),
+        )
+        for each in told
+    )
+
+
+def usage_of(
+    read: int, written: int, total: int | None, before: TokenDetails | None, after: TokenDetails | None
+) -> Usage:
+    """The usage; a total that was not told is the sum."""
+    before, after = before or TokenDetails(), after or TokenDetails()
+    return Usage(
+        input_tokens=read,
+        output_tokens=written,
+        total_tokens=read + written if total is None else total,
+        input_tokens_details=InputTokensDetails(
+            cached_tokens=before.cached_tokens or 0, cache_write_tokens=before.cache_write_tokens or 0
+        ),
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=after.reasoning_tokens or 0),
+    )

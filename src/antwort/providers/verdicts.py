@@ -1,0 +1,61 @@
+"""What a failed inference says: about the backend, about asking another one, and about all that were asked. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antwort.errors import AntwortError, BackendError, BackendTimeout, BackendUnavailable, NotFound, RateLimited
+from antwort.providers.failures import CONNECT_TIMEOUT
+
+LEFT_ALONE = "backend_circuit_open"
+"""The code of a `BackendUnavailable` that nobody was asked for: the backend has failed too often."""
+
+
+def left_alone(seconds: float) -> BackendUnavailable:
+    message = "The backend has failed too often and is left alone for a moment; try again later."
+    return BackendUnavailable(message, code=LEFT_ALONE, retry_after=seconds)
+
+
+def may_go_elsewhere(error: AntwortError) -> bool:
+    """Whether another backend may do better. What is wrong with the request is wrong everywhere."""
+    return isinstance(error, BackendError | RateLimited | NotFound)
+
+
+def counts(error: AntwortError) -> bool:
+    """Whether the error says that the backend does not work. One that is busy does, and one without the model, too."""
+    return isinstance(error, BackendError)
+
+
+def is_out_of_reach(error: AntwortError) -> bool:
+    """Whether the backend was not there, or not ready: it can be found out without an inference when it is back."""
+    if isinstance(error, BackendTimeout):
+        return error.code == CONNECT_TIMEOUT
+    return isinstance(error, BackendUnavailable)
+
+
+def most_telling(errors: Sequence[AntwortError]) -> AntwortError:
+    """The one that helps the client most: what passes by waiting, then what went wrong, and last that it is not there.
+
+    Of two alike it is the one that is over sooner, then the one that came first.
+    """
+    return min(errors, key=lambda error: (_rank(error), _wait(error)))
+
+
+def _rank(error: AntwortError) -> int:
+    match error:
+        case RateLimited():
+            return 0
+        case _ if error.code == LEFT_ALONE:
+            return 5
+        case BackendUnavailable():
+            return 1 if error.retry_after is not None else 2
+        case BackendTimeout():
+            return 2 if error.code == CONNECT_TIMEOUT else 3
+        case BackendError():
+            return 4
+        case _:
+            return 6
+
+
+def _wait(error: AntwortError) -> float:
+    return float("inf") if error.retry_after is None else error.retry_after

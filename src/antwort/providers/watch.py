@@ -1,0 +1,118 @@
+"""Looking after backends: their lists of models come again and again, and one that is lost is found when it is back.
+
+Nothing here waits in a task of its own: a timer is all there is between two looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from antwort.concurrency import stop
+from antwort.providers.member import Member
+
+_log = logging.getLogger("antwort.providers")
+
+PATIENCE = 1.0
+"""Seconds that a request waits for lists of models that are being fetched."""
+LEAST_PAUSE = 5.0
+"""Seconds between two looks that requests ask for."""
+FIRST_PAUSE = 1.0
+"""Seconds until a lost backend is looked for; the next pauses double."""
+_GRACE = 1.0
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+Later: TypeAlias = Callable[[float, Callable[[], None]], Timer]
+
+
+def call_later(seconds: float, call: Callable[[], None]) -> Timer:
+    return asyncio.get_running_loop().call_later(seconds, call)
+
+
+class Watch:
+    """Looks at the members every `refresh` seconds once it has begun, and at lost ones every `health` seconds."""
+
+    def __init__(
+        self,
+        members: Sequence[Member],
+        *,
+        refresh: float,
+        health: float,
+        clock: Callable[[], float] = time.monotonic,
+        later: Later = call_later,
+    ) -> None:
+        self._members = members
+        self._refresh, self._health = refresh, health
+        self._clock, self._later = clock, later
+        self._timers: dict[str, Timer] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._round: asyncio.Task[None] | None = None
+        self._last_round = float("-inf")
+        self._is_closed = False
+
+    def begin(self) -> None:
+        """Look at all, now and from now on. Nobody waits for it."""
+        self._look_at_all()
+        self._set_timer("", self._refresh, self.begin)
+
+    async def catch_up(self, oldest: float = LEAST_PAUSE, patience: float = PATIENCE) -> None:
+        """Wait, but not for long, for a look at all that is under way, or due: the last is older than `oldest`."""
+        if self._round is None and self._clock() - self._last_round >= oldest:
+            self._look_at_all()
+        if self._round is not None:
+            await asyncio.wait({self._round}, timeout=patience)
+
+    def worry(self, member: Member, pause: float = FIRST_PAUSE) -> None:
+        """Look after a lost member until it is back."""
+        if not member.is_out_of_reach or member.name in self._timers:
+            return
+
+        def again() -> None:
+            self._timers.pop(member.name, None)
+            self._start(self._look(member, 2 * pause))
+
+        self._set_timer(member.name, min(pause, self._health), again)
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        await stop(self._tasks, _GRACE)
+
+    # ---- within ----
+
+    def _look_at_all(self) -> None:
+        if self._round is None and not self._is_closed:
+            self._round = self._start(self._look_around())
+
+    async def _look_around(self) -> None:
+        try:
+            await asyncio.gather(*(self._look(member) for member in self._members))
+            self._last_round = self._clock()
+        finally:
+            self._round = None
+
+    async def _look(self, member: Member, next_pause: float = FIRST_PAUSE) -> None:
+        try:
+            await member.look()
+        except Exception:
+            _log.exception("looking after the backend %s failed", member.name)
+        self.worry(member, next_pause)
+
+    def _set_timer(self, name: str, seconds: float, call: Callable[[], None]) -> None:
+        if not self._is_closed:
+            self._timers[name] = self._later(seconds, call)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
