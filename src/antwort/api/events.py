@@ -261,6 +261,16 @@ StreamEvent: TypeAlias = (
     | McpListToolsFailed
 )
 Mark: TypeAlias = TurnEnded | CallEnded
+DELTAS = (
+    OutputTextDelta,
+    ReasoningTextDelta,
+    StandardReasoningDelta,
+    SummaryTextDelta,
+    RefusalDelta,
+    ArgumentsDelta,
+    McpArgumentsDelta,
+)
+"""Pieces of what the model says."""
 MARKS = (TurnEnded, CallEnded)
 RunEvent: TypeAlias = StreamEvent | Mark
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
 
 from antwort.api.events import Batch
 from antwort.concurrency import Signal
@@ -12,6 +15,25 @@ from antwort.errors import AntwortError
 
 def _nobody_asks() -> None:
     """Nobody waits for this sign."""
+
+
+CallEnd: TypeAlias = Literal["ok", "error", "arguments", "timeout", "refused", "handed", "cancelled"]
+"""`arguments`: they did not fit, and the tool was not run; `handed`: to the client; `cancelled`: with the run."""
+
+
+class Called(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to say of a call that was answered, for those who count. Neither arguments nor output."""
+
+    response_id: str
+    call_id: str
+    tool: str
+    """As its server calls it; of a refused call, what the model wrote."""
+    label: str | None
+    """Of the server or toolset, where the tool has one."""
+    is_local: bool
+    """Whether a function of this process ran it: then its name is not the client's to choose."""
+    end: CallEnd
+    seconds: float
 
 
 class Control:
@@ -29,3 +51,5 @@ class Control:
         """The backend has answered the first inference with its headers."""
         self.on_progress: Callable[[], None] = _nobody_asks
         """A tool reports that it is getting on."""
+        self.on_call: Sequence[Callable[[Called], None]] = ()
+        """A call has been answered."""

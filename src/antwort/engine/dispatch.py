@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from time import perf_counter
 from typing import Any, TypeAlias
 
 import msgspec
@@ -26,12 +27,22 @@ from antwort.api.items import FunctionCall, FunctionCallOutput, InputText, McpCa
 from antwort.api.status import close
 from antwort.api.wire import UNSET, replace
 from antwort.concurrency import stop
-from antwort.engine.control import Control
+from antwort.engine.control import Called, CallEnd, Control
 from antwort.engine.draft import Run
 from antwort.engine.plan import OpenCall, Plan
 from antwort.engine.steps import Ready, Refused, RunTools
 from antwort.ids import new_id
-from antwort.tools.base import ClientsTurn, Output, ToolCall, ToolContext, ToolResult
+from antwort.tools.base import (
+    ClientsTurn,
+    Failure,
+    Output,
+    ToolCall,
+    ToolContext,
+    ToolDefinition,
+    ToolExecutor,
+    ToolKind,
+    ToolResult,
+)
 from antwort.tools.routing import find_executor
 
 _log = logging.getLogger("antwort.engine")
@@ -83,6 +94,7 @@ class _Running:
             (at, _refusal(call)) for at, call in enumerate(calls) if isinstance(call, Refused)
         ]
         if refused:
+            self._report_refused(calls)
             yield refused
         waiting = [(at, call) for at, call in enumerate(calls) if isinstance(call, Ready)]
         try:
@@ -118,15 +130,54 @@ class _Running:
         self._tasks = {task: at for task, at in self._tasks.items() if task.done() and not task.cancelled()}
 
     async def _execute(self, ready: Ready) -> _Outcome:
+        """Exactly one result, and those who count are told how it came about."""
+        began = perf_counter()
+        failures: list[Failure] = []
+        executor = find_executor(ready.definition, ready.toolbox.executors)
+        end: CallEnd = "cancelled"
+        try:
+            outcome = await self._attempt(ready.call, ready.definition, executor, failures.append)
+            end = _end(outcome, failures)
+        finally:
+            is_local = executor is not None and executor.kind is ToolKind.LOCAL
+            self._report(ready.call, ready.definition, end, perf_counter() - began, is_local=is_local)
+        return outcome
+
+    def _report_refused(self, calls: Sequence[Ready | Refused]) -> None:
+        for each in calls:
+            if isinstance(each, Refused):
+                self._report(each.call, None, "refused", 0.0, is_local=False)
+
+    def _report(
+        self, call: OpenCall, definition: ToolDefinition | None, end: CallEnd, seconds: float, *, is_local: bool
+    ) -> None:
+        if not self._control.on_call:
+            return
+        called = Called(
+            response_id=self._plan.response.id,
+            call_id=call.call_id,
+            tool=call.name if definition is None else definition.own_name,
+            label=call.item.server_label if isinstance(call.item, McpCall) else None,
+            is_local=is_local,
+            end=end,
+            seconds=seconds,
+        )
+        for tell in self._control.on_call:
+            tell(called)
+
+    async def _attempt(
+        self,
+        call: OpenCall,
+        definition: ToolDefinition,
+        executor: ToolExecutor | None,
+        failed: Callable[[Failure], None],
+    ) -> _Outcome:
         """Exactly one result, whatever the executor does, unless it hands the call on."""
-        call = ready.call
-        definition = ready.toolbox.tools[call.name]
-        executor = find_executor(definition, ready.toolbox.executors)
         if executor is None:
             return ToolResult(call.call_id, f"The tool {call.name!r} is not available any more.", is_error=True)
         asked = ToolCall(id=call.call_id, name=call.name, arguments=call.arguments or "{}", definition=definition)
         try:
-            result = await executor.execute(asked, self._context(call))
+            result = await executor.execute(asked, self._context(call, failed))
         except (asyncio.CancelledError, Exception) as exc:
             if isinstance(exc, asyncio.CancelledError) and _is_told_to_stop():
                 raise
@@ -136,7 +187,7 @@ class _Running:
             return ToolResult(call.call_id, str(exc) or type(exc).__name__, is_error=True)
         return ToolResult(call.call_id, result.output, is_error=result.is_error)
 
-    def _context(self, call: OpenCall) -> ToolContext:
+    def _context(self, call: OpenCall, failed: Callable[[Failure], None]) -> ToolContext:
         return ToolContext(
             response_id=self._plan.response.id,
             idempotency_key=call.call_id,
@@ -144,11 +195,12 @@ class _Running:
             deadline=self._control.deadline,
             cancelled=self._signal.fired,
             progress=self._note_progress,
+            failed=failed,
         )
 
-    def _note_progress(self, words: str) -> None:
-        """A sign of life: whoever waits for the response learns that it goes on, not what was said."""
-        _log.debug("a tool of %s reports: %s", self._plan.response.id, words)
+    def _note_progress(self, _: str) -> None:
+        """A sign of life: whoever waits for the response learns that it goes on. What the tool says is content."""
+        _log.debug("a tool of %s reports progress", self._plan.response.id)
         self._control.on_progress()
 
 
@@ -156,6 +208,14 @@ def _is_told_to_stop() -> bool:
     """Whether a cancellation is meant for this task; a tool can raise one of its own making."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+def _end(outcome: _Outcome, failures: Sequence[Failure]) -> CallEnd:
+    if isinstance(outcome, _Handed):
+        return "handed"
+    if failures:
+        return failures[0]
+    return "error" if outcome.is_error else "ok"
 
 
 def _refusal(refused: Refused) -> ToolResult:

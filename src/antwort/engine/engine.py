@@ -16,6 +16,7 @@ from antwort.api.status import FINAL, IllegalTransition, transition
 from antwort.api.tools import McpTool, has_credentials
 from antwort.api.wire import Plain, decode, encode, replace
 from antwort.engine.asked import Asked, RequestFields, read_asked
+from antwort.engine.control import Called
 from antwort.engine.history import assemble, load_chain, resolve_references
 from antwort.engine.live import Ended, LiveRun
 from antwort.engine.plan import Plan, check_capabilities, draft_response
@@ -26,13 +27,14 @@ from antwort.errors import (
     BackendTimeout,
     Cancelled,
     InvalidField,
+    NotPermitted,
     ResponseNotFound,
     ShuttingDown,
     UnsupportedFeature,
 )
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Provider
-from antwort.storage.base import ItemPage, NewResponse, Page, ResponseStore
+from antwort.storage.base import EVERYTHING, ItemPage, NewResponse, Page, ResponsePage, ResponseStore, Wanted
 from antwort.tools.base import Labelled, ToolExecutor
 from antwort.tools.limits import limited
 
@@ -58,8 +60,11 @@ class Engine:
         executors: Sequence[ToolExecutor] = (),
         settings: EngineSettings = EngineSettings(),  # noqa: B008 - a frozen value
         on_end: Sequence[Callable[[Ended], None]] = (),
+        on_call: Sequence[Callable[[Called], None]] = (),
     ) -> None:
-        """`on_end` are told of each run when it has ended; they must neither wait nor raise."""
+        """`on_end` are told of each run when it has ended, `on_call` of each tool call when it has been answered; they
+        must neither wait nor raise.
+        """
         self.settings = settings
         self._provider = provider
         self._store = _memory() if store is None else store
@@ -72,7 +77,7 @@ class Engine:
         self._is_draining = False
         self.is_open = False
         """Whether it was opened, and not closed since."""
-        self._on_end = tuple(on_end)
+        self._on_end, self._on_call = tuple(on_end), tuple(on_call)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -104,7 +109,7 @@ class Engine:
         store = self._store if plan.request.is_stored else None
         if store is not None:
             await self._begin(plan, store)
-        run = LiveRun(plan, self._provider, store, self._ended)
+        run = LiveRun(plan, self._provider, store, self._ended, self._on_call)
         self._live[run.response_id] = run
         if self._is_draining:  # since the row was begun: it is ended properly, too
             run.stop(ShuttingDown())
@@ -159,10 +164,10 @@ class Engine:
 
     async def _plan(self, request: CreateRequest, identity: Identity) -> Plan:
         _check_background(request)
-        model = await self._model_for(request)
+        model = await self._model_for(request, identity)
         request = await resolve_references(request, self._store, identity)
         if request.previous_response_id is not None:
-            await self._catch_up(request.previous_response_id)
+            await self._catch_up(identity, request.previous_response_id)
         chain = await load_chain(request, self._store, identity)
         shelf = Shelf(self._executors, identity, self.settings)
         toolbox, listings = await build_toolbox(request, shelf)
@@ -180,10 +185,12 @@ class Engine:
             listings=listings,
         )
 
-    async def _model_for(self, request: CreateRequest) -> str:
+    async def _model_for(self, request: CreateRequest, identity: Identity) -> str:
         if model := request.model or self.settings.default_model:
+            if not identity.may_use(model):
+                raise NotPermitted(f"You may not use the model {model!r}.", param="model", code="model_not_allowed")
             return model
-        models = await self._provider.models()
+        models = await self.models(identity)
         if len(models) == 1:
             return models[0].id
         problem = "missing, and there is not just one model to choose from."
@@ -198,9 +205,12 @@ class Engine:
         for tell in self._on_end:
             tell(run.account())
 
-    async def _catch_up(self, response_id: str) -> None:
-        """Put the end of a run on record that could not be recorded when it came."""
-        if (run := self._unwritten.get(response_id)) is not None:
+    async def _catch_up(self, identity: Identity, response_id: str) -> None:
+        """Put the end of a run on record that could not be recorded when it came. Nobody else learns of it, even by
+        an error.
+        """
+        run = self._unwritten.get(response_id)
+        if run is not None and run.identity.is_same(identity):
             await run.record_again(self._store)
             self._unwritten.pop(response_id, None)
 
@@ -210,20 +220,32 @@ class Engine:
         run = self._live_run(identity, response_id)
         if run is not None and run.response.store:
             return run.response if run.response.status not in FINAL else await run.result()
-        await self._catch_up(response_id)
+        await self._catch_up(identity, response_id)
         found = await self._store.get(identity, response_id)
         if found is None:
             raise ResponseNotFound(response_id)
         return found
+
+    async def list(self, identity: Identity, page: Page, wanted: Wanted = EVERYTHING) -> ResponsePage:
+        """Stored responses, each as it stands: of one that runs, what there is so far."""
+        for response_id in [*self._unwritten]:
+            await self._catch_up(identity, response_id)
+        found = await self._store.responses(identity, page, wanted)
+        return replace(found, responses=tuple(self._as_it_stands(identity, kept) for kept in found.responses))
+
+    def _as_it_stands(self, identity: Identity, kept: Response) -> Response:
+        """The record counts where the run has come to its end: nobody has been told of that before it is written."""
+        run = self._live_run(identity, kept.id)
+        return kept if run is None or run.response.status in FINAL else run.response
 
     async def delete(self, identity: Identity, response_id: str) -> None:
         """A running response is cancelled first, so that its record is true until it goes."""
         run = self._live_run(identity, response_id)
         if run is not None and run.response.store:
             await self.cancel(identity, response_id)
-        self._unwritten.pop(response_id, None)
         if not await self._store.delete(identity, response_id):
             raise ResponseNotFound(response_id)
+        self._unwritten.pop(response_id, None)
 
     async def cancel(self, identity: Identity, response_id: str) -> Response:
         """The response as it ended; one that had ended before is unchanged."""
@@ -250,8 +272,9 @@ class Engine:
         """How many runs are under way."""
         return len(self._live)
 
-    async def models(self) -> Sequence[Model]:
-        return await self._provider.models()
+    async def models(self, identity: Identity = ANONYMOUS) -> Sequence[Model]:
+        """Those that may be used."""
+        return [model for model in await self._provider.models() if identity.may_use(model.id)]
 
     async def check(self) -> dict[str, str]:
         """Each part that must be there, with `ok` or what is wrong with it."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 import msgspec
 
-from antwort.api.events import TERMINAL, Batch, ResponseInProgress
+from antwort.api.events import DELTAS, TERMINAL, Batch, ResponseInProgress
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
 from antwort.concurrency import Once
-from antwort.engine.control import Control
+from antwort.engine.control import Called, Control
 from antwort.engine.draft import Run
 from antwort.engine.loop import advance
 from antwort.engine.pipe import Numbered, Outlet, recorded
@@ -39,13 +39,20 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     response: Response
     turns: int
     seconds: float
+    first: float | None = None
+    """Seconds from the start to the first piece of what the model said, where it said anything."""
 
 
 class LiveRun:
     """One response on its way. Whoever holds it reads the events, or waits for the result, or leaves."""
 
     def __init__(
-        self, plan: Plan, provider: Provider, store: ResponseStore | None, on_end: Callable[[LiveRun], None]
+        self,
+        plan: Plan,
+        provider: Provider,
+        store: ResponseStore | None,
+        on_end: Callable[[LiveRun], None],
+        on_call: Sequence[Callable[[Called], None]] = (),
     ) -> None:
         loop = asyncio.get_running_loop()
         settings = plan.settings
@@ -58,6 +65,8 @@ class LiveRun:
         self._ended: Once[Response] = Once()
         self._control.on_answer = self._is_answered
         self._control.on_progress = self._show_life
+        self._control.on_call = on_call
+        self._first: float | None = None
         self._held_until = loop.time() + settings.hold_back
         self._timers = [loop.call_later(settings.deadline, self._control.signal.set, DeadlinePassed())]
         if plan.request.stream:
@@ -126,7 +135,8 @@ class LiveRun:
     def account(self) -> Ended:
         run = self._control.run
         seconds = asyncio.get_running_loop().time() - self._began
-        return Ended(plan=self._plan, response=run.response, turns=run.turns, seconds=seconds)
+        first = None if self._first is None else self._first - self._began
+        return Ended(plan=self._plan, response=run.response, turns=run.turns, seconds=seconds, first=first)
 
     async def wait(self) -> None:
         """Until the run and everything it started has ended."""
@@ -141,6 +151,8 @@ class LiveRun:
                 async for batch in batches:
                     if isinstance(last := batch[-1], TERMINAL):
                         self._end(last.response)
+                    elif self._first is None and isinstance(last, DELTAS):
+                        self._first = asyncio.get_running_loop().time()
                     elif self._outlet.is_full:
                         await self._wait_for_room()
                     self._outlet.publish(batch)

@@ -19,6 +19,7 @@ from antwort.api.wire import UNSET
 from antwort.engine.draft import Finish, Run
 from antwort.engine.plan import Leftover, OpenCall, Plan
 from antwort.engine.toolbox import model_name
+from antwort.tools.base import ToolDefinition
 from antwort.tools.routing import Toolbox, refusal, route_calls
 
 OVER_LIMIT = "The limit of tool calls for this response is used up. Answer with what you have."
@@ -33,6 +34,10 @@ class Ready(msgspec.Struct, frozen=True):
 
     call: OpenCall
     toolbox: Toolbox
+
+    @property
+    def definition(self) -> ToolDefinition:
+        return self.toolbox.tools[self.call.name]
 
 
 class Refused(msgspec.Struct, frozen=True):

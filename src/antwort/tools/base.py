@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -67,8 +67,12 @@ class ToolResult(msgspec.Struct, frozen=True):
     is_error: bool = False
 
 
+Failure: TypeAlias = Literal["arguments", "timeout"]
+"""How a call failed that never came to its tool's own end."""
+
+
 def _ignore(_: str) -> None:
-    """Progress that nobody listens to."""
+    """News that nobody listens to."""
 
 
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +87,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: asyncio.Event
     """Set when the run is told to stop. An async tool is cancelled too; a thread can only look here."""
     progress: Callable[[str], None] = _ignore
+    failed: Callable[[Failure], None] = _ignore
+    """For whoever holds a tool to limits: the result does not say it, and those who count want to know."""
 
 
 class ClientsTurn(Exception):

@@ -121,6 +121,7 @@ class Limited:
         try:
             schema = call.definition.parameters if self._limits.check_arguments else None
             if problem := await find_problem(call.arguments, schema):
+                context.failed("arguments")
                 return ToolResult(call.id, problem, is_error=True)
             return await self._executor.execute(call, context)
         except BaseException as error:
@@ -171,6 +172,7 @@ def _conclude(outcome: object, call: ToolCall, context: ToolContext) -> ToolResu
             _report(call, context, "it raised", error)
             problem = _message(error)
         case _Late(seconds=seconds):
+            context.failed("timeout")
             _report(call, context, f"no answer within {seconds:g} s")
             problem = f"The tool {call.name!r} did not answer within {seconds:g} s."
         case _:
