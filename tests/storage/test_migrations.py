@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import sqlite3
 from pathlib import Path
@@ -14,6 +13,7 @@ from alembic.script import ScriptDirectory
 
 from antwort.errors import StoreFault
 from antwort.storage import migrations
+from antwort.storage.base import Page, Wanted
 from antwort.storage.sqlite import SqliteStore
 from storage_cases import ME, tell
 
@@ -28,10 +28,10 @@ def tables(path: Path) -> set[str]:
         connection.close()
 
 
-def execute(path: Path, statement: str) -> None:
+def execute(path: Path, statement: str, values: tuple[int | bytes, ...] = ()) -> None:
     connection = sqlite3.connect(path)
     with connection:
-        connection.execute(statement)
+        connection.execute(statement, values)
     connection.close()
 
 
@@ -49,7 +49,7 @@ async def test_a_new_file_gets_all_tables(tmp_path: Path) -> None:
     assert tables(tmp_path / "100% new" / "antwort.db") == TABLES | {"alembic_version"}
 
 
-def test_the_first_revision_can_be_taken_back(path: Path) -> None:
+def test_all_revisions_can_be_taken_back(path: Path) -> None:
     migrations.downgrade(path, "base")
     assert tables(path) == {"alembic_version"}
     migrations.upgrade(path)
@@ -75,19 +75,45 @@ async def test_an_upgrade_that_breaks_off_leaves_the_file_as_it_was(tmp_path: Pa
     await store.close()
 
 
-def test_postgresql_can_take_the_same_revision() -> None:
-    folder = Path(migrations.__file__).parent / "versions"
-    spec = importlib.util.spec_from_file_location("first_tables", folder / "0001_first_tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    revision = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(revision)
+async def test_responses_from_before_the_models_had_a_column_are_listed_by_them(tmp_path: Path) -> None:
+    path = tmp_path / "antwort.db"
+    migrations.upgrade(path, "0001")
+    for key, body in enumerate(
+        (b'{"model": "small"}', b"damaged", b'{"model": null}', b"\xff\x00", b'{"no": "model"}')
+    ):
+        execute(
+            path,
+            "INSERT INTO responses (key, tenant, owner, id, thread_key, depth, status, background, created_at, "
+            "schema_version, request, body) VALUES (?1, 'acme', 'ann', 'r' || ?1, ?1, 0, 'failed', 0, 1, 1, '', ?2)",
+            (key, body),
+        )
+    await (await SqliteStore.open(path)).close()
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT model FROM responses ORDER BY key").fetchall() == [("small",), *[("",)] * 4]
+    connection.close()
+
+
+async def test_the_column_for_models_can_be_taken_back(path: Path) -> None:
+    migrations.downgrade(path, "0001")
+    migrations.upgrade(path)
+    store = await SqliteStore.open(path)
+    response = await tell(store, "hello")
+    found = await store.responses(ME, Page(), Wanted(model=response.model))
+    assert found.responses == (response,)
+    await store.close()
+
+
+def test_postgresql_can_take_the_same_revisions() -> None:
     written = io.StringIO()
     context = MigrationContext.configure(dialect_name="postgresql", opts={"as_sql": True, "output_buffer": written})
+    script = ScriptDirectory(str(Path(migrations.__file__).parent))
     with Operations.context(context):
-        revision.upgrade()
+        for revision in reversed(list(script.walk_revisions())):
+            revision.module.upgrade()
     statements = written.getvalue()
     assert statements.count("CREATE TABLE") == len(TABLES)
     assert "key BIGSERIAL NOT NULL" in statements
     assert "request BYTEA NOT NULL" in statements
     assert "WHERE status IN ('queued', 'in_progress')" in statements
+    assert "ADD COLUMN model TEXT DEFAULT '' NOT NULL" in statements
+    assert "json_extract" not in statements

@@ -10,6 +10,7 @@ import msgspec
 from antwort.api.events import Mark
 from antwort.api.items import InputItem, OutputItem
 from antwort.api.responses import Response
+from antwort.api.status import ResponseStatus
 from antwort.identity import Identity
 
 
@@ -40,7 +41,10 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part of a list. `after` and `before` are ids of items and count in the direction of `order`."""
+    """Which part of a list. `after` and `before` are ids of what is listed, and count in the direction of `order`.
+
+    With `before` alone it is the part that ends just before that one.
+    """
 
     limit: int = 20
     order: Literal["asc", "desc"] = "desc"
@@ -50,6 +54,26 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 class ItemPage(msgspec.Struct, frozen=True, kw_only=True):
     items: tuple[InputItem, ...]
+    has_more: bool
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which responses of a list."""
+
+    model: str | None = None
+    """None: of any model."""
+    statuses: tuple[ResponseStatus, ...] = ()
+    """Empty: in any status."""
+
+    def fits(self, response: Response) -> bool:
+        return self.model in (None, response.model) and (not self.statuses or response.status in self.statuses)
+
+
+EVERYTHING = Wanted()
+
+
+class ResponsePage(msgspec.Struct, frozen=True, kw_only=True):
+    responses: tuple[Response, ...]
     has_more: bool
 
 
@@ -91,6 +115,14 @@ class ResponseStore(Protocol):
         """The items the request of that response brought; None when the response is not found.
 
         Raises `InvalidField` naming `after` or `before` when that id is not one of them.
+        """
+        ...
+
+    async def responses(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
+        """Those that fit, in the order of their creation: by `created_at`, then as they were begun.
+
+        `after` and `before` may be any that the identity has, also one that does not fit, or not any more. Raises
+        `InvalidField` naming the one that is not there.
         """
         ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TypeAlias
 
 from antwort.api.events import Mark
@@ -14,8 +15,8 @@ from antwort.api.status import FINAL
 from antwort.api.wire import replace
 from antwort.errors import ResponseNotFound, StoreFault
 from antwort.identity import Identity
-from antwort.storage.base import ItemPage, Link, NewResponse, Page
-from antwort.storage.rules import check_beginning, check_ending, cycle, failed, select, turn_ends
+from antwort.storage.base import ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
+from antwort.storage.rules import check_beginning, check_ending, cycle, failed, select, select_responses, turn_ends
 
 Key: TypeAlias = tuple[str, str, str]
 """Tenant, owner, id."""
@@ -103,6 +104,12 @@ class MemoryStore:
             return None
         places, has_more = select([item.id for item in row.input], page)
         return ItemPage(items=tuple(row.input[place] for place in places), has_more=has_more)
+
+    async def responses(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
+        """Goes through all there are, which is bounded."""
+        whose = identity.tenant, identity.owner
+        found = [row.response for row in self._rows.values() if row.key[:2] == whose and not row.is_deleted]
+        return select_responses(sorted(found, key=attrgetter("created_at")), page, wanted)
 
     async def items(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, InputItem]:
         found: dict[str, InputItem] = {}

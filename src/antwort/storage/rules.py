@@ -9,7 +9,10 @@ from antwort.api.responses import Response, ResponseError
 from antwort.api.status import FINAL, IllegalTransition, ResponseStatus, transition
 from antwort.api.wire import replace
 from antwort.errors import InvalidField
-from antwort.storage.base import Page
+from antwort.storage.base import Page, ResponsePage, Wanted
+
+_LONGEST = 100
+"""As much of a client's own text as is worth repeating to it."""
 
 
 def check_beginning(status: ResponseStatus) -> None:
@@ -40,10 +43,33 @@ def cycle() -> InvalidField:
 
 
 def select(ids: Sequence[str], page: Page) -> tuple[range, bool]:
-    """The places in `ids` that are on the page, in its order, and whether there are more beyond.
+    """The places in `ids` that are on the page, in its order, and whether there are more beyond."""
+    window = _between(ids, page)
+    chosen = window[: page.limit] if starts_at_front(page) else window[-page.limit :]
+    return chosen, len(window) > len(chosen)
 
-    With `before` alone it is the page that ends just before that id; otherwise the page starts at the first, or just
-    after `after`. An id may stand in a list twice: then `after` means its last place, so that paging moves on.
+
+def select_responses(responses: Sequence[Response], page: Page, wanted: Wanted) -> ResponsePage:
+    """The page out of all that there are, the oldest first."""
+    places = _between([response.id for response in responses], page)
+    window = [responses[place] for place in places if wanted.fits(responses[place])]
+    chosen = window[: page.limit] if starts_at_front(page) else window[-page.limit :]
+    return ResponsePage(responses=tuple(chosen), has_more=len(window) > len(chosen))
+
+
+def starts_at_front(page: Page) -> bool:
+    """With `before` alone it is the page that ends there; otherwise the page starts at the first, or at `after`."""
+    return page.before is None or page.after is not None
+
+
+def no_such(param: str, cursor: str) -> InvalidField:
+    return InvalidField(param, f"there is nothing with id {cursor[:_LONGEST]!r} in this list.")
+
+
+def _between(ids: Sequence[str], page: Page) -> range:
+    """The places from `after` to `before`, in the order of the page.
+
+    An id may stand in a list twice: then `after` means its last place, so that paging moves on.
     """
     places = range(len(ids)) if page.order == "asc" else range(len(ids) - 1, -1, -1)
     start, end = 0, len(places)
@@ -51,12 +77,10 @@ def select(ids: Sequence[str], page: Page) -> tuple[range, bool]:
         start = _places(ids, places, page.after, "after")[-1] + 1
     if page.before is not None:
         end = _places(ids, places, page.before, "before")[0]
-    window = places[start:end]
-    chosen = window[: page.limit] if page.before is None or page.after is not None else window[-page.limit :]
-    return chosen, len(window) > len(chosen)
+    return places[start:end]
 
 
 def _places(ids: Sequence[str], places: range, cursor: str, param: str) -> list[int]:
     if found := [at for at, place in enumerate(places) if ids[place] == cursor]:
         return found
-    raise InvalidField(param, f"no item with id {cursor!r} in this list.")
+    raise no_such(param, cursor)

@@ -20,7 +20,8 @@ from antwort.db import Database
 from antwort.errors import ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage import statements as sql
-from antwort.storage.base import ItemPage, Link, NewResponse, Page
+from antwort.storage.base import ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
+from antwort.storage.listing import list_responses
 from antwort.storage.migrations import migrate
 from antwort.storage.rows import (
     SCHEMA_VERSION,
@@ -82,6 +83,9 @@ class SqliteStore:
     async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage | None:
         return await self._database.read(partial(_input_items, values=_name(identity, response_id), page=page))
 
+    async def responses(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
+        return await self._database.read(partial(list_responses, identity=identity, page=page, wanted=wanted))
+
     async def items(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, InputItem]:
         return await self._database.read(partial(_items, identity=identity, ids=ids))
 
@@ -107,6 +111,7 @@ def _row(new: NewResponse) -> Values:
     response = new.response
     return _name(new.identity, response.id) | {
         "parent_id": response.previous_response_id,
+        "model": response.model,
         "status": response.status,
         "background": response.background,
         "created_at": response.created_at,

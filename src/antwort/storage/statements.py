@@ -6,21 +6,21 @@ from __future__ import annotations
 
 # The writer is alone, so it may count for itself; a thread goes by the key of its first response.
 INSERT_FIRST = """
-    INSERT INTO responses (key, tenant, owner, id, thread_key, depth,
+    INSERT INTO responses (key, tenant, owner, id, thread_key, depth, model,
                            status, background, created_at, schema_version, request, body)
-    SELECT next.key, :tenant, :owner, :id, next.key, 0,
+    SELECT next.key, :tenant, :owner, :id, next.key, 0, :model,
            :status, :background, :created_at, :schema_version, :request, :body
     FROM (SELECT coalesce(max(key), 0) + 1 AS key FROM responses) AS next
 """
 # A child goes on in its parent's thread unless another child does so already.
 INSERT_CHILD = """
-    INSERT INTO responses (key, tenant, owner, id, parent_key, thread_key, depth,
+    INSERT INTO responses (key, tenant, owner, id, parent_key, thread_key, depth, model,
                            status, background, created_at, schema_version, request, body)
     SELECT next.key, :tenant, :owner, :id, parent.key,
            CASE WHEN EXISTS (SELECT 1 FROM responses AS other
                              WHERE other.thread_key = parent.thread_key AND other.depth = parent.depth + 1)
                 THEN next.key ELSE parent.thread_key END,
-           parent.depth + 1,
+           parent.depth + 1, :model,
            :status, :background, :created_at, :schema_version, :request, :body
     FROM (SELECT max(key) + 1 AS key FROM responses) AS next
     CROSS JOIN responses AS parent
@@ -57,6 +57,17 @@ LOOK = "SELECT version_num FROM alembic_version"
 BODY = """
     SELECT key, body FROM responses
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
+"""
+PLACE = """
+    SELECT created_at, key FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
+"""
+# Both indexes that this can go by end in what it is sorted by.
+LISTED = """
+    SELECT key, body FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND deleted_at IS NULL {terms}
+    ORDER BY created_at {order}, key {order}
+    LIMIT :limit
 """
 OUTPUT = "SELECT raw FROM items WHERE response_key = ? AND direction = 'output' ORDER BY position"
 INPUT_IDS = "SELECT id FROM items WHERE response_key = ? AND direction = 'input' ORDER BY position"

@@ -6,13 +6,14 @@ import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeAlias
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl
 
 from antwort.engine.live import LiveRun
 from antwort.errors import AntwortError, BodyTooLarge, InvalidField, WrongMediaType
 from antwort.identity import ANONYMOUS, Identity
 from antwort.ids import new_id
 from antwort.transport.errors import Headers, failure
+from antwort.transport.paths import written_path
 from antwort.transport.sse import DONE
 
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -85,8 +86,7 @@ class Exchange:
         self._line: Line | None = scope.get(CONNECTION)
         self._linger = linger
         self.method: str = scope["method"]
-        self.path: str = raw.decode("latin-1") if (raw := scope.get("raw_path")) else quote(scope["path"])
-        """The path as it was written: decoded, a slash that is part of an id could not be told from the others."""
+        self.path = written_path(scope)
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self._cut = False
         given = self._headers.get(b"x-request-id", b"")
@@ -107,11 +107,13 @@ class Exchange:
 
     def query(self) -> dict[str, str]:
         """The parameters of the query; of a repeated one, the last."""
+        return dict(self.query_pairs())
+
+    def query_pairs(self) -> list[tuple[str, str]]:
         try:
-            pairs = parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100)
+            return parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100)
         except ValueError as exc:
             raise InvalidField("", "The query has too many parameters.") from exc
-        return dict(pairs)
 
     def header(self, name: bytes) -> bytes | None:
         """The value of a header; of a repeated one, the last."""

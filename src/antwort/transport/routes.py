@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 from urllib.parse import unquote
 
 from antwort.api.items import InputItem
 from antwort.api.requests import parse_request
-from antwort.api.responses import Model
+from antwort.api.responses import Model, Response
 from antwort.api.wire import Wire, encode
 from antwort.engine.engine import Engine
 from antwort.errors import (
     AntwortError,
-    InvalidField,
     MethodNotAllowed,
     ModelNotFound,
     NotFound,
@@ -23,8 +22,8 @@ from antwort.errors import (
     UnsupportedFeature,
 )
 from antwort.identity import Identity
-from antwort.storage.base import ItemPage, Page
 from antwort.transport.exchange import Exchange, Scope
+from antwort.transport.paging import read_page, read_wanted
 from antwort.transport.quotas import Quotas
 from antwort.transport.respond import respond
 
@@ -38,12 +37,19 @@ Identify: TypeAlias = Callable[[Scope], Identity]
 NOTHING: Mapping[str, Endpoint] = MappingProxyType({})
 LONGEST_ID = 256
 _ID = re.compile(f"[A-Za-z0-9_-]{{1,{LONGEST_ID}}}")
-_ORDERS: dict[str, Literal["asc", "desc"]] = {"asc": "asc", "desc": "desc"}
 
 
 class ItemList(Wire, kw_only=True):
     object: Literal["list"] = "list"
     data: tuple[InputItem, ...]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class ResponseList(Wire, kw_only=True):
+    object: Literal["list"] = "list"
+    data: tuple[Response, ...]
     first_id: str | None
     last_id: str | None
     has_more: bool
@@ -78,7 +84,7 @@ class Routes:
         self._engine, self._identify, self._body_limit, self._quotas = engine, identify, body_limit, quotas
         self._open = frozenset({"/healthz", "/readyz", *extra})
         self._places: dict[tuple[str, ...], Offered] = {
-            ("v1", "responses"): {"POST": self.create},
+            ("v1", "responses"): {"POST": self.create, **_readable(self.list)},
             ("v1", "models"): _readable(self.models),
             ("healthz",): _readable(self.health),
             ("readyz",): _readable(self.readiness),
@@ -127,6 +133,14 @@ class Routes:
             request = parse_request(body, self._engine.settings.limits)
             await respond(exchange, self._engine, request, identity)
 
+    async def list(self, exchange: Exchange, _: str) -> None:
+        """Not in the standard: those that the identity has stored."""
+        page, wanted = read_page(exchange.query()), read_wanted(exchange.query_pairs())
+        found = await self._engine.list(exchange.identity, page, wanted)
+        first, last = _ends(found.responses)
+        listed = ResponseList(data=found.responses, first_id=first, last_id=last, has_more=found.has_more)
+        await exchange.answer(encode(listed))
+
     async def retrieve(self, exchange: Exchange, response_id: str) -> None:
         if exchange.query().get("stream", "false").lower() not in ("", "0", "false"):
             raise UnsupportedFeature("A stored response cannot be streamed by this server.", param="stream")
@@ -144,15 +158,17 @@ class Routes:
     async def input_items(self, exchange: Exchange, response_id: str) -> None:
         page = read_page(exchange.query())
         found = await self._engine.input_items(exchange.identity, _checked(exchange, response_id), page)
-        await exchange.answer(encode(_list(found)))
+        first, last = _ends(found.items)
+        listed = ItemList(data=found.items, first_id=first, last_id=last, has_more=found.has_more)
+        await exchange.answer(encode(listed))
 
     # ---- models and health ----
 
     async def models(self, exchange: Exchange, _: str) -> None:
-        await exchange.answer(encode(ModelList(data=tuple(await self._engine.models()))))
+        await exchange.answer(encode(ModelList(data=tuple(await self._engine.models(exchange.identity)))))
 
     async def model(self, exchange: Exchange, name: str) -> None:
-        for model in await self._engine.models():
+        for model in await self._engine.models(exchange.identity):
             if model.id == name:
                 return await exchange.answer(encode(model))
         raise ModelNotFound(name[:LONGEST_ID])
@@ -188,22 +204,6 @@ def _checked(exchange: Exchange, response_id: str) -> str:
     return response_id
 
 
-def _list(found: ItemPage) -> ItemList:
-    items = found.items
-    return ItemList(
-        data=items,
-        first_id=items[0].id if items else None,
-        last_id=items[-1].id if items else None,
-        has_more=found.has_more,
-    )
-
-
-def read_page(query: dict[str, str]) -> Page:
-    """The part of a list that a query asks for. Raises `InvalidField` naming the parameter."""
-    limit = query.get("limit", "20")
-    if not re.fullmatch("[0-9]{1,3}", limit) or not 1 <= int(limit) <= 100:
-        raise InvalidField("limit", "expected a whole number from 1 to 100.")
-    order = _ORDERS.get(query.get("order", "desc"))
-    if order is None:
-        raise InvalidField("order", "expected 'asc' or 'desc'.")
-    return Page(limit=int(limit), order=order, after=query.get("after") or None, before=query.get("before") or None)
+def _ends(listed: Sequence[InputItem | Response]) -> tuple[str, str] | tuple[None, None]:
+    """The ids of the first and the last."""
+    return (listed[0].id, listed[-1].id) if listed else (None, None)
