@@ -14,7 +14,6 @@ from antwort.identity import ANONYMOUS, Identity
 from antwort.ids import new_id
 from antwort.transport.errors import Headers, failure
 from antwort.transport.paths import written_path
-from antwort.transport.paths import written_path
 from antwort.transport.sse import DONE
 
 Scope: TypeAlias = MutableMapping[str, Any]
