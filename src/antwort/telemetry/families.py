@@ -1,0 +1,146 @@
+"""Every metric there is. Names, labels and buckets follow OpenTelemetry's conventions (GenAI, HTTP) where they have
+one, in Prometheus' spelling; what they do not know is called `antwort_…`.
+"""
+
+from __future__ import annotations
+
+from antwort.telemetry.counting import Family
+
+_OPERATION = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+_FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+_TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
+# The convention ends at 10 seconds; many an answer here takes longer.
+_HTTP = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0, 300.0)
+_TURNS = (1, 2, 4, 8, 16, 32, 64, 128)
+_STORE = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+# ---- requests ----
+
+REQUESTS = Family(
+    "http_server_request_duration_seconds",
+    "histogram",
+    "Time from a request's head to the end of its answer.",
+    ("http_request_method", "http_route", "http_response_status_code"),
+    _HTTP,
+)
+ACTIVE = Family("http_server_active_requests", "gauge", "Requests that are being answered.")
+STREAMS = Family("antwort_streams_open", "gauge", "Streams that are open.")
+REQUEST_ERRORS = Family(
+    "antwort_request_errors_total", "counter", "Requests that were answered with an error, by its code.", ("code",)
+)
+KEY_LIMITS = Family(
+    "antwort_key_limits_total", "counter", "Requests that were refused because of a limit of their API key.", ("key",)
+)
+
+# ---- responses ----
+
+RESPONSES = Family(
+    "antwort_responses_total",
+    "counter",
+    "Responses that have ended, by their status and, where they are incomplete, the reason.",
+    ("status", "reason"),
+)
+RESPONSE_TIME = Family(
+    "gen_ai_server_request_duration_seconds",
+    "histogram",
+    "Time from the start of a response to its end, tool calls included.",
+    ("gen_ai_operation_name", "gen_ai_request_model", "error_type"),
+    _OPERATION,
+)
+FIRST_TOKEN = Family(
+    "gen_ai_server_time_to_first_token_seconds",
+    "histogram",
+    "Time from the start of a streamed response to the first piece of what the model says.",
+    ("gen_ai_operation_name", "gen_ai_request_model"),
+    _FIRST_TOKEN,
+)
+TURNS = Family("antwort_response_turns", "histogram", "Inferences of a response.", (), _TURNS)
+RUNS = Family("antwort_runs_live", "gauge", "Responses under way.")
+
+# ---- inferences ----
+
+INFERENCES = Family(
+    "antwort_inferences_total",
+    "counter",
+    "Inferences at a backend, every try counted, by how they ended: `ok`, `cancelled`, or the code of an error.",
+    ("backend", "outcome"),
+)
+INFERENCE_TIME = Family(
+    "gen_ai_client_operation_duration_seconds",
+    "histogram",
+    "Time that an inference took, at the backend that is named as the provider.",
+    ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "error_type"),
+    _OPERATION,
+)
+FIRST_CHUNK = Family(
+    "gen_ai_client_operation_time_to_first_chunk_seconds",
+    "histogram",
+    "Time from asking a backend to the first piece of its answer; streamed inferences only.",
+    ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model"),
+    _OPERATION,
+)
+TOKENS = Family(
+    "gen_ai_client_token_usage",
+    "histogram",
+    "Tokens of an inference, as the backend counts them.",
+    ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "gen_ai_token_type"),
+    _TOKENS,
+)
+BACKEND_UP = Family("antwort_backend_up", "gauge", "1 if a backend answers, 0 if it does not.", ("backend",))
+CIRCUIT_OPEN = Family(
+    "antwort_backend_circuit_open",
+    "gauge",
+    "1 while a backend is left alone because it failed too often.",
+    ("backend",),
+)
+
+# ---- tools ----
+
+CALLS = Family(
+    "antwort_tool_calls_total",
+    "counter",
+    "Tool calls that were answered here, by how: `ok`, `error`, `timeout`, `arguments` (they did not fit), `refused`, "
+    "`handed` (to the client), `cancelled`.",
+    ("tool", "server_label", "outcome"),
+)
+CALL_TIME = Family(
+    "gen_ai_execute_tool_duration_seconds",
+    "histogram",
+    "Time that a tool call took, waiting for its place included.",
+    ("gen_ai_tool_name", "server_label", "error_type"),
+    _OPERATION,
+)
+
+# ---- the store, and the program ----
+
+STORE_TIME = Family(
+    "antwort_store_operation_duration_seconds",
+    "histogram",
+    "Time that an operation of the store took; `outcome` is `ok` or `error`.",
+    ("operation", "outcome"),
+    _STORE,
+)
+BUILD = Family("antwort_build_info", "gauge", "Always 1; the version is in its label.", ("version",))
+
+FAMILIES = (
+    REQUESTS,
+    ACTIVE,
+    STREAMS,
+    REQUEST_ERRORS,
+    KEY_LIMITS,
+    RESPONSES,
+    RESPONSE_TIME,
+    FIRST_TOKEN,
+    TURNS,
+    RUNS,
+    INFERENCES,
+    INFERENCE_TIME,
+    FIRST_CHUNK,
+    TOKENS,
+    BACKEND_UP,
+    CIRCUIT_OPEN,
+    CALLS,
+    CALL_TIME,
+    STORE_TIME,
+    BUILD,
+)

@@ -1,0 +1,109 @@
+"""What labels may say. No client can choose a value, or how many there are: what is not known is `other`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import get_args
+from urllib.parse import unquote
+
+from antwort import errors
+from antwort.api.status import ResponseStatus
+
+OTHER = "other"
+MOST_NAMES = 200
+_LONGEST_NAME = 128
+
+METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
+STATUSES: tuple[str, ...] = get_args(ResponseStatus)
+REASONS = frozenset({"", "max_output_tokens", "content_filter", "max_turns", "max_tool_calls"})
+OUTCOMES = frozenset({"ok", "cancelled"})
+
+_PLACES = frozenset({"/v1/responses", "/v1/models", "/healthz", "/readyz", "/metrics"})
+_PARTS = frozenset({"cancel", "input_items"})
+ROUTES = frozenset(
+    {*_PLACES, "/v1/responses/{id}", *(f"/v1/responses/{{id}}/{part}" for part in _PARTS), "/v1/models/{id}", OTHER}
+)
+
+
+class Names:
+    """Values that are known to be the operator's. The first ones stay; there is room for so many."""
+
+    def __init__(self, known: Iterable[str] = (), *, most: int = MOST_NAMES) -> None:
+        self._known: set[str] = set()
+        self._most = most
+        self.learn(known)
+
+    def learn(self, names: Iterable[str]) -> None:
+        for name in names:
+            if len(self._known) >= self._most:
+                return
+            if name and len(name) <= _LONGEST_NAME:
+                self._known.add(name)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._known
+
+    def of(self, name: str) -> str:
+        return name if name in self._known else OTHER
+
+
+def method_of(method: str) -> str:
+    return method if method in METHODS else OTHER
+
+
+def route_of(path: str) -> str:
+    """The template of the address that a path, as it was written, is for."""
+    if path in _PLACES:
+        return path
+    match place := [unquote(segment) for segment in path.split("/")[1:]]:
+        case ["v1", "responses", subject] if subject:
+            return "/v1/responses/{id}"
+        case ["v1", "responses", subject, part] if subject and part in _PARTS:
+            return f"/v1/responses/{{id}}/{part}"
+        case ["v1", "models", *name] if name and name != [""]:
+            return "/v1/models/{id}"
+    whole = f"/{'/'.join(place)}"
+    return whole if whole in _PLACES else OTHER
+
+
+# ---- the codes of errors ----
+
+_MORE_CODES = frozenset(
+    {
+        "backend_closed",
+        "backend_connect_timeout",
+        "duplicate_tool",
+        "invalid_http",
+        "invalid_json",
+        "missing_required_parameter",
+        "model_not_allowed",
+        "previous_response_not_found",
+        "reserved_label",
+        "response_in_progress",
+        "string_above_max_length",
+        "too_many_items",
+        "too_many_keys",
+        "too_many_tools",
+        "unexpected_parameter",
+        "unknown_tool",
+        "unknown_tool_server",
+        "unknown_url",
+        "unsupported_tool",
+    }
+)
+"""Those that no class of errors stands for."""
+
+
+def _codes(kind: type[errors.AntwortError]) -> Iterable[str]:
+    yield kind.code
+    for each in kind.__subclasses__():
+        if each.__module__ == errors.__name__:  # another module's are not known to be a closed set
+            yield from _codes(each)
+
+
+CODES = frozenset({*_codes(errors.AntwortError), *_MORE_CODES})
+
+
+def code_of(code: str) -> str:
+    """A code of ours; whatever a backend or a tool server may have called its trouble is not one."""
+    return code if code in CODES else OTHER

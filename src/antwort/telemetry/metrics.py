@@ -1,0 +1,157 @@
+"""What is counted, and when. One object for a server; nothing is shared between two in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from antwort.engine.control import Called
+from antwort.engine.live import Ended
+from antwort.errors import RateLimited
+from antwort.telemetry import families
+from antwort.telemetry.counting import Counter, Gauge, Histogram, Key, Metric, Reading
+from antwort.telemetry.labels import OTHER, REASONS, STATUSES, Names, code_of, method_of, route_of
+from antwort.tools.base import HOUSE_LABEL
+from antwort.transport.exchange import Exchange
+from antwort.version import __version__
+
+CHAT = "chat"  # what the conventions call the operation
+
+
+class BackendStatus(Protocol):
+    """How a backend stands, as far as is known."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def state(self) -> str:
+        """`ok`, `open` (it has failed too often and is left alone), or another word."""
+
+    @property
+    def models(self) -> Sequence[str] | None:
+        """As clients ask for them."""
+
+
+def _none() -> int:
+    return 0
+
+
+def _no_backends() -> Sequence[BackendStatus]:
+    return ()
+
+
+class Metrics:
+    """Counts what it is told. Made at the start, before what it looks at is there: `watch` says where to look."""
+
+    def __init__(self, *, models: Iterable[str] = (), labels: Iterable[str] = (), keys: Iterable[str] = ()) -> None:
+        """The names that are the operator's own: models that the settings name, labels of tool servers, API keys. A
+        name that is not known shows as `other`, because a client may have made it up.
+        """
+        self.models = Names(models)
+        self._labels, self._tools, self._keys = Names((HOUSE_LABEL, *labels)), Names(), Names(keys)
+        self._streams: Callable[[], int] = _none
+        self._requests_open: Callable[[], int] = _none
+        self._runs: Callable[[], int] = _none
+        self._backends: Callable[[], Iterable[BackendStatus]] = _no_backends
+        self._requests = Histogram(families.REQUESTS)
+        self._request_errors = Counter(families.REQUEST_ERRORS)
+        self._key_limits = Counter(families.KEY_LIMITS)
+        self._responses = Counter(families.RESPONSES, [(status, "") for status in _ENDED])
+        self._response_time = Histogram(families.RESPONSE_TIME)
+        self._first_token = Histogram(families.FIRST_TOKEN)
+        self._turns = Histogram(families.TURNS)
+        self.inferences = Counter(families.INFERENCES)
+        self.inference_time = Histogram(families.INFERENCE_TIME)
+        self.first_chunk = Histogram(families.FIRST_CHUNK)
+        self.tokens = Histogram(families.TOKENS)
+        self._calls = Counter(families.CALLS)
+        self._call_time = Histogram(families.CALL_TIME)
+        self.store_time = Histogram(families.STORE_TIME)
+
+    def watch(
+        self,
+        *,
+        streams: Callable[[], int] = _none,
+        requests: Callable[[], int] = _none,
+        runs: Callable[[], int] = _none,
+        backends: Callable[[], Iterable[BackendStatus]] = _no_backends,
+    ) -> None:
+        """Where to look for what stands elsewhere; asked when the metrics are read, so it must be quick."""
+        self._streams, self._requests_open, self._runs, self._backends = streams, requests, runs, backends
+
+    # ---- what has happened ----
+
+    def request(self, exchange: Exchange, seconds: float) -> None:
+        """For `Transport(on_request=…)`."""
+        key = (method_of(exchange.method), route_of(exchange.path), str(exchange.status))
+        self._requests.add(key, seconds)
+        if exchange.code is not None:
+            self._request_errors.add((code_of(exchange.code),))
+            if exchange.code == RateLimited.code and exchange.run is None and exchange.identity.key:
+                self._key_limits.add((self._keys.of(exchange.identity.key),))
+
+    def response(self, ended: Ended) -> None:
+        """For `Engine(on_end=…)`."""
+        response, model = ended.response, self.model(ended.response.model)
+        reason = response.incomplete_details.reason if response.incomplete_details else ""
+        status = response.status if response.status in STATUSES else OTHER
+        self._responses.add((status, reason if reason in REASONS else OTHER))
+        error = code_of(response.error.code) if response.error else ""
+        self._response_time.add((CHAT, model, error), ended.seconds)
+        self._turns.add((), ended.turns)
+        if ended.first is not None and ended.plan.request.stream:
+            self._first_token.add((CHAT, model), ended.first)
+
+    def call(self, called: Called) -> None:
+        """For `Engine(on_call=…)`."""
+        tool, label = self._tool(called)
+        self._calls.add((tool, label, called.end))
+        if called.end != "refused":
+            self._call_time.add((tool, label, "" if called.end == "ok" else called.end), called.seconds)
+
+    # ---- names that may be labels ----
+
+    def model(self, name: str) -> str:
+        """The name of a model as a label."""
+        if name not in self.models:
+            self._learn_models()
+        return self.models.of(name)
+
+    def _learn_models(self) -> None:
+        for backend in self._backends():
+            self.models.learn(backend.models or ())
+
+    def _tool(self, called: Called) -> Key:
+        """A function of this process has a name of the operator's, and so does a tool that ran at a server of theirs; a
+        name that was never run is whatever the model wrote.
+        """
+        if called.is_local:
+            self._labels.learn([called.label] if called.label else [])
+        label = "" if called.label is None else self._labels.of(called.label)
+        if called.end != "refused" and (called.is_local or label not in ("", OTHER)):
+            self._tools.learn([called.tool])
+        return (self._tools.of(called.tool) if label != OTHER else OTHER), label
+
+    # ---- reading ----
+
+    def read(self) -> list[Reading]:
+        """All of it, as it stands."""
+        return [metric.read() for metric in self._all()]
+
+    def _all(self) -> Iterable[Metric]:
+        backends = tuple(self._backends())
+        yield self._requests
+        yield Gauge(families.ACTIVE, lambda: [((), self._requests_open())])
+        yield Gauge(families.STREAMS, lambda: [((), self._streams())])
+        yield from (self._request_errors, self._key_limits)
+        yield from (self._responses, self._response_time, self._first_token, self._turns)
+        yield Gauge(families.RUNS, lambda: [((), self._runs())])
+        yield from (self.inferences, self.inference_time, self.first_chunk, self.tokens)
+        yield Gauge(families.BACKEND_UP, lambda: [((each.name,), each.state == "ok") for each in backends])
+        yield Gauge(families.CIRCUIT_OPEN, lambda: [((each.name,), each.state == "open") for each in backends])
+        yield from (self._calls, self._call_time, self.store_time)
+        yield Gauge(families.BUILD, lambda: [((__version__,), 1)])
+
+
+_ENDED = ("completed", "incomplete", "failed", "cancelled")

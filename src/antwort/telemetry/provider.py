@@ -1,0 +1,67 @@
+"""provider -> provider: the same contract, and every inference is counted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from time import perf_counter
+
+from antwort.api.responses import Model
+from antwort.errors import AntwortError
+from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished, Provider
+from antwort.telemetry.labels import code_of
+from antwort.telemetry.metrics import CHAT, Metrics
+
+
+class MeasuredProvider:
+    """Goes around a single backend, inside of what tries again or elsewhere: every try is an inference of its own."""
+
+    def __init__(self, provider: Provider, backend: str, metrics: Metrics) -> None:
+        self._provider, self._backend, self._metrics = provider, backend, metrics
+
+    async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+        began = perf_counter()
+        first = 0.0
+        last: list[Delta] = []
+        error = "cancelled"
+        try:
+            async with aclosing(self._provider.infer(request)) as batches:
+                async for batch in batches:
+                    if batch:
+                        if not last:
+                            first = perf_counter()
+                        last = batch
+                    yield batch
+            error = ""
+        except AntwortError as exc:
+            error = code_of(exc.code)
+            raise
+        finally:
+            end = last[-1] if last else None
+            self._count(request, began, first, "" if isinstance(end, Finished) else error, end)
+
+    def _count(self, request: ChatRequest, began: float, first: float, error: str, end: Delta | None) -> None:
+        metrics = self._metrics
+        key = (CHAT, self._backend, metrics.model(request.model))
+        metrics.inferences.add((self._backend, error or "ok"))
+        metrics.inference_time.add((*key, error), perf_counter() - began)
+        if first and request.stream is True:
+            metrics.first_chunk.add(key, first - began)
+        if isinstance(end, Finished) and end.usage is not None:
+            metrics.tokens.add((*key, "input"), end.usage.input_tokens)
+            metrics.tokens.add((*key, "output"), end.usage.output_tokens)
+
+    async def models(self) -> Sequence[Model]:
+        """What a backend lists is known from then on, and may be a label."""
+        models = await self._provider.models()
+        self._metrics.models.learn(model.id for model in models)
+        return models
+
+    def capabilities(self, model: str) -> Capabilities:
+        return self._provider.capabilities(model)
+
+    async def check(self) -> None:
+        await self._provider.check()
+
+    async def close(self) -> None:
+        await self._provider.close()
