@@ -8,32 +8,88 @@ from typing import TYPE_CHECKING
 from antwort.version import __version__
 
 if TYPE_CHECKING:
+    from antwort.api.events import StreamEvent
+    from antwort.api.requests import CreateRequest
+    from antwort.api.responses import Response
+    from antwort.asgi import create_app
+    from antwort.config.problems import CannotStart
+    from antwort.config.reading import load
+    from antwort.config.settings import Settings
+    from antwort.engine.asked import RequestFields
     from antwort.engine.engine import Engine
     from antwort.engine.settings import EngineSettings
+    from antwort.errors import AntwortError, InvalidField
     from antwort.identity import Identity
-    from antwort.tools.base import ToolContext, ToolExecutor, ToolResult
+    from antwort.providers.base import Provider
+    from antwort.providers.chat import ChatProvider
+    from antwort.providers.resilience import Retrying
+    from antwort.storage.base import ResponseStore
+    from antwort.storage.memory import MemoryStore
+    from antwort.storage.sqlite import SqliteStore
+    from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult
     from antwort.tools.local import LocalExecutor, tool
+    from antwort.tools.toolset import Toolset
 
 __all__ = [
+    "AntwortError",
+    "CannotStart",
+    "ChatProvider",
+    "CreateRequest",
     "Engine",
     "EngineSettings",
     "Identity",
+    "InvalidField",
     "LocalExecutor",
+    "MemoryStore",
+    "Provider",
+    "RequestFields",
+    "Response",
+    "ResponseStore",
+    "Retrying",
+    "Settings",
+    "SqliteStore",
+    "StreamEvent",
+    "ToolCall",
     "ToolContext",
+    "ToolDefinition",
     "ToolExecutor",
+    "ToolKind",
     "ToolResult",
+    "Toolset",
     "__version__",
+    "create_app",
+    "load",
     "tool",
 ]
 
 _HOMES = {
+    "AntwortError": "antwort.errors",
+    "CannotStart": "antwort.config.problems",
+    "ChatProvider": "antwort.providers.chat",
+    "CreateRequest": "antwort.api.requests",
     "Engine": "antwort.engine.engine",
     "EngineSettings": "antwort.engine.settings",
     "Identity": "antwort.identity",
+    "InvalidField": "antwort.errors",
     "LocalExecutor": "antwort.tools.local",
+    "MemoryStore": "antwort.storage.memory",
+    "Provider": "antwort.providers.base",
+    "RequestFields": "antwort.engine.asked",
+    "Response": "antwort.api.responses",
+    "ResponseStore": "antwort.storage.base",
+    "Retrying": "antwort.providers.resilience",
+    "Settings": "antwort.config.settings",
+    "SqliteStore": "antwort.storage.sqlite",
+    "StreamEvent": "antwort.api.events",
+    "ToolCall": "antwort.tools.base",
     "ToolContext": "antwort.tools.base",
+    "ToolDefinition": "antwort.tools.base",
     "ToolExecutor": "antwort.tools.base",
+    "ToolKind": "antwort.tools.base",
     "ToolResult": "antwort.tools.base",
+    "Toolset": "antwort.tools.toolset",
+    "create_app": "antwort.asgi",
+    "load": "antwort.config.reading",
     "tool": "antwort.tools.local",
 }
 
@@ -43,3 +99,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'antwort' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from antwort.app import build
+from antwort.asgi import create_app
 from chat_backend import ChatBackend
 from live_server import launched
+from mounted import in_fastapi, in_starlette, run_by_uvicorn
 from serving import serving
 from settings_kit import in_front_of
 
@@ -20,11 +22,19 @@ async def backend() -> AsyncIterator[ChatBackend]:
         yield running
 
 
-@pytest.fixture(params=["in process", "own process"])
+@pytest.fixture(params=["in process", "own process", "mounted in FastAPI", "mounted in Starlette"])
 async def base_url(request: pytest.FixtureRequest, backend: ChatBackend, tmp_path: Path) -> AsyncIterator[str]:
     if request.param == "own process":
         async with launched("--backend", backend.url, "--data", str(tmp_path)) as process:
             yield process.url
+    elif request.param == "mounted in FastAPI":
+        ai = create_app(in_front_of(backend.url, data=tmp_path))
+        async with run_by_uvicorn(in_fastapi(ai), loop="uvloop") as port:
+            yield f"http://127.0.0.1:{port}/ai/v1"
+    elif request.param == "mounted in Starlette":
+        ai = create_app(in_front_of(backend.url, data=tmp_path))
+        async with run_by_uvicorn(in_starlette(ai, "/deep/down"), loop="asyncio") as port:
+            yield f"http://127.0.0.1:{port}/deep/down/v1"
     else:
         app = await build(in_front_of(backend.url, data=tmp_path))
         async with serving(app.engine, app.asgi) as server:

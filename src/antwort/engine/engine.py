@@ -283,6 +283,8 @@ class Engine:
 
     async def open(self) -> None:
         """Rows that a dead process left running are ended: nobody will."""
+        if self._is_draining:
+            raise RuntimeError("An engine that was closed cannot be opened again; make a new one.")
         await self._store.fail_running(ABANDONED)
         self.is_open = True
 
@@ -298,7 +300,7 @@ class Engine:
         await asyncio.wait(tasks)
 
     async def close(self) -> None:
-        """Runs still under way are ended at once. A closed engine cannot be opened again."""
+        """Runs still under way are ended at once. There is no way back."""
         self.is_open = False
         await self.drain(0)
         await asyncio.gather(*self._ending)

@@ -1,0 +1,246 @@
+"""The server as an ASGI application, to be run by any ASGI server or mounted into a program's own application.
+
+    from antwort.asgi import create_app
+
+    ai = create_app("antwort.yaml")  # or Settings, or an Engine, or nothing: then as `antwort serve` would find them
+    app = FastAPI(lifespan=ai.lifespan)
+    app.mount("/ai", ai)  # clients then use the base URL …/ai/v1
+
+Run by itself it starts and stops with its server. A mounted application is not told of either, so that the program
+hands on its own lifespan, as above or by `async with ai.lifespan():` within it. An application that nobody has started
+starts at its first request, and then nobody stops it: what is under way when the process ends is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from antwort.config.problems import CannotStart
+from antwort.config.settings import ServerSettings, Settings
+from antwort.engine.engine import Engine
+from antwort.errors import AntwortError, NotFound, ServerFault, ShuttingDown
+from antwort.transport.errors import failure
+from antwort.transport.exchange import Exchange, Receive, Scope, Send
+from antwort.transport.http import LINGER, Transport
+
+_log = logging.getLogger("antwort.asgi")
+
+
+def create_app(source: Settings | Engine | str | os.PathLike[str] | None = None) -> Application:
+    """The application of these settings, of this configuration file, or in front of this engine.
+
+    Without any, the settings are read as `antwort serve` reads them: from `antwort.yaml` and the environment. Nothing
+    is opened before the application starts. An engine that is open when the application starts is left to whoever
+    opened it; one that is not is opened, drained and closed with the application. Raises `CannotStart`.
+    """
+    if isinstance(source, Engine):
+        engine = source
+        return Application(lambda: _lend(engine))
+    settings = source if isinstance(source, Settings) else _load(source)
+    return Application(lambda: _build(settings))
+
+
+class Parts(Protocol):
+    """What an application is made of while it runs."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+    @property
+    def asgi(self) -> Transport: ...
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Application:
+    """An ASGI 3 application. One that was stopped can be started again, unless it stands before an engine of yours."""
+
+    def __init__(self, build: Callable[[], Awaitable[Parts]]) -> None:
+        self._build = build
+        self._parts: Parts | None = None
+        self._starting: asyncio.Task[Parts] | None = None
+        self._is_stopped = False
+
+    @property
+    def engine(self) -> Engine:
+        """The engine behind it. Raises `RuntimeError` while it does not run."""
+        if self._parts is None:
+            raise RuntimeError("The application has not been started.")
+        return self._parts.engine
+
+    # ---- start and stop ----
+
+    @asynccontextmanager
+    async def lifespan(self, _: object = None) -> AsyncIterator[None]:
+        """Started within, drained and stopped at the end: the `lifespan` of a Starlette or FastAPI, or a part of it."""
+        await self.start()
+        try:
+            yield
+        finally:
+            await self.stop()
+
+    async def start(self) -> None:
+        """Once, however many ask for it. Raises `CannotStart`; then the next one who asks has it tried again."""
+        self._is_stopped = False
+        await self._started()
+
+    async def _started(self) -> Parts:
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+        starting = self._starting
+        try:
+            return await asyncio.shield(starting)  # a request that is broken off does not break off the others' start
+        finally:
+            if self._starting is starting and starting.done() and (starting.cancelled() or starting.exception()):
+                self._starting = None
+
+    async def _start(self) -> Parts:
+        parts = await self._build()
+        try:
+            await parts.start()
+        except BaseException:
+            await parts.close()
+            raise
+        self._parts = parts
+        return parts
+
+    async def stop(self) -> None:
+        """Responses under way get the drain time, then their end. Requests that come later are refused."""
+        self._is_stopped = True
+        if self._starting is None:
+            return
+        with contextlib.suppress(Exception):  # who asked for the start was told
+            await self._starting
+        self._starting = None
+        if self._parts is not None:
+            try:
+                await self._parts.stop()
+            finally:
+                self._parts = None
+
+    # ---- ASGI ----
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["type"]:
+            case "http":
+                asgi = await self._ready(scope, receive, send)
+                if asgi is not None:
+                    await asgi(scope, receive, send)
+            case "lifespan":
+                await self._live(receive, send)
+            case "websocket":
+                await _refuse_socket(scope, receive, send)
+            case other:
+                raise NotImplementedError(f"{other} is not spoken here")
+
+    async def _ready(self, scope: Scope, receive: Receive, send: Send) -> Transport | None:
+        """Who answers; nobody, when it cannot be started, and then the request has been told so."""
+        if self._parts is not None:
+            return self._parts.asgi
+        try:
+            return (await self._start_late()).asgi
+        except AntwortError as error:
+            await Exchange(scope, receive, send, linger=LINGER).fail(error, strict=False)
+            return None
+
+    async def _start_late(self) -> Parts:
+        if self._is_stopped:
+            raise ShuttingDown
+        try:
+            return await self._started()
+        except Exception as exc:
+            _report(exc)
+            # The reason is the operator's, and in the log.
+            raise ServerFault("The server could not be started.", code="server_not_started") from exc
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Start and stop, as the server that runs us tells them."""
+        await receive()
+        try:
+            await self.start()
+        except Exception as exc:
+            _report(exc)
+            await send({"type": "lifespan.startup.failed", "message": str(exc)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        try:
+            await self.stop()
+        except Exception as exc:
+            _log.exception("cannot stop")
+            await send({"type": "lifespan.shutdown.failed", "message": str(exc)})
+            return
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def _report(exc: Exception) -> None:
+    """`CannotStart` is a sentence that says it all; what nobody expected needs its traceback."""
+    _log.error("cannot start: %s", exc, exc_info=None if isinstance(exc, CannotStart) else exc)
+
+
+async def _refuse_socket(scope: Scope, receive: Receive, send: Send) -> None:
+    """In words where the server can carry them; otherwise it is a bare refusal."""
+    await receive()
+    if "websocket.http.response" not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": 1000})
+        return
+    sent = failure(NotFound("There is no WebSocket here; use HTTP.", code="unknown_url"))
+    head = [(b"content-type", b"application/json"), *sent.headers]
+    await send({"type": "websocket.http.response.start", "status": sent.status, "headers": head})
+    await send({"type": "websocket.http.response.body", "body": sent.body})
+
+
+# ---- where the parts come from ----
+
+
+def _load(path: str | os.PathLike[str] | None) -> Settings:
+    from antwort.config import load
+
+    return load(path)
+
+
+async def _build(settings: Settings) -> Parts:
+    from antwort.app import build
+
+    return await build(settings)
+
+
+async def _lend(engine: Engine) -> Parts:
+    return _Lent(engine)
+
+
+class _Lent:
+    """An engine that the program made."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.asgi = Transport(engine)
+        self._is_ours = False
+
+    async def start(self) -> None:
+        if self.engine.is_open:
+            return
+        try:
+            await self.engine.open()
+        except AntwortError as exc:
+            raise CannotStart(exc.message) from exc
+        self._is_ours = True
+
+    async def stop(self) -> None:
+        if self._is_ours:
+            await self.engine.drain(ServerSettings().drain)
+        await self.close()
+
+    async def close(self) -> None:
+        if self._is_ours:
+            await self.engine.close()
