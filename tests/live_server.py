@@ -66,12 +66,12 @@ async def launched(*arguments: str, environment: dict[str, str] | None = None) -
 
 
 async def _greeting(process: asyncio.subprocess.Process) -> list[str]:
-    """What it says at its start: four lines, the last of which says what to try."""
+    """What it says at its start; the last line says what to try."""
     assert process.stdout is not None
     assert process.stderr is not None
     lines: list[str] = []
     async with asyncio.timeout(PATIENCE):
-        while len(lines) < 4:
+        while not lines or not lines[-1].startswith("  try "):
             line = await process.stdout.readline()
             assert line, f"the server did not start: {(await process.stderr.read()).decode()}"
             lines.append(line.decode().rstrip("\n"))

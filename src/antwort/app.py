@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
+
 from antwort.backends import make_fleet, patient
 from antwort.config import CannotStart, Settings
 from antwort.engine.engine import Engine
 from antwort.errors import AntwortError
 from antwort.providers.base import Provider
-from antwort.providers.fleet import Fleet
+from antwort.providers.fleet import BackendStatus, Fleet
 from antwort.storage.base import ResponseStore
+from antwort.tools.toolset import ToolsetInfo
 from antwort.transport.http import Transport
 
 
@@ -17,6 +21,8 @@ class App:
 
     def __init__(self, engine: Engine, *, drain: float, body_limit: int, fleet: Fleet | None = None) -> None:
         self.engine = engine
+        self.toolsets: Sequence[ToolsetInfo] = ()
+        """What requests can reach by label."""
         self._fleet = fleet
         self._drain = drain
         self.asgi = Transport(engine, body_limit=body_limit, start=self.start, stop=self.stop)
@@ -29,6 +35,14 @@ class App:
             raise CannotStart(exc.message) from exc
         if self._fleet is not None:
             await self._fleet.open()
+
+    async def survey(self) -> Sequence[BackendStatus]:
+        """How each backend stands, after a look at all of them that takes two seconds at most."""
+        if self._fleet is None:
+            return ()
+        with suppress(AntwortError):  # what is wrong with one is part of how it stands
+            await self._fleet.models()
+        return self._fleet.status()
 
     async def stop(self) -> None:
         """Runs still under way get the drain time, then their end."""

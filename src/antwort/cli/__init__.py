@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 
-from antwort.version import __version__
+INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; what it returns is the exit status."""
-    from antwort.cli import serve
+    import sys
 
-    parser = argparse.ArgumentParser(
-        prog="antwort",
-        description="The OpenAI Responses API in front of any Chat Completions backend, with an agentic tool loop.",
-    )
-    parser.add_argument("--version", action="version", version=f"antwort {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    serve.declare(commands)
-    chosen = parser.parse_args(arguments)
-    status: int = chosen.run(chosen)
-    return status
+    from antwort.cli.parser import parse
+
+    try:
+        command, given = parse(sys.argv[1:] if arguments is None else arguments)
+        return _function(command.run)(given)
+    except KeyboardInterrupt:  # somebody who has changed their mind needs no traceback
+        return INTERRUPTED
+
+
+def _function(name: str) -> Callable[[Mapping[str, object]], int]:
+    module, _, function = name.partition(":")
+    found: Callable[[Mapping[str, object]], int] = getattr(import_module(module), function)
+    return found

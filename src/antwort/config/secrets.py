@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class Secret:
     """A value that is never shown by accident. `origin` says where it came from, and may be shown."""
@@ -23,3 +25,21 @@ class Secret:
 
     def __hash__(self) -> int:
         return hash(self._value)
+
+
+def read_secret_file(file: Path) -> str:
+    """The text of the file, without white space around it. Raises `ValueError`, which says why not."""
+    try:
+        text = file.read_text(encoding="utf-8-sig").strip()
+    except OSError as exc:
+        raise ValueError(f"cannot be read from {str(file)!r}: {exc.strerror or 'it is no file'}") from exc
+    except UnicodeDecodeError as exc:
+        raise ValueError(f"cannot be read from {str(file)!r}: it is not text") from exc
+    if not text:
+        raise ValueError(f"cannot be read from {str(file)!r}: it is empty")
+    return text
+
+
+def can_be_sent(text: str) -> bool:
+    """All secrets travel in HTTP headers."""
+    return text.isascii() and text.isprintable()

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from antwort.api.requests import Limits
 from antwort.api.wire import Wire
+from antwort.config.names import NAME
 from antwort.config.secrets import Secret
 from antwort.engine.settings import EngineSettings, LoopSettings
 from antwort.providers.base import Capabilities
@@ -23,7 +24,7 @@ LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=86400)]
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
-Name: TypeAlias = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Name: TypeAlias = Annotated[str, Meta(pattern=NAME)]
 
 
 class ServerSettings(Wire):

@@ -1,0 +1,100 @@
+"""What somebody who has just started the server wants to know."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from antwort.cli.say import say
+from antwort.config.addresses import is_loopback, without_query
+from antwort.config.checks import keys_required
+from antwort.config.settings import Settings
+from antwort.version import __version__
+
+if TYPE_CHECKING:
+    from antwort.app import App
+    from antwort.providers.member import BackendStatus
+    from antwort.tools.toolset import ToolsetInfo
+
+_MOST = 5
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where it listens is the operator's word
+_KEY = "-H 'Authorization: Bearer YOUR_KEY'"
+
+
+def address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def announce(app: App, settings: Settings, port: int) -> None:
+    """Say at once where the server listens, and the rest when the backends have been asked."""
+    say(f"antwort {__version__} listens on {address(settings.server.host, port)}")
+    backends = await app.survey()
+    near = address(_EVERYWHERE.get(settings.server.host, settings.server.host), port)
+    lines = [
+        *_backends(settings, backends),
+        *_tools(app.toolsets),
+        ("keys", _keys(settings)),
+        *_metrics(settings, near),
+        ("data", "in memory, gone when the server stops" if settings.memory else str(settings.data_folder())),
+        ("try", _example(settings, backends, near)),
+    ]
+    say(*(f"  {title:8} {text}" for title, text in lines))
+
+
+def _backends(settings: Settings, backends: Sequence[BackendStatus]) -> Iterator[tuple[str, str]]:
+    if not settings.backends:
+        yield "backend", "none: a scripted stand-in answers, not a model"
+    status = {backend.name: backend for backend in backends}
+    is_alone = len(settings.backends) == 1
+    for backend in settings.backends:
+        name = "" if is_alone and backend.name == "default" else f"{backend.name} at "
+        known = status.get(backend.name)
+        yield "backend", f"{name}{without_query(backend.url)}, {_state(known) if known else 'not asked yet'}"
+
+
+def _state(backend: BackendStatus) -> str:
+    if backend.state == "unreachable":
+        return "which cannot be reached yet"
+    if backend.models:
+        return f"models: {_some(backend.models)}"
+    if backend.problem:
+        return f"which was reached, but did not list its models: {backend.problem}"
+    return "which has not answered yet" if backend.models is None else "which lists no models"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return f"{', '.join(names[:_MOST])}{more}"
+
+
+def _tools(toolsets: Sequence[ToolsetInfo]) -> Iterator[tuple[str, str]]:
+    for toolset in toolsets:
+        yield "tools", f"{toolset.label}: {_some(toolset.tools)} (from {toolset.origin})"
+
+
+def _keys(settings: Settings) -> str:
+    if keys_required(settings):
+        return f"required; there are {_some([key.name for key in settings.auth.keys])}"
+    if is_loopback(settings.server.host):
+        return "not required: only this machine can reach the server"
+    return "not required, as auth.required is never: whoever reaches the server can use it"
+
+
+def _metrics(settings: Settings, near: str) -> Iterator[tuple[str, str]]:
+    metrics = settings.metrics
+    if not metrics.enabled:
+        return
+    if metrics.port is None:
+        yield "metrics", f"{near}/metrics"
+    elif metrics.port:  # a free one is not known here
+        yield "metrics", f"{address(metrics.host or settings.server.host, metrics.port)}/metrics"
+
+
+def _example(settings: Settings, backends: Sequence[BackendStatus], near: str) -> str:
+    models = [model for backend in backends for model in backend.models or ()]
+    model = settings.default_model or next(iter(models), None)
+    body = json.dumps({"model": model, "input": "Say hello."} if model else {"input": "Say hello."})
+    key = f" {_KEY}" if keys_required(settings) else ""
+    return f"curl {near}/v1/responses{key} -H 'Content-Type: application/json' -d {shlex.quote(body)}"

@@ -1,0 +1,171 @@
+"""What the types of the settings cannot say: rules between settings, and what a server needs before it may start."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator
+from urllib.parse import urlsplit
+
+from antwort.config.addresses import address_problem, is_loopback
+from antwort.config.problems import BadSettings, CannotStart, Problem
+from antwort.config.secrets import Secret
+from antwort.config.settings import BackendSettings, CorsSettings, KeySettings, RoutingSettings, Settings
+
+SHORTEST_KEY = 16
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_OURS = ("connection", "content-length", "content-type", "host", "transfer-encoding")
+_NO_BACKEND = (
+    "There is nobody to answer: name a Chat Completions backend with --backend URL (or `backends` in antwort.yaml), "
+    "or try the server with --scripted."
+)
+
+
+def check(settings: Settings) -> None:
+    """Raises `BadSettings`. Settings that were read from a file have been checked already."""
+    if problems := list(find_problems(settings)):
+        raise BadSettings(problems)
+
+
+def check_ready(settings: Settings) -> None:
+    """Raises `CannotStart` where nobody would answer, or anybody could come in."""
+    if not settings.backends and not settings.scripted:
+        raise CannotStart(_NO_BACKEND)
+    if keys_required(settings) and not settings.auth.keys:
+        raise CannotStart(_no_keys(settings))
+
+
+def keys_required(settings: Settings) -> bool:
+    """Whether a request must bring an API key."""
+    match settings.auth.required:
+        case "auto":
+            return bool(settings.auth.keys) or not is_loopback(settings.server.host)
+        case required:
+            return required == "always"
+
+
+def _no_keys(settings: Settings) -> str:
+    if settings.auth.required == "always":
+        return "API keys are required and there are none: make one with `antwort key` and put it under auth.keys."
+    return (
+        f"Listening on {settings.server.host}, which other machines may reach, needs API keys: make one with "
+        "`antwort key` and put it under auth.keys, or allow everybody with --set auth.required=never."
+    )
+
+
+def find_problems(settings: Settings) -> Iterator[Problem]:
+    """All that is wrong, with no word of a secret in it."""
+    yield from _about_server(settings)
+    for at, backend in enumerate(settings.backends):
+        yield from _about_backend(backend, f"backends[{at}]")
+    yield from _repeated((backend.name for backend in settings.backends), "backends[{}].name", "another backend")
+    yield from _about_routing(settings.routing, {backend.name for backend in settings.backends})
+    yield from _about_keys(settings.auth.keys)
+    yield from _about_length(settings.metrics.key, "metrics.key")
+    yield from _about_cors(settings.cors)
+
+
+def _about_server(settings: Settings) -> Iterator[Problem]:
+    if settings.memory and settings.data is not None:
+        yield Problem("memory", "and data exclude each other", "leave one of them out")
+    for path, host in (("server.host", settings.server.host), ("metrics.host", settings.metrics.host)):
+        if host and ("/" in host or "[" in host or host.count(":") == 1):
+            yield Problem(path, f"must be an address alone, such as 0.0.0.0 or ::1, not {host!r}")
+    if settings.metrics.host is not None and settings.metrics.port is None:
+        yield Problem("metrics.host", "means nothing without metrics.port")
+
+
+def _repeated(values: Iterable[str], path: str, other: str) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for at, value in enumerate(values):
+        if value in seen:
+            yield Problem(path.format(at), f"is the same as that of {other}: {value!r}")
+        seen.add(value)
+
+
+# ---- backends ----
+
+
+def _about_backend(backend: BackendSettings, path: str) -> Iterator[Problem]:
+    if problem := address_problem(backend.url):
+        yield Problem(f"{path}.url", problem)
+    for name in backend.headers:
+        where = f"{path}.headers"
+        if not _TOKEN.fullmatch(name):
+            yield Problem(where, f"has {name!r}, which cannot be the name of a header")
+        elif name.lower() in _OURS:
+            yield Problem(where, f"has {name!r}, which is not to be changed")
+        elif name.lower() == "authorization" and backend.api_key is not None:
+            yield Problem(where, "has 'Authorization' beside an api_key", "leave one of them out")
+
+
+def _about_routing(routing: RoutingSettings, backends: set[str]) -> Iterator[Problem]:
+    for at, route in enumerate(routing.routes):
+        path = f"routing.routes[{at}].to"
+        if not route.to:
+            yield Problem(path, "names nobody who could answer")
+        for place, target in enumerate(route.to):
+            if target.backend not in backends:
+                known = f"there are {', '.join(sorted(backends))}" if backends else "there are none"
+                yield Problem(f"{path}[{place}].backend", f"names {target.backend!r}, which is no backend", known)
+    yield from _repeated((route.model for route in routing.routes), "routing.routes[{}].model", "another route")
+    for alias in routing.aliases:
+        if (circle := _circle(alias, routing)) and alias == min(circle):  # each circle once
+            yield Problem("routing.aliases", f"go round in a circle: {' → '.join((*circle, circle[0]))}")
+
+
+def _circle(alias: str, routing: RoutingSettings) -> list[str]:
+    """The aliases that lead from this one back to it."""
+    way = [alias]
+    while (name := routing.aliases.get(way[-1])) is not None and name not in way:
+        way.append(name)
+    return way if name == alias else []
+
+
+# ---- keys and browsers ----
+
+
+def _about_keys(keys: tuple[KeySettings, ...]) -> Iterator[Problem]:
+    yield from _repeated((key.name for key in keys), "auth.keys[{}].name", "another key")
+    seen: dict[str, str] = {}
+    for at, key in enumerate(keys):
+        path = f"auth.keys[{at}]"
+        if (key.key is None) == (key.sha256 is None):
+            yield Problem(path, "needs either key or sha256", "`antwort key` makes a key and its sha256")
+            continue
+        yield from _about_length(key.key, f"{path}.key")
+        value = key.sha256.lower() if key.key is None and key.sha256 else _hash(key.key)
+        if value in seen:
+            yield Problem(path, f"is the same key as {seen[value]!r}")
+        seen.setdefault(value, key.name)
+
+
+def _hash(key: Secret | None) -> str:
+    return hashlib.sha256(key.reveal().encode()).hexdigest() if key else ""
+
+
+def _about_length(key: Secret | None, path: str) -> Iterator[Problem]:
+    if key is not None and len(key.reveal()) < SHORTEST_KEY:
+        yield Problem(path, f"is shorter than {SHORTEST_KEY} characters", "make one with `antwort key`")
+
+
+def _about_cors(cors: CorsSettings) -> Iterator[Problem]:
+    if cors.credentials and "*" in (*cors.origins, *cors.headers):
+        yield Problem(
+            "cors.credentials", "cannot be on where cors.origins or cors.headers is `*`", "name them one by one"
+        )
+    for at, origin in enumerate(cors.origins):
+        if origin not in ("*", "null") and not _is_origin(origin):
+            yield Problem(f"cors.origins[{at}]", f"must be like https://app.example.com, not {origin!r}")
+    for at, name in enumerate(cors.headers):
+        if not _TOKEN.fullmatch(name):
+            yield Problem(f"cors.headers[{at}]", f"cannot be the name of a header: {name!r}")
+
+
+def _is_origin(origin: str) -> bool:
+    try:
+        parts = urlsplit(origin)
+        named = bool(parts.scheme and parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return named and origin == f"{parts.scheme}://{parts.netloc}" and "@" not in origin

@@ -1,0 +1,49 @@
+"""What somebody may have meant by a name that there is not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from antwort.config.shape import all_leaves, leaves
+
+_VERY_CLOSE, _CLOSE = 0.75, 0.6
+_MOST = 3
+
+
+def nearest(name: str, names: Iterable[str], cutoff: float = _CLOSE) -> list[str]:
+    """At most one: the name that is most like it."""
+    from difflib import get_close_matches
+
+    return get_close_matches(name, list(names), 1, cutoff)
+
+
+def did_you_mean(names: Collection[str]) -> str:
+    return f"did you mean {' or '.join(list(names)[:_MOST])}?" if names else ""
+
+
+def hint_for_key(key: str, prefix: str, siblings: Collection[str]) -> str:
+    """For a key that is not a setting where it stands: below `prefix`, which ends in a dot or is empty."""
+    if key in leaves() and "." in key:
+        table, _, last = key.rpartition(".")
+        return f"write {last} on a line of its own below {table}"
+    if close := nearest(key, siblings, _VERY_CLOSE):
+        return did_you_mean([prefix + close[0]])
+    elsewhere = _by_last_name()
+    if key in elsewhere:
+        return did_you_mean(elsewhere[key])
+    if close := nearest(key, siblings):
+        return did_you_mean([prefix + close[0]])
+    return did_you_mean([path for name in nearest(key, elsewhere, _VERY_CLOSE) for path in elsewhere[name]])
+
+
+def hint_for_variable(name: str, known: Collection[str]) -> str:
+    """`ANTWORT_MAX_TURNS` means the one that ends so; a slip of the finger, the nearest."""
+    rest = name.removeprefix("ANTWORT")
+    return did_you_mean([other for other in known if other.endswith(rest)] or nearest(name, known))
+
+
+def _by_last_name() -> Mapping[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for leaf in all_leaves():
+        found.setdefault(leaf.field.name, []).append(leaf.path)
+    return found

@@ -1,0 +1,80 @@
+"""What an operator gave, before it is known what it means: texts, lists and tables that know where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
+_PLAIN_TEXT = 40
+
+
+class Origin(NamedTuple):
+    """A place that a value came from, such as `antwort.yaml:12`, `ANTWORT_SERVER_PORT` or `--port`."""
+
+    name: str
+    folder: str = ""
+    """What relative paths in the value start from."""
+    is_file: bool = False
+
+
+class Text(NamedTuple):
+    """A single value. What it is read as depends on the setting, not on quotes."""
+
+    text: str
+    origin: Origin
+    quoted: bool = False
+
+
+class Items(NamedTuple):
+    items: tuple[Node, ...]
+    origin: Origin
+
+
+class Table(NamedTuple):
+    entries: Mapping[str, Node]
+    origin: Origin
+
+
+Node: TypeAlias = Text | Items | Table
+
+
+def is_nothing(node: Node) -> bool:
+    return isinstance(node, Text) and not node.quoted and node.text in NOTHING
+
+
+def in_words(node: Node) -> str:
+    """What was given, to show in an error. Not to be asked of what may be a secret."""
+    if isinstance(node, Items):
+        return "a list"
+    if isinstance(node, Table):
+        return "a mapping"
+    if is_nothing(node):
+        return "nothing"
+    shown = node.text if len(node.text) <= _PLAIN_TEXT else f"{node.text[:_PLAIN_TEXT]}…"
+    return repr(shown)
+
+
+def node_of(value: object, origin: Origin) -> Node:
+    """A plain Python value, as a program gives it."""
+    if isinstance(value, Mapping):
+        return Table({str(key): node_of(entry, origin) for key, entry in value.items()}, origin)
+    if isinstance(value, list | tuple):
+        return Items(tuple(node_of(entry, origin) for entry in value), origin)
+    if value is None:
+        return Text("", origin)
+    if isinstance(value, bool):
+        return Text(str(value).lower(), origin)
+    return Text(str(value), origin, quoted=isinstance(value, str))
+
+
+def put(entries: dict[str, Node], path: str, node: Node) -> None:
+    """Put `node` at a path such as `server.port`, making the tables on the way."""
+    first, _, rest = path.partition(".")
+    if not rest:
+        entries[first] = node
+        return
+    there = entries.get(first)
+    below = dict(there.entries) if isinstance(there, Table) else {}
+    put(below, rest, node)
+    entries[first] = Table(below, node.origin)
