@@ -13,18 +13,17 @@ import pytest
 from antwort.engine.engine import Engine
 from antwort.engine.live import Ended
 from antwort.errors import NotAuthenticated
-from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, answer, demo_provider, say
 from antwort.transport.exchange import Exchange, Message
 from antwort.transport.http import Transport
-from antwort.transport.keys import Key, Keyring
+from antwort.transport.keys import Keyring
 from antwort.transport.quotas import KeyLimits
+from key_kit import SECRET, a_key, bearing
 from raw_http import connected
 from serving import HELLO, RESPONSES, STREAMED, Serving, serving, until
 
-SECRET = "sk-test-0123456789"
-ANN = {"authorization": f"Bearer {SECRET}"}
+ANN = bearing(SECRET)
 CALLS = {
     ("GET", RESPONSES),
     ("POST", RESPONSES),
@@ -39,16 +38,6 @@ CALLS = {
     ("OPTIONS", RESPONSES),
     ("GET", "/%68ealthz"),
 }
-
-
-def a_key(secret: str = SECRET, name: str = "ann", limits: KeyLimits | None = None, *, metrics: bool = False) -> Key:
-    return Key(
-        name=name,
-        digest=sha256(secret.encode()).digest(),
-        identity=Identity("acme", name, key=name),
-        limits=limits or KeyLimits(),
-        may_read_metrics=metrics,
-    )
 
 
 @asynccontextmanager
@@ -169,7 +158,7 @@ async def test_another_endpoint_is_open_and_decides_for_itself() -> None:
     async with serving(engine, Transport(engine, identify=ring.identify, extra={"/metrics": read})) as server:
         for headers in ({}, ANN, {"authorization": "Bearer sk-wrong"}):
             assert (await server.ask("GET", "/metrics", None, headers)).error["message"] == "These are not for you."
-        reply = await server.ask("GET", "/metrics", None, {"authorization": "Bearer sk-reader"})
+        reply = await server.ask("GET", "/metrics", None, bearing("sk-reader"))
         assert (reply.body, reply.headers["content-type"]) == (b"up 1\n", "text/plain")
         assert (await server.ask("POST", "/metrics", {}, ANN)).status == 405
 
@@ -192,7 +181,7 @@ async def test_requests_over_the_limit_are_a_429_that_says_when_to_come_back() -
         assert (over.headers["retry-after"], over.headers["x-ratelimit-reset-requests"]) == ("30", "1m0s")
         assert (over.error["type"], over.error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
         assert (await server.ask("GET", "/v1/models", None, ANN)).status == 200
-        other = await server.ask("POST", RESPONSES, HELLO, {"authorization": "Bearer sk-other"})
+        other = await server.ask("POST", RESPONSES, HELLO, bearing("sk-other"))
         assert other.status == 200
         assert not [name for name in other.headers if name.startswith("x-ratelimit")]
 
@@ -204,7 +193,7 @@ async def test_tokens_are_counted_when_a_response_ends() -> None:
         assert first.json()["usage"]["total_tokens"] >= 3
         over = await server.ask("POST", RESPONSES, HELLO, ANN)
         assert (over.status, over.headers["x-ratelimit-remaining-tokens"]) == (429, "0")
-        assert (await server.ask("POST", RESPONSES, HELLO, {"authorization": "Bearer sk-other"})).status == 200
+        assert (await server.ask("POST", RESPONSES, HELLO, bearing("sk-other"))).status == 200
 
 
 async def test_a_response_without_usage_costs_nothing() -> None:
