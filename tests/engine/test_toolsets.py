@@ -73,6 +73,7 @@ async def test_a_request_uses_a_toolset_by_its_label() -> None:
     assert (made.server_label, made.name, made.output, made.status) == ("calc", "add", "5", "completed")
 
 
+@pytest.mark.proves("MISTAKE-25")
 async def test_a_request_that_names_no_toolset_is_offered_none_of_its_tools() -> None:
     provider = ScriptedProvider(answer(say("Hello.")))
     await engine_of(provider, calc()).create(ask())

@@ -1,0 +1,348 @@
+"""The ASGI application: starting, stopping, mounting, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from antwort import Engine, Settings
+from antwort.asgi import Application, create_app
+from antwort.config import CannotStart
+from antwort.testing import ScriptedProvider, answer, check_frames, say
+from antwort.transport.exchange import Message
+from mounted import in_fastapi, in_starlette, run_by_uvicorn
+from raw_http import ask
+from serving import HELLO, STREAMED, until
+
+SCRIPTED = Settings(scripted=True, memory=True)
+
+
+def engine(*texts: str) -> Engine:
+    return Engine(ScriptedProvider(*(answer(say(text)) for text in texts or ("Hello there",))))
+
+
+class Client:
+    """Calls an ASGI application in this event loop, without a server."""
+
+    def __init__(self, app: Any, root: str = "") -> None:
+        self._app, self._root = app, root
+
+    async def __call__(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        sent: list[Message] = []
+        come: list[Message] = [{"type": "http.request", "body": b"" if body is None else json.dumps(body).encode()}]
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": self._root + path,
+            "raw_path": (self._root + path).encode(),
+            "root_path": self._root,
+            "query_string": b"",
+            "headers": [(b"content-type", b"application/json")],
+        }
+        await self._app(scope, lambda: _next(come), lambda message: _keep(message, sent))
+        content = b"".join(message.get("body", b"") for message in sent[1:])
+        return sent[0]["status"], json.loads(content)
+
+
+async def _next(come: list[Message]) -> Message:
+    if not come:
+        await asyncio.Event().wait()
+    return come.pop(0)
+
+
+async def _keep(message: Message, sent: list[Message]) -> None:
+    sent.append(message)
+
+
+class Lifespan:
+    """A server's side of the lifespan protocol."""
+
+    def __init__(self, app: Application) -> None:
+        self._to_app: asyncio.Queue[Message] = asyncio.Queue()
+        self._from_app: asyncio.Queue[Message] = asyncio.Queue()
+        self._task = asyncio.ensure_future(app({"type": "lifespan"}, self._to_app.get, self._from_app.put))
+
+    async def tell(self, what: Literal["startup", "shutdown"]) -> Message:
+        await self._to_app.put({"type": f"lifespan.{what}"})
+        async with asyncio.timeout(5):
+            said = await self._from_app.get()
+            if what == "shutdown" or said["type"].endswith("failed"):
+                await self._task
+        return said
+
+
+# ---- starting and stopping ----
+
+
+async def test_it_starts_and_stops_with_the_server_that_runs_it() -> None:
+    app = create_app(SCRIPTED)
+    lifespan = Lifespan(app)
+    assert await lifespan.tell("startup") == {"type": "lifespan.startup.complete"}
+    assert (await Client(app)("POST", "/v1/responses", HELLO))[1]["status"] == "completed"
+    assert await lifespan.tell("shutdown") == {"type": "lifespan.shutdown.complete"}
+    status, body = await Client(app)("GET", "/v1/models")
+    assert (status, body["error"]["code"]) == (503, "server_shutting_down")
+
+
+async def test_a_start_that_fails_is_told_to_the_server_in_one_sentence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = await Lifespan(create_app(unusable(tmp_path))).tell("startup")
+    assert said["type"] == "lifespan.startup.failed"
+    assert "cannot be used" in said["message"]
+    assert "Traceback" not in caplog.text
+
+
+def unusable(folder: Path) -> Settings:
+    """Settings whose data folder is a file."""
+    (folder / "taken").write_text("a file")
+    return Settings(scripted=True, data=str(folder / "taken"))
+
+
+async def test_without_a_lifespan_it_starts_at_the_first_request() -> None:
+    app = create_app(SCRIPTED)
+    with pytest.raises(RuntimeError, match="not been started"):
+        _ = app.engine
+    assert (await Client(app)("POST", "/v1/responses", HELLO))[0] == 200
+    assert app.engine.is_open
+    await app.stop()
+
+
+async def test_however_many_requests_come_first_it_starts_once() -> None:
+    started = 0
+
+    class Counted(Engine):
+        async def open(self) -> None:
+            nonlocal started
+            started += 1
+            await asyncio.sleep(0)
+            await super().open()
+
+    client = Client(create_app(Counted(ScriptedProvider())))
+    replies = await asyncio.gather(*(client("GET", "/healthz") for _ in range(20)))
+    assert [status for status, _ in replies] == [200] * 20
+    assert started == 1
+
+
+async def test_a_first_request_that_is_broken_off_does_not_break_off_the_start() -> None:
+    opening, go = asyncio.Event(), asyncio.Event()
+
+    class Slow(Engine):
+        async def open(self) -> None:
+            opening.set()
+            await go.wait()
+            await super().open()
+
+    client = Client(create_app(Slow(ScriptedProvider())))
+    first = asyncio.create_task(client("GET", "/healthz"))
+    second = asyncio.create_task(client("GET", "/healthz"))
+    await opening.wait()
+    first.cancel()
+    await asyncio.wait([first])
+    go.set()
+    assert (await second)[0] == 200
+
+
+async def test_a_late_start_that_fails_is_a_500_without_the_reason_and_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = create_app(unusable(tmp_path))
+    with caplog.at_level(logging.ERROR, "antwort.asgi"):
+        status, body = await Client(app)("GET", "/v1/models")
+    assert (status, body["error"]["code"]) == (500, "server_not_started")
+    assert str(tmp_path) not in body["error"]["message"]
+    assert str(tmp_path) in caplog.text
+    assert "Traceback" not in caplog.text
+    (tmp_path / "taken").unlink()
+    assert (await Client(app)("GET", "/v1/models"))[0] == 200
+    await app.stop()
+
+
+async def test_what_nobody_expected_at_the_start_leaves_its_traceback_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken(Engine):
+        async def open(self) -> None:
+            raise ZeroDivisionError("a defect")
+
+    status, body = await Client(create_app(Broken(ScriptedProvider())))("GET", "/healthz")
+    assert (status, body["error"]["code"]) == (500, "server_not_started")
+    assert "ZeroDivisionError: a defect" in caplog.text
+
+
+async def test_stopping_drains_what_is_under_way_and_refuses_what_comes_later() -> None:
+    go = asyncio.Event()
+    app = create_app(Engine(ScriptedProvider(answer(say("It"), go, say("is done.")))))
+    async with app.lifespan():
+        under_way = asyncio.create_task(Client(app)("POST", "/v1/responses", HELLO))
+        await until(lambda: app.engine.live == 1)
+        stopping = asyncio.create_task(app.stop())
+        await asyncio.sleep(0)
+        assert (await Client(app)("POST", "/v1/responses", HELLO))[0] == 503
+        go.set()
+        assert (await under_way)[1]["status"] == "completed"
+        await stopping
+
+
+async def test_a_stop_waits_for_a_start_that_is_under_way() -> None:
+    go = asyncio.Event()
+
+    class Slow(Engine):
+        async def open(self) -> None:
+            await go.wait()
+            await super().open()
+
+    slow = Slow(provider := ScriptedProvider())
+    app = create_app(slow)
+    starting = asyncio.create_task(app.start())
+    await asyncio.sleep(0)
+    stopping = asyncio.create_task(app.stop())
+    go.set()
+    await asyncio.gather(starting, stopping)
+    assert provider.is_closed
+
+
+async def test_an_application_of_settings_can_be_started_again() -> None:
+    app = create_app(SCRIPTED)
+    for _ in range(2):
+        async with app.lifespan():
+            assert (await Client(app)("POST", "/v1/responses", HELLO))[0] == 200
+    await app.stop()
+
+
+# ---- what it is made from ----
+
+
+async def test_an_engine_that_nobody_has_opened_is_opened_and_closed_with_the_application() -> None:
+    provider = ScriptedProvider(answer(say("Hello")))
+    app = create_app(Engine(provider))
+    async with app.lifespan():
+        assert (await Client(app)("POST", "/v1/responses", HELLO))[0] == 200
+    assert provider.is_closed
+    with pytest.raises(RuntimeError, match="make a new one"):
+        await app.start()
+
+
+async def test_an_engine_that_is_open_is_left_to_whoever_opened_it() -> None:
+    provider = ScriptedProvider(answer(say("Hello")), answer(say("Still here")))
+    async with Engine(provider) as mine:
+        app = create_app(mine)
+        async with app.lifespan():
+            assert app.engine is mine
+            assert (await Client(app)("POST", "/v1/responses", HELLO))[0] == 200
+        assert not provider.is_closed
+        assert (await mine.create(HELLO)).status == "completed"
+    assert provider.is_closed
+
+
+async def test_settings_can_be_read_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "antwort.yaml"
+    path.write_text("scripted: true\nmemory: true\ndefault_model: parrot\n", encoding="utf-8")
+    for given in (path, str(path)):
+        app = create_app(given)
+        async with app.lifespan():
+            assert app.engine.settings.default_model == "parrot"
+
+
+async def test_without_anything_the_settings_are_those_that_the_server_would_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "antwort.yaml").write_text("scripted: true\nmemory: true\n", encoding="utf-8")
+    monkeypatch.setenv("ANTWORT_DEFAULT_MODEL", "parrot")
+    app = create_app()
+    async with app.lifespan():
+        assert app.engine.settings.default_model == "parrot"
+
+
+def test_a_file_that_is_not_there_is_an_error_at_once(tmp_path: Path) -> None:
+    with pytest.raises(CannotStart):
+        create_app(tmp_path / "nothing.yaml")
+
+
+# ---- mounting ----
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("mount", [in_fastapi, in_starlette])
+@pytest.mark.parametrize("prefix", ["/ai", "/deep/er", "", "/v1", "/für alle"])
+async def test_it_answers_under_any_prefix_on_either_event_loop(mount: Any, prefix: str, loop: Any) -> None:
+    provider = ScriptedProvider(answer(say("Hello there")), answer(say("Hello there")))
+    ai = create_app(Engine(provider))
+    written = prefix.replace("ü", "%C3%BC").replace(" ", "%20")
+    async with run_by_uvicorn(mount(ai, prefix), loop=loop) as port:
+        made = (await ask(port, "POST", f"{written}/v1/responses", HELLO)).json()
+        found = (await ask(port, "GET", f"{written}/v1/responses/{made['id']}")).json()
+        streamed = await ask(port, "POST", f"{written}/v1/responses", STREAMED)
+        missing = await ask(port, "GET", f"{written}/v2/responses")
+    assert found == made
+    assert check_frames(streamed.body).status == "completed"
+    assert missing.error["code"] == "unknown_url"
+    assert provider.is_closed
+
+
+async def test_the_programs_own_lifespan_can_hold_it() -> None:
+    from fastapi import FastAPI
+
+    ai = create_app(engine())
+    seen: list[bool] = []
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with ai.lifespan():
+            seen.append(ai.engine.is_open)
+            yield
+
+    app = FastAPI(lifespan=lifespan)
+    app.mount("/ai", ai)
+    async with run_by_uvicorn(app) as port:
+        assert (await ask(port, "POST", "/ai/v1/responses", HELLO)).status == 200
+    assert seen == [True]
+
+
+async def test_mounted_in_a_program_that_has_no_lifespan_it_answers_all_the_same() -> None:
+    from starlette.applications import Starlette
+
+    app = Starlette()
+    app.mount("/ai", create_app(engine()))
+    async with run_by_uvicorn(app) as port:
+        assert (await ask(port, "POST", "/ai/v1/responses", HELLO)).json()["status"] == "completed"
+
+
+async def test_a_response_under_way_when_its_client_leaves_a_mount_is_ended() -> None:
+    from raw_http import connected
+
+    ai = create_app(Engine(provider := ScriptedProvider(answer(say("It"), asyncio.Event()))))
+    async with run_by_uvicorn(in_starlette(ai)) as port:
+        async with connected(port) as wire:
+            wire.send("POST", "/ai/v1/responses", STREAMED)
+            await wire.head()
+            await wire.chunk()
+        await until(lambda: provider.under_way == 0)
+
+
+# ---- what is not HTTP ----
+
+
+@pytest.mark.parametrize("can_speak", [False, True])
+async def test_a_websocket_is_refused_in_words_where_they_can_be_carried(can_speak: bool) -> None:
+    sent: list[Message] = []
+    scope = {"type": "websocket", "path": "/", "extensions": {"websocket.http.response": {}} if can_speak else {}}
+    await create_app(engine())(scope, lambda: _next([{"type": "websocket.connect"}]), lambda each: _keep(each, sent))
+    if can_speak:
+        assert (sent[0]["type"], sent[0]["status"]) == ("websocket.http.response.start", 404)
+        assert json.loads(sent[1]["body"])["error"]["code"] == "unknown_url"
+    else:
+        assert sent == [{"type": "websocket.close", "code": 1000}]
+
+
+async def test_a_protocol_that_asgi_does_not_have_is_not_answered() -> None:
+    with pytest.raises(NotImplementedError):
+        await create_app(engine())({"type": "telepathy"}, lambda: _next([]), lambda each: _keep(each, []))

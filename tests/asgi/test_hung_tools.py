@@ -1,0 +1,82 @@
+"""Functions that hang, in a server of its own process: nobody waits for them, and nothing is held up by them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from raw_http import Reply, ask
+from serving import HELLO, RESPONSES
+
+PROGRAM = """
+import asyncio, threading, time
+from antwort import Engine, EngineSettings, Toolset
+from antwort.testing import DemoProvider
+from antwort.tools.limits import ToolLimits
+from antwort.transport.http import Transport
+from antwort.transport.server import Server, listen
+
+stuck = Toolset("stuck")
+
+@stuck.tool
+def hang() -> None:
+    while True:
+        threading.Event().wait()
+
+async def main() -> None:
+    settings = EngineSettings(tool_limits=ToolLimits(timeout=0.5))
+    async with Engine(DemoProvider(), executors=[stuck], settings=settings) as engine:
+        sock = listen("127.0.0.1", 0)
+        server = Server(Transport(engine), drain=engine.drain, drain_seconds=0.5)
+        print(sock.getsockname()[1], flush=True)
+        await server.serve(sockets=[sock])
+    print(sum(each.name.startswith("antwort-tool-hang") for each in threading.enumerate()), "threads hang", flush=True)
+
+asyncio.run(main())
+"""
+HANGING = {**HELLO, "tools": [{"type": "mcp", "server_label": "stuck"}]}
+CALLS = 24  # more than the places that there are for calls: each hung one must give its place back
+PROMPT = 5.0
+
+
+@asynccontextmanager
+async def program(text: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-c", text),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+
+
+@pytest.mark.proves("MISTAKE-21")
+async def test_requests_are_answered_while_functions_hang_and_the_process_ends_although_they_still_do() -> None:
+    async with program(PROGRAM) as process, asyncio.timeout(60):
+        assert process.stdout is not None
+        port = int(await process.stdout.readline())
+        hung = [asyncio.create_task(ask(port, "POST", RESPONSES, HANGING)) for _ in range(CALLS)]
+        async with asyncio.timeout(PROMPT):
+            others = [await ask(port, "POST", RESPONSES, HELLO) for _ in range(CALLS)]
+        assert [said(reply) for reply in others] == ["You said: Hello"] * CALLS
+        replies = await asyncio.gather(*hung)
+        told = "The tool answered: The tool 'hang' did not answer within 0.5 s."
+        assert [said(reply) for reply in replies] == [told] * CALLS
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(PROMPT):
+            output, _ = await process.communicate()
+        assert (process.returncode, output.decode()) == (0, f"{CALLS} threads hang\n")
+
+
+def said(reply: Reply) -> str:
+    text: str = reply.json()["output"][-1]["content"][0]["text"]
+    return text
