@@ -124,18 +124,19 @@ async def test_what_cannot_pass_is_said_at_once(error: AntwortError) -> None:
     assert (provider.asked, clock.waits) == (1, [])
 
 
-@pytest.mark.parametrize("before", [[[]], [[], [TextDelta("Hi")]]])
-async def test_nothing_is_tried_again_after_the_first_batch(before: list[list[Delta] | AntwortError]) -> None:
-    provider, clock = Moody([*before, BackendUnavailable("x")]), Clock()
-    seen: list[list[Delta]] = []
+async def test_nothing_is_tried_again_after_the_first_delta() -> None:
+    provider, clock = Moody([[], [TextDelta("Hi")], BackendUnavailable("x")]), Clock()
+    async with aclosing(Retrying(provider, sleep=clock.sleep, clock=clock).infer(REQUEST)) as stream:
+        assert [await anext(stream), await anext(stream)] == [[], [TextDelta("Hi")]]
+        with pytest.raises(BackendUnavailable):
+            await anext(stream)
+    assert (provider.asked, clock.waits) == (1, [])
 
-    async def follow() -> None:
-        async for batch in Retrying(provider, sleep=clock.sleep, clock=clock).infer(REQUEST):
-            seen.append(batch)  # noqa: PERF401 - what came before the error counts
 
-    with pytest.raises(BackendUnavailable):
-        await follow()
-    assert (seen, provider.asked, clock.waits) == (before, 1, [])
+async def test_headers_alone_are_no_answer_and_are_told_only_once() -> None:
+    provider, clock = Moody([[], BackendUnavailable("x")], [[], BackendUnavailable("x")]), Clock()
+    assert await batches(Retrying(provider, sleep=clock.sleep, clock=clock)) == ANSWER
+    assert (provider.asked, provider.closed) == (3, 3)
 
 
 async def test_the_last_attempt_says_what_is_wrong() -> None:

@@ -22,6 +22,13 @@ from antwort.providers.watch import Later, Watch, call_later
 
 __all__ = ["BackendStatus", "Fleet", "Member"]
 
+LEAST_PAUSE = 5.0
+"""Seconds between two looks for a model that nobody is known to have."""
+PATIENCE = 1.0
+"""Seconds that an inference waits for such a look."""
+LIST_PATIENCE = 2.0
+"""Seconds that a request for the list of models waits for backends that are slow to tell."""
+
 
 class _Candidate(msgspec.Struct, frozen=True):
     member: Member
@@ -100,7 +107,7 @@ class Fleet:
         """Raises `ModelNotFound`. A model that nobody is known to have is looked for first, if not for long."""
         group = self._find(model)
         if (group is None or group.is_guess) and len(self._members) > 1:
-            await self._watch.catch_up()
+            await self._watch.catch_up(LEAST_PAUSE, PATIENCE)
             group = self._find(model)
         if group is None:
             raise ModelNotFound(model)
@@ -130,7 +137,7 @@ class Fleet:
 
     async def models(self) -> Sequence[Model]:
         """All that clients may ask for, each once. Raises only when nothing at all is known."""
-        await self._watch.catch_up(self._refresh, patience=2.0)
+        await self._watch.catch_up(self._refresh, LIST_PATIENCE)
         found = {model.id: model for member in self._members for model in member.listed()}
         for name in self._router.names():
             found.setdefault(name, Model(id=name))

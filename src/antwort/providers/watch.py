@@ -16,10 +16,6 @@ from antwort.providers.member import Member
 
 _log = logging.getLogger("antwort.providers")
 
-PATIENCE = 1.0
-"""Seconds that a request waits for lists of models that are being fetched."""
-LEAST_PAUSE = 5.0
-"""Seconds between two looks that requests ask for."""
 FIRST_PAUSE = 1.0
 """Seconds until a lost backend is looked for; the next pauses double."""
 _GRACE = 1.0
@@ -62,8 +58,8 @@ class Watch:
         self._look_at_all()
         self._set_timer("", self._refresh, self.begin)
 
-    async def catch_up(self, oldest: float = LEAST_PAUSE, patience: float = PATIENCE) -> None:
-        """Wait, but not for long, for a look at all that is under way, or due: the last is older than `oldest`."""
+    async def catch_up(self, oldest: float, patience: float) -> None:
+        """Wait, but not beyond `patience`, for a look at all that is under way, or due: the last is that old."""
         if self._round is None and self._clock() - self._last_round >= oldest:
             self._look_at_all()
         if self._round is not None:

@@ -1,0 +1,319 @@
+"""Several backends as one: an inference goes to one that can answer, and to the next one while nothing was said."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from antwort.errors import (
+    AntwortError,
+    BackendCut,
+    BackendError,
+    BackendRefused,
+    BackendTimeout,
+    BackendUnavailable,
+    ContextTooLong,
+    ModelNotFound,
+    RateLimited,
+)
+from antwort.providers.base import Capabilities, Delta, Finished, TextDelta
+from antwort.providers.breaker import TRIAL_WAIT
+from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT
+from antwort.providers.fleet import Fleet, Member
+from antwort.providers.resilience import Retrying
+from antwort.providers.routing import Route, RouteTo, Rules
+from fleet_kit import HEADERS, FakeBackend, Time, asking, batches, fleet_of, said
+
+ANSWER: list[list[Delta]] = [HEADERS, [TextDelta("b")], [Finished("stop")]]
+ELSEWHERE = [
+    BackendUnavailable("gone"),
+    BackendUnavailable("closed", code=CLOSED),
+    BackendUnavailable("loading", retry_after=60),
+    BackendTimeout("dark", code=CONNECT_TIMEOUT),
+    BackendTimeout("slow"),
+    BackendError("broken, or the credentials are bad"),
+    BackendCut("cut"),
+    RateLimited("busy", retry_after=60),
+    ModelNotFound("m"),
+]
+
+
+async def failure(fleet: Fleet, model: str = "m") -> AntwortError:
+    with pytest.raises(AntwortError) as caught:
+        await batches(fleet, model)
+    return caught.value
+
+
+# ---- going on elsewhere ----
+
+
+@pytest.mark.parametrize("error", ELSEWHERE, ids=str)
+@pytest.mark.parametrize("before", [[], [HEADERS]], ids=["before the headers", "after the headers"])
+async def test_what_fails_before_its_first_delta_goes_on_elsewhere(
+    error: AntwortError, before: list[list[Delta]]
+) -> None:
+    a, b = FakeBackend("a", [*before, error]), FakeBackend("b")
+    assert await batches(fleet_of(a, b)) == ANSWER
+    assert (len(a.requests), len(b.requests)) == (1, 1)
+
+
+@pytest.mark.parametrize("error", [BackendRefused("bad"), ContextTooLong("long")])
+async def test_what_is_wrong_with_the_request_is_said_at_once(error: AntwortError) -> None:
+    a, b = FakeBackend("a", [error]), FakeBackend("b")
+    assert await failure(fleet_of(a, b)) is error
+    assert not b.requests
+
+
+async def test_nothing_goes_elsewhere_after_the_first_delta() -> None:
+    cut = BackendCut("cut")
+    a, b = FakeBackend("a", [HEADERS, [TextDelta("Hel")], cut]), FakeBackend("b")
+    async with aclosing(fleet_of(a, b).infer(asking())) as stream:
+        assert [await anext(stream), await anext(stream)] == [HEADERS, [TextDelta("Hel")]]
+        with pytest.raises(BackendCut) as caught:
+            await anext(stream)
+    assert (caught.value, b.requests) == (cut, [])
+
+
+async def test_that_the_backend_has_answered_is_told_at_once_and_only_once() -> None:
+    hold = asyncio.Event()
+    a, b = FakeBackend("a", [HEADERS, hold, BackendCut("cut")]), FakeBackend("b")
+    async with aclosing(fleet_of(a, b).infer(asking())) as stream:
+        assert await anext(stream) == HEADERS
+        hold.set()
+        assert [batch async for batch in stream] == ANSWER[1:]
+
+
+async def test_when_all_fail_the_most_telling_error_is_told() -> None:
+    busy = RateLimited("busy", retry_after=7)
+    backends = [FakeBackend("a", [BackendError("x")]), FakeBackend("b", [busy]), FakeBackend("c", [ModelNotFound("m")])]
+    assert await failure(fleet_of(*backends)) is busy
+
+
+async def test_an_answer_that_is_given_up_is_closed_before_the_next_is_asked() -> None:
+    under_way: list[int] = []
+
+    class Nosy(FakeBackend):
+        def _be_there(self) -> None:
+            under_way.append(a.under_way)
+
+    a = FakeBackend("a", [HEADERS, BackendCut("cut")])
+    assert await said(fleet_of(a, Nosy("b"))) == "b"
+    assert under_way == [0]
+
+
+async def test_closing_in_mid_answer_closes_the_backend_s_answer_and_blames_nobody() -> None:
+    a = FakeBackend("a", [[TextDelta("Hi")], asyncio.Event()])
+    fleet = fleet_of(a)
+    async with aclosing(fleet.infer(asking())) as stream:
+        assert await anext(stream) == [TextDelta("Hi")]
+        assert a.under_way == 1
+    assert (a.under_way, fleet.status()[0].state) == (0, "ok")
+
+
+# ---- names ----
+
+RENAMED = Rules(
+    aliases={"nick": "real"},
+    routes=(Route(model="real", to=(RouteTo(backend="a", model="inner"), RouteTo(backend="b"))),),
+)
+
+
+async def test_a_backend_is_asked_for_the_model_by_its_own_name() -> None:
+    a, b = FakeBackend("a", [BackendError("x")]), FakeBackend("b")
+    assert await said(fleet_of(a, b, rules=RENAMED), "nick") == "b"
+    assert [a.requests[0].model, b.requests[0].model] == ["inner", "real"]
+
+
+async def test_an_error_names_the_model_that_the_client_asked_for() -> None:
+    a, b = FakeBackend("a", [ModelNotFound("inner")]), FakeBackend("b", [ModelNotFound("real")])
+    error = await failure(fleet_of(a, b, rules=RENAMED), "nick")
+    assert error.message == "The model 'nick' does not exist."
+
+
+@pytest.mark.proves("RULING-4")
+async def test_a_model_that_nobody_has_is_not_found_without_asking_for_an_answer() -> None:
+    a, b = FakeBackend("a"), FakeBackend("b")
+    assert isinstance(await failure(fleet_of(a, b), "other"), ModelNotFound)
+    assert not a.requests + b.requests
+
+
+@pytest.mark.proves("RULING-4")
+async def test_the_only_backend_is_asked_for_what_it_does_not_list_and_its_404_is_ours() -> None:
+    a = FakeBackend("a", [ModelNotFound("other")])
+    assert isinstance(await failure(fleet_of(a), "other"), ModelNotFound)
+    assert a.requests[0].model == "other"
+
+
+async def test_each_backend_is_spoken_to_in_its_own_words() -> None:
+    own = Capabilities(max_tokens_field="max_completion_tokens")
+    a, b = FakeBackend("a", [BackendError("x")]), FakeBackend("b", capabilities=own)
+    async with aclosing(fleet_of(a, b).infer(asking(max_tokens=9))) as stream:
+        assert [batch async for batch in stream] == ANSWER
+    assert a.requests[0] == asking(max_tokens=9)
+    assert b.requests[0] == asking(max_completion_tokens=9)
+
+
+# ---- who is asked first ----
+
+
+async def test_one_that_was_lost_is_asked_last_until_it_is_back() -> None:
+    a, b, time = FakeBackend("a"), FakeBackend("b"), Time()
+    fleet = fleet_of(a, b, time=time)
+    a.is_away = True
+    assert [await said(fleet) for _ in range(3)] == ["b"] * 3
+    assert len(a.requests) == 1
+    a.is_away = False
+    b.scripts = [[BackendError("x")]]
+    assert await said(fleet) == "a"
+    assert await said(fleet) == "a"
+
+
+async def test_by_weight_the_dice_decide() -> None:
+    a, b = FakeBackend("a"), FakeBackend("b")
+    throws = iter([0.0, 0.6, 0.4, 0.99])
+    fleet = fleet_of(a, b, rules=Rules(policy="weighted"), random=lambda: next(throws))
+    assert [await said(fleet) for _ in range(4)] == ["a", "b", "a", "b"]
+
+
+async def test_the_one_that_was_drawn_and_fails_is_followed_by_the_others() -> None:
+    a, b = FakeBackend("a"), FakeBackend("b", [BackendError("x")])
+    assert await said(fleet_of(a, b, rules=Rules(policy="weighted"), random=lambda: 0.99)) == "a"
+
+
+# ---- leaving alone ----
+
+
+async def test_one_that_keeps_failing_is_skipped_and_then_given_one_trial_at_a_time() -> None:
+    time, hold = Time(), asyncio.Event()
+    a, b = FakeBackend("a", *[[BackendError("x")]] * 3), FakeBackend("b")
+    fleet = fleet_of(a, b, time=time)
+    assert [await said(fleet) for _ in range(5)] == ["b"] * 5
+    assert (len(a.requests), fleet.status()[0].state) == (3, "open")
+    time.now += 10
+    a.scripts = [[hold, HEADERS, [TextDelta("a")], [Finished("stop")]]]
+    trial = asyncio.create_task(said(fleet))
+    while not a.under_way:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert await said(fleet) == "b"
+    hold.set()
+    assert await trial == "a"
+    assert await said(fleet) == "a"
+    assert fleet.status()[0].state == "ok"
+
+
+async def test_a_trial_whose_client_leaves_makes_room_for_the_next() -> None:
+    time = Time()
+    a = FakeBackend("a", *[[BackendError("x")]] * 3, [HEADERS, asyncio.Event()])
+    fleet = fleet_of(a, time=time)
+    for _ in range(3):
+        await failure(fleet)
+    time.now += 10
+    async with aclosing(fleet.infer(asking())) as stream:
+        assert await anext(stream) == HEADERS
+        assert (await failure(fleet)).retry_after == TRIAL_WAIT
+    assert await said(fleet) == "a"
+
+
+async def test_the_only_backend_left_alone_is_a_503_at_once_that_says_when_to_come_again() -> None:
+    time = Time()
+    a = FakeBackend("a", *[[BackendError("x")]] * 3)
+    fleet = fleet_of(a, time=time)
+    for _ in range(3):
+        await failure(fleet)
+    time.now += 4
+    error = await failure(fleet)
+    assert (error.status, error.code, error.retry_after) == (503, "backend_circuit_open", 6)
+    assert len(a.requests) == 3
+
+
+@pytest.mark.parametrize("error", [BackendRefused("bad"), RateLimited("busy"), ModelNotFound("m")])
+async def test_what_says_nothing_about_the_backend_does_not_count(error: AntwortError) -> None:
+    a = FakeBackend("a", *[[error]] * 9)
+    fleet = fleet_of(a)
+    for _ in range(9):
+        assert await failure(fleet) is error
+    assert fleet.status()[0].problem is None
+    assert await said(fleet) == "a"
+
+
+async def test_answers_that_break_off_in_the_middle_count() -> None:
+    a, b = FakeBackend("a"), FakeBackend("b")
+    a.scripts = [[[TextDelta("Hel")], BackendCut("cut")] for _ in range(3)]
+    fleet = fleet_of(a, b)
+    for _ in range(3):
+        assert isinstance(await failure(fleet), BackendCut)
+    assert await said(fleet) == "b"
+
+
+# ---- with retries around it ----
+
+
+async def test_retries_begin_only_when_all_have_been_tried_and_end_with_the_first_delta() -> None:
+    time = Time()
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    gone = BackendUnavailable("gone")
+    a, b = FakeBackend("a", [HEADERS, gone]), FakeBackend("b", [gone])
+    retrying = Retrying(fleet_of(a, b, time=time), sleep=sleep, clock=time, random=lambda: 1.0)
+    seen = [batch async for batch in retrying.infer(asking())]
+    assert seen == [HEADERS, [TextDelta("a")], [Finished("stop")]]
+    assert (len(a.requests), len(b.requests), waits) == (2, 1, [0.2])
+
+
+# ---- what there is ----
+
+
+async def test_the_models_are_all_that_clients_may_ask_for_each_once() -> None:
+    a, b = FakeBackend("a", models=["m", "n"]), FakeBackend("b", models=["m", "x"])
+    time, rules = Time(), Rules(aliases={"nick": "m"}, routes=(Route(model="any*", to=(RouteTo(backend="a"),)),))
+    fleet = Fleet([Member("a", a), Member("b", b, prefix="b/")], rules, clock=time, later=time.later)
+    assert [model.id for model in await fleet.models()] == ["m", "n", "b/m", "b/x", "nick"]
+    assert [model.owned_by for model in await fleet.models()] == ["a", "a", "b", "b", "antwort"]
+    await fleet.close()
+
+
+def test_capabilities_are_those_of_the_first_that_can_answer() -> None:
+    blind = FakeBackend("blind", models=["m"], capabilities=Capabilities(vision=False))
+    fleet = fleet_of(FakeBackend("seeing", models=["n"]), blind)
+    assert fleet.capabilities("n").vision
+    assert not fleet.capabilities("m").vision
+    assert fleet.capabilities("unknown").vision
+
+
+async def test_a_check_fails_only_when_nobody_can_be_reached() -> None:
+    a, b = FakeBackend("a"), FakeBackend("b")
+    fleet = fleet_of(a, b)
+    a.is_away = True
+    await fleet.check()
+    b.is_away = True
+    with pytest.raises(BackendUnavailable):
+        await fleet.check()
+    assert [each.state for each in fleet.status()] == ["unreachable"] * 2
+    a.is_away = False
+    await fleet.check()
+    assert [each.state for each in fleet.status()] == ["ok", "unreachable"]
+
+
+async def test_closing_closes_every_backend() -> None:
+    a, b = FakeBackend("a"), FakeBackend("b")
+    await fleet_of(a, b).close()
+    assert (a.is_closed, b.is_closed) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("names", "rules", "problem"),
+    [
+        ([], Rules(), "at least one"),
+        (["a", "a"], Rules(), "same name"),
+        (["a"], Rules(routes=(Route(model="m", to=(RouteTo(backend="b"),)),)), "'b', which is no backend"),
+        (["a"], Rules(routes=(Route(model="m", to=()),)), "leads nowhere"),
+    ],
+)
+def test_a_fleet_that_cannot_work_is_refused(names: list[str], rules: Rules, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        Fleet([Member(name, FakeBackend(name)) for name in names], rules)

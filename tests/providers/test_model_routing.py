@@ -1,0 +1,180 @@
+"""Which backends answer for a model, and in which order: tables, and what holds for any."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.providers.routing import Known, Policy, Route, Router, RouteTo, Rules, Target, arranged
+
+A = Known(name="a", models=frozenset({"qwen3", "shared"}))
+B = Known(name="b", models=frozenset({"llama", "shared"}), weight=3)
+CLOUD = Known(name="cloud", models=frozenset({"gpt", "shared"}), prefix="cloud/")
+CLOUD_EU = Known(name="eu", models=frozenset({"gpt-eu"}), prefix="cloud/eu/")
+DARK = Known(name="dark")
+ALL = (A, B, CLOUD, CLOUD_EU)
+
+RULES = Rules(
+    routes=(
+        Route(model="best", to=(RouteTo(backend="cloud", model="gpt"), RouteTo(backend="a", model="qwen3"))),
+        Route(model="gpt-*", to=(RouteTo(backend="a", model="qwen3"),)),
+        Route(model="gpt-4*", to=(RouteTo(backend="b"),), policy="weighted"),
+        Route(model="gpt-4o", to=(RouteTo(backend="cloud", weight=7),)),
+        Route(model="shadowed", to=(RouteTo(backend="a"),)),
+    ),
+    aliases={
+        "small": "qwen3",
+        "smaller": "small",
+        "top": "best",
+        "far": "cloud/gpt",
+        "gpt-old": "llama",
+        "shadowed": "llama",
+        "round": "around",
+        "around": "round",
+        "nowhere": "missing",
+    },
+)
+
+
+def found(model: str, rules: Rules = RULES, backends: Sequence[Known] = ALL) -> list[tuple[str, str, int]] | None:
+    group = Router(rules).find(model, backends)
+    return None if group is None else [(to.backend, to.model, to.weight) for to in group.targets]
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("qwen3", [("a", "qwen3", 1)]),
+        ("shared", [("a", "shared", 1), ("b", "shared", 3)]),
+        ("cloud/gpt", [("cloud", "gpt", 1)]),
+        ("cloud/unlisted", [("cloud", "unlisted", 1)]),
+        ("cloud/eu/gpt-eu", [("eu", "gpt-eu", 1)]),
+        ("gpt", None),  # a backend with a prefix is asked by its prefix only
+        ("cloud/", None),
+        ("best", [("cloud", "gpt", 1), ("a", "qwen3", 1)]),
+        ("gpt-3", [("a", "qwen3", 1)]),
+        ("gpt-4.1", [("b", "gpt-4.1", 3)]),
+        ("gpt-4o", [("cloud", "gpt-4o", 7)]),
+        ("small", [("a", "qwen3", 1)]),
+        ("smaller", [("a", "qwen3", 1)]),
+        ("top", [("cloud", "gpt", 1), ("a", "qwen3", 1)]),
+        ("far", [("cloud", "gpt", 1)]),
+        ("gpt-old", [("b", "llama", 3)]),  # an alias is a name of its own, a `*` only the rest
+        ("shadowed", [("a", "shadowed", 1)]),
+        ("round", None),
+        ("nowhere", None),
+        ("missing", None),
+        ("", None),
+    ],
+)
+def test_a_model_finds_its_way(model: str, expected: list[tuple[str, str, int]] | None) -> None:
+    assert found(model) == expected
+
+
+def test_several_backends_of_one_prefix_are_a_group_of_those_that_list_the_model() -> None:
+    one = Known(name="one", prefix="gpu/", models=frozenset({"x"}))
+    two = Known(name="two", prefix="gpu/", models=frozenset({"x", "y"}))
+    assert found("gpu/x", Rules(), (one, two)) == [("one", "x", 1), ("two", "x", 1)]
+    assert found("gpu/y", Rules(), (one, two)) == [("two", "y", 1)]
+    assert found("gpu/z", Rules(), (one, two)) == [("one", "z", 1), ("two", "z", 1)]
+
+
+@pytest.mark.proves("RULING-4")
+@pytest.mark.parametrize("only", [A, DARK, CLOUD])
+def test_a_model_that_nobody_lists_goes_to_the_only_backend(only: Known) -> None:
+    group = Router(Rules()).find("missing", (only,))
+    assert group is not None
+    assert (group.targets, group.is_guess) == ((Target(only.name, "missing"),), True)
+
+
+@pytest.mark.proves("RULING-4")
+def test_with_several_backends_it_goes_to_those_whose_list_nobody_knows() -> None:
+    hidden = Known(name="hidden", prefix="hidden/")
+    group = Router(Rules()).find("missing", (A, DARK, hidden))
+    assert group is not None
+    assert (group.targets, group.is_guess) == ((Target("dark", "missing"),), True)
+    assert found("qwen3", Rules(), (DARK, A)) == [("a", "qwen3", 1)]
+
+
+@pytest.mark.parametrize(("model", "policy"), [("gpt-4.1", "weighted"), ("gpt-3", "failover"), ("shared", "failover")])
+def test_a_route_may_have_a_policy_of_its_own(model: str, policy: Policy) -> None:
+    group = Router(RULES).find(model, ALL)
+    assert group is not None
+    assert group.policy == policy
+
+
+def test_the_names_that_rules_add_are_those_a_client_can_spell_out() -> None:
+    assert Router(RULES).names() == [
+        *("best", "gpt-4o", "shadowed"),
+        *("small", "smaller", "top", "far", "gpt-old", "round", "around", "nowhere"),
+    ]
+
+
+NAMES = st.sampled_from(["a", "b", "c", "p/a", "p/b", "q", ""])
+
+
+@given(
+    model=NAMES,
+    aliases=st.dictionaries(NAMES, NAMES),
+    lists=st.lists(st.tuples(st.sampled_from(["", "p/", "q"]), st.none() | st.frozensets(NAMES)), min_size=1),
+    routes=st.lists(st.tuples(st.sampled_from(["a", "b*", "*", "p/*"]), st.integers(0, 5)), max_size=3),
+)
+def test_whatever_the_rules_the_way_ends_at_backends_that_are_there(
+    model: str,
+    aliases: dict[str, str],
+    lists: list[tuple[str, frozenset[str] | None]],
+    routes: list[tuple[str, int]],
+) -> None:
+    backends = [Known(name=str(at), prefix=prefix, models=models) for at, (prefix, models) in enumerate(lists)]
+    made = tuple(Route(model=name, to=(RouteTo(backend=str(at % len(backends))),)) for name, at in routes)
+    router = Router(Rules(routes=made, aliases=aliases))
+    group = router.find(model, backends)
+    assert group == router.find(model, backends)
+    if group is not None:
+        assert group.targets
+        assert {to.backend for to in group.targets} <= {backend.name for backend in backends}
+    elif len(backends) == 1:
+        raise AssertionError("the only backend is always asked")
+
+
+# ---- the order of asking ----
+
+
+def order(weights: Sequence[int], well: Sequence[bool], policy: Policy = "weighted", chance: float = 0.0) -> list[int]:
+    return arranged(
+        range(len(weights)), policy, weight=weights.__getitem__, is_well=well.__getitem__, draw=lambda: chance
+    )
+
+
+@pytest.mark.parametrize(
+    ("well", "expected"),
+    [([True, True, True], [0, 1, 2]), ([False, True, True], [1, 2, 0]), ([False, False, False], [0, 1, 2])],
+)
+def test_failover_asks_in_order_and_those_that_are_well_first(well: list[bool], expected: list[int]) -> None:
+    assert order([1, 9, 1], well, "failover") == expected
+
+
+@pytest.mark.parametrize(
+    ("chance", "expected"), [(0.0, [0, 1, 2]), (0.19, [0, 1, 2]), (0.2, [1, 0, 2]), (0.6, [2, 0, 1]), (0.99, [2, 0, 1])]
+)
+def test_by_weight_one_is_drawn_and_the_others_follow_in_turn(chance: float, expected: list[int]) -> None:
+    assert order([1, 2, 2], [True] * 3, chance=chance) == expected
+
+
+def test_one_that_is_not_well_is_not_drawn_while_others_are() -> None:
+    firsts = Counter(order([5, 1, 1], [False, True, True], chance=n / 100)[0] for n in range(100))
+    assert firsts == {1: 50, 2: 50}
+    assert order([5, 1, 1], [False, True, True], chance=0.9) == [2, 1, 0]
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1), st.floats(0, 1, exclude_max=True))
+def test_everybody_is_asked_once_and_the_well_before_the_others(each: list[tuple[int, bool]], chance: float) -> None:
+    well = [is_well for _, is_well in each]
+    for policy in ("failover", "weighted"):
+        asked = order([weight for weight, _ in each], well, policy, chance)
+        assert sorted(asked) == list(range(len(each)))
+        assert [well[at] for at in asked] == sorted(well, reverse=True)

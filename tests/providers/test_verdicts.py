@@ -1,0 +1,87 @@
+"""What a failed inference says about the backend, about asking another one, and about all that were asked."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from antwort.errors import (
+    AntwortError,
+    BackendCut,
+    BackendError,
+    BackendRefused,
+    BackendTimeout,
+    BackendUnavailable,
+    ContextTooLong,
+    ModelNotFound,
+    NotFound,
+    RateLimited,
+)
+from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT
+from antwort.providers.verdicts import counts, is_out_of_reach, left_alone, may_go_elsewhere, most_telling
+
+BUSY = RateLimited("busy", retry_after=7)
+LOADING = BackendUnavailable("loading", retry_after=3)
+GONE = BackendUnavailable("gone")
+CLOSED_UP = BackendUnavailable("closed", code=CLOSED)
+DARK = BackendTimeout("dark", code=CONNECT_TIMEOUT)
+SLOW = BackendTimeout("slow")
+BROKEN = BackendError("broken")
+CUT = BackendCut("cut")
+ALONE = left_alone(4)
+NO_MODEL = ModelNotFound("m")
+NO_PATH = NotFound("path")
+BAD = BackendRefused("bad")
+LONG = ContextTooLong("long")
+
+
+@pytest.mark.parametrize(
+    ("error", "elsewhere", "counted", "out_of_reach"),
+    [
+        (GONE, True, True, True),
+        (CLOSED_UP, True, True, True),
+        (LOADING, True, True, True),
+        (DARK, True, True, True),
+        (SLOW, True, True, False),
+        (BROKEN, True, True, False),
+        (CUT, True, True, False),
+        (BUSY, True, False, False),
+        (NO_MODEL, True, False, False),
+        (NO_PATH, True, False, False),
+        (BAD, False, False, False),
+        (LONG, False, False, False),
+    ],
+    ids=str,
+)
+def test_what_an_error_says(error: AntwortError, elsewhere: bool, counted: bool, out_of_reach: bool) -> None:
+    assert (may_go_elsewhere(error), counts(error), is_out_of_reach(error)) == (elsewhere, counted, out_of_reach)
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        ([GONE, BUSY], BUSY),
+        ([RateLimited("later", retry_after=60), BUSY, RateLimited("who knows")], BUSY),
+        ([GONE, LOADING, BROKEN], LOADING),
+        ([BROKEN, GONE], GONE),
+        ([NO_MODEL, DARK], DARK),
+        ([BROKEN, SLOW], SLOW),
+        ([ALONE, BROKEN], BROKEN),
+        ([ALONE, NO_MODEL], ALONE),
+        ([ALONE, left_alone(9)], ALONE),
+        ([NO_MODEL], NO_MODEL),
+    ],
+)
+def test_the_most_telling_error_is_told_whatever_came_last(errors: list[AntwortError], expected: AntwortError) -> None:
+    for any_order in permutations(errors):
+        assert most_telling(any_order) is expected
+
+
+def test_of_two_alike_the_first_is_told() -> None:
+    assert most_telling([CUT, BROKEN]) is CUT
+    assert most_telling([BROKEN, CUT]) is BROKEN
+
+
+def test_one_that_is_left_alone_says_for_how_long() -> None:
+    assert (ALONE.status, ALONE.code, ALONE.retry_after) == (503, "backend_circuit_open", 4)

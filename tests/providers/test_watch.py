@@ -1,0 +1,253 @@
+"""Lists of models come again and again, and a backend that was lost is found without a client paying for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from antwort.errors import AntwortError, BackendError, BackendTimeout, BackendUnavailable, ModelNotFound, NotFound
+from antwort.providers import fleet as fleets
+from antwort.providers.fleet import LEAST_PAUSE, BackendStatus, Fleet
+from antwort.providers.watch import FIRST_PAUSE
+from fleet_kit import FakeBackend, Time, batches, fleet_of, member_of, said
+from http_kit import until
+
+
+def asked_fleet(*backends: FakeBackend, time: Time) -> Fleet:
+    """A fleet that asks its backends for their models."""
+    members = [member_of(backend, time) for backend in backends]
+    return Fleet(members, clock=time, later=time.later, refresh=60, health=10)
+
+
+def status(fleet: Fleet, at: int = 0) -> tuple[str, tuple[str, ...] | None]:
+    stands = fleet.status()[at]
+    return stands.state, stands.models
+
+
+async def looked_again(backend: FakeBackend, before: int, time: Time) -> None:
+    """Somebody has looked, and set a timer for the next time."""
+    await until(lambda: backend.looks > before and bool(time.pauses))
+
+
+async def at_rest() -> None:
+    """Nobody is being looked at."""
+    await until(lambda: not asyncio.all_tasks() - {asyncio.current_task()})
+
+
+# ---- lists ----
+
+
+async def test_opening_waits_for_nobody_and_asks_everybody() -> None:
+    a, b, time = FakeBackend("a"), FakeBackend("b", models=["x", "x"]), Time()
+    a.gate = asyncio.Event()
+    fleet = asked_fleet(a, b, time=time)
+    await fleet.open()
+    assert [status(fleet, at) for at in (0, 1)] == [("unknown", None)] * 2
+    await until(lambda: status(fleet, 1) == ("ok", ("x",)))
+    assert status(fleet) == ("unknown", None)
+    a.gate.set()
+    await until(lambda: status(fleet) == ("ok", ("m",)))
+    await fleet.close()
+
+
+async def test_lists_are_fetched_again_and_a_new_model_is_found() -> None:
+    a, b, time = FakeBackend("a"), FakeBackend("b"), Time()
+    fleet = asked_fleet(a, b, time=time)
+    await fleet.open()
+    await at_rest()
+    for new in ("x", "y"):
+        b.listed = [new]
+        time.pass_by(60)
+        await at_rest()
+        assert status(fleet, 1) == ("ok", (new,))
+        assert await said(fleet, new) == "b"
+    await fleet.close()
+
+
+async def test_a_failed_fetch_keeps_the_last_list() -> None:
+    a, time = FakeBackend("a"), Time()
+    fleet = asked_fleet(a, time=time)
+    await fleet.open()
+    await at_rest()
+    assert status(fleet) == ("ok", ("m",))
+    a.is_away = True
+    time.pass_by(60)
+    await at_rest()
+    assert fleet.status() == [
+        BackendStatus(name="a", kind="chat", state="unreachable", models=("m",), problem="a cannot be reached.")
+    ]
+    await fleet.close()
+
+
+@pytest.mark.parametrize("fault", [NotFound("no such path"), BackendTimeout("slow"), BackendError("nonsense")])
+async def test_a_backend_that_gives_no_list_is_there_all_the_same(fault: AntwortError) -> None:
+    a, time = FakeBackend("a"), Time()
+    a.list_fails = fault
+    fleet = asked_fleet(a, time=time)
+    await fleet.open()
+    await until(lambda: status(fleet)[0] == "ok")
+    assert (fleet.status()[0].problem, fleet.status()[0].models) == (fault.message, None)
+    with pytest.raises(type(fault)):
+        await fleet.models()
+    await fleet.close()
+
+
+async def test_a_model_that_is_not_known_is_looked_for_at_once_but_not_all_the_time() -> None:
+    a, b, time = FakeBackend("a"), FakeBackend("b"), Time()
+    fleet = asked_fleet(a, b, time=time)
+    await fleet.open()
+    await at_rest()
+    time.now += LEAST_PAUSE
+    b.listed = ["new"]
+    assert await said(fleet, "new") == "b"
+    looks = a.looks
+    for _ in range(5):
+        with pytest.raises(ModelNotFound):
+            await batches(fleet, "never")
+    assert a.looks == looks
+    await fleet.close()
+
+
+async def test_a_request_that_comes_before_the_lists_waits_for_them() -> None:
+    a, b, time = FakeBackend("a", models=["other"]), FakeBackend("b"), Time()
+    b.gate = asyncio.Event()
+    fleet = asked_fleet(a, b, time=time)
+    await fleet.open()
+    asked = asyncio.create_task(said(fleet))
+    await until(lambda: b.looks == 1)
+    b.gate.set()
+    assert await asked == "b"
+    assert not a.requests
+    await fleet.close()
+
+
+async def test_a_list_that_does_not_come_is_not_waited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, time = FakeBackend("a", models=["other"]), FakeBackend("b"), Time()
+    b.gate = asyncio.Event()
+    fleet = asked_fleet(a, b, time=time)
+    monkeypatch.setattr(fleets, "PATIENCE", 0.01)
+    assert await said(fleet) == "b"  # the last resort: nobody knows what it has
+    await fleet.close()
+
+
+async def test_models_are_asked_for_even_when_nobody_opened_the_fleet() -> None:
+    a, time = FakeBackend("a"), Time()
+    fleet = asked_fleet(a, time=time)
+    assert [model.id for model in await fleet.models()] == ["m"]
+    assert [model.id for model in await fleet.models()] == ["m"]
+    assert (a.looks, time.pauses) == (1, [])
+    await fleet.close()
+
+
+async def test_when_no_list_is_known_the_reason_is_told() -> None:
+    a, time = FakeBackend("a"), Time()
+    a.is_away = True
+    fleet = asked_fleet(a, time=time)
+    with pytest.raises(BackendUnavailable, match="a cannot be reached"):
+        await fleet.models()
+    await fleet.close()
+
+
+# ---- health ----
+
+
+async def test_a_lost_backend_is_looked_for_in_growing_pauses_until_it_is_back() -> None:
+    a, b, time = FakeBackend("a"), FakeBackend("b"), Time()
+    fleet = fleet_of(a, b, time=time)
+    a.is_away = True
+    assert await said(fleet) == "b"
+    for pause in (FIRST_PAUSE, 2, 4, 8, 10, 10):
+        assert time.pauses == [pause]
+        looks = a.looks
+        time.pass_by(pause)
+        await looked_again(a, looks, time)
+    a.is_away = False
+    time.pass_by(10)
+    await until(lambda: status(fleet)[0] == "ok")
+    assert time.pauses == []
+    assert await said(fleet) == "a"
+    assert len(a.requests) == 2
+    await fleet.close()
+
+
+async def test_one_that_is_back_need_not_wait_out_its_time_alone() -> None:
+    a, time = FakeBackend("a"), Time()
+    fleet = fleet_of(a, time=time)
+    a.is_away = True
+    for _ in range(3):
+        with pytest.raises(BackendUnavailable):
+            await batches(fleet)
+    assert status(fleet)[0] == "open"
+    a.is_away = False
+    time.pass_by(FIRST_PAUSE)
+    await until(lambda: fleet.status()[0].problem is None)
+    assert status(fleet)[0] == "open"  # until an inference shows that it works
+    assert await said(fleet) == "a"
+    assert status(fleet)[0] == "ok"
+    await fleet.close()
+
+
+async def test_one_that_answers_and_still_fails_is_left_alone_for_its_time() -> None:
+    a, time = FakeBackend("a"), Time()
+    a.scripts = [[BackendError("x")] for _ in range(3)]
+    fleet = fleet_of(a, time=time)
+    await fleet.open()
+    await at_rest()
+    for _ in range(3):
+        with pytest.raises(BackendError):
+            await batches(fleet)
+    looks = a.looks
+    time.pass_by(9)
+    await at_rest()
+    with pytest.raises(BackendUnavailable):
+        await batches(fleet)
+    assert (a.looks, len(a.requests)) == (looks, 3)
+    await fleet.close()
+
+
+async def test_losing_and_finding_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "antwort.providers")
+    a, b, time = FakeBackend("a"), FakeBackend("b"), Time()
+    fleet = fleet_of(a, b, time=time)
+    a.is_away = True
+    for _ in range(3):
+        await fleet.check()
+        await said(fleet)
+    a.is_away = False
+    time.pass_by(FIRST_PAUSE)
+    await until(lambda: status(fleet)[0] == "ok")
+    assert [record.getMessage() for record in caplog.records] == [
+        "the backend a is out of reach: a cannot be reached.",
+        "the backend a is back",
+    ]
+    await fleet.close()
+
+
+async def test_closing_ends_looks_under_way_and_timers() -> None:
+    a, time = FakeBackend("a"), Time()
+    a.gate = asyncio.Event()
+    fleet = asked_fleet(a, time=time)
+    await fleet.open()
+    await until(lambda: a.looks == 1)
+    await fleet.close()
+    assert not asyncio.all_tasks() - {asyncio.current_task()}
+    assert time.pauses == []
+    await fleet.open()
+    assert time.pauses == []
+    assert not asyncio.all_tasks() - {asyncio.current_task()}
+
+
+async def test_a_look_that_fails_as_nobody_expected_is_logged_and_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(FakeBackend):
+        async def check(self) -> None:
+            raise RuntimeError("odd")
+
+    time = Time()
+    fleet = fleet_of(Odd("a"), time=time)
+    await fleet.open()
+    await until(lambda: bool(caplog.records))
+    assert "looking after the backend a failed" in caplog.text
+    assert await said(fleet) == "a"
+    await fleet.close()
