@@ -27,21 +27,29 @@ from antwort.engine.engine import Engine
 from antwort.errors import AntwortError, NotFound, ServerFault, ShuttingDown
 from antwort.transport.errors import failure
 from antwort.transport.exchange import Exchange, Receive, Scope, Send
-from antwort.transport.http import LINGER, Transport
+from antwort.transport.http import LINGER, Transport, everyone_is_anonymous
+from antwort.transport.routes import Identify
 
 _log = logging.getLogger("antwort.asgi")
 
 
-def create_app(source: Settings | Engine | str | os.PathLike[str] | None = None) -> Application:
+def create_app(
+    source: Settings | Engine | str | os.PathLike[str] | None = None, *, identify: Identify | None = None
+) -> Application:
     """The application of these settings, of this configuration file, or in front of this engine.
 
     Without any, the settings are read as `antwort serve` reads them: from `antwort.yaml` and the environment. Nothing
     is opened before the application starts. An engine that is open when the application starts is left to whoever
     opened it; one that is not is opened, drained and closed with the application. Raises `CannotStart`.
+
+    `identify` says for whom a request is made, by its ASGI scope, and raises `NotAuthenticated` for strangers. It goes
+    with an engine only, where without it everybody is the same: settings have keys for that.
     """
     if isinstance(source, Engine):
         engine = source
-        return Application(lambda: _lend(engine))
+        return Application(lambda: _lend(engine, identify or everyone_is_anonymous))
+    if identify is not None:
+        raise TypeError("`identify` goes with an engine; settings say by `auth.keys` who may come in.")
     settings = source if isinstance(source, Settings) else _load(source)
     return Application(lambda: _build(settings))
 
@@ -215,16 +223,16 @@ async def _build(settings: Settings) -> Parts:
     return await build(settings)
 
 
-async def _lend(engine: Engine) -> Parts:
-    return _Lent(engine)
+async def _lend(engine: Engine, identify: Identify) -> Parts:
+    return _Lent(engine, identify)
 
 
 class _Lent:
     """An engine that the program made."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, identify: Identify) -> None:
         self.engine = engine
-        self.asgi = Transport(engine)
+        self.asgi = Transport(engine, identify=identify)
         self._is_ours = False
 
     async def start(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -15,8 +15,10 @@ import pytest
 from antwort import Engine, Settings
 from antwort.asgi import Application, create_app
 from antwort.config import CannotStart
+from antwort.errors import NotAuthenticated
+from antwort.identity import Identity
 from antwort.testing import ScriptedProvider, answer, check_frames, say
-from antwort.transport.exchange import Message
+from antwort.transport.exchange import Message, Scope
 from mounted import in_fastapi, in_starlette, run_by_uvicorn
 from raw_http import ask
 from serving import HELLO, STREAMED, until
@@ -31,8 +33,8 @@ def engine(*texts: str) -> Engine:
 class Client:
     """Calls an ASGI application in this event loop, without a server."""
 
-    def __init__(self, app: Any, root: str = "") -> None:
-        self._app, self._root = app, root
+    def __init__(self, app: Any, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        self._app, self._headers = app, headers
 
     async def __call__(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         sent: list[Message] = []
@@ -40,11 +42,9 @@ class Client:
         scope = {
             "type": "http",
             "method": method,
-            "path": self._root + path,
-            "raw_path": (self._root + path).encode(),
-            "root_path": self._root,
+            "path": path,
             "query_string": b"",
-            "headers": [(b"content-type", b"application/json")],
+            "headers": [(b"content-type", b"application/json"), *self._headers],
         }
         await self._app(scope, lambda: _next(come), lambda message: _keep(message, sent))
         content = b"".join(message.get("body", b"") for message in sent[1:])
@@ -240,6 +240,27 @@ async def test_an_engine_that_is_open_is_left_to_whoever_opened_it() -> None:
         assert not provider.is_closed
         assert (await mine.create(HELLO)).status == "completed"
     assert provider.is_closed
+
+
+async def test_the_program_can_say_for_whom_a_request_is_made() -> None:
+    def by_user(scope: Scope) -> Identity:
+        user = dict(scope["headers"]).get(b"x-user", b"").decode()
+        if not user:
+            raise NotAuthenticated("Say who you are.")
+        return Identity(owner=user)
+
+    async with Engine(ScriptedProvider(answer(say("Hello")))) as mine:
+        app = create_app(mine, identify=by_user)
+        ada = Client(app, headers=[(b"x-user", b"ada")])
+        made = (await ada("POST", "/v1/responses", HELLO))[1]
+        assert (await ada("GET", f"/v1/responses/{made['id']}"))[0] == 200
+        assert (await Client(app, headers=[(b"x-user", b"bob")])("GET", f"/v1/responses/{made['id']}"))[0] == 404
+        assert (await Client(app)("GET", f"/v1/responses/{made['id']}"))[0] == 401
+
+
+def test_settings_say_themselves_who_may_come_in() -> None:
+    with pytest.raises(TypeError, match="auth.keys"):
+        create_app(SCRIPTED, identify=lambda _: Identity())
 
 
 async def test_settings_can_be_read_from_a_file(tmp_path: Path) -> None:
