@@ -94,6 +94,20 @@ class Routes:
         self._parts: dict[str, Offered] = {"cancel": {"POST": self.cancel}, "input_items": _readable(self.input_items)}
         self._model = _readable(self.model)
 
+    def offered(self) -> dict[tuple[str, str], Endpoint]:
+        """Everything there is, by method and address; what a client fills in stands in braces."""
+        addresses = {
+            **{"/" + "/".join(place): offered for place, offered in self._places.items()},
+            "/v1/responses/{id}": self._response,
+            **{f"/v1/responses/{{id}}/{part}": offered for part, offered in self._parts.items()},
+            "/v1/models/{name}": self._model,
+        }
+        return {
+            (method, address): endpoint
+            for address, offered in addresses.items()
+            for method, endpoint in offered.items()
+        }
+
     def identify(self, exchange: Exchange) -> None:
         """Put on the exchange who it is made for. Raises `NotAuthenticated`.
 
