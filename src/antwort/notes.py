@@ -17,7 +17,7 @@ _NOTHING: Mapping[str, Value] = MappingProxyType({})
 
 
 def note(
-    logger: logging.Logger, level: int, message: str, *, said: Mapping[str, Value] = _NOTHING, **fields: Value
+    logger: logging.Logger, level: int, message: str, /, *, said: Mapping[str, Value] = _NOTHING, **fields: Value
 ) -> None:
     """Log `message`, as it is, with `fields`. `said` are more of them, which the message says already: a line for
     people does not repeat them.

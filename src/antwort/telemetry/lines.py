@@ -50,10 +50,8 @@ class Lines(logging.Formatter):
         """The fields of a record, the ids of what it was written for among them; no name comes twice."""
         fields: dict[str, Value] = getattr(record, "fields", {})
         said: dict[str, Value] = getattr(record, "said", {})
-        if all_of_them:
-            yield from ((name, _plain(value)) for name, value in said.items() if value is not None)
-        for name, value in fields.items():
-            if value is not None and name not in _OURS and not (all_of_them and name in said):
+        for name, value in (*said.items(), *fields.items()) if all_of_them else fields.items():
+            if value is not None and name not in _OURS:
                 yield name, _plain(value)
         for name, here in (("request_id", REQUEST_ID), ("response_id", RESPONSE_ID)):
             if name not in fields and (value := here.get()):
@@ -97,12 +95,12 @@ class JsonLines(Lines):
 
 class HumanLines(Lines):
     """Time, level, logger and message, then `name=value` for each field. A value that could be misread is quoted, and
-    so is a message that has a `=` in it. What follows a line, as a traceback does, is marked as what it is.
+    so is a message that has a `=` or a `"` in it. What follows a line, as a traceback does, is marked as what it is.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         message = self._message(record)
-        said = quoted(message) if "=" in message else clean(message)
+        said = quoted(message) if "=" in message or '"' in message else clean(message)
         fields = "".join(f" {name}={_shown(value)}" for name, value in self._fields(record, all_of_them=False))
         when = self._time(record.created, "%Y-%m-%d %H:%M:%S", time.localtime)  # the reader's own
         line = f"{when} {record.levelname} {record.name} {said}{fields}"

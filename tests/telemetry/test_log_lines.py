@@ -1,0 +1,190 @@
+"""A log record as a line, for people and for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shlex
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.notes import RESPONSE_ID, note
+from antwort.telemetry.lines import LONGEST, HumanLines, JsonLines, Lines
+from antwort.transport.exchange import REQUEST_ID
+
+HEAD = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} [A-Z]+ [\w.]+ ")
+ANY_TEXT = st.text(st.characters(codec=None), max_size=60) | st.sampled_from(
+    [
+        "a\nb",
+        "x\r\n2026-01-01 00:00:00.000 INFO antwort.transport fake",
+        "\x1b[31m",
+        "\x9b2J",
+        'a" level="error',
+        "=",
+        " ",
+    ]
+)
+
+
+def record_of(message: str, error: Exception | None = None, logger: str = "antwort.engine") -> logging.LogRecord:
+    info = None if error is None else (type(error), error, error.__traceback__)
+    return logging.LogRecord(logger, logging.WARNING, "", 0, message, None, info)
+
+
+def noted(lines: Lines, message: str, /, said: dict[str, Any] | None = None, **fields: Any) -> str:
+    """The line that a note leaves."""
+    logger = logging.Logger("antwort.test", logging.DEBUG)  # one that nobody else hears of
+    kept: list[str] = []
+    keeper = logging.Handler()
+    keeper.emit = lambda record: kept.append(lines.format(record))  # type: ignore[method-assign] # a small one
+    logger.addHandler(keeper)
+    note(logger, logging.INFO, message, said=said or {}, **fields)
+    return kept[0]
+
+
+def raised(words: str) -> Exception:
+    try:
+        raise ValueError(words)
+    except ValueError as error:
+        return error
+
+
+# ---- JSON ----
+
+
+def test_a_json_line_has_the_time_in_utc_the_level_the_logger_the_message_and_the_fields() -> None:
+    line = json.loads(noted(JsonLines(), "a thing happened", said={"status": 200}, tool="add", turns=2, none=None))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("time"))
+    assert line == {
+        "level": "info",
+        "logger": "antwort.test",
+        "message": "a thing happened",
+        "status": 200,
+        "tool": "add",
+        "turns": 2,
+    }
+
+
+def test_an_exception_is_one_json_line_with_the_traceback_in_a_field() -> None:
+    text = JsonLines().format(record_of("it broke", raised("some\nreason")))
+    assert "\n" not in text
+    line = json.loads(text)
+    assert line["message"] == "it broke"
+    assert line["exception"].startswith("Traceback (most recent call last):\n")
+    assert line["exception"].endswith("ValueError: some\nreason")
+
+
+@given(message=ANY_TEXT, name=ANY_TEXT)
+def test_nothing_can_forge_a_json_line_or_a_field(message: str, name: str) -> None:
+    text = noted(JsonLines(), message, tool=name)
+    assert text.isascii()
+    assert text.isprintable()
+    line = json.loads(text)
+    assert list(line) == ["time", "level", "logger", "message", "tool"]
+    assert line["message"] == message
+    assert line["tool"] == name
+
+
+def test_a_field_cannot_take_the_place_of_what_the_line_itself_says() -> None:
+    line = json.loads(noted(JsonLines(), "true", level="forged", logger="forged", message="forged", time="forged"))
+    assert (line["level"], line["logger"], line["message"]) == ("info", "antwort.test", "true")
+
+
+@pytest.mark.parametrize(("value", "shown"), [(float("nan"), "nan"), (float("inf"), "inf"), (1.5, 1.5), (True, True)])
+def test_every_value_can_be_written(value: float, shown: object) -> None:
+    assert json.loads(noted(JsonLines(), "x", number=value))["number"] == shown
+
+
+# ---- for people ----
+
+
+def test_a_human_line_has_the_same_in_one_line_and_does_not_say_things_twice() -> None:
+    text = noted(HumanLines(), "GET / 200", said={"status": 200, "path": "/"}, request_id="r1", key="a b", turns=2)
+    assert HEAD.match(text)
+    assert text.endswith(' INFO antwort.test GET / 200 request_id=r1 key="a b" turns=2')
+
+
+@given(message=ANY_TEXT, name=ANY_TEXT)
+def test_nothing_can_forge_a_human_line_or_a_field(message: str, name: str) -> None:
+    """Outside of quotes, which always match, there is no `=` but that of a field."""
+    text = noted(HumanLines(), message, tool=name, turns=1)
+    assert text.isprintable()
+    assert HEAD.match(text)
+    bare = re.sub(r'"(?:[^"\\]|\\.)*"', "Q", text)
+    assert '"' not in bare
+    assert re.findall(r"(\S*)=", bare) == ["tool", "turns"]
+
+
+def test_a_traceback_for_people_is_marked_line_by_line() -> None:
+    forged = "2026-01-01 00:00:00.000 INFO antwort.transport GET /forged 200 1.0 ms"
+    text = HumanLines().format(record_of("it broke", raised(f"x\n{forged}\n\x1b[2J")))
+    head, *rest = text.split("\n")
+    assert head.endswith("WARNING antwort.engine it broke")
+    assert all(line.startswith("  | ") for line in rest)
+    assert all(line.isprintable() for line in rest)
+    assert f"  | {forged}" in rest
+
+
+def test_a_quoted_value_reads_back_as_it_was() -> None:
+    text = noted(HumanLines(), "x", path='a "quoted" \\ path')
+    assert shlex.split(text)[-1] == 'path=a "quoted" \\ path'
+
+
+# ---- both ----
+
+
+@pytest.mark.proves("TR-026")
+@pytest.mark.parametrize("lines", [HumanLines(), JsonLines()])
+@pytest.mark.parametrize("request_id", ["req_1", "tool", "a=b", "WARNING", "request_id="])
+def test_a_line_from_any_room_names_the_request_and_the_response_it_was_written_for(
+    lines: Lines, request_id: str
+) -> None:
+    tokens = REQUEST_ID.set(request_id), RESPONSE_ID.set("resp_1")
+    try:
+        text = lines.format(record_of("a tool failed"))
+    finally:
+        REQUEST_ID.reset(tokens[0])
+        RESPONSE_ID.reset(tokens[1])
+    if isinstance(lines, JsonLines):
+        line = json.loads(text)
+        assert (line["request_id"], line["response_id"]) == (request_id, "resp_1")
+    else:
+        assert shlex.split(text)[-2:] == [f"request_id={request_id}", "response_id=resp_1"]
+    assert "request_id" not in lines.format(record_of("nobody asked"))
+
+
+@pytest.mark.parametrize("lines", [HumanLines(), JsonLines()])
+def test_what_a_tools_exception_says_is_not_written_but_where_it_came_from_is(lines: Lines) -> None:
+    text = lines.format(record_of("The tool failed", raised("canary"), logger="antwort.tools"))
+    assert "canary" not in text
+    assert "ValueError" in text
+    assert "test_log_lines.py" in text
+    assert "canary" in lines.format(record_of("it broke", raised("canary")))
+
+
+def test_what_a_tools_exception_says_is_written_for_those_who_asked_for_content() -> None:
+    text = JsonLines(content=True).format(record_of("The tool failed", raised("canary"), logger="antwort.tools"))
+    assert "canary" in text
+
+
+@pytest.mark.parametrize("lines", [HumanLines(), JsonLines()])
+def test_a_line_stays_within_bounds_whatever_is_logged(lines: Lines) -> None:
+    assert len(noted(lines, "m" * 10**6, tool="t" * 10**6)) < 3 * LONGEST
+
+
+def test_words_that_do_not_fit_their_arguments_are_not_lost() -> None:
+    record = logging.LogRecord("antwort.engine", logging.INFO, "", 0, "%d of %s", ("many",), None)
+    assert json.loads(JsonLines().format(record))["message"] == "%d of %s"
+
+
+def test_an_exception_that_cannot_be_shown_does_not_lose_the_line() -> None:
+    try:
+        raise ValueError
+    except ValueError:
+        record = logging.LogRecord("antwort.engine", logging.INFO, "", 0, "broke", None, sys.exc_info())
+    assert json.loads(JsonLines().format(record))["exception"].endswith("ValueError")

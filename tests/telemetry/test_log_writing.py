@@ -1,0 +1,164 @@
+"""Lines go to a stream that may be closed, full, or read by nobody; the server goes on."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import logging
+import os
+import pty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+
+from antwort.telemetry.lines import JsonLines
+from antwort.telemetry.logs import configure
+from antwort.telemetry.writing import MOST_WAITING, LineWriter
+
+
+@contextmanager
+def pipe() -> Iterator[tuple[int, TextIO]]:
+    """The end to read from, and a stream to write to."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(write_end, "w") as stream:
+        yield read_end, stream
+    os.close(read_end)
+
+
+def writer_to(stream: TextIO | None) -> LineWriter:
+    writer = LineWriter(stream)
+    writer.setFormatter(JsonLines())
+    return writer
+
+
+def write(writer: LineWriter, message: str) -> None:
+    writer.handle(logging.LogRecord("antwort.engine", logging.INFO, "", 0, message, None, None))
+
+
+def read_until(fd: int, enough: Callable[[list[str]], bool]) -> list[str]:
+    """The messages that come, until there are enough."""
+    data = b""
+    messages: list[str] = []
+    while not enough(messages):
+        data += os.read(fd, 2**20)
+        *lines, data = data.split(b"\n")
+        messages += [json.loads(line)["message"] for line in lines]
+    return messages
+
+
+def test_lines_are_there_as_soon_as_they_are_written() -> None:
+    with pipe() as (end, stream):
+        write(writer_to(stream), "one")
+        assert json.loads(os.read(end, 65536))["message"] == "one"
+
+
+def test_a_reader_that_stops_reading_holds_up_nobody_and_gets_the_lines_in_order_later() -> None:
+    with pipe() as (end, stream):
+        writer = writer_to(stream)
+        sent = [f"{number} {'x' * 1000}" for number in range(300)]  # a pipe holds 64 KiB
+        for message in sent:
+            write(writer, message)
+        assert read_until(end, lambda got: len(got) >= len(sent)) == sent
+        writer.close()
+        write(writer, "again")
+        assert read_until(end, bool) == ["again"]
+
+
+def test_what_nobody_reads_is_bounded_and_the_loss_is_told() -> None:
+    with pipe() as (end, stream):
+        writer = writer_to(stream)
+        count = 3 * MOST_WAITING // 1000
+        for number in range(count):
+            write(writer, f"{number} {'x' * 1000}")
+        got = read_until(end, lambda got: bool(got) and "were lost" in got[-1])
+        lost = int(got[-1].split(" ")[0])
+        assert lost + len(got) - 1 == count
+        assert lost > count // 3
+
+
+@pytest.mark.parametrize("flags", [0, os.O_NONBLOCK])
+def test_a_long_line_is_written_whole(flags: int) -> None:
+    with pipe() as (end, stream):
+        fcntl.fcntl(stream.fileno(), fcntl.F_SETFL, os.O_WRONLY | flags)
+        writer = writer_to(stream)
+        message = "line " * 300
+        for _ in range(100):
+            write(writer, message)
+        assert read_until(end, lambda got: len(got) >= 100) == [message] * 100
+
+
+def test_a_reader_that_is_gone_is_no_trouble() -> None:
+    end, write_end = os.pipe()
+    os.close(end)
+    with os.fdopen(write_end, "w") as stream:
+        writer = writer_to(stream)
+        write(writer, "into the void")
+        write(writer, "again")
+
+
+def test_a_stream_that_is_closed_or_none_is_no_trouble() -> None:
+    stream = io.StringIO()
+    writer = writer_to(stream)
+    stream.close()
+    write(writer, "into the void")
+    write(writer_to(None), "into the void")
+
+
+def test_a_descriptor_that_is_closed_behind_our_back_is_no_trouble() -> None:
+    end, write_end = os.pipe()
+    stream = os.fdopen(write_end, "w", closefd=False)
+    writer = writer_to(stream)
+    os.close(write_end)
+    write(writer, "into the void")
+    os.close(end)
+
+
+def test_a_full_disk_is_no_trouble() -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        write(writer_to(full), "no room")
+
+
+@pytest.fixture
+def _own_logging() -> Iterator[None]:
+    """What `configure` does is undone."""
+    root, ours, content = logging.getLogger(), logging.getLogger("antwort"), logging.getLogger("antwort.content")
+    before = root.handlers[:], [logger.level for logger in (root, ours, content)]
+    kept = logging.logThreads, logging.logProcesses, logging.logMultiprocessing
+    yield
+    root.handlers[:] = before[0]
+    for logger, level in zip((root, ours, content), before[1], strict=True):
+        logger.setLevel(level)
+    logging.logThreads, logging.logProcesses, logging.logMultiprocessing = kept
+
+
+@pytest.mark.usefixtures("_own_logging")
+@pytest.mark.parametrize(("form", "is_json"), [("auto", True), ("json", True), ("human", False)])
+def test_what_is_not_a_terminal_gets_json_unless_asked_otherwise(form: str, is_json: bool) -> None:
+    out = io.StringIO()
+    configure("info", form, stream=out)  # type: ignore[arg-type] # a parameter of the test
+    logging.getLogger("antwort.engine").info("hello")
+    assert out.getvalue().startswith("{") is is_json
+
+
+@pytest.mark.usefixtures("_own_logging")
+def test_a_terminal_gets_lines_for_people() -> None:
+    leader, follower = pty.openpty()
+    with os.fdopen(follower, "w") as terminal:
+        configure("info", stream=terminal)
+        logging.getLogger("antwort.engine").info("hello")
+        assert b" INFO antwort.engine hello" in os.read(leader, 65536)
+    os.close(leader)
+
+
+@pytest.mark.usefixtures("_own_logging")
+def test_other_peoples_loggers_speak_from_warnings_on_whatever_our_level_is() -> None:
+    out = io.StringIO()
+    configure("debug", stream=out)
+    logging.getLogger("httpx").info("chatter")
+    logging.getLogger("httpx").warning("trouble")
+    logging.getLogger("antwort.engine").debug("ours")
+    assert [json.loads(line)["message"] for line in out.getvalue().splitlines()] == ["trouble", "ours"]
