@@ -10,7 +10,7 @@ import pytest
 from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
 from antwort.errors import AntwortError, BackendCut, BackendError, RateLimited
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
-from antwort.providers.responses import ResponsesReader
+from antwort.providers.responses import ResponsesReader, WholeResponseReader
 
 Json = dict[str, Any]
 
@@ -85,6 +85,8 @@ def test_arguments_of_a_call_nobody_announced_are_passed_over() -> None:
         ("response.incomplete", {"incomplete_details": {"reason": "content_filter"}}, "content_filter"),
         ("response.completed", {"status": "incomplete"}, "length"),
         ("response.completed", {}, "stop"),
+        ("response.completed", {"status": "requires_action"}, "stop"),
+        ("response.requires_action", {}, "stop"),
     ],
 )
 def test_an_ending_has_its_reason(kind: str, response: Json, finish: str) -> None:
@@ -132,3 +134,71 @@ def test_a_failure_comes_after_what_was_said_before_it(last: bytes, expected: ty
         reader.finish()
     assert type(caught.value) is expected
     assert "10.0.0.1" not in caught.value.message
+
+
+def test_log_probabilities_stand_beside_their_text() -> None:
+    prob = {"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": [{"token": "Ho", "logprob": -2}]}
+    [text, _] = read(event("response.output_text.delta", delta="Hi", logprobs=[prob]), COMPLETED)
+    assert isinstance(text, TextDelta)
+    assert (text.logprobs[0].logprob, text.logprobs[0].top_logprobs[0].token) == (-0.5, "Ho")
+
+
+# ---- an answer that was not streamed ----
+
+
+def read_whole(response: Json | bytes) -> list[Delta]:
+    reader = WholeResponseReader()
+    body = response if isinstance(response, bytes) else json.dumps(response).encode()
+    assert reader.feed(body[:9]) == reader.feed(body[9:]) == []
+    return reader.finish()
+
+
+def message(*parts: Json) -> Json:
+    return {"type": "message", "id": "msg_1", "role": "assistant", "content": list(parts)}
+
+
+SAID = message({"type": "output_text", "text": "Hi", "annotations": [], "logprobs": []})
+
+
+def test_a_whole_response_gives_the_same_deltas() -> None:
+    thought = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "hm"}], "summary": [{"text": "no"}]}
+    summed = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "in short"}]}
+    refused = message({"type": "refusal", "refusal": "no"})
+    output = [thought, summed, SAID, refused, {"type": "web_search_call", "id": "w"}]
+    usage = {"input_tokens": 5, "output_tokens": 3, "total_tokens": 8}
+    assert read_whole({"status": "completed", "output": output, "usage": usage, "error": None}) == [
+        ReasoningDelta("hm"),
+        ReasoningDelta("in short"),
+        TextDelta("Hi"),
+        RefusalDelta("no"),
+        Finished("stop", Usage(input_tokens=5, output_tokens=3, total_tokens=8)),
+    ]
+
+
+@pytest.mark.parametrize("status", ["completed", "requires_action"])
+def test_the_calls_of_a_whole_response_are_numbered(status: str) -> None:
+    output = [call("fc_1", "f", "{}"), SAID, call("fc_1", "g", "[]")]
+    expected = [CallDelta(0, "f", "{}"), TextDelta("Hi"), CallDelta(1, "g", "[]"), Finished("tool_calls")]
+    assert read_whole({"status": status, "output": output}) == expected
+
+
+def test_a_whole_response_that_was_cut_says_why() -> None:
+    cut = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": [SAID]}
+    assert read_whole(cut) == [TextDelta("Hi"), Finished("length")]
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        ({"status": "failed", "error": {"code": "rate_limit_exceeded", "message": "x"}, "output": []}, RateLimited),
+        ({"status": "failed", "error": None, "output": [SAID]}, BackendError),
+        ({"status": "in_progress", "output": []}, BackendError),
+        ({"error": {"code": 429, "message": "slow down"}}, RateLimited),
+        ({}, BackendError),
+        (b"<html>", BackendError),
+    ],
+)
+def test_a_whole_response_that_failed_is_an_error(response: Json | bytes, expected: type[AntwortError]) -> None:
+    with pytest.raises(AntwortError) as caught:
+        read_whole(response)
+    assert type(caught.value) is expected
