@@ -259,7 +259,7 @@ async def test_the_program_can_say_for_whom_a_request_is_made() -> None:
 
 
 def test_settings_say_themselves_who_may_come_in() -> None:
-    with pytest.raises(TypeError, match="auth.keys"):
+    with pytest.raises(TypeError, match=r"auth\.keys"):
         create_app(SCRIPTED, identify=lambda _: Identity())
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from antwort.api.items import OutputItem
+from antwort.api.items import Message, OutputItem, OutputText
 from antwort.api.status import ResponseStatus
 from antwort.api.wire import Plain, Wire
 
@@ -97,6 +97,12 @@ class Response(Wire, kw_only=True):
     metadata: Metadata = msgspec.field(default_factory=dict)
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+
+    @property
+    def output_text(self) -> str:
+        """What its messages say, as one text."""
+        messages = (item for item in self.output if isinstance(item, Message))
+        return "".join(part.text for item in messages for part in item.content if isinstance(part, OutputText))
 
 
 class Model(Wire):
