@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 
 import pytest
+from openai import AsyncOpenAI, AuthenticationError
 
 from antwort.engine.engine import Engine
 from antwort.engine.live import Ended
@@ -130,6 +131,16 @@ def test_neither_a_ring_nor_a_key_shows_the_secret() -> None:
 def test_the_same_key_twice_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="the same"):
         Keyring([a_key(), a_key(name="bob")])
+
+
+async def test_a_client_library_is_let_in_by_its_key_and_told_why_it_is_not(server: Serving) -> None:
+    async with AsyncOpenAI(base_url=server.url, api_key=SECRET) as client:
+        made = await client.responses.create(model="scripted", input="Hello")
+        assert (await client.responses.retrieve(made.id)).id == made.id
+    async with AsyncOpenAI(base_url=server.url, api_key="sk-wrong") as client:
+        with pytest.raises(AuthenticationError) as caught:
+            await client.responses.create(model="scripted", input="Hello", stream=True)
+        assert (caught.value.code, "sk-wrong" in str(caught.value)) == ("invalid_api_key", False)
 
 
 # ---- what is open ----

@@ -64,6 +64,16 @@ async def test_a_head_without_end_is_not_read_to_its_end(server: Serving) -> Non
         await refused(wire)
 
 
+async def test_the_limit_of_a_head_can_be_set() -> None:
+    async with serving(scripted(), head_limit=2000) as server:
+        async with connected(server.port) as wire:
+            wire.send("GET", "/healthz", None, {"x": "y" * 1900})
+            assert (await wire.reply()).status == 200
+        async with connected(server.port) as wire:
+            wire.send("GET", "/healthz", None, {"x": "y" * 2000})
+            assert "2000 bytes" in (await refused(wire)).error["message"]
+
+
 async def test_a_head_is_counted_for_each_request_and_without_its_body(server: Serving) -> None:
     big = "x" * (Connection.head_limit - 1000)
     async with connected(server.port) as wire:
