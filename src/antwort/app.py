@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+import msgspec
+
+from antwort.access import make_cors, make_keyring
 from antwort.backends import make_fleet, patient
-from antwort.config import CannotStart, Settings
+from antwort.config.checks import check, check_ready
+from antwort.config.problems import CannotStart
+from antwort.config.settings import Settings
 from antwort.engine.engine import Engine
 from antwort.errors import AntwortError
-from antwort.providers.base import Provider
+from antwort.observing import Observation, observe
 from antwort.providers.fleet import BackendStatus, Fleet
 from antwort.storage.base import ResponseStore
+from antwort.telemetry.port import MetricsPort
 from antwort.tools.toolset import ToolsetInfo
-from antwort.transport.http import Transport
+from antwort.toolsets import LoadedTools, load_tools
+from antwort.transport.cors import Cors
+from antwort.transport.http import Transport, everyone_is_anonymous
+from antwort.transport.keys import Keyring
 
 
 class App:
-    """An engine and the ASGI application in front of it."""
+    """An engine, the ASGI application in front of it, and what stands beside them."""
 
-    def __init__(self, engine: Engine, *, drain: float, body_limit: int, fleet: Fleet | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        face: Callable[[App], Transport],
+        *,
+        drain: float,
+        fleet: Fleet | None = None,
+        toolsets: Sequence[ToolsetInfo] = (),
+        metrics_port: MetricsPort | None = None,
+    ) -> None:
         self.engine = engine
-        self.toolsets: Sequence[ToolsetInfo] = ()
+        self.toolsets = toolsets
         """What requests can reach by label."""
+        self.metrics_port = metrics_port
         self._fleet = fleet
         self._drain = drain
-        self.asgi = Transport(engine, body_limit=body_limit, start=self.start, stop=self.stop)
+        self.asgi = face(self)
 
     async def start(self) -> None:
         """Raises `CannotStart`."""
@@ -35,6 +54,8 @@ class App:
             raise CannotStart(exc.message) from exc
         if self._fleet is not None:
             await self._fleet.open()
+        if self.metrics_port is not None:
+            await self.metrics_port.start()
 
     async def survey(self) -> Sequence[BackendStatus]:
         """How each backend stands, after a look at all of them that takes two seconds at most."""
@@ -51,20 +72,87 @@ class App:
 
     async def close(self) -> None:
         """For a server that has drained already, or must not wait: runs still under way are ended at once."""
-        await self.engine.close()
+        try:
+            await self.engine.close()
+        finally:
+            if self.metrics_port is not None:
+                await self.metrics_port.stop()
+
+
+class _Parts(msgspec.Struct, frozen=True):
+    """What holds nothing open yet, but for the port of the metrics."""
+
+    settings: Settings
+    tools: LoadedTools
+    keyring: Keyring | None
+    cors: Cors | None
+    seen: Observation
+    fleet: Fleet
 
 
 async def build(settings: Settings) -> App:
     """Raises `CannotStart` when a part cannot be had."""
-    fleet = make_fleet(settings)
-    provider = patient(fleet, settings.routing.retry)
-    engine = Engine(provider, store=await open_store(settings), settings=settings.engine())
-    return App(engine, drain=settings.server.drain, body_limit=settings.server.body_limit, fleet=fleet)
+    check(settings)
+    check_ready(settings)
+    parts = _make_parts(settings)
+    try:
+        store = await open_store(settings)
+    except CannotStart:
+        if parts.seen.port is not None:
+            await parts.seen.port.stop()
+        raise
+    return _assemble(parts, store)
 
 
-def make_provider(settings: Settings) -> Provider:
-    """Raises `CannotStart` when the settings name a backend that cannot be spoken to."""
-    return patient(make_fleet(settings), settings.routing.retry)
+def _make_parts(settings: Settings) -> _Parts:
+    tools = load_tools(settings.tools.modules, entry_points=settings.tools.entry_points)
+    keyring, cors = make_keyring(settings), make_cors(settings)
+    seen = observe(settings, [toolset.label for toolset in tools.toolsets], keyring)
+    return _Parts(settings, tools, keyring, cors, seen, make_fleet(settings, wrap=seen.provider))
+
+
+def _assemble(parts: _Parts, store: ResponseStore) -> App:
+    settings, seen = parts.settings, parts.seen
+    engine = Engine(
+        patient(parts.fleet, settings.routing.retry),
+        store=seen.store(store),
+        executors=parts.tools.executors,
+        settings=settings.engine(),
+        on_end=[*seen.on_end, *([parts.keyring.quotas.count] if parts.keyring else [])],
+        on_call=seen.on_call,
+    )
+    app = App(
+        engine,
+        lambda app: _face(app, parts),
+        drain=settings.server.drain,
+        fleet=parts.fleet,
+        toolsets=parts.tools.toolsets,
+        metrics_port=seen.port,
+    )
+    if seen.metrics is not None:
+        seen.metrics.watch(
+            streams=lambda: app.asgi.streams,
+            requests=lambda: app.asgi.requests,
+            runs=lambda: engine.live,
+            backends=parts.fleet.status,
+        )
+    return app
+
+
+def _face(app: App, parts: _Parts) -> Transport:
+    server, keyring = parts.settings.server, parts.keyring
+    return Transport(
+        app.engine,
+        identify=everyone_is_anonymous if keyring is None else keyring.identify,
+        quotas=None if keyring is None else keyring.quotas,
+        cors=parts.cors,
+        extra=parts.seen.extra,
+        body_limit=server.body_limit,
+        linger=server.linger,
+        on_request=parts.seen.on_request,
+        start=app.start,
+        stop=app.stop,
+    )
 
 
 async def open_store(settings: Settings) -> ResponseStore:

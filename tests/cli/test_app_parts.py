@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from antwort.app import App, build, make_provider
+from antwort.app import App, build
+from antwort.backends import make_fleet
 from antwort.config import CannotStart, Secret, Settings
 from antwort.config.settings import BackendSettings, ServerSettings
 from antwort.engine.engine import Engine
 from antwort.errors import StoreFault
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, demo_provider
+from antwort.transport.http import Transport
 from serving import HELLO, RESPONSES, serving
 from settings_kit import in_front_of
 
@@ -55,14 +57,14 @@ async def test_a_record_that_cannot_be_read_at_the_start_is_one_sentence() -> No
         async def fail_running(self, message: str) -> int:
             raise StoreFault("The store cannot be read.")
 
-    app = App(Engine(demo_provider(), store=Broken()), drain=1, body_limit=1000)
+    app = App(Engine(demo_provider(), store=Broken()), lambda app: Transport(app.engine), drain=1)
     with pytest.raises(CannotStart, match=r"^The store cannot be read\.$"):
         await app.start()
 
 
 async def test_stopping_drains_and_closes_every_part() -> None:
     provider = ScriptedProvider()
-    app = App(Engine(provider, store=MemoryStore()), drain=0, body_limit=1000)
+    app = App(Engine(provider, store=MemoryStore()), lambda app: Transport(app.engine), drain=0)
     await app.start()
     await app.stop()
     assert provider.is_closed
@@ -78,9 +80,9 @@ async def test_stopping_drains_and_closes_every_part() -> None:
 )
 def test_a_backend_that_cannot_be_spoken_to_is_one_sentence(settings: Settings) -> None:
     with pytest.raises(CannotStart, match=r"^The backend.*\.$") as caught:
-        make_provider(settings)
+        make_fleet(settings)
     assert "hush" not in str(caught.value)
 
 
 async def test_a_backend_may_have_a_name_in_any_script() -> None:
-    await make_provider(in_front_of("http://bücher.example/v1?name=ü")).close()
+    await make_fleet(in_front_of("http://bücher.example/v1?name=ü")).close()

@@ -13,6 +13,8 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 LEAVES = ("identity", "errors", "ids", "concurrency", "notes", "version")
 CONTRACTS = ("tools.base", "providers.base", "storage.base", "runs.base")
 ROOMS = ("api", "db", "tools", "providers", "storage", "runs", "engine", "transport", "telemetry", "inspector")
+MAKERS = ("access", "backends", "observing", "toolsets")
+"""Each makes one part of the server of the settings."""
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(LEAVES, ()),
     "api": ("errors", "ids"),
@@ -42,10 +44,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "access": ("transport", "config", *LEAVES),
     "toolsets": ("tools", "config.problems", *LEAVES),
     "backends": ("providers", "config", "testing", *LEAVES),
+    "observing": ("telemetry", "engine", "transport", "config", *CONTRACTS, *LEAVES),
     # What puts the pieces together may know them all. Only there are the fakes of `testing` of use outside of tests.
-    "app": (*ROOMS, "config", "access", "backends", "toolsets", "testing", *LEAVES),
-    "asgi": (*ROOMS, "config", "access", "backends", "toolsets", "app", *LEAVES),
-    "cli": (*ROOMS, "config", "access", "backends", "toolsets", "testing", "app", *LEAVES),
+    "app": (*ROOMS, "config", *MAKERS, "testing", *LEAVES),
+    "asgi": (*ROOMS, "config", *MAKERS, "app", *LEAVES),
+    "cli": (*ROOMS, "config", *MAKERS, "testing", "app", *LEAVES),
     "__main__": ("cli",),
     # The public face: names of every room, imported when they are asked for.
     "__init__": ("api", "engine", "tools", "providers", "storage", "config", "asgi", *LEAVES),

@@ -36,7 +36,7 @@ async def announce(app: App, settings: Settings, port: int) -> None:
         *_backends(settings, backends),
         *_tools(app.toolsets),
         ("keys", _keys(settings)),
-        *_metrics(settings, near),
+        *_metrics(app, settings, near),
         ("data", "in memory, gone when the server stops" if settings.memory else str(settings.data_folder())),
         ("try", _example(settings, backends, near)),
     ]
@@ -82,14 +82,14 @@ def _keys(settings: Settings) -> str:
     return "not required, as auth.required is never: whoever reaches the server can use it"
 
 
-def _metrics(settings: Settings, near: str) -> Iterator[tuple[str, str]]:
+def _metrics(app: App, settings: Settings, near: str) -> Iterator[tuple[str, str]]:
     metrics = settings.metrics
     if not metrics.enabled:
         return
-    if metrics.port is None:
+    if app.metrics_port is None:
         yield "metrics", f"{near}/metrics"
-    elif metrics.port:  # a free one is not known here
-        yield "metrics", f"{address(metrics.host or settings.server.host, metrics.port)}/metrics"
+    else:
+        yield "metrics", f"{address(metrics.host or settings.server.host, app.metrics_port.port)}/metrics"
 
 
 def _example(settings: Settings, backends: Sequence[BackendStatus], near: str) -> str:

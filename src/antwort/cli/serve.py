@@ -65,8 +65,9 @@ async def serve(settings: Settings) -> int:
                 drain=app.engine.drain,
                 drain_seconds=settings.server.drain,
                 started=lambda: announce(app, settings, port),
+                head_limit=settings.server.head_limit,
+                request_time=settings.server.request_time,
             )
-            # Metrics on a port of their own: their listener begins and ends here, beside the server's.
             await server.serve(sockets=[sock])
         finally:
             await app.close()

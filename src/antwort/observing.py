@@ -1,0 +1,95 @@
+"""What is seen of a server from outside, as the settings say: its log lines and its metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from antwort.config.addresses import is_loopback
+from antwort.config.problems import CannotStart
+from antwort.config.settings import MetricsSettings, Settings
+from antwort.engine.control import Called
+from antwort.engine.live import Ended
+from antwort.providers.base import Provider
+from antwort.storage.base import ResponseStore
+from antwort.telemetry.access import Guard
+from antwort.telemetry.calls import log_call
+from antwort.telemetry.content import log_content
+from antwort.telemetry.endpoint import PATH, MetricsEndpoint
+from antwort.telemetry.metrics import Metrics
+from antwort.telemetry.port import MetricsPort
+from antwort.telemetry.provider import MeasuredProvider
+from antwort.telemetry.store import MeasuredStore
+from antwort.transport.exchange import Exchange
+from antwort.transport.keys import Keyring
+from antwort.transport.routes import Endpoint
+
+
+class Observation:
+    """Goes around the parts of a server and sits beside them. Without metrics it only writes log lines."""
+
+    def __init__(self, metrics: Metrics | None, endpoint: MetricsEndpoint | None, port: MetricsPort | None) -> None:
+        self.metrics, self.port = metrics, port
+        self._endpoint = endpoint
+
+    def provider(self, name: str, provider: Provider) -> Provider:
+        return provider if self.metrics is None else MeasuredProvider(provider, name, self.metrics)
+
+    def store(self, store: ResponseStore) -> ResponseStore:
+        return store if self.metrics is None else MeasuredStore(store, self.metrics)
+
+    @property
+    def on_end(self) -> Sequence[Callable[[Ended], None]]:
+        return (log_content,) if self.metrics is None else (log_content, self.metrics.response)
+
+    @property
+    def on_call(self) -> Sequence[Callable[[Called], None]]:
+        return (log_call,) if self.metrics is None else (log_call, self.metrics.call)
+
+    @property
+    def on_request(self) -> Sequence[Callable[[Exchange, float], None]]:
+        return () if self.metrics is None else (self.metrics.request,)
+
+    @property
+    def extra(self) -> Mapping[str, Endpoint]:
+        """What is to be read on the server's own port."""
+        return {PATH: self._endpoint} if self._endpoint is not None and self.port is None else {}
+
+
+def observe(settings: Settings, labels: Iterable[str], keyring: Keyring | None) -> Observation:
+    """`labels` are those of the operator's tools. A port of its own listens from here on. Raises `CannotStart`."""
+    metrics = settings.metrics
+    if not metrics.enabled:
+        return Observation(None, None, None)
+    counted = Metrics(models=_models(settings), labels=labels, keys=[key.name for key in settings.auth.keys])
+    endpoint = MetricsEndpoint(counted, _guard(settings, keyring))
+    return Observation(counted, endpoint, None if metrics.port is None else _listen(metrics, settings, endpoint))
+
+
+def _guard(settings: Settings, keyring: Keyring | None) -> Guard:
+    """Where keys are asked for, the server may be public by way of a proxy, whatever it listens on itself."""
+    own = settings.metrics.key
+    is_public = keyring is not None or not is_loopback(settings.server.host)
+    has_readers = keyring is not None and any(key.metrics for key in settings.auth.keys)
+    return Guard(
+        is_public=is_public and settings.metrics.port is None,
+        key=own.reveal() if own is not None else None,
+        readers=keyring.may_read_metrics if keyring is not None and has_readers else None,
+    )
+
+
+def _listen(metrics: MetricsSettings, settings: Settings, endpoint: MetricsEndpoint) -> MetricsPort:
+    host, port = metrics.host or settings.server.host, metrics.port or 0
+    try:
+        return MetricsPort(endpoint, host, port)
+    except OSError as exc:
+        reason = exc.strerror or exc
+        raise CannotStart(f"Cannot listen on port {port} of {host} for the metrics: {reason}.") from exc
+
+
+def _models(settings: Settings) -> Iterable[str]:
+    """The names of models that the operator wrote."""
+    yield from (settings.default_model,) if settings.default_model else ()
+    yield from settings.routing.aliases
+    yield from (route.model for route in settings.routing.routes)
+    for backend in settings.backends:
+        yield from backend.models or ()
