@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from antwort.config.shape import all_leaves, leaves
+from antwort.config.shape import PREFIX, all_leaves, leaves
 
 _VERY_CLOSE, _CLOSE = 0.75, 0.6
 _MOST = 3
@@ -38,8 +38,9 @@ def hint_for_key(key: str, prefix: str, siblings: Collection[str]) -> str:
 
 def hint_for_variable(name: str, known: Collection[str]) -> str:
     """`ANTWORT_MAX_TURNS` means the one that ends so; a slip of the finger, the nearest."""
-    rest = name.removeprefix("ANTWORT")
-    return did_you_mean([other for other in known if other.endswith(rest)] or nearest(name, known))
+    rest = name.removeprefix(PREFIX)
+    by_end = [other for other in known if other.endswith(f"_{rest}")]
+    return did_you_mean(by_end or [PREFIX + close for close in nearest(rest, (each[len(PREFIX) :] for each in known))])
 
 
 def _by_last_name() -> Mapping[str, list[str]]:

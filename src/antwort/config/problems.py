@@ -25,7 +25,7 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         by_flag = self.is_usage and self.origin != "--set"
-        place = "" if by_flag or not self.origin else f" ({self.origin})"
+        place = "" if by_flag or self.origin in ("", self.path) else f" ({self.origin})"
         sentence = f"{self.origin if by_flag else self.path} {self.what}{place}"
         if self.hint:
             sentence = f"{sentence}; {self.hint}"

@@ -178,7 +178,7 @@ def _scalar(node: Node, kind: Type, path: str) -> object:
         for value in _read_as(node.text, kind):
             return value
     what = f"must be {wanted(kind)}"
-    if isinstance(node, Text) and node.text == "":
+    if isinstance(node, Text) and node.quoted and not node.text.strip():
         raise _Wrong(f"{what}, not empty")
     if isinstance(node, Text) and path.endswith(_MAY_BE_SECRET):
         raise _Wrong(what)

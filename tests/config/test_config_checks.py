@@ -1,0 +1,188 @@
+"""What holds between settings, and what a server needs before it may start."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Literal
+
+import pytest
+
+from antwort.config import BadSettings, CannotStart, Secret, Settings, check, check_ready, keys_required
+from antwort.config.settings import AuthSettings, BackendSettings, KeySettings, ServerSettings
+from config_kit import Operator
+
+KEY = "sk-0123456789abcdef"
+HASH = hashlib.sha256(KEY.encode()).hexdigest()
+BACKENDS = "backends: [{name: a, url: http://a/v1}, {name: b, url: http://b/v1}]\n"
+NO_KEY = "needs either key or sha256 (antwort.yaml:1); `antwort key` makes a key and its sha256."
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "backends: [{name: a, url: http://a}, {name: a, url: http://b}]",
+            "backends[1].name is the same as that of another backend: 'a' (antwort.yaml:1).",
+        ),
+        (
+            f"{BACKENDS}routing:\n  routes: [{{model: m, to: [{{backend: c}}]}}]",
+            "routing.routes[0].to[0].backend names 'c', which is no backend (antwort.yaml:3); there are a, b.",
+        ),
+        (
+            "routing:\n  routes:\n    - {model: m, to: []}",
+            "routing.routes[0].to names nobody who could answer (antwort.yaml:3).",
+        ),
+        (
+            f"{BACKENDS}routing: {{routes: [{{model: m, to: [{{backend: a}}]}}, {{model: m, to: [{{backend: b}}]}}]}}",
+            "routing.routes[1].model is the same as that of another route: 'm' (antwort.yaml:2).",
+        ),
+        (
+            "routing:\n  aliases: {z: b, a: b, b: c, c: a}",
+            "routing.aliases go round in a circle: a → b → c → a (antwort.yaml:2).",
+        ),
+        ("routing: {aliases: {a: a}}", "routing.aliases go round in a circle: a → a (antwort.yaml:1)."),
+        (
+            f"auth: {{keys: [{{name: a, key: {KEY}}}, {{name: a, key: {KEY}x}}]}}",
+            "auth.keys[1].name is the same as that of another key: 'a' (antwort.yaml:1).",
+        ),
+        (
+            f"auth: {{keys: [{{name: a, key: {KEY}}}, {{name: b, sha256: {HASH.upper()}}}]}}",
+            "auth.keys[1] is the same key as 'a' (antwort.yaml:1).",
+        ),
+        ("auth: {keys: [{name: a}]}", f"auth.keys[0] {NO_KEY}"),
+        (f"auth: {{keys: [{{name: a, key: {KEY}, sha256: {HASH}}}]}}", f"auth.keys[0] {NO_KEY}"),
+        (
+            "auth: {keys: [{name: a, key: hush}]}",
+            "auth.keys[0].key is shorter than 16 characters (antwort.yaml:1); make one with `antwort key`.",
+        ),
+        (
+            "metrics: {key: hush}",
+            "metrics.key is shorter than 16 characters (antwort.yaml:1); make one with `antwort key`.",
+        ),
+        (
+            "cors: {origins: ['*'], credentials: true}",
+            "cors.credentials cannot be on where cors.origins or cors.headers is `*` (antwort.yaml:1); "
+            "name them one by one.",
+        ),
+        (
+            "cors: {origins: ['https://a.example/']}",
+            "cors.origins[0] must be like https://app.example.com, not 'https://a.example/' (antwort.yaml:1).",
+        ),
+        (
+            "cors: {origins: ['app.example.com']}",
+            "cors.origins[0] must be like https://app.example.com, not 'app.example.com' (antwort.yaml:1).",
+        ),
+        ("cors: {headers: ['x y']}", "cors.headers[0] cannot be the name of a header: 'x y' (antwort.yaml:1)."),
+        (
+            "backends: [{name: a, url: http://a, headers: {'x y': hush}}]",
+            "backends[0].headers has 'x y', which cannot be the name of a header (antwort.yaml:1).",
+        ),
+        (
+            "backends: [{name: a, url: http://a, headers: {Content-Length: '5'}}]",
+            "backends[0].headers has 'Content-Length', which is not to be changed (antwort.yaml:1).",
+        ),
+        (
+            "backends: [{name: a, url: http://a, api_key: hush, headers: {authorization: hush}}]",
+            "backends[0].headers has 'Authorization' beside an api_key (antwort.yaml:1); leave one of them out.",
+        ),
+        ("metrics: {host: '::1'}", "metrics.host means nothing without metrics.port (antwort.yaml:1)."),
+        (
+            "server: {host: '127.0.0.1:80'}",
+            "server.host must be an address alone, such as 0.0.0.0 or ::1, not '127.0.0.1:80' (antwort.yaml:1).",
+        ),
+    ],
+)
+def test_settings_that_do_not_go_together_are_one_sentence(text: str, said: str, operator: Operator) -> None:
+    assert operator.is_told(text) == [said]
+    assert "hush" not in said
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["localhost:8000", "ftp://host/v1", "http://", "http://host:99999/v1", "http://host:0/v1", "http://[::1", "x"],
+)
+def test_a_backend_that_is_no_http_address_is_refused(address: str, operator: Operator) -> None:
+    [said] = operator.is_told(backend=[address])
+    assert said.endswith("is not a URL like http://localhost:8000/v1.")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://user:hush@host/v1",
+        "http://user:hush@host:99999/v1",
+        "http://user:hush@host:0/v1",
+        "http://user:hush@[::1/v1",
+        "http://user:hush@/v1",
+        "http://hush@host/v1",
+        "ftp://user:hush@host/v1",
+        "user:hush@host",
+        "//user:hush@host",
+        "http://user:1/hush@host/v1",
+        "http://user:1?hush@host/v1",
+        "http://user:1#hush@host/v1",
+        "http://user:hush%40host/v1",
+        "http://user:hush\uff20host/v1",
+        "ftp://host/v1?key=hush",
+        "host/v1#hush",
+    ],
+)
+def test_a_password_in_the_address_is_refused_without_repeating_it(address: str, operator: Operator) -> None:
+    for said in (operator.is_told(backend=[address]), operator.is_told(f'backends: [{{name: a, url: "{address}"}}]')):
+        assert len(said) == 1
+        assert "hush" not in said[0]
+
+
+def test_a_slash_at_the_end_of_a_query_stays(operator: Operator) -> None:
+    assert operator.gets(backend=["http://host/v1?key=a/"]).backends[0].url == "http://host/v1?key=a/"
+
+
+def test_settings_that_a_program_makes_can_be_checked_too() -> None:
+    check(Settings(memory=True))
+    with pytest.raises(BadSettings, match=r"^memory and data exclude each other; leave one of them out\.$"):
+        check(Settings(memory=True, data="/here"))
+
+
+# ---- before it starts ----
+
+
+def settings(
+    host: str = "127.0.0.1", required: Literal["auto", "always", "never"] = "auto", *, keys: bool = False
+) -> Settings:
+    given = (KeySettings(name="a", key=Secret(KEY)),) if keys else ()
+    auth = AuthSettings(required=required, keys=given)
+    return Settings(scripted=True, server=ServerSettings(host=host), auth=auth)
+
+
+@pytest.mark.proves("MISTAKE-27")
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost", "LOCALHOST"])
+def test_on_loopback_keys_are_required_only_when_there_are_some(host: str) -> None:
+    assert not keys_required(settings(host))
+    assert keys_required(settings(host, keys=True))
+    check_ready(settings(host))
+
+
+@pytest.mark.proves("MISTAKE-27")
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "", "10.0.0.1", "192.168.1.1", "example.com", "fe80::1", "128.0.0.1"]
+)
+def test_on_any_other_address_keys_are_required(host: str) -> None:
+    assert keys_required(settings(host))
+    check_ready(settings(host, keys=True))
+    with pytest.raises(CannotStart, match=r"needs API keys: make one with `antwort key`.*auth\.required=never\.$"):
+        check_ready(settings(host))
+
+
+def test_keys_can_be_required_always_or_never() -> None:
+    assert keys_required(settings(required="always"))
+    assert not keys_required(settings("0.0.0.0", "never", keys=True))
+    check_ready(settings("0.0.0.0", "never"))
+    with pytest.raises(CannotStart, match=r"^API keys are required and there are none: "):
+        check_ready(settings(required="always"))
+
+
+def test_a_server_that_nobody_answers_for_cannot_start() -> None:
+    with pytest.raises(CannotStart, match=r"--backend URL .* --scripted\.$"):
+        check_ready(Settings())
+    check_ready(Settings(scripted=True))
+    check_ready(Settings(backends=(BackendSettings(name="a", url="http://a"),)))
