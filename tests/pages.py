@@ -37,7 +37,7 @@ NOT_RUN = ("make test", "make docs", "make bench", "make check")
 """Commands of ours that a page may show and that are not played: the tests would run themselves."""
 SERVERS = ("antwort serve", "python -m antwort.testing.backend", "make serve", "uvicorn ", "python server")
 PORTS = (8080, 8000, 8001, 8002, 9464)
-KEYS = {"BACKEND_API_KEY": "sk-example-of-a-backend", "ANTWORT_KEY": "sk-example-of-a-client"}
+KEYS = {"BACKEND_API_KEY": "sk-example-of-a-backend", "ADA_KEY": "sk-example-of-a-client"}
 """What a reader has in the environment where a page speaks of keys."""
 PATIENCE = 30.0
 
