@@ -30,6 +30,7 @@ from antwort.tools.base import ToolExecutor
 from antwort.tools.local import LocalExecutor
 from antwort.transport.exchange import Scope
 from antwort.transport.http import Transport
+from antwort.transport.quotas import Quotas
 from antwort.transport.server import Server, listen
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -55,6 +56,7 @@ class Wired:
         metrics: Metrics | None = None,
         guard: Guard | None = None,
         identify: Callable[[Scope], Identity] = anyone,
+        quotas: Quotas | None = None,
         backends: Callable[[], Iterable[BackendStatus]] = no_backends,
         settings: dict[str, Any] | None = None,
     ) -> None:
@@ -70,6 +72,7 @@ class Wired:
         self.app = Transport(
             self.engine,
             identify=identify,
+            quotas=quotas,
             on_request=[self.metrics.request],
             extra={PATH: MetricsEndpoint(self.metrics, guard or Guard(is_public=False))},
         )

@@ -1,0 +1,165 @@
+"""What is measured keeps the contract of what it wraps."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import subprocess
+import sys
+from contextlib import aclosing
+
+import pytest
+
+from antwort.errors import BackendCut, ResponseNotFound, StoreFault
+from antwort.providers.base import ChatMessage, ChatRequest, Delta, Finished, Provider, TextDelta
+from antwort.storage.base import ResponseStore
+from antwort.storage.memory import MemoryStore
+from antwort.telemetry.families import FAMILIES
+from antwort.telemetry.metrics import Metrics
+from antwort.telemetry.provider import MeasuredProvider
+from antwort.telemetry.reference import markdown
+from antwort.telemetry.store import MeasuredStore
+from antwort.testing import Answer, ScriptedProvider, answer, say, tokens
+from storage_cases import ME, asked, ended, message
+
+ASKED = ChatRequest(model="scripted", messages=[ChatMessage(role="user", content="Hello")], stream=True)
+
+
+def measured(*answers: Answer) -> tuple[MeasuredProvider, ScriptedProvider, Metrics]:
+    metrics = Metrics(models=["scripted"])
+    inner = ScriptedProvider(*answers)
+    return MeasuredProvider(inner, "b0", metrics), inner, metrics
+
+
+def outcomes(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    return dict(metrics.inferences.read().numbers)
+
+
+async def test_the_batches_of_an_inference_pass_through_as_they_are() -> None:
+    batch: list[Delta] = [TextDelta("a"), TextDelta("b")]
+    provider, _, metrics = measured([batch, Finished("stop", tokens(1, 2))])
+    got = [each async for each in provider.infer(ASKED)]
+    assert got == [[], batch, [Finished("stop", tokens(1, 2))]]
+    assert got[1] is batch
+    assert outcomes(metrics) == {("b0", "ok"): 1}
+
+
+async def test_the_time_to_the_first_chunk_is_that_of_the_first_batch_with_something_in_it() -> None:
+    hold = asyncio.Event()
+    provider, _, metrics = measured(answer(hold, say("x")))
+    async with aclosing(provider.infer(ASKED)) as batches:
+        assert await anext(batches) == []
+        assert not metrics.first_chunk.read().spreads
+        hold.set()
+        async for _ in batches:
+            pass
+    ((_, spread),) = metrics.first_chunk.read().spreads
+    assert sum(spread.counts) == 1
+
+
+async def test_closing_early_closes_what_is_inside_and_counts_as_cancelled() -> None:
+    provider, inner, metrics = measured(answer(say("one two three")))
+    async with aclosing(provider.infer(ASKED)) as batches:
+        await anext(batches)
+        await anext(batches)
+    assert inner.under_way == 0
+    assert outcomes(metrics) == {("b0", "cancelled"): 1}
+
+
+async def test_an_inference_that_had_ended_when_it_was_closed_is_not_cancelled() -> None:
+    provider, _, metrics = measured(answer(say("one")))
+    async with aclosing(provider.infer(ASKED)) as batches:
+        async for batch in batches:
+            if batch and isinstance(batch[-1], Finished):
+                break
+    assert outcomes(metrics) == {("b0", "ok"): 1}
+
+
+async def test_an_error_passes_through_and_is_counted_by_its_code() -> None:
+    provider, _, metrics = measured(answer(say("one"), BackendCut("It broke off.")))
+    with pytest.raises(BackendCut):
+        async for _ in provider.infer(ASKED):
+            pass
+    assert outcomes(metrics) == {("b0", "backend_stream_cut"): 1}
+
+
+async def test_the_rest_of_a_provider_is_as_it_was_and_the_models_it_lists_are_known() -> None:
+    metrics = Metrics()
+    inner = ScriptedProvider(models=["qwen3"])
+    provider: Provider = MeasuredProvider(inner, "b0", metrics)
+    assert metrics.model("qwen3") == "other"
+    assert [model.id for model in await provider.models()] == ["qwen3"]
+    assert metrics.model("qwen3") == "qwen3"
+    assert provider.capabilities("qwen3") == inner.capabilities("qwen3")
+    await provider.check()
+    await provider.close()
+    assert inner.is_closed
+
+
+# ---- the store ----
+
+
+def test_a_measured_store_has_everything_that_a_store_has() -> None:
+    wanted = {name: each for name, each in vars(ResponseStore).items() if inspect.isfunction(each) and name[0] != "_"}
+    for name, method in wanted.items():
+        assert inspect.signature(getattr(MeasuredStore, name)) == inspect.signature(method), name
+
+
+async def test_a_measured_store_does_what_it_wraps_does_and_times_it() -> None:
+    metrics = Metrics()
+    store: ResponseStore = MeasuredStore(MemoryStore(), metrics)
+    new = asked("Hello")
+    await store.begin(new)
+    await store.finish(ME, ended(new, message("Hi")), ())
+    kept = await store.get(ME, new.response.id)
+    assert kept is not None
+    assert kept.status == "completed"
+    assert len(await store.chain(ME, new.response.id)) == 1
+    with pytest.raises(ResponseNotFound):
+        await store.finish(ME, ended(asked("Nobody"), message("Hi")), ())
+    times = {key: sum(spread.counts) for key, spread in metrics.store_time.read().spreads}
+    assert times == {("begin", "ok"): 1, ("finish", "ok"): 2, ("get", "ok"): 1, ("chain", "ok"): 1}
+
+
+async def test_a_store_that_fails_passes_its_error_on() -> None:
+    class Failing(MemoryStore):
+        async def check(self) -> None:
+            raise StoreFault("The disk is gone.")
+
+    metrics = Metrics()
+    with pytest.raises(StoreFault):
+        await MeasuredStore(Failing(), metrics).check()
+    ((key, _),) = metrics.store_time.read().spreads
+    assert key == ("check", "error")
+
+
+# ---- what it costs at the start, and how it is described ----
+
+
+def test_the_library_that_writes_metrics_is_not_loaded_before_they_are_read() -> None:
+    modules = ("logs", "metrics", "provider", "store", "calls", "content", "endpoint", "port", "exposition", "access")
+    imports = "; ".join(f"import antwort.telemetry.{name}" for name in modules)
+    code = f"{imports}; import sys; print('prometheus_client' in sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "False\n"
+
+
+def test_the_reference_has_a_row_for_every_metric_and_is_a_table() -> None:
+    page = markdown()
+    for family in FAMILIES:
+        assert f"| `{family.name}` | {family.kind} |" in page
+        for label in family.labels:
+            assert f"`{label}`" in page
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    assert {row.count("|") for row in rows if "upper" not in row} >= {5}
+    assert all(row.endswith("|") for row in rows)
+
+
+def test_metrics_are_named_as_prometheus_wants_them() -> None:
+    assert len({family.name for family in FAMILIES}) == len(FAMILIES)
+    for family in FAMILIES:
+        assert family.name.startswith(("antwort_", "gen_ai_", "http_server_"))
+        assert family.name.endswith("_total") is (family.kind == "counter")
+        assert (family.kind == "histogram") is bool(family.bounds)
+        assert list(family.bounds) == sorted(family.bounds)
+        assert family.help.endswith(".")

@@ -1,0 +1,295 @@
+"""What is counted: a scripted scenario through a real server, and every number as it must be."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from antwort.errors import BackendTimeout, NotAuthenticated, RateLimited, StoreFault
+from antwort.identity import Identity
+from antwort.storage.base import NewResponse
+from antwort.storage.memory import MemoryStore
+from antwort.telemetry.families import FAMILIES
+from antwort.telemetry.metrics import Metrics
+from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say, tokens
+from antwort.tools.base import ToolCall, ToolContext
+from antwort.tools.limits import ToolLimits
+from antwort.tools.local import LocalExecutor
+from antwort.transport.exchange import Scope
+from antwort.transport.quotas import KeyLimits, Quotas
+from antwort.version import __version__
+from engine_kit import SERVER, WEATHER, weather_tool
+from raw_http import connected
+from serving import HELLO, RESPONSES, STREAMED, serving, until
+from telemetry_kit import Wired, of, samples_of, value
+
+CHAT = {"gen_ai_operation_name": "chat"}
+AT_B0 = {**CHAT, "gen_ai_provider_name": "b0", "gen_ai_request_model": "scripted"}
+
+
+async def test_a_conversation_is_counted_exactly() -> None:
+    """A streamed answer; a loop of two turns with a tool; a backend that fails; three requests that are wrong."""
+    provider = ScriptedProvider(
+        answer(say("Hello there."), usage=tokens(5, 7)),
+        answer(call("weather", city="Paris"), usage=tokens(10, 3)),
+        answer(say("Sunny."), usage=tokens(20, 2)),
+        answer(BackendTimeout("The backend took too long.")),
+    )
+    wired = Wired(provider, weather_tool())
+    async with serving(wired.engine, wired.app) as server:
+        assert (await server.ask("POST", RESPONSES, STREAMED)).status == 200
+        response = (await server.ask("POST", RESPONSES, {**HELLO, "tools": [WEATHER]})).json()
+        assert (await server.ask("POST", RESPONSES, HELLO)).status == 504
+        assert (await server.ask("GET", f"{RESPONSES}/{response['id']}")).status == 200
+        assert (await server.ask("GET", f"{RESPONSES}/resp_none")).status == 404
+        assert (await server.ask("POST", RESPONSES, b"{")).status == 400
+        assert (await server.ask("BREW", "/v1/coffee")).status == 400  # never becomes a request
+        assert (await server.ask("PATCH", RESPONSES, HELLO)).status == 405
+        reply = await server.ask("GET", "/metrics")
+    assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = samples_of(reply.body.decode())
+
+    assert of(found, "http_server_request_duration_seconds_count") == {
+        ("POST", "200", "/v1/responses"): 2,
+        ("POST", "504", "/v1/responses"): 1,
+        ("POST", "400", "/v1/responses"): 1,
+        ("other", "405", "/v1/responses"): 1,
+        ("GET", "200", "/v1/responses/{id}"): 1,
+        ("GET", "404", "/v1/responses/{id}"): 1,
+    }
+    assert of(found, "antwort_request_errors_total") == {
+        ("backend_timeout",): 1,
+        ("response_not_found",): 1,
+        ("invalid_json",): 1,
+        ("method_not_allowed",): 1,
+    }
+    assert value(found, "http_server_active_requests") == 1  # the one that reads the metrics
+    assert value(found, "antwort_streams_open") == 0
+    assert value(found, "antwort_runs_live") == 0
+
+    assert of(found, "antwort_responses_total") == {
+        ("", "completed"): 2,
+        ("", "failed"): 1,
+        ("", "incomplete"): 0,
+        ("", "cancelled"): 0,
+    }
+    assert of(found, "gen_ai_server_request_duration_seconds_count") == {
+        ("", "chat", "scripted"): 2,
+        ("backend_timeout", "chat", "scripted"): 1,
+    }
+    assert of(found, "gen_ai_server_time_to_first_token_seconds_count") == {("chat", "scripted"): 1}
+    assert value(found, "antwort_response_turns_count") == 3
+    assert value(found, "antwort_response_turns_sum") == 1 + 2 + 0
+
+    assert of(found, "antwort_inferences_total") == {("b0", "ok"): 3, ("b0", "backend_timeout"): 1}
+    assert value(found, "gen_ai_client_operation_duration_seconds_count", **AT_B0, error_type="") == 3
+    assert value(found, "gen_ai_client_operation_duration_seconds_count", **AT_B0, error_type="backend_timeout") == 1
+    assert value(found, "gen_ai_client_operation_time_to_first_chunk_seconds_count", **AT_B0) == 1
+    assert value(found, "gen_ai_client_token_usage_sum", **AT_B0, gen_ai_token_type="input") == 35
+    assert value(found, "gen_ai_client_token_usage_sum", **AT_B0, gen_ai_token_type="output") == 12
+    assert value(found, "gen_ai_client_token_usage_count", **AT_B0, gen_ai_token_type="output") == 3
+    assert value(found, "gen_ai_client_token_usage_bucket", **AT_B0, gen_ai_token_type="output", le="4.0") == 2
+
+    assert of(found, "antwort_tool_calls_total") == {("ok", "", "weather"): 1}
+    assert of(found, "gen_ai_execute_tool_duration_seconds_count") == {("", "weather", ""): 1}
+    stored = of(found, "antwort_store_operation_duration_seconds_count")
+    assert stored["begin", "ok"] == stored["finish", "ok"] == 3
+    assert stored["get", "ok"] == 2
+    assert of(found, "antwort_build_info") == {(__version__,): 1}
+    assert any(name.startswith("process_") for name, _ in found)
+    assert any(name.startswith("python_gc_") for name, _ in found)
+
+
+async def test_openmetrics_is_written_for_those_who_accept_it() -> None:
+    wired = Wired(ScriptedProvider(answer(say("Hi."))))
+    async with serving(wired.engine, wired.app) as server:
+        await server.ask("POST", RESPONSES, HELLO)
+        accept = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+        reply = await server.ask("GET", "/metrics", headers={"accept": accept})
+        odd = await server.ask("GET", "/metrics", headers={"accept": "application/openmetrics-text;version=x y\t"})
+    assert reply.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert b"# TYPE antwort_responses counter\n" in reply.body
+    assert reply.body.endswith(b"# EOF\n")
+    assert odd.headers["content-type"] == reply.headers["content-type"]
+
+
+async def test_an_open_stream_and_its_run_show_as_long_as_they_last() -> None:
+    hold = asyncio.Event()
+    wired = Wired(ScriptedProvider(answer(say("One"), hold, say("two"))))
+    async with serving(wired.engine, wired.app) as server, connected(server.port) as wire:
+        wire.send("POST", RESPONSES, STREAMED)
+        await wire.head()
+        await wire.chunk()
+        found = wired.samples()
+        assert (value(found, "antwort_streams_open"), value(found, "antwort_runs_live")) == (1, 1)
+        hold.set()
+        while await wire.chunk():
+            pass
+        await until(lambda: not wired.app.requests)
+        found = wired.samples()
+    assert (value(found, "antwort_streams_open"), value(found, "antwort_runs_live")) == (0, 0)
+
+
+async def test_a_client_that_leaves_makes_a_cancelled_inference_and_response() -> None:
+    wired = Wired(ScriptedProvider(answer(say("One"), asyncio.Event())))
+    async with serving(wired.engine, wired.app) as server:
+        async with connected(server.port) as wire:
+            wire.send("POST", RESPONSES, STREAMED)
+            await wire.head()
+            await wire.chunk()
+        await until(lambda: not wired.engine.live and not wired.app.requests)
+        found = wired.samples()
+    assert value(found, "antwort_responses_total", status="cancelled", reason="") == 1
+    assert of(found, "antwort_inferences_total") == {("b0", "cancelled"): 1}
+    route = {"http_request_method": "POST", "http_route": "/v1/responses", "http_response_status_code": "499"}
+    assert value(found, "http_server_request_duration_seconds_count", **route) == 1
+
+
+async def test_the_reason_of_an_incomplete_response_is_counted() -> None:
+    wired = Wired(ScriptedProvider(answer(say("Too lo"), finish="length")))
+    async with serving(wired.engine, wired.app) as server:
+        await server.ask("POST", RESPONSES, HELLO)
+    found = wired.samples()
+    assert value(found, "antwort_responses_total", status="incomplete", reason="max_output_tokens") == 1
+
+
+async def slow(city: str) -> str:
+    await asyncio.Event().wait()
+    return city
+
+
+async def broken(city: str) -> str:
+    raise ValueError(city)
+
+
+def declared(name: str) -> dict[str, object]:
+    return {**WEATHER, "name": name}
+
+
+async def test_every_way_a_tool_call_can_end_is_counted() -> None:
+    calls = [
+        call("weather", city="Paris"),
+        call("weather", town="Paris"),
+        call("slow", city="Rome"),
+        call("broken", city="Oslo"),
+        call("unheard_of", city="Bonn"),
+        call("forbidden", city="Bern"),
+    ]
+    provider = ScriptedProvider(answer(*calls), answer(say("Well.")))
+
+    async def forbidden(city: str) -> str:
+        return city
+
+    async def weather(city: str) -> str:
+        return f"sunny in {city}"
+
+    tools = LocalExecutor(weather, slow, broken, forbidden)
+    wired = Wired(provider, tools, settings={"tool_limits": ToolLimits(timeouts={"slow": 0.01})})
+    names = ["weather", "slow", "broken", "forbidden"]
+    allowed = [{"type": "function", "name": name} for name in names[:3]]
+    body = {
+        **HELLO,
+        "tools": [declared(name) for name in names],
+        "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": allowed},
+    }
+    async with serving(wired.engine, wired.app) as server:
+        assert (await server.ask("POST", RESPONSES, body)).json()["status"] == "completed"
+    found = of(wired.samples(), "antwort_tool_calls_total")
+    assert found == {
+        ("ok", "", "weather"): 1,
+        ("arguments", "", "weather"): 1,
+        ("timeout", "", "slow"): 1,
+        ("error", "", "broken"): 1,
+        ("refused", "antwort", "other"): 2,
+    }
+    times = of(wired.samples(), "gen_ai_execute_tool_duration_seconds_count")
+    assert times["timeout", "slow", ""] == 1
+    assert ("refused", "other", "antwort") not in times
+
+
+async def test_a_tool_of_a_server_is_counted_by_its_label_where_that_is_the_operators() -> None:
+    async def stock(call: ToolCall, context: ToolContext) -> str:
+        return "7"
+
+    for known, expected in ((["depot"], ("ok", "depot", "stock")), ([], ("ok", "other", "other"))):
+        provider = ScriptedProvider(answer(call("stock")), answer(say("Seven.")))
+        metrics = Metrics(models=["scripted"], labels=known)
+        wired = Wired(provider, ToolServerFake("depot", stock=stock), metrics=metrics)
+        async with serving(wired.engine, wired.app) as server:
+            await server.ask("POST", RESPONSES, {**HELLO, "tools": [SERVER]})
+        assert of(wired.samples(), "antwort_tool_calls_total") == {expected: 1}
+
+
+async def test_a_store_that_fails_is_counted_as_such() -> None:
+    class FullDisk(MemoryStore):
+        async def begin(self, new: NewResponse) -> None:
+            raise StoreFault("There is no space left.")
+
+    wired = Wired(ScriptedProvider(answer(say("Hi."))), store=FullDisk())
+    async with serving(wired.engine, wired.app) as server:
+        assert (await server.ask("POST", RESPONSES, HELLO)).status == 500
+    found = wired.samples()
+    assert of(found, "antwort_store_operation_duration_seconds_count")["begin", "error"] == 1
+    assert value(found, "antwort_request_errors_total", code="storage_error") == 1
+
+
+async def test_a_key_that_is_over_its_limit_is_counted_by_its_name() -> None:
+    def limited(_: Scope) -> Identity:
+        return Identity(key="ann")
+
+    provider = ScriptedProvider(answer(RateLimited("The backend is busy.")))
+    quotas = Quotas({"ann": KeyLimits(requests_per_minute=1)})
+    wired = Wired(provider, metrics=Metrics(keys=["ann"]), identify=limited, quotas=quotas)
+    async with serving(wired.engine, wired.app) as server:
+        assert (await server.ask("POST", RESPONSES, HELLO)).status == 429  # the backend's: no key is to blame
+        assert of(wired.samples(), "antwort_key_limits_total") == {}
+        assert (await server.ask("POST", RESPONSES, HELLO)).status == 429
+    assert of(wired.samples(), "antwort_key_limits_total") == {("ann",): 1}
+
+
+class Status(msgspec.Struct):
+    name: str
+    state: str
+    models: tuple[str, ...] | None = None
+
+
+def test_backends_show_whether_they_answer_and_whether_they_are_left_alone() -> None:
+    metrics = Metrics()
+    metrics.watch(backends=lambda: [Status("a", "ok"), Status("b", "open"), Status("c", "unreachable")])
+    found = {reading.family.name: dict(reading.numbers) for reading in metrics.read()}
+    assert found["antwort_backend_up"] == {("a",): 1, ("b",): 0, ("c",): 0}
+    assert found["antwort_backend_circuit_open"] == {("a",): 0, ("b",): 1, ("c",): 0}
+
+
+def test_the_models_that_backends_list_become_labels_when_they_are_first_met() -> None:
+    metrics = Metrics()
+    metrics.watch(backends=lambda: [Status("a", "ok", ("qwen3",)), Status("b", "unknown", None)])
+    assert [metrics.model(name) for name in ("qwen3", "made-up")] == ["qwen3", "other"]
+
+
+async def test_two_servers_in_one_process_share_nothing() -> None:
+    one, other = Wired(ScriptedProvider(answer(say("Hi.")))), Wired(ScriptedProvider())
+    async with serving(one.engine, one.app) as server:
+        await server.ask("POST", RESPONSES, HELLO)
+    assert value(one.samples(), "antwort_responses_total", status="completed", reason="") == 1
+    assert value(other.samples(), "antwort_responses_total", status="completed", reason="") == 0
+    await other.engine.close()
+
+
+async def test_every_metric_there_is_can_be_read_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    wired = Wired(ScriptedProvider())
+    assert [reading.family for reading in wired.metrics.read()] == list(FAMILIES)
+    await wired.engine.close()
+    assert not caplog.records
+
+
+async def test_a_stranger_learns_nothing_of_the_numbers_but_is_counted() -> None:
+    def nobody(_: Scope) -> Identity:
+        raise NotAuthenticated("No valid key was given.")
+
+    wired = Wired(ScriptedProvider(), identify=nobody)
+    async with serving(wired.engine, wired.app) as server:
+        assert (await server.ask("POST", RESPONSES, HELLO)).status == 401
+    assert of(wired.samples(), "antwort_request_errors_total") == {("invalid_api_key",): 1}

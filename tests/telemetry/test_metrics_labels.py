@@ -1,0 +1,110 @@
+"""Labels are closed sets, and keep up with what the server has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from antwort import errors
+from antwort.engine.engine import Engine
+from antwort.errors import NotFound
+from antwort.telemetry.labels import CODES, OTHER, ROUTES, Names, code_of, method_of, route_of
+from antwort.testing import ScriptedProvider
+from antwort.transport.http import Transport
+from telemetry_kit import Wired
+
+SOURCE = Path(errors.__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("path", "route"),
+    [
+        ("/v1/responses", "/v1/responses"),
+        ("/v1/%72esponses", "/v1/responses"),
+        ("/v1/responses/", OTHER),
+        ("/v1/responses/resp_1", "/v1/responses/{id}"),
+        ("/v1/responses/responses", "/v1/responses/{id}"),
+        ("/v1/responses/%7Bid%7D/cancel", "/v1/responses/{id}/cancel"),
+        ("/v1/responses/a/input_items", "/v1/responses/{id}/input_items"),
+        ("/v1/responses/a/other", OTHER),
+        ("/v1/responses//cancel", OTHER),
+        ("/v1/models", "/v1/models"),
+        ("/v1/models/", OTHER),
+        ("/v1/models/org/model", "/v1/models/{id}"),
+        ("/healthz", "/healthz"),
+        ("/readyz", "/readyz"),
+        ("/metrics", "/metrics"),
+        ("/", OTHER),
+        ("", OTHER),
+        ("/other", OTHER),
+        ("/v1/responses/{id}/x/y", OTHER),
+        ("/" + "x/" * 10_000, OTHER),
+    ],
+)
+def test_a_path_becomes_the_template_of_its_route(path: str, route: str) -> None:
+    assert route_of(path) == route
+    assert route in ROUTES
+
+
+async def test_every_address_that_is_offered_has_a_route_and_no_other() -> None:
+    """A route that is added there and not here would be counted as `other`."""
+    wired = Wired(ScriptedProvider())
+    routes = wired.app._routes
+    places = [*("/" + "/".join(place) for place in routes._places), "/v1/responses/x", "/v1/models/x"]
+    places += [f"/v1/responses/x/{part}" for part in routes._parts]
+    assert {route_of(place) for place in places} == ROUTES - {OTHER}
+    for path in ("/v1/responses/", "/v1/models/", "/v1/responses/a/b", "/x"):
+        assert route_of(path) == OTHER
+        with pytest.raises(NotFound):
+            routes.find("GET", path)
+    await wired.engine.close()
+
+
+@pytest.mark.parametrize(("method", "label"), [("GET", "GET"), ("POST", "POST"), ("get", OTHER), ("PROPFIND", OTHER)])
+def test_a_method_that_is_not_known_is_other(method: str, label: str) -> None:
+    assert method_of(method) == label
+
+
+def test_the_codes_are_all_those_that_the_source_has() -> None:
+    written = {
+        code
+        for path in SOURCE.rglob("*.py")
+        if path.parent.name not in ("testing", "telemetry")
+        for code in re.findall(r"\bcode\s*=\s*\"([a-z_]+)\"", path.read_text(encoding="utf-8"))
+    }
+    assert written <= CODES
+    assert {code_of("missing_required_parameter"), code_of("backend_error")} == {
+        "missing_required_parameter",
+        "backend_error",
+    }
+
+
+@pytest.mark.parametrize("code", ["", "rate_limit", "InternalServerError", "x" * 100])
+def test_a_code_that_is_not_ours_is_other(code: str) -> None:
+    assert code_of(code) == OTHER
+
+
+def test_an_error_class_of_another_module_does_not_open_the_set() -> None:
+    class Foreign(errors.BackendError):
+        code = "foreign"
+
+    assert code_of(Foreign("x").code) == OTHER
+
+
+def test_names_are_bounded_in_number_and_length() -> None:
+    names = Names(["first"], most=3)
+    names.learn(f"model-{number}" for number in range(10))
+    names.learn(["late"])
+    assert [names.of(name) for name in ("first", "model-0", "model-1", "model-2", "late")] == [
+        *("first", "model-0", "model-1"),
+        *(OTHER, OTHER),
+    ]
+    assert Names(["x" * 129, ""]).of("x" * 129) == OTHER
+
+
+async def test_a_transport_that_nobody_measures_has_no_metrics_to_read() -> None:
+    engine = Engine(ScriptedProvider())
+    assert ("metrics",) not in Transport(engine)._routes._places
+    await engine.close()
