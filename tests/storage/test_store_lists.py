@@ -257,21 +257,13 @@ def test_paging_in_either_direction_gives_each_once_and_all_that_fit(
 
 @pytest.mark.parametrize("order", ["ASC", "DESC"])
 @pytest.mark.parametrize(
-    ("terms", "index"),
-    [
-        ("", "ix_responses_created"),
-        ("AND (created_at, key) < (5, 5)", "ix_responses_created"),
-        ("AND status IN ('failed')", "ix_responses_created"),
-        ("AND model = 'm'", "ix_responses_model"),
-        ("AND model = 'm' AND (created_at, key) > (5, 5) AND status IN ('failed', 'completed')", "ix_responses_model"),
-    ],
+    "terms", ["", "AND (created_at, key) < (5, 5)", "AND model = 'm' AND (created_at, key) > (5, 5)"]
 )
-def test_a_page_is_read_from_its_place_in_an_index_and_never_sorted(
-    path: Path, order: str, terms: str, index: str
-) -> None:
+def test_a_page_is_read_from_its_place_in_an_index_and_never_sorted(path: Path, order: str, terms: str) -> None:
     connection = sqlite3.connect(path)
     query = statements.LISTED.format(terms=terms, order=order)
-    plan = connection.execute(f"EXPLAIN QUERY PLAN {query}", {"tenant": "t", "owner": "o", "limit": 5}).fetchall()
+    values = {"tenant": "t", "owner": "o", "status": "completed", "limit": 5}
+    plan = connection.execute(f"EXPLAIN QUERY PLAN {query}", values).fetchall()
     connection.close()
     [(*_, step)] = plan
-    assert f"SEARCH responses USING INDEX {index} (tenant=? AND owner=?" in step
+    assert "SEARCH responses USING INDEX ix_responses_listed (tenant=? AND owner=? AND status=?" in step

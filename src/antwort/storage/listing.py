@@ -1,11 +1,16 @@
-"""One page of the responses in a SQLite file: from a place in the index, never by counting from the start."""
+"""One page of the responses in a SQLite file: from a place in the index, never by counting from the start.
+
+The index goes by status first, so that a rare one is found among many others at once; a list of several statuses, or
+of all, is put together from one short list of each.
+"""
 
 from __future__ import annotations
 
 import sqlite3
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from antwort.api.responses import Response
+from antwort.api.status import ResponseStatus
 from antwort.identity import Identity
 from antwort.storage import statements as sql
 from antwort.storage.base import Page, ResponsePage, Wanted
@@ -13,18 +18,28 @@ from antwort.storage.rows import to_response
 from antwort.storage.rules import no_such, starts_at_front
 
 Values: TypeAlias = dict[str, str | int]
+Place: TypeAlias = tuple[int, int]
+"""When a response was created, and its key."""
+
+_ALL: tuple[ResponseStatus, ...] = get_args(ResponseStatus)
 
 
 def list_responses(connection: sqlite3.Connection, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
-    """One more is read than is shown, to know whether there are more; a page from its end is read backwards."""
+    """One more is looked for than is shown, to know whether there are more; a page from its end is read backwards."""
     values: Values = {"tenant": identity.tenant, "owner": identity.owner, "limit": page.limit + 1}
-    terms = _bounds(connection, page, values) + _fits(wanted, values)
+    terms = _bounds(connection, page, values)
+    if wanted.model is not None:
+        terms.append("model = :model")
+        values["model"] = wanted.model
     forwards = starts_at_front(page)
-    order = "ASC" if (page.order == "asc") == forwards else "DESC"
-    query = sql.LISTED.format(terms="".join(f" AND {term}" for term in terms), order=order)
-    rows = connection.execute(query, values).fetchall()
-    chosen = [_response(connection, *row) for row in rows[: page.limit]]
-    return ResponsePage(responses=tuple(chosen if forwards else reversed(chosen)), has_more=len(rows) > page.limit)
+    is_rising = (page.order == "asc") == forwards
+    query = sql.LISTED.format(terms="".join(f" AND {term}" for term in terms), order="ASC" if is_rising else "DESC")
+    places: list[Place] = []
+    for status in wanted.statuses or _ALL:
+        places += connection.execute(query, values | {"status": status})
+    places.sort(reverse=not is_rising)
+    chosen = [_response(connection, key) for _, key in places[: page.limit]]
+    return ResponsePage(responses=tuple(chosen if forwards else reversed(chosen)), has_more=len(places) > page.limit)
 
 
 def _bounds(connection: sqlite3.Connection, page: Page, values: Values) -> list[str]:
@@ -42,17 +57,6 @@ def _bounds(connection: sqlite3.Connection, page: Page, values: Values) -> list[
     return terms
 
 
-def _fits(wanted: Wanted, values: Values) -> list[str]:
-    terms = []
-    if wanted.model is not None:
-        terms.append("model = :model")
-        values["model"] = wanted.model
-    if wanted.statuses:
-        names = {f"status_{at}": status for at, status in enumerate(wanted.statuses)}
-        terms.append(f"status IN ({', '.join(f':{name}' for name in names)})")
-        values |= names
-    return terms
-
-
-def _response(connection: sqlite3.Connection, key: int, body: bytes) -> Response:
+def _response(connection: sqlite3.Connection, key: int) -> Response:
+    (body,) = connection.execute(sql.BODY_AT, (key,)).fetchone()
     return to_response(body, [raw for (raw,) in connection.execute(sql.OUTPUT, (key,))])

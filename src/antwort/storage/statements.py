@@ -62,13 +62,14 @@ PLACE = """
     SELECT created_at, key FROM responses
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
 """
-# Both indexes that this can go by end in what it is sorted by.
+# Those of one status: for these the index is in the order of the list.
 LISTED = """
-    SELECT key, body FROM responses
-    WHERE tenant = :tenant AND owner = :owner AND deleted_at IS NULL {terms}
+    SELECT created_at, key FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND status = :status AND deleted_at IS NULL {terms}
     ORDER BY created_at {order}, key {order}
     LIMIT :limit
 """
+BODY_AT = "SELECT body FROM responses WHERE key = ?"
 OUTPUT = "SELECT raw FROM items WHERE response_key = ? AND direction = 'output' ORDER BY position"
 INPUT_IDS = "SELECT id FROM items WHERE response_key = ? AND direction = 'input' ORDER BY position"
 INPUT_SPAN = """
