@@ -167,8 +167,8 @@ class Application:
         try:
             return await self._started()
         except Exception as exc:
-            _report(exc)
-            # The reason is the operator's, and in the log.
+            # The reason is the operator's. `CannotStart` says it all; what nobody expected needs its traceback.
+            _log.error("cannot start: %s", exc, exc_info=None if isinstance(exc, CannotStart) else exc)
             raise ServerFault("The server could not be started.", code="server_not_started") from exc
 
     async def _live(self, receive: Receive, send: Send) -> None:
@@ -177,9 +177,8 @@ class Application:
         try:
             await self.start()
         except Exception as exc:
-            _report(exc)
             await send({"type": "lifespan.startup.failed", "message": str(exc)})
-            return
+            raise  # servers take it with the message, and without it a test client would go on
         await send({"type": "lifespan.startup.complete"})
         await receive()
         try:
@@ -187,13 +186,8 @@ class Application:
         except Exception as exc:
             _log.exception("cannot stop")
             await send({"type": "lifespan.shutdown.failed", "message": str(exc)})
-            return
+            raise
         await send({"type": "lifespan.shutdown.complete"})
-
-
-def _report(exc: Exception) -> None:
-    """`CannotStart` is a sentence that says it all; what nobody expected needs its traceback."""
-    _log.error("cannot start: %s", exc, exc_info=None if isinstance(exc, CannotStart) else exc)
 
 
 async def _refuse_socket(scope: Scope, receive: Receive, send: Send) -> None:

@@ -17,7 +17,7 @@ from antwort.asgi import Application, create_app
 from antwort.config import CannotStart
 from antwort.errors import NotAuthenticated
 from antwort.identity import Identity
-from antwort.testing import ScriptedProvider, answer, check_frames, say
+from antwort.testing import DemoProvider, ScriptedProvider, answer, check_frames, say
 from antwort.transport.exchange import Message, Scope
 from mounted import in_fastapi, in_starlette, run_by_uvicorn
 from raw_http import ask
@@ -74,8 +74,12 @@ class Lifespan:
         async with asyncio.timeout(5):
             said = await self._from_app.get()
             if what == "shutdown" or said["type"].endswith("failed"):
-                await self._task
+                await asyncio.wait([self._task])
         return said
+
+    @property
+    def error(self) -> BaseException | None:
+        return self._task.exception()
 
 
 # ---- starting and stopping ----
@@ -91,13 +95,24 @@ async def test_it_starts_and_stops_with_the_server_that_runs_it() -> None:
     assert (status, body["error"]["code"]) == (503, "server_shutting_down")
 
 
-async def test_a_start_that_fails_is_told_to_the_server_in_one_sentence(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    said = await Lifespan(create_app(unusable(tmp_path))).tell("startup")
+async def test_a_start_that_fails_is_told_to_the_server_in_one_sentence(tmp_path: Path) -> None:
+    lifespan = Lifespan(create_app(unusable(tmp_path)))
+    said = await lifespan.tell("startup")
     assert said["type"] == "lifespan.startup.failed"
     assert "cannot be used" in said["message"]
-    assert "Traceback" not in caplog.text
+    assert isinstance(lifespan.error, CannotStart)
+
+
+async def test_a_stop_that_fails_is_told_to_the_server_and_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    class Stuck(Engine):
+        async def close(self) -> None:
+            raise OSError("the disk is gone")
+
+    lifespan = Lifespan(create_app(Stuck(ScriptedProvider())))
+    await lifespan.tell("startup")
+    assert await lifespan.tell("shutdown") == {"type": "lifespan.shutdown.failed", "message": "the disk is gone"}
+    assert isinstance(lifespan.error, OSError)
+    assert "OSError: the disk is gone" in caplog.text
 
 
 def unusable(folder: Path) -> Settings:
@@ -347,6 +362,26 @@ async def test_a_response_under_way_when_its_client_leaves_a_mount_is_ended() ->
             await wire.head()
             await wire.chunk()
         await until(lambda: provider.under_way == 0)
+
+
+def test_the_test_client_of_the_frameworks_can_be_used_with_a_lifespan_and_without() -> None:
+    """Without one, each request has an event loop of its own."""
+    from starlette.testclient import TestClient
+
+    ai = create_app(Engine(DemoProvider()))
+    with TestClient(in_fastapi(ai)) as client:
+        assert client.post("/ai/v1/responses", json=HELLO).json()["status"] == "completed"
+    bare = TestClient(create_app(Engine(DemoProvider())))
+    first = bare.post("/v1/responses", json=HELLO).json()
+    follow_up = bare.post("/v1/responses", json={**HELLO, "previous_response_id": first["id"]})
+    assert follow_up.json()["status"] == "completed"
+
+
+def test_a_start_that_fails_is_an_error_in_the_test_client(tmp_path: Path) -> None:
+    from starlette.testclient import TestClient
+
+    with pytest.raises(CannotStart), TestClient(create_app(unusable(tmp_path))):
+        pass
 
 
 # ---- what is not HTTP ----
