@@ -13,7 +13,7 @@ from antwort.storage.base import NewResponse
 from antwort.storage.memory import MemoryStore
 from antwort.telemetry.families import FAMILIES
 from antwort.telemetry.metrics import Metrics
-from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say, tokens
+from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say, tokens
 from antwort.tools.base import ToolCall, ToolContext
 from antwort.tools.limits import ToolLimits
 from antwort.tools.local import LocalExecutor
@@ -147,12 +147,22 @@ async def test_a_client_that_leaves_makes_a_cancelled_inference_and_response() -
     assert value(found, "http_server_request_duration_seconds_count", **route) == 1
 
 
-async def test_the_reason_of_an_incomplete_response_is_counted() -> None:
-    wired = Wired(ScriptedProvider(answer(say("Too lo"), finish="length")))
+@pytest.mark.parametrize(
+    ("said", "settings", "reason"),
+    [
+        (answer(say("Too lo"), finish="length"), {}, "max_output_tokens"),
+        (answer(say("Uh"), finish="content_filter"), {}, "content_filter"),
+        (answer(say("Too la"), asyncio.Event()), {"deadline": 0.01}, "deadline"),
+        (answer(call("weather", city="Paris")), {"max_turns": 1}, "max_turns"),
+    ],
+)
+async def test_the_reason_of_an_incomplete_response_is_counted(
+    said: Answer, settings: dict[str, float], reason: str
+) -> None:
+    wired = Wired(ScriptedProvider(said), weather_tool(), settings=settings)
     async with serving(wired.engine, wired.app) as server:
-        await server.ask("POST", RESPONSES, HELLO)
-    found = wired.samples()
-    assert value(found, "antwort_responses_total", status="incomplete", reason="max_output_tokens") == 1
+        await server.ask("POST", RESPONSES, {**HELLO, "tools": [WEATHER]})
+    assert value(wired.samples(), "antwort_responses_total", status="incomplete", reason=reason) == 1
 
 
 async def slow(city: str) -> str:

@@ -15,7 +15,7 @@ _LONGEST_NAME = 128
 
 METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
 STATUSES: tuple[str, ...] = get_args(ResponseStatus)
-REASONS = frozenset({"", "max_output_tokens", "content_filter", "max_turns", "max_tool_calls"})
+REASONS = frozenset({"", "max_output_tokens", "content_filter", "max_turns", "max_tool_calls", "deadline"})
 OUTCOMES = frozenset({"ok", "cancelled"})
 
 _PLACES = frozenset({"/v1/responses", "/v1/models", "/healthz", "/readyz", "/metrics"})

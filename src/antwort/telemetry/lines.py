@@ -8,7 +8,7 @@ import math
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -46,16 +46,19 @@ class Lines(logging.Formatter):
             self._seconds = (second, text)
         return f"{text}.{int((created - second) * 1000):03d}"
 
-    def _fields(self, record: logging.LogRecord, *, all_of_them: bool) -> Iterator[tuple[str, Plain]]:
-        """The fields of a record, the ids of what it was written for among them; no name comes twice."""
-        fields: dict[str, Value] = getattr(record, "fields", {})
-        said: dict[str, Value] = getattr(record, "said", {})
-        for name, value in (*said.items(), *fields.items()) if all_of_them else fields.items():
-            if value is not None and name not in _OURS:
-                yield name, _plain(value)
-        for name, here in (("request_id", REQUEST_ID), ("response_id", RESPONSE_ID)):
-            if name not in fields and (value := here.get()):
-                yield name, value
+    def _fields(self, record: logging.LogRecord, kinds: Sequence[str]) -> dict[str, Plain]:
+        """The fields of a record, of the kinds that a note has, and the ids of what it was written for."""
+        found: dict[str, Plain] = {}
+        for kind in kinds:
+            fields: dict[str, Value] = record.__dict__.get(kind, {})
+            for name, value in fields.items():
+                if value is not None and name not in _OURS:
+                    found[name] = _plain(value)
+        if "request_id" not in found and (request_id := REQUEST_ID.get()):
+            found["request_id"] = request_id
+        if "response_id" not in found and (response_id := RESPONSE_ID.get()):
+            found["response_id"] = response_id
+        return found
 
     def _message(self, record: logging.LogRecord) -> str:
         try:
@@ -87,7 +90,7 @@ class JsonLines(Lines):
             "logger": record.name,
             "message": self._message(record),
         }
-        line.update(self._fields(record, all_of_them=True))
+        line.update(self._fields(record, ("said", "fields")))
         if trace := self._trace(record):
             line["exception"] = trace
         return _encode(line)
@@ -101,7 +104,7 @@ class HumanLines(Lines):
     def format(self, record: logging.LogRecord) -> str:
         message = self._message(record)
         said = quoted(message) if "=" in message or '"' in message else clean(message)
-        fields = "".join(f" {name}={_shown(value)}" for name, value in self._fields(record, all_of_them=False))
+        fields = "".join(f" {name}={_shown(value)}" for name, value in self._fields(record, ("fields",)).items())
         when = self._time(record.created, "%Y-%m-%d %H:%M:%S", time.localtime)  # the reader's own
         line = f"{when} {record.levelname} {record.name} {said}{fields}"
         trace = self._trace(record)

@@ -9,8 +9,8 @@ from antwort.telemetry.families import FAMILIES
 
 
 def markdown() -> str:
-    """A page's worth: one row a metric, and the buckets of the histograms."""
-    return "\n".join(["## Metrics", "", *_table(), "", "## Buckets", "", *_buckets(), ""])
+    """What a page under the heading "Metrics" has to say: one row a metric, and the buckets of the histograms."""
+    return "\n".join([*_table(), "", "## Buckets", "", *_buckets()])
 
 
 def _table() -> Iterable[str]:
