@@ -182,10 +182,12 @@ async def test_one_that_is_back_need_not_wait_out_its_time_alone() -> None:
     assert status(fleet)[0] == "open"
     a.is_away = False
     time.pass_by(FIRST_PAUSE)
-    await until(lambda: fleet.status()[0].problem is None)
-    assert status(fleet)[0] == "open"  # until an inference shows that it works
+    await at_rest()
+    stands = fleet.status()[0]  # until an inference shows that it works
+    assert (stands.state, stands.problem) == ("open", "a cannot be reached.")
     assert await said(fleet) == "a"
-    assert status(fleet)[0] == "ok"
+    stands = fleet.status()[0]
+    assert (stands.state, stands.problem) == ("ok", None)
     await fleet.close()
 
 
@@ -204,6 +206,29 @@ async def test_one_that_answers_and_still_fails_is_left_alone_for_its_time() -> 
     with pytest.raises(BackendUnavailable):
         await batches(fleet)
     assert (a.looks, len(a.requests)) == (looks, 3)
+    await fleet.close()
+
+
+async def test_opening_twice_looks_no_more_often() -> None:
+    a, time = FakeBackend("a"), Time()
+    fleet = asked_fleet(a, time=time)
+    for _ in range(2):
+        await fleet.open()
+        await at_rest()
+    assert time.pauses == [60]
+    await fleet.close()
+
+
+async def test_nobody_waits_for_a_backend_that_is_known_to_be_lost() -> None:
+    a, b, time = FakeBackend("a"), FakeBackend("b", models=["x"]), Time()
+    fleet = asked_fleet(a, b, time=time)
+    a.is_away = True
+    assert [model.id for model in await fleet.models()] == ["x"]
+    a.gate = asyncio.Event()
+    time.now += LEAST_PAUSE
+    looks = a.looks
+    assert [model.id for model in await fleet.models()] == ["x"]
+    assert a.looks == looks
     await fleet.close()
 
 

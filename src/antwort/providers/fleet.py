@@ -23,9 +23,9 @@ from antwort.providers.watch import Later, Watch, call_later
 __all__ = ["BackendStatus", "Fleet", "Member"]
 
 LEAST_PAUSE = 5.0
-"""Seconds between two looks for a model that nobody is known to have."""
+"""Seconds between two looks that requests ask for."""
 PATIENCE = 1.0
-"""Seconds that an inference waits for such a look."""
+"""Seconds that an inference for a model that nobody is known to have waits for such a look."""
 LIST_PATIENCE = 2.0
 """Seconds that a request for the list of models waits for backends that are slow to tell."""
 
@@ -57,7 +57,6 @@ class Fleet:
         self._members = tuple(members)
         self._by_name = {member.name: member for member in members}
         self._router = Router(rules)
-        self._refresh = refresh
         self._random = random
         self._watch = Watch(self._members, refresh=refresh, health=health, clock=clock, later=later)
         _check(self._members, self._by_name, rules)
@@ -137,7 +136,7 @@ class Fleet:
 
     async def models(self) -> Sequence[Model]:
         """All that clients may ask for, each once. Raises only when nothing at all is known."""
-        await self._watch.catch_up(self._refresh, LIST_PATIENCE)
+        await self._watch.catch_up(LEAST_PAUSE, LIST_PATIENCE)
         found = {model.id: model for member in self._members for model in member.listed()}
         for name in self._router.names():
             found.setdefault(name, Model(id=name))

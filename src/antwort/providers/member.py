@@ -13,7 +13,7 @@ from antwort.errors import AntwortError
 from antwort.providers.base import Provider
 from antwort.providers.breaker import Breaker
 from antwort.providers.routing import Known
-from antwort.providers.verdicts import counts, is_out_of_reach
+from antwort.providers.verdicts import counts, is_out_of_reach, may_go_elsewhere
 
 _log = logging.getLogger("antwort.providers")
 
@@ -83,11 +83,12 @@ class Member:
     # ---- what inferences tell ----
 
     def begun(self, *, is_trial: bool) -> None:
-        self._recovered()
         self.breaker.begun(is_trial=is_trial)
+        self._recovered()
 
     def failed(self, error: AntwortError, *, is_trial: bool) -> None:
-        _log.info("the backend %s failed an inference: %s: %s", self.name, error.code, error.message)
+        if may_go_elsewhere(error):
+            _log.info("the backend %s failed an inference: %s: %s", self.name, error.code, error.message)
         if not counts(error):
             return
         was_closed = self.breaker.is_closed
@@ -129,7 +130,7 @@ class Member:
             self._lost(error)
         else:
             self._recovered()
-            self.error = first
+            self.error = self.error or first
 
     def _take(self, models: Iterable[Model]) -> None:
         self.listing = tuple({model.id: model for model in models}.values())
@@ -147,7 +148,8 @@ class Member:
             self._is_out_of_reach = False
             self.breaker.invite()
         self._is_seen = True
-        self.error = None
+        if self.breaker.is_closed:
+            self.error = None
 
     @property
     def _state(self) -> BackendState:

@@ -91,7 +91,8 @@ class Watch:
 
     async def _look_around(self) -> None:
         try:
-            await asyncio.gather(*(self._look(member) for member in self._members))
+            # Those that are lost are looked for anyway: nobody is to wait for them.
+            await asyncio.gather(*(self._look(member) for member in self._members if member.name not in self._timers))
             self._last_round = self._clock()
         finally:
             self._round = None
@@ -104,6 +105,8 @@ class Watch:
         self.worry(member, next_pause)
 
     def _set_timer(self, name: str, seconds: float, call: Callable[[], None]) -> None:
+        if (old := self._timers.pop(name, None)) is not None:
+            old.cancel()
         if not self._is_closed:
             self._timers[name] = self._later(seconds, call)
 
