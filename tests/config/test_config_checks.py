@@ -14,6 +14,7 @@ from config_kit import Operator
 KEY = "sk-0123456789abcdef"
 HASH = hashlib.sha256(KEY.encode()).hexdigest()
 BACKENDS = "backends: [{name: a, url: http://a/v1}, {name: b, url: http://b/v1}]\n"
+NO_STAR = "cannot be on where cors.origins or cors.headers is `*` (antwort.yaml:1); name them one by one."
 NO_KEY = "needs either key or sha256 (antwort.yaml:1); `antwort key` makes a key and its sha256."
 
 
@@ -61,8 +62,7 @@ NO_KEY = "needs either key or sha256 (antwort.yaml:1); `antwort key` makes a key
         ),
         (
             "cors: {origins: ['*'], credentials: true}",
-            "cors.credentials cannot be on where cors.origins or cors.headers is `*` (antwort.yaml:1); "
-            "name them one by one.",
+            f"cors.credentials {NO_STAR}",
         ),
         (
             "cors: {origins: ['https://a.example/']}",

@@ -63,7 +63,7 @@ def test_what_was_given_is_shown_with_its_origin_and_nothing_else(full: Operator
         ["memory: true", "antwort.yaml:2"],
         ["server:"],
         ["  port: 9000", "antwort.yaml:1"],
-        ["  linger: 5.0", "ANTWORT_SERVER_LINGER"],
+        ["  linger: 5", "ANTWORT_SERVER_LINGER"],
         ["loop:"],
         ["  max_turns: 3", "--max-turns"],
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antwort.config import BadSettings
+from antwort.config.names import NAME_IN_WORDS
 from config_kit import Operator
 
 BACKEND = "backends: [{name: a, url: http://a/v1"
@@ -42,8 +43,7 @@ BACKEND = "backends: [{name: a, url: http://a/v1"
         ("backends:\n  - url: http://a/v1", "backends[0].name is missing (antwort.yaml:2)."),
         (
             "backends: [{name: 'a b', url: http://a}]",
-            "backends[0].name must be a name of at most 64 letters, digits, `_`, `.` and `-`, "
-            "not 'a b' (antwort.yaml:1).",
+            f"backends[0].name must be {NAME_IN_WORDS}, not 'a b' (antwort.yaml:1).",
         ),
         (
             "tools: {limits: {timeouts: {a b: 0}}}",

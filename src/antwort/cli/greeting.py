@@ -55,7 +55,9 @@ def _backends(settings: Settings, backends: Sequence[BackendStatus]) -> Iterator
 
 
 def _state(backend: BackendStatus) -> str:
-    if backend.state == "unreachable":
+    from antwort.providers.failures import REFUSED_CREDENTIALS
+
+    if backend.state == "unreachable" and backend.problem != REFUSED_CREDENTIALS:
         return "which cannot be reached yet"
     if backend.models:
         return f"models: {_some(backend.models)}"
@@ -87,7 +89,7 @@ def _metrics(app: App, settings: Settings, near: str) -> Iterator[tuple[str, str
     if not metrics.enabled:
         return
     if app.metrics_port is None:
-        yield "metrics", f"{near}/metrics"
+        yield "metrics", f"{near}/metrics{' (with a key)' if keys_required(settings) else ''}"
     else:
         yield "metrics", f"{address(metrics.host or settings.server.host, app.metrics_port.port)}/metrics"
 

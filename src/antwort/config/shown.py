@@ -124,6 +124,8 @@ def written(value: object) -> str:
         case str():
             is_plain = value.startswith(MASK) or (_PLAIN.fullmatch(value) and value.lower() not in _WORDS)
             return value if is_plain and value == value.strip() else json.dumps(value, ensure_ascii=False)
+        case float():
+            return str(value).removesuffix(".0")
         case list() | tuple():
             return f"[{', '.join(written(entry) for entry in value)}]"
         case Mapping():

@@ -1,0 +1,137 @@
+"""`antwort config` and `antwort key`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from antwort.cli import main
+from antwort.config import Secret, check_ready, load
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Neither this machine's variables nor its files count."""
+    for name in list(os.environ):
+        if name.startswith("ANTWORT_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "nowhere"))
+
+
+def test_show_prints_what_differs_and_where_it_came_from(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("antwort.yaml").write_text(
+        "server:\n  port: 9000\nbackends:\n  - name: a\n    url: http://a/v1\n    api_key: {env: A_KEY}\n"
+    )
+    monkeypatch.setenv("ANTWORT_LOOP_DEADLINE", "120")
+    monkeypatch.setenv("A_KEY", "hush")
+    assert main(["config", "show", "--port", "8001"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "# antwort.yaml; all else has its default, which --all shows",
+        "backends:                       # antwort.yaml:3",
+        "  - name: a                     # antwort.yaml:4",
+        "    url: http://a/v1            # antwort.yaml:5",
+        "    api_key: •••• (from A_KEY)  # antwort.yaml:6",
+        "server:",
+        "  port: 8001                    # --port",
+        "loop:",
+        "  deadline: 120                 # ANTWORT_LOOP_DEADLINE",
+    ]
+
+
+def test_show_all_and_json_print_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--all", "--scripted"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("# no file\n")
+    assert main(["config", "show", "--json", "--scripted"]) == 0
+    as_json = json.loads(capsys.readouterr().out)
+    assert yaml.safe_load(shown) == as_json["settings"]
+    assert as_json["origins"] == {"backends": "--scripted", "scripted": "--scripted"}
+
+
+def test_check_says_all_that_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("wrong.yaml").write_text("server:\n  prot: 8080\nmax_turns: 3\n")
+    assert main(["config", "check", "--config", "wrong.yaml"]) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines() == [
+        "antwort: max_turns is not a setting (wrong.yaml:3); did you mean loop.max_turns?",
+        "antwort: server.prot is not a setting (wrong.yaml:2); did you mean server.port?",
+    ]
+
+
+def test_check_also_asks_whether_the_server_could_start(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "check"]) == 1
+    assert "There is nobody to answer" in capsys.readouterr().err
+    assert main(["config", "check", "--scripted", "--host", "0.0.0.0"]) == 1
+    assert "needs API keys" in capsys.readouterr().err
+    assert main(["config", "check", "--scripted", "--port", "x"]) == 2
+    assert main(["config", "check", "--scripted", "--config", "missing.yaml"]) == 1
+    capsys.readouterr()
+    assert main(["config", "check", "--scripted"]) == 0
+    assert capsys.readouterr() == ("The settings are right (no file).\n", "")
+
+
+def test_check_warns_of_secrets_that_others_can_read(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("antwort.yaml").write_text("scripted: true\nmetrics: {key: hush-hush-hush-hush}")
+    Path("antwort.yaml").chmod(0o644)
+    assert main(["config", "check"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "The settings are right (antwort.yaml).\n"
+    assert shown.err.startswith("antwort: antwort.yaml holds secrets and can be read by other users")
+    assert "hush" not in shown.err
+
+
+def test_a_problem_keeps_the_settings_from_being_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "show", "--set", "server.port=x"]) == 2
+    assert capsys.readouterr().err == "antwort: server.port must be a whole number from 0 to 65535, not 'x' (--set).\n"
+
+
+def test_the_schema_and_the_reference_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "schema"]) == 0
+    assert json.loads(capsys.readouterr().out)["additionalProperties"] is False
+    assert main(["config", "reference"]) == 0
+    assert "| `loop.max_turns` | a whole number from 1 to 10000 | `10` |" in capsys.readouterr().out
+
+
+# ---- keys ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"), [([], "default"), (["--name", "ada"], "ada"), (["--name", "null"], "null")]
+)
+def test_a_key_is_made_with_what_the_server_needs_of_it(
+    arguments: list[str], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["key", *arguments]) == 0
+    key, _, rest = capsys.readouterr().out.partition("\n")
+    assert key.startswith("sk-antwort-")
+    assert len(key) > 40
+    assert key not in rest
+    Path("antwort.yaml").write_text("server: {host: 0.0.0.0}\nscripted: true\n" + rest[rest.index("auth:") :])
+    settings = load(environment={})
+    check_ready(settings)
+    [made] = settings.auth.keys
+    assert (made.name, made.sha256) == (name, hashlib.sha256(key.encode()).hexdigest())
+    by_value = load(environment={"K": key}, overrides={"auth.keys": [{"name": "a", "key": {"env": "K"}}]})
+    assert by_value.auth.keys[0].key == Secret(key)
+
+
+def test_no_two_keys_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    made = set()
+    for _ in range(5):
+        main(["key"])
+        made.add(capsys.readouterr().out.split("\n")[0])
+    assert len(made) == 5
+
+
+def test_a_name_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["key", "--name", "a b"]) == 2
+    assert capsys.readouterr().err.startswith("antwort key: --name must be a name of at most 64 letters")
