@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from antwort.api.status import IllegalTransition
 from antwort.errors import ResponseNotFound
 from antwort.identity import Identity
-from antwort.storage.base import Page, ResponseStore
+from antwort.storage.base import EVERYTHING, Page, ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.storage.sqlite import SqliteStore
 from storage_cases import STOPPED, asked, ended, message
@@ -79,6 +79,7 @@ class Teller:
     async def everything(self) -> list[object]:
         """All that can be found, for every response there ever was."""
         found: list[object] = [dict(await self.store.items(self.identity, ["msg_0", "msg_1", "msg_2"]))]
+        found.append(await self.store.responses(self.identity, Page(limit=100), EVERYTHING))
         for number in range(self.count):
             name = f"resp_{number}"
             found.append(await self.store.get(self.identity, name))

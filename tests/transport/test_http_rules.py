@@ -160,7 +160,7 @@ async def test_a_wrong_body_is_a_400_that_names_the_field(
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [
-        ("GET", "/v1/responses", "POST"),
+        ("PUT", "/v1/responses", "POST, GET, HEAD"),
         ("PUT", "/v1/responses/resp_1", "GET, HEAD, DELETE"),
         ("GET", "/v1/responses/resp_1/cancel", "POST"),
         ("DELETE", "/v1/responses/resp_1/input_items", "GET, HEAD"),
