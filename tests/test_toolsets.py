@@ -150,6 +150,18 @@ def test_a_module_named_twice_counts_once(write: Write) -> None:
     assert len(from_modules("finders", "finders", "again").executors) == 3
 
 
+def test_two_modules_with_a_function_of_one_name_are_told_apart_by_label_and_noted(
+    write: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    write("one.py", FUNCTIONS)
+    write("two.py", FUNCTIONS.replace("look", "see"))
+    loaded = from_modules("one", "two")
+    assert [info.label for info in loaded.toolsets] == ["one", "two"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "several modules have a function 'search': the first answers for one that a request declares"
+    ]
+
+
 def test_nothing_asked_for_is_nothing_loaded() -> None:
     assert from_modules() == LoadedTools((), ())
 

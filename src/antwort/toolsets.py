@@ -10,6 +10,7 @@ import importlib
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -63,7 +64,16 @@ def load_tools(modules: Iterable[str], *, entry_points: bool) -> LoadedTools:
             executors.append(executor)
             if isinstance(executor, Toolset):
                 _register(executor.info(source.origin), infos)
+    _warn_of_doubles(executors)
     return LoadedTools(tuple(executors), tuple(infos.values()))
+
+
+def _warn_of_doubles(executors: Iterable[ToolExecutor]) -> None:
+    """By label they are told apart; for a function that a request declares, the first is asked."""
+    local = [each for each in executors if isinstance(each, LocalExecutor)]
+    names = Counter(definition.name for executor in local for definition in executor.definitions)
+    for name in (name for name, number in names.items() if number > 1):
+        _log.warning("several modules have a function %r: the first answers for one that a request declares", name)
 
 
 def _register(info: ToolsetInfo, infos: dict[str, ToolsetInfo]) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Self, Unpack
 
@@ -12,16 +10,17 @@ from antwort.api.events import StreamEvent
 from antwort.api.items import ItemReference
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
-from antwort.api.status import FINAL, IllegalTransition, transition
-from antwort.api.tools import McpTool, has_credentials
-from antwort.api.wire import Plain, decode, encode, replace
+from antwort.api.status import FINAL
+from antwort.api.tools import McpTool
+from antwort.api.wire import replace
 from antwort.engine.asked import Asked, RequestFields, read_asked
 from antwort.engine.control import Called
 from antwort.engine.history import assemble, load_chain, resolve_references
 from antwort.engine.live import Ended, LiveRun
 from antwort.engine.plan import Plan, check_capabilities, draft_response
+from antwort.engine.rows import end_unborn, new_row
 from antwort.engine.settings import EngineSettings
-from antwort.engine.toolbox import Shelf, build_toolbox
+from antwort.engine.toolbox import Shelf, build_toolbox, check_labels
 from antwort.errors import (
     AntwortError,
     BackendTimeout,
@@ -34,8 +33,8 @@ from antwort.errors import (
 )
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Provider
-from antwort.storage.base import EVERYTHING, ItemPage, NewResponse, Page, ResponsePage, ResponseStore, Wanted
-from antwort.tools.base import Labelled, ToolExecutor
+from antwort.storage.base import EVERYTHING, ItemPage, Page, ResponsePage, ResponseStore, Wanted
+from antwort.tools.base import ToolExecutor
 from antwort.tools.limits import limited
 
 _MOST_UNWRITTEN = 1000
@@ -68,7 +67,7 @@ class Engine:
         self.settings = settings
         self._provider = provider
         self._store = _memory() if store is None else store
-        _check_labels(executors)
+        check_labels(executors)
         self._executors = tuple(limited(executor, settings.tool_limits) for executor in executors)
         self._live: dict[str, LiveRun] = {}
         self._unwritten: dict[str, LiveRun] = {}
@@ -118,9 +117,9 @@ class Engine:
     async def _begin(self, plan: Plan, store: ResponseStore) -> None:
         """A caller who is cancelled meanwhile gets no run, and the row may be written all the same: it is ended."""
         try:
-            await store.begin(_new_response(plan))
+            await store.begin(new_row(plan))
         except asyncio.CancelledError:
-            task = asyncio.create_task(_end_unborn(plan, store))
+            task = asyncio.create_task(end_unborn(plan, store))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
             raise
@@ -314,20 +313,6 @@ def _memory() -> ResponseStore:
     return MemoryStore()
 
 
-def _check_labels(executors: Sequence[ToolExecutor]) -> None:
-    """The first of two would answer for both, and nobody would notice."""
-    labels = Counter(executor.label for executor in executors if isinstance(executor, Labelled))
-    for label, number in labels.items():
-        if number > 1:
-            raise ValueError(f"There are two tool servers labelled {label!r}.")
-
-
-async def _end_unborn(plan: Plan, store: ResponseStore) -> None:
-    cancelled = replace(plan.response, status=transition(plan.response.status, "cancelled"))
-    with contextlib.suppress(AntwortError, IllegalTransition):  # no row: nothing to end
-        await store.finish(plan.identity, cancelled, ())
-
-
 def _must_ask(request: CreateRequest) -> bool:
     """Whether the plan needs anybody else: the store, a tool server, the backend's list of models."""
     return (
@@ -351,25 +336,3 @@ def _check_background(request: CreateRequest) -> None:
         raise InvalidField("background", "a background response must be stored; 'store' is false.")
     if request.background:
         raise UnsupportedFeature("Background responses are not offered by this server.", param="background")
-
-
-def _new_response(plan: Plan) -> NewResponse:
-    request = plan.request
-    return NewResponse(
-        identity=plan.identity,
-        response=plan.response,
-        request=_without_credentials(request),
-        input=request.input,
-        raw_input=request.raw_input,
-    )
-
-
-def _without_credentials(request: CreateRequest) -> bytes:
-    """The request as it came, less what it brought to log in somewhere: that is not kept in clear."""
-    if not any(has_credentials(tool) for tool in request.tools):
-        return request.raw
-    plain: Plain = decode(request.raw, dict)
-    for tool in plain["tools"]:
-        tool.pop("authorization", None)
-        tool.pop("headers", None)
-    return encode(plain)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -26,7 +27,15 @@ from antwort.engine.settings import EngineSettings
 from antwort.errors import InvalidField
 from antwort.identity import Identity
 from antwort.ids import new_id
-from antwort.tools.base import HOUSE_LABEL, Instructing, ToolDefinition, ToolExecutor, ToolKind, ToolServer
+from antwort.tools.base import (
+    HOUSE_LABEL,
+    Instructing,
+    Labelled,
+    ToolDefinition,
+    ToolExecutor,
+    ToolKind,
+    ToolServer,
+)
 from antwort.tools.routing import Toolbox, is_registered
 
 _log = logging.getLogger("antwort.engine")
@@ -38,6 +47,14 @@ class Shelf(msgspec.Struct, frozen=True):
     executors: tuple[ToolExecutor, ...]
     identity: Identity
     settings: EngineSettings
+
+
+def check_labels(executors: Sequence[ToolExecutor]) -> None:
+    """The first of two would answer for both, and nobody would notice."""
+    labels = Counter(executor.label for executor in executors if isinstance(executor, Labelled))
+    for label, number in labels.items():
+        if number > 1:
+            raise ValueError(f"There are two tool servers labelled {label!r}.")
 
 
 class _Offer(msgspec.Struct, frozen=True):
