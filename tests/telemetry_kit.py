@@ -14,6 +14,7 @@ from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Provider
+from antwort.providers.chat import ChatProvider
 from antwort.storage.base import ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.telemetry.access import Guard
@@ -126,10 +127,16 @@ def script() -> ScriptedProvider:
     )
 
 
+def provider() -> Provider:
+    """The script, or the backend whose address is in the environment."""
+    address = os.environ.get("BACKEND")
+    return ChatProvider(f"{address}?key=canary-backend-query", api_key="canary-backend-key") if address else script()
+
+
 async def serve(level: str, form: Literal["auto", "human", "json"], *, content: bool) -> None:
     configure(level, form, content=content)
     with listen("127.0.0.1", 0) as sock:
-        wired = Wired(script(), LocalExecutor(secretive))
+        wired = Wired(provider(), LocalExecutor(secretive))
         await wired.engine.open()
         os.write(1, b"%d\n" % sock.getsockname()[1])
         await Server(wired.app, drain=wired.engine.drain, drain_seconds=1).serve(sockets=[sock])

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from chat_backend import Answer, ChatBackend, Refuses, Says
 from raw_http import ask
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -47,12 +48,14 @@ class Process:
 
 
 @asynccontextmanager
-async def server(*arguments: str, stderr: int = asyncio.subprocess.PIPE) -> AsyncIterator[Process]:
+async def server(
+    *arguments: str, stderr: int = asyncio.subprocess.PIPE, environment: dict[str, str] | None = None
+) -> AsyncIterator[Process]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "telemetry_kit", *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=stderr,
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "PYTHONPATH": str(TESTS), **(environment or {})},
     )
     assert process.stdout is not None
     try:
@@ -108,6 +111,22 @@ async def test_no_content_and_no_secret_is_written_even_at_the_lowest_level(form
     found = set(re.findall(r"canary[\w%-]*", log))
     assert found == {"canary%0Aid"}  # the path, as it was sent
     assert "POST /v1/responses 200" in log
+
+
+async def test_the_key_of_a_backend_is_not_written_whatever_the_backend_does() -> None:
+    wrong = Refuses(401, "canary-backend-key is wrong")
+    answers: list[Answer] = [Says(), wrong, Refuses(500), Refuses(400), Says()]
+    async with (
+        ChatBackend(*answers) as backend,
+        server("debug", "json", environment={"BACKEND": backend.url}) as process,
+    ):
+        for _ in answers:
+            await ask(process.port, "POST", "/v1/responses", {"model": "m", "input": "canary-question"})
+        log = await process.stop()
+    assert backend.keys[0] == "Bearer canary-backend-key"
+    assert "canary" not in log
+    requests = events([json.loads(line) for line in log.splitlines()], "request")
+    assert [line["status"] for line in requests] == [200, 502, 502, 400, 200]
 
 
 async def test_a_tool_that_fails_leaves_a_traceback_without_its_words() -> None:

@@ -14,7 +14,7 @@ from antwort.storage.memory import MemoryStore
 from antwort.telemetry.families import FAMILIES
 from antwort.telemetry.metrics import Metrics
 from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say, tokens
-from antwort.tools.base import ToolCall, ToolContext
+from antwort.tools.base import ClientsTurn, ToolCall, ToolContext, ToolResult
 from antwort.tools.limits import ToolLimits
 from antwort.tools.local import LocalExecutor
 from antwort.transport.exchange import Scope
@@ -217,6 +217,32 @@ async def test_every_way_a_tool_call_can_end_is_counted() -> None:
     times = of(wired.samples(), "gen_ai_execute_tool_duration_seconds_count")
     assert times["timeout", "slow", ""] == 1
     assert ("refused", "other", "antwort") not in times
+
+
+async def test_a_call_that_the_run_takes_with_it_is_counted_as_cancelled() -> None:
+    wired = Wired(ScriptedProvider(answer(call("slow", city="Rome"))), LocalExecutor(slow))
+    async with serving(wired.engine, wired.app) as server:
+        async with connected(server.port) as wire:
+            wire.send("POST", RESPONSES, {**STREAMED, "tools": [declared("slow")]})
+            await wire.head()
+            while b"function_call_arguments.done" not in await wire.chunk():
+                pass
+        await until(lambda: not wired.engine.live)
+    assert of(wired.samples(), "antwort_tool_calls_total") == {("cancelled", "", "slow"): 1}
+
+
+async def test_a_call_that_is_handed_to_the_client_is_counted_as_such() -> None:
+    class Polite(LocalExecutor):
+        async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+            raise ClientsTurn(call)
+
+    wired = Wired(ScriptedProvider(answer(call("slow", city="Rome"))), Polite(slow))
+    async with serving(wired.engine, wired.app) as server:
+        reply = await server.ask("POST", RESPONSES, {**HELLO, "tools": [declared("slow")]})
+    assert reply.json()["status"] == "requires_action"
+    found = wired.samples()
+    assert of(found, "antwort_tool_calls_total") == {("handed", "", "slow"): 1}
+    assert value(found, "antwort_responses_total", status="requires_action", reason="") == 1
 
 
 async def test_a_tool_of_a_server_is_counted_by_its_label_where_that_is_the_operators() -> None:

@@ -38,7 +38,9 @@ class MetricsPort:
         await self._server.startup([self._socket])
 
     async def stop(self) -> None:
+        """Once more does no harm."""
         if self._is_started:
+            self._is_started = False
             await self._server.shutdown([self._socket])
         else:
             self._socket.close()
