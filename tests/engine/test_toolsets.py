@@ -13,6 +13,7 @@ from antwort.api.items import McpCall, McpListTools
 from antwort.engine.live import LiveRun
 from antwort.errors import InvalidField
 from antwort.identity import Identity
+from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolContext
 from antwort.tools.toolset import Toolset
@@ -144,6 +145,21 @@ async def test_calls_of_a_paused_turn_are_run_later_under_the_name_they_were_mad
     output = {"type": "function_call_output", "call_id": clients.call_id, "output": "7"}
     second = await engine.create(ask([output], previous_response_id=first.id))
     assert (only(second, McpCall).name, only(second, McpCall).output) == ("add", "3")
+
+
+@pytest.mark.proves("RULING-3")
+async def test_a_call_left_open_at_a_server_whose_label_is_a_toolsets_now_is_answered_with_an_error() -> None:
+    """The toolset would refuse the address that the earlier request gave; the request of today gave none."""
+    store = MemoryStore()
+    provider = ScriptedProvider(answer(call("lookup"), call("add")), answer(say("Done.")))
+    elsewhere = {**CALC, "server_url": "https://example.com/mcp"}
+    first = await engine_of(provider, ToolServerFake("calc", lookup=replies("found")), store=store).create(
+        ask(tools=[elsewhere, ADD])
+    )
+    output = {"type": "function_call_output", "call_id": function_calls(first)[0].call_id, "output": "7"}
+    second = await engine_of(provider, calc(), store=store).create(ask([output], previous_response_id=first.id))
+    assert second.status == "completed"
+    assert only(second, McpCall).error == "The tool 'lookup' is not available any more."
 
 
 async def test_one_of_two_tools_of_one_name_can_be_forced_and_the_other_forbidden() -> None:
