@@ -6,6 +6,8 @@ import asyncio
 from contextlib import aclosing
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from antwort.errors import (
     AntwortError,
@@ -24,7 +26,7 @@ from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT
 from antwort.providers.fleet import Fleet, Member
 from antwort.providers.resilience import Retrying
 from antwort.providers.routing import Route, RouteTo, Rules
-from fleet_kit import HEADERS, FakeBackend, Time, asking, batches, fleet_of, said
+from fleet_kit import HEADERS, FakeBackend, Step, Time, asking, batches, fleet_of, said
 
 ANSWER: list[list[Delta]] = [HEADERS, [TextDelta("b")], [Finished("stop")]]
 ELSEWHERE = [
@@ -110,6 +112,38 @@ async def test_closing_in_mid_answer_closes_the_backend_s_answer_and_blames_nobo
         assert await anext(stream) == [TextDelta("Hi")]
         assert a.under_way == 1
     assert (a.under_way, fleet.status()[0].state) == (0, "ok")
+
+
+SCRIPTS: dict[str, list[Step]] = {
+    "answers": [HEADERS, [TextDelta("x")], [Finished("stop")]],
+    "answers at once": [[TextDelta("x"), Finished("stop")]],
+    "is not there": [BackendUnavailable("x")],
+    "fails after headers": [HEADERS, BackendError("x")],
+    "breaks off": [HEADERS, [TextDelta("x")], BackendCut("x")],
+    "refuses": [BackendRefused("x")],
+}
+
+
+@given(st.lists(st.sampled_from(sorted(SCRIPTS)), min_size=1, max_size=5))
+async def test_whatever_they_do_the_first_to_say_anything_is_the_last_to_be_asked(moods: list[str]) -> None:
+    backends = [FakeBackend(str(at), SCRIPTS[mood]) for at, mood in enumerate(moods)]
+    seen: list[list[Delta]] = []
+    error: AntwortError | None = None
+    try:
+        async for batch in fleet_of(*backends).infer(asking()):
+            seen.append(batch)  # noqa: PERF401 - what came before an error counts
+    except AntwortError as raised:
+        error = raised
+    ends = [at for at, mood in enumerate(moods) if mood not in ("is not there", "fails after headers")]
+    asked = min(ends, default=len(moods) - 1) + 1
+    assert [len(backend.requests) for backend in backends] == [1] * asked + [0] * (len(moods) - asked)
+    assert sum(backend.under_way for backend in backends) == 0
+    assert seen.count(HEADERS) <= 1
+    assert HEADERS not in seen[1:]
+    assert sum(TextDelta("x") in batch for batch in seen) == (
+        moods[asked - 1] in ("answers", "answers at once", "breaks off")
+    )
+    assert (error is None) == moods[asked - 1].startswith("answers")
 
 
 # ---- names ----

@@ -87,10 +87,12 @@ class Member:
         self._recovered()
 
     def failed(self, error: AntwortError, *, is_trial: bool) -> None:
-        if may_go_elsewhere(error):
+        if may_go_elsewhere(error) and not is_out_of_reach(error):  # that it is lost is logged once
             _log.info("the backend %s failed an inference: %s: %s", self.name, error.code, error.message)
-        if not counts(error):
-            return
+        if counts(error):
+            self._count(error, is_trial=is_trial)
+
+    def _count(self, error: AntwortError, *, is_trial: bool) -> None:
         was_closed = self.breaker.is_closed
         self.breaker.failed(is_trial=is_trial)
         if is_out_of_reach(error):
