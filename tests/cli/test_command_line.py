@@ -135,5 +135,30 @@ async def test_help_and_version_import_nothing_that_takes_time(flag: str) -> Non
     assert errors.decode().strip() == str(["antwort", *cli, *config, "antwort.version"])
 
 
+STARTED = """
+import asyncio, sys
+import antwort.cli.greeting, antwort.cli.serve, antwort.transport.server
+from antwort.app import build
+from antwort.config import read
+
+async def main():
+    flags = {"scripted": True, "memory": True, "config": "/dev/null", "port": "0"}
+    app = await build(read(flags, environment={"ANTWORT_LOOP_MAX_TURNS": "3"}).settings)
+    await app.start()
+    await app.close()
+
+asyncio.run(main())
+print([name for name in SLOW if name in sys.modules], file=sys.stderr)
+"""
+
+
+async def test_a_server_without_a_file_and_a_store_starts_without_what_they_need() -> None:
+    slow = ("yaml", "sqlalchemy", "alembic", "sqlite3", "prometheus_client", "platformdirs", "httpx", "email.parser")
+    code = f"SLOW = {slow!r}\n{STARTED}"
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stderr=asyncio.subprocess.PIPE)
+    _, errors = await process.communicate()
+    assert errors.decode() == "[]\n"
+
+
 async def test_the_program_can_be_run_as_a_module() -> None:
     assert await run("--version") == (0, f"antwort {__version__}\n", "")

@@ -88,10 +88,19 @@ def _metrics(app: App, settings: Settings, near: str) -> Iterator[tuple[str, str
     metrics = settings.metrics
     if not metrics.enabled:
         return
-    if app.metrics_port is None:
-        yield "metrics", f"{near}/metrics{' (with a key)' if keys_required(settings) else ''}"
-    else:
-        yield "metrics", f"{address(metrics.host or settings.server.host, app.metrics_port.port)}/metrics"
+    place = near
+    if app.metrics_port is not None:
+        place = address(metrics.host or settings.server.host, app.metrics_port.port)
+    yield "metrics", f"{place}/metrics{_readers(settings)}"
+
+
+def _readers(settings: Settings) -> str:
+    """Who may read the metrics, where that is not everybody who can reach them."""
+    is_open = not keys_required(settings) and is_loopback(settings.server.host)
+    if settings.metrics.key is None and (is_open or settings.metrics.port is not None):
+        return ""
+    has_readers = settings.metrics.key is not None or any(key.metrics for key in settings.auth.keys)
+    return " (with a key)" if has_readers else " (for nobody, until metrics.key is set)"
 
 
 def _example(settings: Settings, backends: Sequence[BackendStatus], near: str) -> str:

@@ -32,6 +32,8 @@ def parse(text: str, name: str, *, folder: str = "", is_file: bool = False) -> N
 
     The origin of a value is `name` and, in a file, the line of its key.
     """
+    if not text.strip():
+        return None
     import yaml  # only those who have a file, or a list in a variable, wait for it
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
