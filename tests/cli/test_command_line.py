@@ -10,7 +10,7 @@ import pytest
 from antwort.cli import main
 from antwort.cli.commands import COMMANDS, all_commands
 from antwort.version import __version__
-from live_server import run
+from live_server import run, start
 
 
 def stopped_with(arguments: list[str]) -> int:
@@ -103,6 +103,15 @@ def test_an_interrupt_ends_any_command_quietly(
     monkeypatch.setattr("antwort.cli.key.run", interrupted)
     assert main(["key"]) == 130
     assert capsys.readouterr() == ("", "")
+
+
+async def test_an_output_that_cannot_write_every_character_gets_what_it_can() -> None:
+    process = await start(
+        "config", "show", "--set", "metrics.key=hush-hush-hush-hush", environment={"PYTHONIOENCODING": "ascii"}
+    )
+    output, errors = await process.communicate()
+    assert (process.returncode, errors) == (0, b"")
+    assert b"key: ????" in output
 
 
 QUICK = """

@@ -85,6 +85,7 @@ async def test_tools_keys_and_metrics_are_told_and_the_example_has_a_place_for_t
         _, log = await server.stop()
     assert "  tools    calc: add (from " in shown
     assert "  keys     required; there are ada" in shown
+    assert f"  config   {file}" in shown
     assert "  metrics  http://127.0.0.1:" in shown
     assert f"http://127.0.0.1:{server.port}/metrics" not in shown
     assert "-H 'Authorization: Bearer YOUR_KEY'" in shown

@@ -51,6 +51,10 @@ NO_KEY = "needs either key or sha256 (antwort.yaml:1); `antwort key` makes a key
             "auth.keys[1] is the same key as 'a' (antwort.yaml:1).",
         ),
         ("auth: {keys: [{name: a}]}", f"auth.keys[0] {NO_KEY}"),
+        (
+            f"auth:\n  keys:\n    - {{name: b, key: {KEY}}}\n    - {{name: a}}",
+            f"auth.keys[1] {NO_KEY.replace(':1', ':4')}",
+        ),
         (f"auth: {{keys: [{{name: a, key: {KEY}, sha256: {HASH}}}]}}", f"auth.keys[0] {NO_KEY}"),
         (
             "auth: {keys: [{name: a, key: hush}]}",

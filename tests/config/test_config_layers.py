@@ -104,7 +104,7 @@ def test_a_variable_is_read_as_its_setting_wants_it(
         (
             "ANTWORT_ROUTING_ALIASES",
             "a",
-            "routing.aliases must be a mapping of names to texts, not 'a' (ANTWORT_ROUTING_ALIASES).",
+            "routing.aliases must be a mapping of names to texts, not text (ANTWORT_ROUTING_ALIASES).",
         ),
     ],
 )
@@ -238,7 +238,7 @@ def test_any_setting_can_be_set_by_its_path(operator: Operator) -> None:
         ("server.prot=1", "server.prot is not a setting (--set); did you mean server.port?"),
         ("max_turns=1", "max_turns is not a setting (--set); did you mean loop.max_turns?"),
         ("server.port=x", "server.port must be a whole number from 0 to 65535, not 'x' (--set)."),
-        ("server=x", "server must be a mapping of settings, not 'x' (--set)."),
+        ("server=x", "server must be a mapping of settings, not text (--set)."),
         ("x", "--set must be PATH=VALUE, not 'x'."),
         ("cors.origins=[", "cors.origins is not valid: did not find expected node content (--set)."),
     ],

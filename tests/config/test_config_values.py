@@ -18,7 +18,7 @@ BACKEND = "backends: [{name: a, url: http://a/v1"
         ("server:\n  port: 80.5", "server.port must be a whole number from 0 to 65535, not '80.5' (antwort.yaml:2)."),
         ("server: {port: }", "server.port must be a whole number from 0 to 65535, not nothing (antwort.yaml:1)."),
         ("server: {port: [1]}", "server.port must be a whole number from 0 to 65535, not a list (antwort.yaml:1)."),
-        ("server: 5", "server must be a mapping of settings, not '5' (antwort.yaml:1)."),
+        ("server: 5", "server must be a mapping of settings, not text (antwort.yaml:1)."),
         ("server: {host: ''}", "server.host must be text, not empty (antwort.yaml:1)."),
         ("server: {host: {a: b}}", "server.host must be text, not a mapping (antwort.yaml:1)."),
         (
@@ -34,7 +34,7 @@ BACKEND = "backends: [{name: a, url: http://a/v1"
         ("memory: maybe", "memory must be true or false, not 'maybe' (antwort.yaml:1)."),
         ("log: {level: loud}", "log.level must be one of debug, error, info, warning, not 'loud' (antwort.yaml:1)."),
         ("backends: {a: b}", "backends must be a list of tables, not a mapping (antwort.yaml:1)."),
-        ("cors: {origins: x}", "cors.origins must be a list of texts, not 'x' (antwort.yaml:1)."),
+        ("cors: {origins: x}", "cors.origins must be a list of texts, not text (antwort.yaml:1)."),
         ("cors: {origins: [a: b]}", "cors.origins[0] must be text, not a mapping (antwort.yaml:1)."),
         (
             "routing: {aliases: [a]}",
@@ -76,6 +76,7 @@ def test_a_value_that_cannot_be_is_one_sentence(text: str, said: str, operator: 
             f"{BACKEND}, timeouts: {{idl: 1}}}}]",
             "backends[0].timeouts.idl is not a setting (antwort.yaml:1); did you mean backends[0].timeouts.idle?",
         ),
+        ("retry: {}", "retry is not a setting (antwort.yaml:1); did you mean routing.retry?"),
         ("xyzzy: 1", "xyzzy is not a setting (antwort.yaml:1)."),
         ("api_key: hush", "api_key is not a setting (antwort.yaml:1); did you mean backends[].api_key?"),
     ],
@@ -96,6 +97,19 @@ def test_all_problems_are_told_at_once_and_the_first_says_how_many_more(operator
 def test_a_long_value_is_not_repeated_in_full(operator: Operator) -> None:
     [said] = operator.is_told(f"server: {{port: {'9' * 5000}}}")
     assert said == f"server.port must be a whole number from 0 to 65535, not '{'9' * 40}…' (antwort.yaml:1)."
+
+
+@pytest.mark.parametrize(
+    "text", ["auth: {keys: hush}", "auth: hush", "backends: [http://u:hush@host]", "metrics: hush", "backends: hush"]
+)
+def test_a_text_in_the_place_of_something_larger_is_not_repeated(text: str, operator: Operator) -> None:
+    [said] = operator.is_told(text)
+    assert said.endswith(", not text (antwort.yaml:1).")
+    assert "hush" not in said
+
+
+def test_a_choice_may_be_written_in_capitals(operator: Operator) -> None:
+    assert operator.gets("log: {level: DEBUG}").log.level == "debug"
 
 
 def test_a_hash_that_is_none_is_not_repeated_for_it_may_be_the_key(operator: Operator) -> None:

@@ -10,10 +10,13 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; what it returns is the exit status."""
+    import io
     import sys
 
     from antwort.cli.parser import parse
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without the dots of a mask is no reason to fail
     try:
         command, given = parse(sys.argv[1:] if arguments is None else arguments)
         return _function(command.run)(given)

@@ -6,11 +6,12 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 
 from antwort.cli.commands import Command, all_commands
+from antwort.cli.say import say
 from antwort.config.flags import Flag
 
 
 def run(given: Mapping[str, object]) -> int:
-    print(SCRIPTS[str(given["shell"])](), end="")
+    say(SCRIPTS[str(given["shell"])]().rstrip())
     return 0
 
 

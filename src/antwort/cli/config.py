@@ -24,7 +24,8 @@ def show(given: Mapping[str, object]) -> int:
     everything = bool(given.get("all"))
     source = "no file" if loaded.file is None else str(loaded.file)
     lines = as_yaml(loaded, everything=everything)
-    more = "" if everything else "; all else has its default, which --all shows"
+    rest = "all else has its default" if lines else "everything has its default"
+    more = "" if everything else f"; {rest}, which --all shows"
     say(f"# {source}{more}", *([lines] if lines else []))
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antwort.cli.say import say
@@ -27,8 +28,11 @@ def address(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def announce(app: App, settings: Settings, port: int) -> None:
-    """Say at once where the server listens, and the rest when the backends have been asked."""
+async def announce(app: App, settings: Settings, port: int, file: Path | None = None) -> None:
+    """Say at once where the server listens, and the rest when the backends have been asked.
+
+    `file` is the one that the settings came from: it may be one that nobody named.
+    """
     say(f"antwort {__version__} listens on {address(settings.server.host, port)}")
     backends = await app.survey()
     near = address(_EVERYWHERE.get(settings.server.host, settings.server.host), port)
@@ -37,6 +41,7 @@ async def announce(app: App, settings: Settings, port: int) -> None:
         *_tools(app.toolsets),
         ("keys", _keys(settings)),
         *_metrics(app, settings, near),
+        *([] if file is None else [("config", str(file))]),
         ("data", "in memory, gone when the server stops" if settings.memory else str(settings.data_folder())),
         ("try", _example(settings, backends, near)),
     ]

@@ -7,6 +7,7 @@ import secrets
 import sys
 from collections.abc import Mapping
 
+from antwort.cli.say import say
 from antwort.config.names import NAME_IN_WORDS, is_name
 
 _PREFIX = "sk-antwort-"
@@ -21,7 +22,7 @@ def run(given: Mapping[str, object]) -> int:
 
     key = _PREFIX + secrets.token_urlsafe(32)
     digest = hashlib.sha256(key.encode()).hexdigest()
-    print(
+    say(
         key,
         "",
         "This is the only time that the key is shown. The server needs only its hash, in antwort.yaml:",
@@ -30,6 +31,5 @@ def run(given: Mapping[str, object]) -> int:
         "  keys:",
         f"    - name: {written(name)}",
         f"      sha256: {digest}",
-        sep="\n",
     )
     return 0

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antwort.cli.say import complain
@@ -25,7 +26,7 @@ def run(given: Mapping[str, object]) -> int:
         check_ready(loaded.settings)
         _begin_log(loaded)
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(serve(loaded.settings))
+            return runner.run(serve(loaded.settings, loaded.file))
     except CannotStart as exc:
         return complain(exc)
 
@@ -49,7 +50,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def serve(settings: Settings) -> int:
+async def serve(settings: Settings, file: Path | None = None) -> int:
     """Serve until a signal says to stop; the exit status. Raises `CannotStart`."""
     from antwort.app import build
     from antwort.cli.greeting import announce
@@ -64,7 +65,7 @@ async def serve(settings: Settings) -> int:
                 app.asgi,
                 drain=app.engine.drain,
                 drain_seconds=settings.server.drain,
-                started=lambda: announce(app, settings, port),
+                started=lambda: announce(app, settings, port, file),
                 head_limit=settings.server.head_limit,
                 request_time=settings.server.request_time,
             )

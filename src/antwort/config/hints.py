@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from antwort.config.shape import PREFIX, all_leaves, leaves
 
@@ -44,7 +44,14 @@ def hint_for_variable(name: str, known: Collection[str]) -> str:
 
 
 def _by_last_name() -> Mapping[str, list[str]]:
+    """The paths of all settings, and of the tables they stand in."""
     found: dict[str, list[str]] = {}
-    for leaf in all_leaves():
-        found.setdefault(leaf.field.name, []).append(leaf.path)
+    for path in dict.fromkeys(path for leaf in all_leaves() for path in _with_tables(leaf.path)):
+        found.setdefault(path.rpartition(".")[2], []).append(path)
     return found
+
+
+def _with_tables(path: str) -> Iterator[str]:
+    if "." in path:
+        yield from _with_tables(path.rpartition(".")[0].removesuffix("[]"))
+    yield path

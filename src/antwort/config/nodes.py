@@ -43,16 +43,20 @@ def is_nothing(node: Node) -> bool:
     return isinstance(node, Text) and not node.quoted and node.text in NOTHING
 
 
-def in_words(node: Node) -> str:
-    """What was given, to show in an error. Not to be asked of what may be a secret."""
+def kind_in_words(node: Node) -> str:
+    """What kind of thing was given."""
     if isinstance(node, Items):
         return "a list"
     if isinstance(node, Table):
         return "a mapping"
-    if is_nothing(node):
-        return "nothing"
-    shown = node.text if len(node.text) <= _PLAIN_TEXT else f"{node.text[:_PLAIN_TEXT]}…"
-    return repr(shown)
+    return "nothing" if is_nothing(node) else "text"
+
+
+def in_words(node: Node) -> str:
+    """What was given, to show in an error. Not to be asked of what may be a secret."""
+    if not isinstance(node, Text) or is_nothing(node):
+        return kind_in_words(node)
+    return repr(node.text if len(node.text) <= _PLAIN_TEXT else f"{node.text[:_PLAIN_TEXT]}…")
 
 
 def node_of(value: object, origin: Origin) -> Node:

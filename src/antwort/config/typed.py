@@ -22,7 +22,7 @@ from msgspec.inspect import (
 )
 
 from antwort.config.hints import hint_for_key
-from antwort.config.nodes import Items, Node, Origin, Table, Text, in_words, is_nothing
+from antwort.config.nodes import Items, Node, Origin, Table, Text, in_words, is_nothing, kind_in_words
 from antwort.config.problems import Problem
 from antwort.config.secrets import Secret, can_be_sent, read_secret_file
 from antwort.config.shape import fields, is_optional, within, without_none
@@ -81,7 +81,9 @@ class Reading:
         if is_nothing(node):
             node = Table({}, node.origin)
         if not isinstance(node, Table):
-            return self._fault(path, f"must be {wanted(kind)}, not {in_words(node)}", node.origin)
+            return self._fault(path, f"must be {wanted(kind)}, not {kind_in_words(node)}", node.origin)
+        if path.endswith("]"):
+            self.origins[path] = node.origin.name
         prefix = f"{path}." if path else ""
         known = fields(kind)
         for key in [key for key in node.entries if key not in known]:
@@ -117,7 +119,7 @@ class Reading:
         if is_nothing(node):
             return ()
         if not isinstance(node, Items):
-            raise _Wrong(f"must be {wanted(kind)}, not {in_words(node)}")
+            raise _Wrong(f"must be {wanted(kind)}, not {kind_in_words(node)}")
         values = tuple(self.read(item, kind.item_type, f"{path}[{at}]") for at, item in enumerate(node.items))
         return FAULTY if FAULTY in values else values
 
@@ -125,7 +127,7 @@ class Reading:
         if is_nothing(node):
             return {}
         if not isinstance(node, Table):
-            raise _Wrong(f"must be {wanted(kind)}, not {in_words(node)}")
+            raise _Wrong(f"must be {wanted(kind)}, not {kind_in_words(node)}")
         values = {key: self.read(entry, kind.value_type, below(path, key)) for key, entry in node.entries.items()}
         return FAULTY if FAULTY in values.values() else values
 
@@ -134,7 +136,7 @@ class Reading:
     def _secret(self, node: Node, path: str) -> Secret:
         """Nothing that is said of it repeats the value."""
         if isinstance(node, Items) or is_nothing(node):
-            raise _Wrong(f"must be text, {{env: NAME}} or {{file: PATH}}, not {in_words(node)}")
+            raise _Wrong(f"must be text, {{env: NAME}} or {{file: PATH}}, not {kind_in_words(node)}")
         if isinstance(node, Table):
             text, origin = self._referred(node)
         else:
@@ -195,8 +197,8 @@ def _read_as(text: str, kind: Type) -> Iterator[object]:
             if (number := _number(text, kind)) is not None and within(kind, number):
                 yield number
         case LiteralType():
-            if text in kind.values:
-                yield text
+            if (word := text.strip().lower()) in kind.values:  # none of them has a capital letter
+                yield word
         case StrType():
             if text.strip() and (kind.pattern is None or re.fullmatch(kind.pattern, text)):
                 yield text
