@@ -201,8 +201,9 @@ class Engine:
             self._unwritten[run.response_id] = run
             if len(self._unwritten) > _MOST_UNWRITTEN:  # the next start ends those rows, too
                 self._unwritten.pop(next(iter(self._unwritten)))
+        account = run.account()
         for tell in self._on_end:
-            tell(run.account())
+            tell(account)
 
     async def _catch_up(self, identity: Identity, response_id: str) -> None:
         """Put the end of a run on record that could not be recorded when it came. Nobody else learns of it, even by
