@@ -6,7 +6,10 @@ import asyncio
 
 import msgspec
 import pytest
+import uvloop
 
+from antwort.engine.engine import Engine
+from antwort.engine.live import Ended
 from antwort.errors import BackendTimeout, NotAuthenticated, RateLimited, StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import NewResponse
@@ -20,7 +23,8 @@ from antwort.tools.local import LocalExecutor
 from antwort.transport.exchange import Scope
 from antwort.transport.quotas import KeyLimits, Quotas
 from antwort.version import __version__
-from engine_kit import SERVER, WEATHER, weather_tool
+from engine_kit import SERVER, WEATHER, stream, weather_tool
+from engine_kit import ask as asked
 from raw_http import connected
 from serving import HELLO, RESPONSES, STREAMED, serving, until
 from telemetry_kit import Wired, of, samples_of, value
@@ -74,6 +78,7 @@ async def test_a_conversation_is_counted_exactly() -> None:
         ("", "failed"): 1,
         ("", "incomplete"): 0,
         ("", "cancelled"): 0,
+        ("", "requires_action"): 0,
     }
     assert of(found, "gen_ai_server_request_duration_seconds_count") == {
         ("", "chat", "scripted"): 2,
@@ -100,6 +105,20 @@ async def test_a_conversation_is_counted_exactly() -> None:
     assert of(found, "antwort_build_info") == {(__version__,): 1}
     assert any(name.startswith("process_") for name, _ in found)
     assert any(name.startswith("python_gc_") for name, _ in found)
+
+
+def test_a_response_is_timed_by_a_clock_that_does_not_stand_still_within_a_turn_of_the_loop() -> None:
+    ends: list[Ended] = []
+
+    async def respond() -> None:
+        async with Engine(ScriptedProvider(answer(say("Hi."))), on_end=[ends.append]) as engine:
+            await stream(engine, asked())
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(respond())
+    [ended] = ends
+    assert ended.first is not None
+    assert 0 < ended.first < ended.seconds
 
 
 async def test_openmetrics_is_written_for_those_who_accept_it() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from time import perf_counter
 
 import msgspec
 
@@ -58,7 +59,7 @@ class LiveRun:
         settings = plan.settings
         self._plan = plan
         self._on_end = on_end
-        self._began = loop.time()
+        self._began = perf_counter()  # the clock of some event loops stands still between two turns
         self._control = Control(Run(plan.response), loop.time() + settings.deadline)
         self._outlet = Outlet(settings.buffer_events)
         self._answered: Once[None] = Once()
@@ -134,7 +135,7 @@ class LiveRun:
 
     def account(self) -> Ended:
         run = self._control.run
-        seconds = asyncio.get_running_loop().time() - self._began
+        seconds = perf_counter() - self._began
         first = None if self._first is None else self._first - self._began
         return Ended(plan=self._plan, response=run.response, turns=run.turns, seconds=seconds, first=first)
 
@@ -152,7 +153,7 @@ class LiveRun:
                     if isinstance(last := batch[-1], TERMINAL):
                         self._end(last.response)
                     elif self._first is None and isinstance(last, DELTAS):
-                        self._first = asyncio.get_running_loop().time()
+                        self._first = perf_counter()
                     elif self._outlet.is_full:
                         await self._wait_for_room()
                     self._outlet.publish(batch)

@@ -154,4 +154,4 @@ class Metrics:
         yield Gauge(families.BUILD, lambda: [((__version__,), 1)])
 
 
-_ENDED = ("completed", "incomplete", "failed", "cancelled")
+_ENDED = ("completed", "incomplete", "failed", "cancelled", "requires_action")
