@@ -1,4 +1,4 @@
-"""Running calls side by side. Each ends in exactly one result, and only this place turns results into events."""
+"""Running calls side by side. Each ends in exactly one result."""
 
 from __future__ import annotations
 
@@ -7,35 +7,19 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any
 
-import msgspec
-
-from antwort.api.events import (
-    Batch,
-    CallEnded,
-    CallOutcome,
-    McpArgumentsDelta,
-    McpArgumentsDone,
-    McpCallCompleted,
-    McpCallFailed,
-    McpCallInProgress,
-    OutputItemAdded,
-    OutputItemDone,
-)
-from antwort.api.items import FunctionCall, FunctionCallOutput, InputText, McpCall, OutputItem, OutputText, Text
-from antwort.api.status import close
-from antwort.api.wire import UNSET, replace
+from antwort.api.events import Batch
+from antwort.api.items import FunctionCall, McpCall
 from antwort.concurrency import stop
+from antwort.engine.answers import Answers, Handed, Outcome
 from antwort.engine.control import Called, CallEnd, Control
 from antwort.engine.draft import Run
 from antwort.engine.plan import OpenCall, Plan
 from antwort.engine.steps import Ready, Refused, RunTools
-from antwort.ids import new_id
 from antwort.tools.base import (
     ClientsTurn,
     Failure,
-    Output,
     ToolCall,
     ToolContext,
     ToolDefinition,
@@ -52,7 +36,7 @@ _abandoned: set[asyncio.Task[Any]] = set()
 
 async def run_tools(step: RunTools, run: Run, plan: Plan, control: Control) -> AsyncGenerator[Batch, None]:
     """Answer the calls; results of functions come in the order of the calls, the others as they are ready."""
-    answers = _Answers(step.calls, run.output)
+    answers = Answers(step.calls, run.output)
     if opening := answers.open():
         yield opening
     width = len(step.calls) if step.is_parallel else 1
@@ -73,24 +57,17 @@ async def run_tools(step: RunTools, run: Run, plan: Plan, control: Control) -> A
         raise failure
 
 
-class _Handed(msgspec.Struct, frozen=True):
-    """Instead of a result: the call stays open for the client."""
-
-
-_Outcome: TypeAlias = ToolResult | _Handed
-
-
 class _Running:
     """The calls under way, at most `width` at a time."""
 
     def __init__(self, plan: Plan, control: Control) -> None:
         self._plan, self._control, self._signal = plan, control, control.signal
-        self._tasks: dict[asyncio.Task[_Outcome], int] = {}
+        self._tasks: dict[asyncio.Task[Outcome], int] = {}
 
     async def results(
         self, calls: Sequence[Ready | Refused], width: int
-    ) -> AsyncGenerator[list[tuple[int, _Outcome]], None]:
-        refused: list[tuple[int, _Outcome]] = [
+    ) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
+        refused: list[tuple[int, Outcome]] = [
             (at, _refusal(call)) for at, call in enumerate(calls) if isinstance(call, Refused)
         ]
         if refused:
@@ -106,7 +83,7 @@ class _Running:
         finally:
             await self._stop()
 
-    async def _next(self) -> list[tuple[int, _Outcome]]:
+    async def _next(self) -> list[tuple[int, Outcome]]:
         """Those that are done; at least one. When told to stop, what is done by then still counts."""
         try:
             await self._signal.race(lambda: asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED))
@@ -117,7 +94,7 @@ class _Running:
             raise
         return self._collect()
 
-    def _collect(self) -> list[tuple[int, _Outcome]]:
+    def _collect(self) -> list[tuple[int, Outcome]]:
         done = [task for task in self._tasks if task.done() and not task.cancelled()]
         return [(self._tasks.pop(task), task.result()) for task in done]
 
@@ -129,7 +106,7 @@ class _Running:
             task.add_done_callback(_abandoned.discard)
         self._tasks = {task: at for task, at in self._tasks.items() if task.done() and not task.cancelled()}
 
-    async def _execute(self, ready: Ready) -> _Outcome:
+    async def _execute(self, ready: Ready) -> Outcome:
         """Exactly one result, and those who count are told how it came about."""
         began = perf_counter()
         failures: list[Failure] = []
@@ -171,7 +148,7 @@ class _Running:
         definition: ToolDefinition,
         executor: ToolExecutor | None,
         failed: Callable[[Failure], None],
-    ) -> _Outcome:
+    ) -> Outcome:
         """Exactly one result, whatever the executor does, unless it hands the call on."""
         if executor is None:
             return ToolResult(call.call_id, f"The tool {call.name!r} is not available any more.", is_error=True)
@@ -182,7 +159,7 @@ class _Running:
             if isinstance(exc, asyncio.CancelledError) and _is_told_to_stop():
                 raise
             if isinstance(exc, ClientsTurn) and isinstance(call.item, FunctionCall):
-                return _Handed()
+                return Handed()
             _log.warning("the tool %s failed", call.name, exc_info=True)
             return ToolResult(call.call_id, str(exc) or type(exc).__name__, is_error=True)
         return ToolResult(call.call_id, result.output, is_error=result.is_error)
@@ -210,8 +187,8 @@ def _is_told_to_stop() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _end(outcome: _Outcome, failures: Sequence[Failure]) -> CallEnd:
-    if isinstance(outcome, _Handed):
+def _end(outcome: Outcome, failures: Sequence[Failure]) -> CallEnd:
+    if isinstance(outcome, Handed):
         return "handed"
     if failures:
         return failures[0]
@@ -220,125 +197,3 @@ def _end(outcome: _Outcome, failures: Sequence[Failure]) -> CallEnd:
 
 def _refusal(refused: Refused) -> ToolResult:
     return ToolResult(refused.call.call_id, refused.message, is_error=True)
-
-
-class _Answers:
-    """Results become events. One place hands out the places in the output, so nothing is numbered twice."""
-
-    def __init__(self, calls: Sequence[Ready | Refused], output: Sequence[OutputItem]) -> None:
-        self._calls = calls
-        self._index = len(output)
-        self._output = output
-        self._results: dict[int, _Outcome] = {}
-        self._due = 0  # the first call whose result has not been written
-        self._shown: dict[int, tuple[int, McpCall]] = {}
-        self._events: Batch = []
-
-    def open(self) -> Batch:
-        """A server's call that an earlier response left open shows under a new item; others are open already."""
-        for at, answer in enumerate(self._calls):
-            item = answer.call.item
-            if not isinstance(item, McpCall):
-                continue
-            if answer.call.at is not None:
-                self._shown[at] = (answer.call.at, item)
-            else:
-                self._shown[at] = self._open_already(answer.call) or self._show_again(answer.call, item)
-        return self._taken()
-
-    def _open_already(self, call: OpenCall) -> tuple[int, McpCall] | None:
-        """A run that was picked up may have shown it."""
-        for at, item in enumerate(self._output):
-            if isinstance(item, McpCall) and item.status == "in_progress" and item.call_id == call.call_id:
-                return at, item
-        return None
-
-    def _show_again(self, call: OpenCall, old: McpCall) -> tuple[int, McpCall]:
-        at = self._next_index()
-        item = McpCall(
-            id=new_id("mcp"),
-            server_label=old.server_label,
-            name=old.name,
-            arguments="",
-            status="in_progress",
-            call_id=call.call_id,
-        )
-        self._events += [
-            OutputItemAdded(output_index=at, item=item),
-            McpCallInProgress(item_id=item.id, output_index=at),
-            McpArgumentsDelta(item_id=item.id, output_index=at, delta=call.arguments),
-            McpArgumentsDone(item_id=item.id, output_index=at, arguments=call.arguments),
-        ]
-        return at, replace(item, arguments=call.arguments)
-
-    def take(self, at: int, result: _Outcome) -> None:
-        self._results[at] = result
-
-    def batch(self) -> Batch:
-        """The events of all results that may be written now."""
-        for at in sorted(self._results):
-            if at in self._shown:
-                self._write_mcp(at, self._results.pop(at))
-        while self._due < len(self._calls) and (self._due in self._shown or self._due in self._results):
-            if self._due not in self._shown:
-                self._write_function(self._due, self._results.pop(self._due))
-            self._due += 1
-        return self._taken()
-
-    def rest(self) -> Batch:
-        """Results that waited for one before them which will not come: a run that stops keeps what it has."""
-        for at in sorted(self._results):
-            self._write_function(at, self._results.pop(at))
-        return self._taken()
-
-    def _write_function(self, at: int, result: _Outcome) -> None:
-        if isinstance(result, _Handed):
-            self._events.append(CallEnded(call_id=self._calls[at].call.call_id, outcome="handed"))
-            return
-        index = self._next_index()
-        item = FunctionCallOutput(id=new_id("fco"), call_id=result.call_id, output="", status="in_progress")
-        done = replace(item, output=result.output, status="completed", is_error=True if result.is_error else UNSET)
-        self._events += [
-            OutputItemAdded(output_index=index, item=item),
-            OutputItemDone(output_index=index, item=done),
-        ]
-        self._mark(at)
-
-    def _write_mcp(self, at: int, result: _Outcome) -> None:
-        assert isinstance(result, ToolResult), "only a function is handed to the client"
-        index, item = self._shown[at]
-        text = _as_text(result.output)
-        if result.is_error:
-            done = replace(item, status=close(item.status, "failed"), error=text)
-            self._events.append(McpCallFailed(item_id=item.id, output_index=index))
-        else:
-            done = replace(item, status=close(item.status, "completed"), output=text)
-            self._events.append(McpCallCompleted(item_id=item.id, output_index=index))
-        self._events.append(OutputItemDone(output_index=index, item=done))
-        self._mark(at)
-
-    def _mark(self, at: int) -> None:
-        answer = self._calls[at]
-        outcome: CallOutcome = "ran"
-        if isinstance(answer, Refused):
-            outcome = "over_limit" if answer.is_over_limit else "refused"
-        self._events.append(CallEnded(call_id=answer.call.call_id, outcome=outcome))
-
-    def _next_index(self) -> int:
-        index = self._index
-        self._index += 1
-        return index
-
-    def _taken(self) -> Batch:
-        events, self._events = self._events, []
-        return events
-
-
-def _as_text(output: Output) -> str:
-    """An `mcp_call` holds text; what is not text is named."""
-    if isinstance(output, str):
-        return output
-    return "\n".join(
-        part.text if isinstance(part, InputText | OutputText | Text) else f"[{part.__struct_config__.tag}]"
-        for part in output
-    )

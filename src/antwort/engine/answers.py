@@ -1,0 +1,157 @@
+"""Results become events, here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from antwort.api.events import (
+    Batch,
+    CallEnded,
+    CallOutcome,
+    McpArgumentsDelta,
+    McpArgumentsDone,
+    McpCallCompleted,
+    McpCallFailed,
+    McpCallInProgress,
+    OutputItemAdded,
+    OutputItemDone,
+)
+from antwort.api.items import FunctionCallOutput, InputText, McpCall, OutputItem, OutputText, Text
+from antwort.api.status import close
+from antwort.api.wire import UNSET, replace
+from antwort.engine.plan import OpenCall
+from antwort.engine.steps import Ready, Refused
+from antwort.ids import new_id
+from antwort.tools.base import Output, ToolResult
+
+
+class Handed(msgspec.Struct, frozen=True):
+    """Instead of a result: the call stays open for the client."""
+
+
+Outcome: TypeAlias = ToolResult | Handed
+
+
+class Answers:
+    """Results become events. One place hands out the places in the output, so nothing is numbered twice."""
+
+    def __init__(self, calls: Sequence[Ready | Refused], output: Sequence[OutputItem]) -> None:
+        self._calls = calls
+        self._index = len(output)
+        self._output = output
+        self._results: dict[int, Outcome] = {}
+        self._due = 0  # the first call whose result has not been written
+        self._shown: dict[int, tuple[int, McpCall]] = {}
+        self._events: Batch = []
+
+    def open(self) -> Batch:
+        """A server's call that an earlier response left open shows under a new item; others are open already."""
+        for at, answer in enumerate(self._calls):
+            item = answer.call.item
+            if not isinstance(item, McpCall):
+                continue
+            if answer.call.at is not None:
+                self._shown[at] = (answer.call.at, item)
+            else:
+                self._shown[at] = self._open_already(answer.call) or self._show_again(answer.call, item)
+        return self._taken()
+
+    def _open_already(self, call: OpenCall) -> tuple[int, McpCall] | None:
+        """A run that was picked up may have shown it."""
+        for at, item in enumerate(self._output):
+            if isinstance(item, McpCall) and item.status == "in_progress" and item.call_id == call.call_id:
+                return at, item
+        return None
+
+    def _show_again(self, call: OpenCall, old: McpCall) -> tuple[int, McpCall]:
+        at = self._next_index()
+        item = McpCall(
+            id=new_id("mcp"),
+            server_label=old.server_label,
+            name=old.name,
+            arguments="",
+            status="in_progress",
+            call_id=call.call_id,
+        )
+        self._events += [
+            OutputItemAdded(output_index=at, item=item),
+            McpCallInProgress(item_id=item.id, output_index=at),
+            McpArgumentsDelta(item_id=item.id, output_index=at, delta=call.arguments),
+            McpArgumentsDone(item_id=item.id, output_index=at, arguments=call.arguments),
+        ]
+        return at, replace(item, arguments=call.arguments)
+
+    def take(self, at: int, result: Outcome) -> None:
+        self._results[at] = result
+
+    def batch(self) -> Batch:
+        """The events of all results that may be written now."""
+        for at in sorted(self._results):
+            if at in self._shown:
+                self._write_mcp(at, self._results.pop(at))
+        while self._due < len(self._calls) and (self._due in self._shown or self._due in self._results):
+            if self._due not in self._shown:
+                self._write_function(self._due, self._results.pop(self._due))
+            self._due += 1
+        return self._taken()
+
+    def rest(self) -> Batch:
+        """Results that waited for one before them which will not come: a run that stops keeps what it has."""
+        for at in sorted(self._results):
+            self._write_function(at, self._results.pop(at))
+        return self._taken()
+
+    def _write_function(self, at: int, result: Outcome) -> None:
+        if isinstance(result, Handed):
+            self._events.append(CallEnded(call_id=self._calls[at].call.call_id, outcome="handed"))
+            return
+        index = self._next_index()
+        item = FunctionCallOutput(id=new_id("fco"), call_id=result.call_id, output="", status="in_progress")
+        done = replace(item, output=result.output, status="completed", is_error=True if result.is_error else UNSET)
+        self._events += [
+            OutputItemAdded(output_index=index, item=item),
+            OutputItemDone(output_index=index, item=done),
+        ]
+        self._mark(at)
+
+    def _write_mcp(self, at: int, result: Outcome) -> None:
+        assert isinstance(result, ToolResult), "only a function is handed to the client"
+        index, item = self._shown[at]
+        text = _as_text(result.output)
+        if result.is_error:
+            done = replace(item, status=close(item.status, "failed"), error=text)
+            self._events.append(McpCallFailed(item_id=item.id, output_index=index))
+        else:
+            done = replace(item, status=close(item.status, "completed"), output=text)
+            self._events.append(McpCallCompleted(item_id=item.id, output_index=index))
+        self._events.append(OutputItemDone(output_index=index, item=done))
+        self._mark(at)
+
+    def _mark(self, at: int) -> None:
+        answer = self._calls[at]
+        outcome: CallOutcome = "ran"
+        if isinstance(answer, Refused):
+            outcome = "over_limit" if answer.is_over_limit else "refused"
+        self._events.append(CallEnded(call_id=answer.call.call_id, outcome=outcome))
+
+    def _next_index(self) -> int:
+        index = self._index
+        self._index += 1
+        return index
+
+    def _taken(self) -> Batch:
+        events, self._events = self._events, []
+        return events
+
+
+def _as_text(output: Output) -> str:
+    """An `mcp_call` holds text; what is not text is named."""
+    if isinstance(output, str):
+        return output
+    return "\n".join(
+        part.text if isinstance(part, InputText | OutputText | Text) else f"[{part.__struct_config__.tag}]"
+        for part in output
+    )
