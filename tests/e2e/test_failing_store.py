@@ -12,6 +12,7 @@ import pytest
 from antwort.app import build
 from antwort.engine.engine import Engine
 from antwort.storage.sqlite import SqliteStore
+from antwort.telemetry.store import MeasuredStore
 from antwort.testing import check_frames
 from chat_backend import ChatBackend, Says
 from raw_http import Wire, connected
@@ -57,8 +58,10 @@ async def test_a_response_whose_record_cannot_be_written_is_failed_and_never_com
 
 async def limit_pages(engine: Engine, pages: int) -> None:
     """How large the file may grow; it is never made smaller than it is."""
-    assert isinstance(engine._store, SqliteStore)
-    await engine._store._database.write(partial(_set_pages, pages=pages))
+    measured = engine._store
+    assert isinstance(measured, MeasuredStore)
+    assert isinstance(measured._store, SqliteStore)
+    await measured._store._database.write(partial(_set_pages, pages=pages))
 
 
 def _set_pages(connection: sqlite3.Connection, pages: int) -> None:

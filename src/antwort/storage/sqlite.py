@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import itemgetter
+from os import PathLike
 from pathlib import Path
 from typing import Self, TypeAlias
 
@@ -50,9 +51,9 @@ class SqliteStore:
         self._database = database
 
     @classmethod
-    async def open(cls, path: Path) -> Self:
+    async def open(cls, path: str | PathLike[str]) -> Self:
         """The store in the file at `path`, made or brought up to date where need be."""
-        database = Database(path)
+        database = Database(Path(path))
         await database.open()
         try:
             await migrate(database)
