@@ -226,7 +226,8 @@ class Page:
         file = self._folder / "part.yaml"
         file.write_text(self._real(body), encoding="utf-8")
         file.chmod(0o600)
-        self._run([str(BIN / "antwort"), "config", "check", "--set", "scripted=true", "--config", str(file)], where)
+        somebody = [] if "backends:" in body or "scripted:" in body else ["--scripted"]  # answers for a part
+        self._run([str(BIN / "antwort"), "config", "check", *somebody, "--config", str(file)], where)
         file.unlink()
 
     # ---- commands ----
@@ -293,7 +294,15 @@ class Page:
         tools = [str(BIN), *([] if shutil.which("curl") else [str(ROOT / "tests" / "bin")])]
         kept = {name: os.environ[name] for name in ("LANG", "TMPDIR", "SYSTEMROOT") if name in os.environ}
         path = os.pathsep.join([*tools, os.environ["PATH"]])
-        return {**kept, "PATH": path, "HOME": str(home), "PYTHONPATH": ".", "PYTHONUNBUFFERED": "1", "COLUMNS": "100", **KEYS}
+        return {
+            **kept,
+            "PATH": path,
+            "HOME": str(home),
+            "PYTHONPATH": ".",
+            "PYTHONUNBUFFERED": "1",
+            "COLUMNS": "100",
+            **KEYS,
+        }
 
     def _configuration(self) -> str:
         file = self._folder / "antwort.yaml"
