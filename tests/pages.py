@@ -50,6 +50,7 @@ _MASKS = (
     (re.compile(r"\b17[0-9]{8}\b|\b18[0-9]{8}\b"), "TIME"),
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d([.,]\d+)?Z?"), "TIME"),
     (re.compile(r"\b\d+(\.\d+)? ?ms\b"), "N ms"),
+    (re.compile(r"\b\d+\.\d+s\b"), "N s"),
     (re.compile(r"(duration_ms|ms|seconds)(\"?[:=] ?)[0-9.e-]+"), r"\1\2N"),
     (re.compile(r"sk-antwort-[A-Za-z0-9_-]+"), "sk-antwort-KEY"),
     (re.compile(r"\b[0-9a-f]{64}\b"), "HASH"),

@@ -12,7 +12,6 @@ from antwort.api.wire import Plain, Wire, encode
 from antwort.errors import InvalidField
 from antwort.ids import new_id
 
-
 _Count: TypeAlias = Annotated[int, Meta(ge=1)]
 
 

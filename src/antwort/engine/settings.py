@@ -10,7 +10,6 @@ from antwort.api.requests import Limits
 from antwort.api.wire import Wire
 from antwort.tools.limits import ToolLimits
 
-
 _Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=86400)]
 _OrNone: TypeAlias = Annotated[float, Meta(ge=0, le=86400)]
 
