@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import subprocess
 import sys
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +16,9 @@ import msgspec
 
 from antwort import errors
 from antwort.api import events
+from antwort.cli.commands import COMMANDS, Command
+from antwort.config.reference import reference
+from antwort.telemetry.reference import markdown
 
 PAGES = Path(__file__).resolve().parent.parent / "docs" / "reference"
 _MADE = re.compile(r"(<!-- made by scripts/reference.py -->).*?(<!-- end -->)", re.DOTALL)
@@ -117,12 +122,40 @@ def _errors() -> Iterator[type[errors.AntwortError]]:
     return iter(sorted(ours, key=lambda kind: (kind.status, kind.code)))
 
 
+# ---- the command line ----
+
+
+def command_lines() -> str:
+    """The help of every command, as it is printed on a terminal of a hundred columns."""
+    return "\n\n".join(
+        f"## {words}\n\n```text\n{_help(words)}\n```" for words in ("antwort", *_commands("antwort", COMMANDS))
+    )
+
+
+def _commands(prog: str, choice: Sequence[Command]) -> Iterator[str]:
+    for command in choice:
+        yield f"{prog} {command.name}"
+        yield from _commands(f"{prog} {command.name}", command.commands)
+
+
+def _help(words: str) -> str:
+    arguments = [sys.executable, "-m", *words.split(), "--help"]
+    done = subprocess.run(arguments, env={**os.environ, "COLUMNS": "100"}, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
 # ---- all pages ----
 
 
 def parts() -> dict[str, Callable[[], str]]:
     """What follows from the code, by the page that it stands in."""
-    return {"events.md": event_table, "errors.md": error_table}
+    return {
+        "events.md": event_table,
+        "errors.md": error_table,
+        "configuration.md": lambda: reference().strip(),
+        "metrics.md": lambda: markdown().strip(),
+        "command-line.md": command_lines,
+    }
 
 
 def _put(text: str, found: re.Match[str]) -> str:
