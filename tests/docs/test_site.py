@@ -14,6 +14,7 @@ from antwort.api.requests import CreateRequest
 from pages import ROOT
 
 OURS = {"raw", "raw_input"}
+_CODE = ("code", "script", "style")
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +34,12 @@ class Links(html.parser.HTMLParser):
         self.targets: list[str] = []
         self.loaded: list[str] = []
         self.places: set[str] = set()
+        self.text = ""
+        self._code = 0
         self.feed(page.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self._code += tag in _CODE
         given = {name: value for name, value in attributes if value is not None}
         self.places.update(given[name] for name in ("id", "name") if name in given)
         if tag == "a" and "href" in given:
@@ -44,6 +48,13 @@ class Links(html.parser.HTMLParser):
             self.loaded.append(given["src"])
         elif tag == "link" and given.get("rel") in ("stylesheet", "preload", "icon"):
             self.loaded.append(given["href"])
+
+    def handle_endtag(self, tag: str) -> None:
+        self._code -= tag in _CODE
+
+    def handle_data(self, data: str) -> None:
+        if not self._code:
+            self.text += data
 
 
 def test_every_link_leads_somewhere(site: Path) -> None:
@@ -68,6 +79,13 @@ def _leads_somewhere(page: Path, target: str, pages: dict[Path, Links]) -> bool:
     if not file.exists():
         return False
     return not parts.fragment or file not in pages or unquote(parts.fragment) in pages[file].places
+
+
+def test_no_link_or_fence_is_left_as_it_was_written(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        text = Links(page).text
+        assert "](" not in text, page
+        assert "```" not in text, page
 
 
 def test_a_reader_of_the_site_is_not_told_to_strangers(site: Path) -> None:
