@@ -21,8 +21,10 @@ from antwort.config.settings import (
     RoutingSettings,
     TimeoutSettings,
 )
+from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.errors import AntwortError, BackendUnavailable
+from antwort.identity import Identity
 from antwort.providers.base import Capabilities, ChatRequest, Delta, Provider
 from antwort.providers.chat import ChatProvider
 from antwort.providers.connection import Timeouts
@@ -227,3 +229,14 @@ def test_connecting_is_given_up_while_the_client_can_still_be_told_by_the_status
     times = TimeoutSettings()
     assert Timeouts(connect=times.connect, first_byte=times.first_byte, idle=times.idle) == Timeouts()
     assert times.connect < EngineSettings().hold_back
+
+
+@pytest.mark.proves("RULING-4")
+async def test_another_name_of_the_only_model_is_no_second_model() -> None:
+    route = RouteSettings(model="house", to=(RouteTarget(backend="b0", model="m"),))
+    async with ChatBackend(models=["m"]) as backend:
+        fleet = make_fleet(settings_for({"url": backend.url}, aliases={"nick": "m"}, routes=(route,)))
+        async with Engine(fleet) as engine:
+            assert [model.id for model in await engine.models()] == ["m", "house", "nick"]
+            assert (await engine.create(input="Hi")).model == "m"
+            assert (await engine.create({"input": "Hi"}, Identity(models=("nick",)))).model == "nick"

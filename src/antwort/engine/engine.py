@@ -32,7 +32,7 @@ from antwort.errors import (
     UnsupportedFeature,
 )
 from antwort.identity import ANONYMOUS, Identity
-from antwort.providers.base import Provider
+from antwort.providers.base import OtherName, Provider
 from antwort.storage.base import EVERYTHING, ItemPage, Page, ResponsePage, ResponseStore, Wanted
 from antwort.tools.base import ToolExecutor
 from antwort.tools.limits import limited
@@ -190,8 +190,9 @@ class Engine:
                 raise NotPermitted(f"You may not use the model {model!r}.", param="model", code="model_not_allowed")
             return model
         models = await self.models(identity)
-        if len(models) == 1:
-            return models[0].id
+        own = [model for model in models if not isinstance(model, OtherName)] or models
+        if len(own) == 1:
+            return own[0].id
         problem = "missing, and there is not just one model to choose from."
         raise InvalidField("model", problem, code="missing_required_parameter")
 

@@ -129,6 +129,10 @@ class Capabilities(Wire):
     """It takes `verbosity`."""
 
 
+class OtherName(Model):
+    """A name that a model goes by besides its own: an alias, or a route. It is no further model."""
+
+
 class Provider(Protocol):
     def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         """Run one inference. The first batch comes as soon as the backend has answered with its headers (it may be

@@ -14,7 +14,7 @@ import msgspec
 from antwort.api.responses import Model
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, BackendUnavailable, ModelNotFound
-from antwort.providers.base import Capabilities, ChatRequest, Delta
+from antwort.providers.base import Capabilities, ChatRequest, Delta, OtherName
 from antwort.providers.member import Attempt, BackendStatus, Member
 from antwort.providers.routing import Group, Router, Rules, arranged
 from antwort.providers.suited import suited
@@ -146,7 +146,7 @@ class Fleet:
         """All that clients may ask for, each once. Raises only when nothing at all is known."""
         await self._watch.catch_up(LEAST_PAUSE, LIST_PATIENCE)
         found: dict[str, Model] = {}
-        added = (Model(id=name) for name in self._router.names())
+        added = (OtherName(id=name) for name in self._router.names())
         for model in chain(*(member.listed() for member in self._members), added):
             found.setdefault(model.id, model)
         errors = [member.error for member in self._members if member.error is not None]
