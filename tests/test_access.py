@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from hashlib import sha256
+from secrets import token_hex
+from types import FrameType, ModuleType
 from typing import Any
 
 import pytest
 
-from antwort.access import make_cors, make_keyring
+from antwort.access import hashed, make_cors, make_door
 from antwort.app import build
+from antwort.asgi import create_app
 from antwort.config.problems import CannotStart
 from antwort.config.secrets import Secret
 from antwort.config.settings import AuthSettings, CorsSettings, KeyLimits, KeySettings, ServerSettings, Settings
 from antwort.errors import NotAuthenticated, RateLimited
 from antwort.identity import Identity
+from antwort.transport.doorway import Doorway
 from antwort.transport.errors import Headers
 from antwort.transport.exchange import Scope
+from antwort.transport.keys import Keyring
 
-SECRET = "sk-very-secret"
+SECRET = "sk-very-secret-0123"
 
 
 def ann(**fields: Any) -> KeySettings:
@@ -42,8 +49,8 @@ def brings(secret: str) -> Scope:
 async def test_a_server_that_others_can_reach_does_not_start_without_keys(host: str) -> None:
     with pytest.raises(CannotStart, match="API keys"):
         await build(settings(host=host))
-    ring = make_keyring(settings(host=host))
-    assert ring is not None
+    ring = make_door(settings(host=host))
+    assert isinstance(ring, Keyring)
     nothing: Scope = {"headers": []}
     for scope in (brings(SECRET), brings(""), nothing):
         with pytest.raises(NotAuthenticated):
@@ -52,27 +59,27 @@ async def test_a_server_that_others_can_reach_does_not_start_without_keys(host: 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "::1", "localhost"])
 def test_keys_that_are_there_are_asked_for_unless_that_is_switched_off(host: str) -> None:
-    assert make_keyring(settings(ann(), host=host)) is not None
-    assert make_keyring(settings(ann(), host=host, required="never")) is None
+    assert make_door(settings(ann(), host=host)).__class__ is Keyring
+    assert make_door(settings(host=host, required="never")).__class__ is Doorway
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost", "LocalHost"])
 def test_on_this_machine_alone_no_keys_are_needed(host: str) -> None:
-    assert make_keyring(settings(host=host)) is None
-    assert make_keyring(settings(host=host, required="always")) is not None
+    assert isinstance(make_door(settings(host=host)), Doorway)
+    assert isinstance(make_door(settings(host=host, required="always")), Keyring)
 
 
 # ---- what a key stands for ----
 
 
 def test_a_key_stands_for_its_subject_within_its_tenant() -> None:
-    ring = make_keyring(
+    ring = make_door(
         settings(
             ann(subject="ann@acme", tenant="acme", models=("small", "org/*")),
             KeySettings(name="bob", sha256=sha256(b"sk-bob").hexdigest().upper(), metrics=True),
         )
     )
-    assert ring is not None
+    assert isinstance(ring, Keyring)
     assert ring.identify(brings(SECRET)) == Identity("acme", "ann@acme", ("small", "org/*"), "ann")
     assert ring.identify(brings("sk-bob")) == Identity("default", "bob", None, "bob")
     with pytest.raises(NotAuthenticated):
@@ -82,14 +89,14 @@ def test_a_key_stands_for_its_subject_within_its_tenant() -> None:
 
 @pytest.mark.proves("MISTAKE-29")
 def test_no_key_stands_for_nobody() -> None:
-    ring = make_keyring(settings(ann(subject="")))
-    assert ring is not None
+    ring = make_door(settings(ann(subject="")))
+    assert isinstance(ring, Keyring)
     assert ring.identify(brings(SECRET)).owner == "ann"
 
 
 def test_a_key_has_its_limits() -> None:
-    ring = make_keyring(settings(ann(limits=KeyLimits(requests_per_minute=1, concurrent=2, tokens_per_minute=3))))
-    assert ring is not None
+    ring = make_door(settings(ann(limits=KeyLimits(requests_per_minute=1, concurrent=2, tokens_per_minute=3))))
+    assert isinstance(ring, Keyring)
     quota = ring.quotas.of("ann")
     told: Headers = []
     with quota.place(told):
@@ -99,15 +106,48 @@ def test_a_key_has_its_limits() -> None:
         pass
 
 
-@pytest.mark.parametrize("secret", ["", "sk very", "sk-\u00e4", "sk-\n"])
-def test_a_key_that_no_client_can_send_keeps_the_server_from_starting(secret: str) -> None:
-    with pytest.raises(CannotStart, match=r"^The API key 'ann' cannot be sent: it must be printable ASCII"):
-        make_keyring(settings(ann(key=Secret(secret))))
+def test_a_key_and_its_hash_open_the_same_doors() -> None:
+    plain = settings(ann(tenant="acme"), KeySettings(name="bob", sha256=sha256(b"sk-bob").hexdigest().upper()))
+    kept = hashed(plain)
+    assert [key.key for key in kept.auth.keys] == [None, None]
+    assert hashed(kept) == kept
+    for ring in (make_door(plain), make_door(kept)):
+        assert [ring.identify(brings(key)).owner for key in (SECRET, "sk-bob")] == ["ann", "bob"]
+
+
+async def test_nothing_that_an_application_holds_has_a_key_in_it() -> None:
+    secret = f"sk-{token_hex()}"  # no constant, which the code of this test would hold
+    ai = create_app(settings(ann(key=Secret(secret))))
+    assert holders(Holding(Secret(secret)), secret) == ["Secret"]
+    async with ai.lifespan():
+        assert holders(ai, secret) == []
+    assert holders(ai, secret) == []
+
+
+class Holding:
+    def __init__(self, held: object) -> None:
+        self.held = [held]
+
+
+def holders(root: object, secret: str) -> list[str]:
+    """The kinds of the objects that hold the text, of all that can be reached, this test itself left out."""
+    task = asyncio.current_task()
+    assert task is not None
+    seen, waiting, found = {id(root), id(task), id(task.get_coro())}, [root], []
+    while waiting:
+        each = waiting.pop()
+        for referent in gc.get_referents(each):
+            if secret in str(referent) if isinstance(referent, str | bytes) else False:
+                found.append(type(each).__name__)
+            elif id(referent) not in seen and not isinstance(referent, ModuleType | FrameType | type):
+                seen.add(id(referent))
+                waiting.append(referent)
+    return found
 
 
 def test_a_key_without_a_value_opens_nothing() -> None:
-    ring = make_keyring(settings(ann(key=None)))
-    assert ring is not None
+    ring = make_door(settings(ann(key=None)))
+    assert isinstance(ring, Keyring)
     with pytest.raises(NotAuthenticated):
         ring.identify(brings(""))
 

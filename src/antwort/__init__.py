@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from antwort.engine.asked import RequestFields
     from antwort.engine.engine import Engine
     from antwort.engine.settings import EngineSettings
-    from antwort.errors import AntwortError, InvalidField
+    from antwort.errors import AntwortError, InvalidField, NotAuthenticated, NotPermitted
     from antwort.identity import Identity
     from antwort.providers.base import Provider
     from antwort.providers.chat import ChatProvider
@@ -41,6 +41,8 @@ __all__ = [
     "InvalidField",
     "LocalExecutor",
     "MemoryStore",
+    "NotAuthenticated",
+    "NotPermitted",
     "Provider",
     "RequestFields",
     "Response",
@@ -73,6 +75,8 @@ _HOMES = {
     "InvalidField": "antwort.errors",
     "LocalExecutor": "antwort.tools.local",
     "MemoryStore": "antwort.storage.memory",
+    "NotAuthenticated": "antwort.errors",
+    "NotPermitted": "antwort.errors",
     "Provider": "antwort.providers.base",
     "RequestFields": "antwort.engine.asked",
     "Response": "antwort.api.responses",

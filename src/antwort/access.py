@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-import re
+import socket
 from hashlib import sha256
 
+from msgspec.structs import replace
+
+from antwort.config.addresses import is_loopback
 from antwort.config.checks import keys_required
-from antwort.config.problems import CannotStart
 from antwort.config.settings import KeySettings, Settings
 from antwort.identity import Identity
 from antwort.transport.cors import Cors
+from antwort.transport.doorway import Doorway
 from antwort.transport.keys import Key, Keyring
 from antwort.transport.quotas import KeyLimits
 
 
-def make_keyring(settings: Settings) -> Keyring | None:
-    """The keys there are; None when none is asked for. Raises `CannotStart`.
+def hashed(settings: Settings) -> Settings:
+    """The settings with the hashes of the API keys in place of the keys, for whoever keeps them."""
+    keys = tuple(replace(key, key=None, sha256=_digest(key).hex()) for key in settings.auth.keys)
+    return replace(settings, auth=replace(settings.auth, keys=keys))
+
+
+def make_door(settings: Settings) -> Keyring | Doorway:
+    """The keys there are, or where none is asked for, what else keeps strangers out.
 
     Where keys are required and there are none, nobody is let in: an omission opens nothing.
     """
-    return Keyring([_key(key) for key in settings.auth.keys]) if keys_required(settings) else None
+    if keys_required(settings):
+        return Keyring([_key(key) for key in settings.auth.keys])
+    is_said = settings.auth.required == "never" or not is_loopback(settings.server.host)
+    return Doorway((*settings.server.hosts, socket.gethostname()), only_near=not is_said)
 
 
 def make_cors(settings: Settings) -> Cors | None:
@@ -48,9 +60,4 @@ def _key(key: KeySettings) -> Key:
 
 def _digest(key: KeySettings) -> bytes:
     """A key that has neither is no key: nothing has an empty digest."""
-    if key.key is None:
-        return bytes.fromhex(key.sha256 or "")
-    value = key.key.reveal()
-    if not re.fullmatch("[!-~]+", value):
-        raise CannotStart(f"The API key {key.name!r} cannot be sent: it must be printable ASCII without spaces.")
-    return sha256(value.encode()).digest()
+    return bytes.fromhex(key.sha256 or "") if key.key is None else sha256(key.key.reveal().encode()).digest()

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import msgspec
 
-from antwort.access import make_cors, make_keyring
+from antwort.access import hashed, make_cors, make_door
 from antwort.backends import make_fleet, patient
 from antwort.config.checks import check, check_ready
 from antwort.config.problems import CannotStart
@@ -21,7 +21,8 @@ from antwort.telemetry.port import MetricsPort
 from antwort.tools.toolset import ToolsetInfo
 from antwort.toolsets import LoadedTools, load_tools
 from antwort.transport.cors import Cors
-from antwort.transport.http import Transport, everyone_is_anonymous
+from antwort.transport.doorway import Doorway
+from antwort.transport.http import Transport
 from antwort.transport.keys import Keyring
 
 
@@ -84,7 +85,7 @@ class _Parts(msgspec.Struct, frozen=True):
 
     settings: Settings
     tools: LoadedTools
-    keyring: Keyring | None
+    door: Keyring | Doorway
     cors: Cors | None
     seen: Observation
     fleet: Fleet
@@ -94,7 +95,7 @@ async def build(settings: Settings) -> App:
     """Raises `CannotStart` when a part cannot be had."""
     check(settings)
     check_ready(settings)
-    parts = _make_parts(settings)
+    parts = _make_parts(hashed(settings))
     try:
         store = await open_store(settings)
     except CannotStart:
@@ -106,9 +107,9 @@ async def build(settings: Settings) -> App:
 
 def _make_parts(settings: Settings) -> _Parts:
     tools = load_tools(settings.tools.modules, entry_points=settings.tools.entry_points)
-    keyring, cors = make_keyring(settings), make_cors(settings)
-    seen = observe(settings, [toolset.label for toolset in tools.toolsets], keyring)
-    return _Parts(settings, tools, keyring, cors, seen, make_fleet(settings, wrap=seen.provider))
+    door = make_door(settings)
+    seen = observe(settings, [toolset.label for toolset in tools.toolsets], door)
+    return _Parts(settings, tools, door, make_cors(settings), seen, make_fleet(settings, wrap=seen.provider))
 
 
 def _assemble(parts: _Parts, store: ResponseStore) -> App:
@@ -118,7 +119,7 @@ def _assemble(parts: _Parts, store: ResponseStore) -> App:
         store=seen.store(store),
         executors=parts.tools.executors,
         settings=settings.engine(),
-        on_end=[*seen.on_end, *([parts.keyring.quotas.count] if parts.keyring else [])],
+        on_end=[*seen.on_end, *([parts.door.quotas.count] if isinstance(parts.door, Keyring) else [])],
         on_call=seen.on_call,
     )
     app = App(
@@ -140,11 +141,11 @@ def _assemble(parts: _Parts, store: ResponseStore) -> App:
 
 
 def _face(app: App, parts: _Parts) -> Transport:
-    server, keyring = parts.settings.server, parts.keyring
+    server, door = parts.settings.server, parts.door
     return Transport(
         app.engine,
-        identify=everyone_is_anonymous if keyring is None else keyring.identify,
-        quotas=None if keyring is None else keyring.quotas,
+        identify=door.identify,
+        quotas=door.quotas if isinstance(door, Keyring) else None,
         cors=parts.cors,
         extra=parts.seen.extra,
         body_limit=server.body_limit,

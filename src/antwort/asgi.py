@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -42,16 +43,24 @@ def create_app(
     is opened before the application starts. An engine that is open when the application starts is left to whoever
     opened it; one that is not is opened, drained and closed with the application. Raises `CannotStart`.
 
-    `identify` says for whom a request is made, by its ASGI scope, and raises `NotAuthenticated` for strangers. It goes
-    with an engine only, where without it everybody is the same: settings have keys for that.
+    `identify` says for whom a request is made, by its ASGI scope, and raises `NotAuthenticated` for strangers. It is a
+    plain function that does not wait. It goes with an engine only, where without it everybody is the same: settings
+    have keys for that.
     """
     if isinstance(source, Engine):
         engine = source
+        _check_identify(identify)
         return Application(lambda: _lend(engine, identify or everyone_is_anonymous))
     if identify is not None:
         raise TypeError("`identify` goes with an engine; settings say by `auth.keys` who may come in.")
-    settings = source if isinstance(source, Settings) else _load(source)
+    settings = _kept(source if isinstance(source, Settings) else _load(source))
     return Application(lambda: _build(settings))
+
+
+def _check_identify(identify: Identify | None) -> None:
+    call = getattr(identify, "__call__", None)  # noqa: B004 - of an object that can be called, its method
+    if inspect.iscoroutinefunction(identify) or inspect.iscoroutinefunction(call):
+        raise TypeError("`identify` must not be `async`: look up what takes time in a middleware before the mount.")
 
 
 class Parts(Protocol):
@@ -209,6 +218,15 @@ def _load(path: str | os.PathLike[str] | None) -> Settings:
     from antwort.config import load
 
     return load(path)
+
+
+def _kept(settings: Settings) -> Settings:
+    """Checked, and without a key in them: they are kept as long as there is the application."""
+    from antwort.access import hashed
+    from antwort.config.checks import check
+
+    check(settings)
+    return hashed(settings)
 
 
 async def _build(settings: Settings) -> Parts:

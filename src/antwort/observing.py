@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from antwort.config.addresses import is_loopback
+from antwort.config.checks import keys_required
 from antwort.config.problems import CannotStart
 from antwort.config.settings import MetricsSettings, Settings
 from antwort.engine.control import Called
 from antwort.engine.live import Ended
 from antwort.providers.base import Provider
 from antwort.storage.base import ResponseStore
-from antwort.telemetry.access import Guard
+from antwort.telemetry.access import Guard, Verdict, verdict
 from antwort.telemetry.calls import log_call
 from antwort.telemetry.content import log_content
 from antwort.telemetry.endpoint import PATH, MetricsEndpoint
@@ -19,9 +21,11 @@ from antwort.telemetry.metrics import Metrics
 from antwort.telemetry.port import MetricsPort
 from antwort.telemetry.provider import MeasuredProvider
 from antwort.telemetry.store import MeasuredStore
+from antwort.transport.doorway import Doorway
 from antwort.transport.exchange import Exchange
 from antwort.transport.keys import Keyring
 from antwort.transport.routes import Endpoint
+from antwort.transport.server import reason
 
 
 class Observation:
@@ -55,41 +59,68 @@ class Observation:
         return {PATH: self._endpoint} if self._endpoint is not None and self.port is None else {}
 
 
-def observe(settings: Settings, labels: Iterable[str], keyring: Keyring | None) -> Observation:
+def observe(settings: Settings, labels: Iterable[str], door: Keyring | Doorway) -> Observation:
     """`labels` are those of the operator's tools. A port of its own listens from here on. Raises `CannotStart`."""
     metrics = settings.metrics
     if not metrics.enabled:
         return Observation(None, None, None)
     counted = Metrics(models=_models(settings), labels=labels, keys=[key.name for key in settings.auth.keys])
-    endpoint = MetricsEndpoint(counted, _guard(settings, keyring))
-    return Observation(counted, endpoint, None if metrics.port is None else _listen(metrics, settings, endpoint))
+    endpoint = MetricsEndpoint(counted, _guard(settings, door))
+    return Observation(counted, endpoint, None if metrics.port is None else _listen(metrics, endpoint))
 
 
-def _guard(settings: Settings, keyring: Keyring | None) -> Guard:
-    """Where keys are asked for, the server may be public by way of a proxy, whatever it listens on itself."""
-    own = settings.metrics.key
-    is_public = keyring is not None or not is_loopback(settings.server.host)
-    has_readers = keyring is not None and any(key.metrics for key in settings.auth.keys)
-    return Guard(
-        is_public=is_public and settings.metrics.port is None,
-        key=own.reveal() if own is not None else None,
-        readers=keyring.may_read_metrics if keyring is not None and has_readers else None,
+def metrics_for_strangers(settings: Settings) -> Verdict:
+    """What somebody finds who comes to the metrics without a key."""
+    return verdict(
+        is_public=_is_public(settings),
+        has_key=settings.metrics.key is not None,
+        is_key=False,
+        has_readers=_has_readers(settings),
+        is_reader=False,
     )
 
 
-def _listen(metrics: MetricsSettings, settings: Settings, endpoint: MetricsEndpoint) -> MetricsPort:
-    host, port = metrics.host or settings.server.host, metrics.port or 0
+def _is_public(settings: Settings) -> bool:
+    """Where keys are asked for, the server may be public by way of a proxy, whatever it listens on itself. A port of
+    their own is where the operator has put it.
+    """
+    is_near = is_loopback(settings.server.host) and not keys_required(settings)
+    return settings.metrics.port is None and not is_near
+
+
+def _has_readers(settings: Settings) -> bool:
+    return keys_required(settings) and any(key.metrics for key in settings.auth.keys)
+
+
+def _guard(settings: Settings, door: Keyring | Doorway) -> Guard:
+    own, metrics = settings.metrics.key, settings.metrics
+    is_near = metrics.port is None or is_loopback(metrics.host)
+    return Guard(
+        is_public=_is_public(settings),
+        key=own.reveal() if own is not None else None,
+        readers=door.may_read_metrics if isinstance(door, Keyring) and _has_readers(settings) else None,
+        doorway=door.check if isinstance(door, Doorway) and is_near else None,
+    )
+
+
+def _listen(metrics: MetricsSettings, endpoint: MetricsEndpoint) -> MetricsPort:
+    host, port = metrics.host, metrics.port or 0
     try:
         return MetricsPort(endpoint, host, port)
     except OSError as exc:
-        reason = exc.strerror or exc
-        raise CannotStart(f"Cannot listen on port {port} of {host} for the metrics: {reason}.") from exc
+        fix = (
+            "choose another with metrics.port" if exc.errno == errno.EADDRINUSE else "see metrics.host and metrics.port"
+        )
+        raise CannotStart(f"Cannot listen on port {port} of {host} for the metrics: {reason(exc)}; {fix}.") from exc
 
 
 def _models(settings: Settings) -> Iterable[str]:
     """The names of models that the operator wrote."""
     yield from (settings.default_model,) if settings.default_model else ()
-    yield from settings.routing.aliases
-    yield from (route.model for route in settings.routing.routes)
+    for alias, name in settings.routing.aliases.items():
+        yield from (alias, name)
+    for route in settings.routing.routes:
+        yield route.model
+        yield from (target.model for target in route.to if target.model is not None)
     for backend in settings.backends:
         yield from backend.models or ()

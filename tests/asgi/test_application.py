@@ -7,6 +7,7 @@ import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -276,6 +277,25 @@ async def test_the_program_can_say_for_whom_a_request_is_made() -> None:
 def test_settings_say_themselves_who_may_come_in() -> None:
     with pytest.raises(TypeError, match=r"auth\.keys"):
         create_app(SCRIPTED, identify=lambda _: Identity())
+
+
+async def test_an_identify_that_would_have_to_be_awaited_is_refused_at_once() -> None:
+    async def by_lookup(_: Scope) -> Identity:
+        return Identity()
+
+    class Lookup:
+        async def __call__(self, _: Scope) -> Identity:
+            return Identity()
+
+    unfit: list[Any] = [by_lookup, Lookup(), partial(by_lookup)]
+    for identify in unfit:
+        with pytest.raises(TypeError, match="`identify` must not be `async`"):
+            create_app(engine(), identify=identify)
+
+
+async def test_settings_that_a_program_got_wrong_are_told_before_the_application_starts() -> None:
+    with pytest.raises(CannotStart, match="exclude each other"):
+        create_app(Settings(memory=True, data="/here"))
 
 
 async def test_settings_can_be_read_from_a_file(tmp_path: Path) -> None:

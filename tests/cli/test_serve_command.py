@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,8 +113,43 @@ async def test_a_port_in_use_is_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         said = await failure("--scripted", "--memory", "--port", port)
-    assert said.startswith(f"antwort: Cannot listen on http://127.0.0.1:{port}: ")
-    assert said.endswith("; choose another with --port.\n")
+    assert said == (
+        f"antwort: Cannot listen on http://127.0.0.1:{port}: Address already in use; choose another with --port.\n"
+    )
+
+
+async def test_a_port_for_the_metrics_that_is_in_use_is_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        said = await failure("--scripted", "--memory", "--port", "0", "--set", f"metrics.port={port}")
+    assert said == (
+        f"antwort: Cannot listen on port {port} of 127.0.0.1 for the metrics: Address already in use; "
+        "choose another with metrics.port.\n"
+    )
+
+
+async def test_a_server_whose_standard_streams_are_closed_ends_as_any_other() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    script = f'exec "$0" -m antwort serve --scripted --memory --port {port} <&- >&- 2>&-'
+    process = await asyncio.create_subprocess_exec("sh", "-c", script, sys.executable)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not await answers(port):  # noqa: ASYNC110 - it has nobody to tell
+                await asyncio.sleep(0.05)
+            process.terminate()
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def answers(port: int) -> bool:
+    try:
+        return (await ask(port, "GET", "/healthz")).status == 200
+    except OSError:
+        return False
 
 
 async def test_a_data_folder_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ async def test_tools_keys_and_metrics_are_told_and_the_example_has_a_place_for_t
         ("{}", "/metrics (for nobody, until metrics.key is set)"),
         (f"{{metrics: {{key: {KEY}-m}}}}", "/metrics (with a key)"),
         ("{metrics: {port: 0}}", "/metrics"),
+        ("{metrics: {host: 127.0.0.2, port: 0}}", "/metrics"),
         ("{metrics: {enabled: false}}", ""),
     ],
 )

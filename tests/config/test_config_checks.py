@@ -18,6 +18,13 @@ NO_STAR = "cannot be on where cors.origins or cors.headers is `*` (antwort.yaml:
 NO_KEY = "needs either key or sha256 (antwort.yaml:1); `antwort key` makes a key and its sha256."
 
 
+def not_like(origin: str) -> str:
+    return (
+        f"must be like https://app.example.com, not {origin!r} (antwort.yaml:1); "
+        "write a scheme, a name and at most a port."
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -69,12 +76,52 @@ NO_KEY = "needs either key or sha256 (antwort.yaml:1); `antwort key` makes a key
             f"cors.credentials {NO_STAR}",
         ),
         (
-            "cors: {origins: ['https://a.example/']}",
-            "cors.origins[0] must be like https://app.example.com, not 'https://a.example/' (antwort.yaml:1).",
+            "auth: {required: never, keys: [{name: a, key: KEY}]}".replace("KEY", KEY),
+            "auth.keys mean nothing where auth.required is `never`: nobody is asked for one (antwort.yaml:1); "
+            "leave the keys out, or leave auth.required out.",
         ),
         (
-            "cors: {origins: ['app.example.com']}",
-            "cors.origins[0] must be like https://app.example.com, not 'app.example.com' (antwort.yaml:1).",
+            "auth: {keys: [{name: a, key: 'a hushed key with spaces'}]}",
+            "auth.keys[0].key cannot be sent: it must be printable ASCII without spaces (antwort.yaml:1); "
+            "make one with `antwort key`.",
+        ),
+        (
+            "metrics: {key: 'a hushed key with spaces'}",
+            "metrics.key cannot be sent: it must be printable ASCII without spaces (antwort.yaml:1); "
+            "make one with `antwort key`.",
+        ),
+        (
+            "server: {hosts: ['https://a.example']}",
+            "server.hosts[0] must be a name alone, such as ai.example.com, or `*`, not 'https://a.example' "
+            "(antwort.yaml:1).",
+        ),
+        ("cors: {origins: ['https://a.example/']}", f"cors.origins[0] {not_like('https://a.example/')}"),
+        ("cors: {origins: ['https://a.example/x']}", f"cors.origins[0] {not_like('https://a.example/x')}"),
+        ("cors: {origins: ['https://a.example?']}", f"cors.origins[0] {not_like('https://a.example?')}"),
+        ("cors: {origins: ['https://a .example']}", f"cors.origins[0] {not_like('https://a .example')}"),
+        ("cors: {origins: ['https://a@b.example']}", f"cors.origins[0] {not_like('https://a@b.example')}"),
+        ("cors: {origins: ['https://a.example:']}", f"cors.origins[0] {not_like('https://a.example:')}"),
+        ("cors: {origins: ['https://a.example:08']}", f"cors.origins[0] {not_like('https://a.example:08')}"),
+        ("cors: {origins: ['app.example.com']}", f"cors.origins[0] {not_like('app.example.com')}"),
+        (
+            "cors: {origins: ['https://*.example.com']}",
+            "cors.origins[0] has a `*` within a name, which stands for nothing: 'https://*.example.com' "
+            "(antwort.yaml:1); name each origin, or write `*` for all.",
+        ),
+        (
+            "cors: {origins: ['https://a.example:443']}",
+            "cors.origins[0] has a port that browsers do not send: 'https://a.example:443' (antwort.yaml:1); "
+            "leave the port out.",
+        ),
+        (
+            "cors: {origins: ['HTTP://a.example:80']}",
+            "cors.origins[0] has a port that browsers do not send: 'HTTP://a.example:80' (antwort.yaml:1); "
+            "leave the port out.",
+        ),
+        (
+            "cors: {origins: ['https://b\u00fccher.example']}",
+            "cors.origins[0] is not ASCII, as browsers send it: 'https://b\u00fccher.example' (antwort.yaml:1); "
+            "write the name in its xn-- form.",
         ),
         ("cors: {headers: ['x y']}", "cors.headers[0] cannot be the name of a header: 'x y' (antwort.yaml:1)."),
         (
@@ -139,6 +186,31 @@ def test_a_password_in_the_address_is_refused_without_repeating_it(address: str,
 
 def test_a_slash_at_the_end_of_a_query_stays(operator: Operator) -> None:
     assert operator.gets(backend=["http://host/v1?key=a/"]).backends[0].url == "http://host/v1?key=a/"
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *(
+            "https://a.example",
+            "http://localhost:3000",
+            "http://a.example:443",
+            "http://[::1]:8000",
+            "tauri://localhost",
+        ),
+        *("chrome-extension://abcdef", "https://xn--bcher-kva.example", "https://App.Example.com", "null", "*"),
+    ],
+)
+def test_origins_that_a_browser_can_send_are_taken(origin: str, operator: Operator) -> None:
+    assert operator.gets(f"cors: {{origins: ['{origin}']}}").cors.origins == (origin,)
+
+
+def test_a_key_that_no_client_can_send_is_found_in_settings_that_a_program_makes() -> None:
+    for value in ("sk-0123456789 abcdef", "sk-0123456789-\u00e4bcdef", "sk-0123456789abcdef\n"):
+        with pytest.raises(
+            BadSettings, match=r"^auth\.keys\[0\]\.key cannot be sent: .*; make one with `antwort key`\.$"
+        ):
+            check(Settings(auth=AuthSettings(keys=(KeySettings(name="a", key=Secret(value)),))))
 
 
 def test_settings_that_a_program_makes_can_be_checked_too() -> None:

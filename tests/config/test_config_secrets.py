@@ -43,8 +43,8 @@ def test_a_number_as_a_secret_keeps_its_digits(operator: Operator) -> None:
 def test_a_secret_setting_has_a_second_variable_that_names_a_file(operator: Operator) -> None:
     file = str(operator.writes("sk-metrics-0123456789", "key"))
     assert operator.gets("", {"ANTWORT_METRICS_KEY_FILE": file}).metrics.key == Secret("sk-metrics-0123456789")
-    assert operator.gets("", {"ANTWORT_METRICS_KEY": "{not: yaml, really}"}).metrics.key == Secret(
-        "{not: yaml, really}"
+    assert operator.gets("", {"ANTWORT_METRICS_KEY": "{not:yaml,really}"}).metrics.key == Secret(
+        "{not:yaml,really}"
     )
     assert operator.gets("", set=[f"metrics.key={{file: {file}}}"]).metrics.key == Secret("sk-metrics-0123456789")
 

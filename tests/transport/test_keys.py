@@ -66,7 +66,10 @@ async def server() -> AsyncIterator[Serving]:
         {"Authorization": f"BEARER   {SECRET}  "},
         {"api-key": SECRET},
         {"x-api-key": SECRET},
+        {"api-key": SECRET, "x-api-key": SECRET},
         {"authorization": f"Bearer {SECRET}", "api-key": "another"},
+        {"authorization": "Basic dXNlcjpwYXNz", "x-api-key": SECRET},  # for a proxy on the way
+        {"authorization": "", "api-key": SECRET, "x-api-key": " "},
     ],
 )
 async def test_a_key_is_taken_in_any_of_the_ways_that_clients_send_it(server: Serving, headers: dict[str, str]) -> None:
@@ -84,6 +87,9 @@ STRANGERS = {
     "another scheme": {"authorization": f"Basic {SECRET}"},
     "a scheme alone": {"authorization": "Bearer"},
     "two keys": {"authorization": f"Bearer {SECRET} {SECRET}"},
+    "another scheme and a wrong key": {"authorization": f"Basic {SECRET}", "x-api-key": "sk-wrong"},
+    "two plain keys": {"api-key": SECRET, "x-api-key": "sk-wrong"},
+    "two plain keys, the other way round": {"api-key": "sk-wrong", "x-api-key": SECRET},
     "a wrong key first": {"authorization": "Bearer sk-wrong", "api-key": SECRET},
     "the header twice": {"authorization": f"Bearer {SECRET}", "Authorization": f"Bearer {SECRET}"},
 }

@@ -12,6 +12,7 @@ from antwort.cli.say import say
 from antwort.config.addresses import is_loopback, without_query
 from antwort.config.checks import keys_required
 from antwort.config.settings import Settings
+from antwort.observing import metrics_for_strangers
 from antwort.version import __version__
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _MOST = 5
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where it listens is the operator's word
+_READERS = {"open": "", "locked": " (with a key)", "hidden": " (for nobody, until metrics.key is set)"}
 _KEY = "-H 'Authorization: Bearer YOUR_KEY'"
 
 
@@ -93,19 +95,8 @@ def _metrics(app: App, settings: Settings, near: str) -> Iterator[tuple[str, str
     metrics = settings.metrics
     if not metrics.enabled:
         return
-    place = near
-    if app.metrics_port is not None:
-        place = address(metrics.host or settings.server.host, app.metrics_port.port)
-    yield "metrics", f"{place}/metrics{_readers(settings)}"
-
-
-def _readers(settings: Settings) -> str:
-    """Who may read the metrics, where that is not everybody who can reach them."""
-    is_open = not keys_required(settings) and is_loopback(settings.server.host)
-    if settings.metrics.key is None and (is_open or settings.metrics.port is not None):
-        return ""
-    has_readers = settings.metrics.key is not None or any(key.metrics for key in settings.auth.keys)
-    return " (with a key)" if has_readers else " (for nobody, until metrics.key is set)"
+    place = near if app.metrics_port is None else address(metrics.host, app.metrics_port.port)
+    yield "metrics", f"{place}/metrics{_READERS[metrics_for_strangers(settings)]}"
 
 
 def _example(settings: Settings, backends: Sequence[BackendStatus], near: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,17 +19,34 @@ if TYPE_CHECKING:
 
 
 def run(given: Mapping[str, object]) -> int:
+    _fill_gaps()
+    try:
+        settings, file = _read(given)
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(serve(settings, file))
+    except CannotStart as exc:
+        return complain(exc)
+
+
+def _fill_gaps() -> None:
+    """A standard stream that is closed leaves its number to the next socket or file, and then words go there."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
+
+
+def _read(given: Mapping[str, object]) -> tuple[Settings, Path | None]:
+    """The settings without a key in them: they are kept as long as the server runs."""
+    from antwort.access import hashed
     from antwort.config.checks import check_ready
     from antwort.config.reading import read
 
-    try:
-        loaded = read(given)
-        check_ready(loaded.settings)
-        _begin_log(loaded)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(serve(loaded.settings, loaded.file))
-    except CannotStart as exc:
-        return complain(exc)
+    loaded = read(given)
+    check_ready(loaded.settings)
+    _begin_log(loaded)
+    return hashed(loaded.settings), loaded.file
 
 
 def _begin_log(loaded: Loaded) -> None:
@@ -77,12 +95,11 @@ async def serve(settings: Settings, file: Path | None = None) -> int:
 
 def _listen(settings: Settings) -> socket.socket:
     from antwort.cli.greeting import address
-    from antwort.transport.server import listen
+    from antwort.transport.server import listen, reason
 
     host, port = settings.server.host, settings.server.port
     try:
         return listen(host, port)
     except OSError as exc:
-        reason = exc.strerror or str(exc)
         fix = "; choose another with --port" if exc.errno == errno.EADDRINUSE else ""
-        raise CannotStart(f"Cannot listen on {address(host, port)}: {reason}{fix}.") from exc
+        raise CannotStart(f"Cannot listen on {address(host, port)}: {reason(exc)}{fix}.") from exc

@@ -5,15 +5,29 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from urllib.parse import urlsplit
 
 from antwort.config.addresses import address_problem, is_loopback
 from antwort.config.problems import BadSettings, CannotStart, Problem
 from antwort.config.secrets import Secret
-from antwort.config.settings import BackendSettings, CorsSettings, KeySettings, RoutingSettings, Settings
+from antwort.config.settings import (
+    AuthSettings,
+    BackendSettings,
+    CorsSettings,
+    KeySettings,
+    MetricsSettings,
+    RoutingSettings,
+    Settings,
+)
 
 SHORTEST_KEY = 16
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HOST = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+_ORIGIN = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://([A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>0|[1-9][0-9]{0,4}))?"
+)
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_MAKE_ONE = "make one with `antwort key`"
+_ONE_OF_THEM = "leave the keys out, or leave auth.required out"
 _OURS = ("connection", "content-length", "content-type", "host", "transfer-encoding")
 _NO_BACKEND = (
     "There is nobody to answer: name a Chat Completions backend with --backend URL (or `backends` in antwort.yaml), "
@@ -60,8 +74,8 @@ def find_problems(settings: Settings) -> Iterator[Problem]:
         yield from _about_backend(backend, f"backends[{at}]")
     yield from _repeated((backend.name for backend in settings.backends), "backends[{}].name", "another backend")
     yield from _about_routing(settings.routing, {backend.name for backend in settings.backends})
-    yield from _about_keys(settings.auth.keys)
-    yield from _about_length(settings.metrics.key, "metrics.key")
+    yield from _about_auth(settings.auth)
+    yield from _about_value(settings.metrics.key, "metrics.key")
     yield from _about_cors(settings.cors)
 
 
@@ -71,8 +85,11 @@ def _about_server(settings: Settings) -> Iterator[Problem]:
     for path, host in (("server.host", settings.server.host), ("metrics.host", settings.metrics.host)):
         if host and ("/" in host or "[" in host or host.count(":") == 1):
             yield Problem(path, f"must be an address alone, such as 0.0.0.0 or ::1, not {host!r}")
-    if settings.metrics.host is not None and settings.metrics.port is None:
+    if settings.metrics.host != MetricsSettings().host and settings.metrics.port is None:
         yield Problem("metrics.host", "means nothing without metrics.port")
+    for at, name in enumerate(settings.server.hosts):
+        if name != "*" and not _HOST.fullmatch(name):
+            yield Problem(f"server.hosts[{at}]", f"must be a name alone, such as ai.example.com, or `*`, not {name!r}")
 
 
 def _repeated(values: Iterable[str], path: str, other: str) -> Iterator[Problem]:
@@ -125,6 +142,12 @@ def _circle(alias: str, routing: RoutingSettings) -> list[str]:
 # ---- keys and browsers ----
 
 
+def _about_auth(auth: AuthSettings) -> Iterator[Problem]:
+    if auth.required == "never" and auth.keys:
+        yield Problem("auth.keys", "mean nothing where auth.required is `never`: nobody is asked for one", _ONE_OF_THEM)
+    yield from _about_keys(auth.keys)
+
+
 def _about_keys(keys: tuple[KeySettings, ...]) -> Iterator[Problem]:
     yield from _repeated((key.name for key in keys), "auth.keys[{}].name", "another key")
     seen: dict[str, str] = {}
@@ -133,7 +156,7 @@ def _about_keys(keys: tuple[KeySettings, ...]) -> Iterator[Problem]:
         if (key.key is None) == (key.sha256 is None):
             yield Problem(path, "needs either key or sha256", "`antwort key` makes a key and its sha256")
             continue
-        yield from _about_length(key.key, f"{path}.key")
+        yield from _about_value(key.key, f"{path}.key")
         value = key.sha256.lower() if key.key is None and key.sha256 else _hash(key.key)
         if value in seen:
             yield Problem(path, f"is the same key as {seen[value]!r}")
@@ -144,9 +167,14 @@ def _hash(key: Secret | None) -> str:
     return hashlib.sha256(key.reveal().encode()).hexdigest() if key else ""
 
 
-def _about_length(key: Secret | None, path: str) -> Iterator[Problem]:
-    if key is not None and len(key.reveal()) < SHORTEST_KEY:
-        yield Problem(path, f"is shorter than {SHORTEST_KEY} characters", "make one with `antwort key`")
+def _about_value(key: Secret | None, path: str) -> Iterator[Problem]:
+    """A client has to send it as one word of a header."""
+    if key is None:
+        return
+    if len(key.reveal()) < SHORTEST_KEY:
+        yield Problem(path, f"is shorter than {SHORTEST_KEY} characters", _MAKE_ONE)
+    elif not re.fullmatch("[!-~]+", key.reveal()):
+        yield Problem(path, "cannot be sent: it must be printable ASCII without spaces", _MAKE_ONE)
 
 
 def _about_cors(cors: CorsSettings) -> Iterator[Problem]:
@@ -155,17 +183,25 @@ def _about_cors(cors: CorsSettings) -> Iterator[Problem]:
             "cors.credentials", "cannot be on where cors.origins or cors.headers is `*`", "name them one by one"
         )
     for at, origin in enumerate(cors.origins):
-        if origin not in ("*", "null") and not _is_origin(origin):
-            yield Problem(f"cors.origins[{at}]", f"must be like https://app.example.com, not {origin!r}")
+        if origin not in ("*", "null") and (problem := _origin_problem(origin)):
+            yield Problem(f"cors.origins[{at}]", *problem)
     for at, name in enumerate(cors.headers):
         if not _TOKEN.fullmatch(name):
             yield Problem(f"cors.headers[{at}]", f"cannot be the name of a header: {name!r}")
 
 
-def _is_origin(origin: str) -> bool:
-    try:
-        parts = urlsplit(origin)
-        named = bool(parts.scheme and parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-    return named and origin == f"{parts.scheme}://{parts.netloc}" and "@" not in origin
+def _origin_problem(origin: str) -> tuple[str, str] | None:
+    """Why no browser would ever send this origin, and what to write instead."""
+    if "*" in origin:
+        return (
+            f"has a `*` within a name, which stands for nothing: {origin!r}",
+            "name each origin, or write `*` for all",
+        )
+    if not origin.isascii():
+        return f"is not ASCII, as browsers send it: {origin!r}", "write the name in its xn-- form"
+    found = _ORIGIN.fullmatch(origin)
+    if found is None:
+        return f"must be like https://app.example.com, not {origin!r}", "write a scheme, a name and at most a port"
+    if found["port"] and int(found["port"]) in (0, _DEFAULT_PORTS.get(found["scheme"].lower())):
+        return f"has a port that browsers do not send: {origin!r}", "leave the port out"
+    return None

@@ -44,6 +44,8 @@ class ServerSettings(Wire):
     """How long a request may take to come in."""
     linger: Seconds = 30.0
     """How long a client may take nothing of an answer that has ended before it is hung up on."""
+    hosts: tuple[str, ...] = ()
+    """Where no key is asked for: more names that requests may come under, such as a proxy's; `*` for all."""
 
 
 # ---- backends ----
@@ -173,11 +175,11 @@ class KeyLimits(Wire):
     """What one key may use; unset means any amount."""
 
     requests_per_minute: Count | None = None
-    """Requests in any minute."""
+    """Responses asked for (`POST /v1/responses`): so many at once, and so many more as each minute goes by, evenly."""
     concurrent: Count | None = None
     """Responses under way at once."""
     tokens_per_minute: Count | None = None
-    """Tokens read and written, counted when a response ends: the one that goes over is the last for a while."""
+    """Tokens, counted when a response ends, or estimated: the response that goes over is the last for a while."""
 
 
 class KeySettings(Wire):
@@ -239,12 +241,12 @@ class MetricsSettings(Wire):
 
     enabled: bool = True
     """Whether there are any."""
-    host: str | None = None
-    """The address of a port of its own; unset, the server's."""
+    host: str = "127.0.0.1"
+    """The address of a port of its own. Whoever reaches it may read them, unless there is a key."""
     port: Port | None = None
-    """A port of its own; unset, the server's, where it needs a key as soon as the server is public."""
+    """A port of its own; unset, the server's, where they need a key as soon as the server is public or asks for one."""
     key: Secret | None = None
-    """Its own bearer token."""
+    """Their own bearer token; one that is set is always asked for."""
 
 
 class Settings(Wire):

@@ -30,16 +30,24 @@ class Guard:
     """Lets those in who may read the metrics."""
 
     def __init__(
-        self, *, is_public: bool, key: str | None = None, readers: Callable[[Scope], bool] | None = None
+        self,
+        *,
+        is_public: bool,
+        key: str | None = None,
+        readers: Callable[[Scope], bool] | None = None,
+        doorway: Callable[[Scope], None] | None = None,
     ) -> None:
         """`is_public`: others than those on this machine can come here, and the place was not made for metrics alone.
         `readers` says whether a request brings an API key that may read them; None when there are no such keys.
+        `doorway` raises for those who may not come in without a key.
         """
-        self._is_public, self._readers = is_public, readers
+        self._is_public, self._readers, self._doorway = is_public, readers, doorway
         self._digest = None if key is None else sha256(key.encode()).digest()
 
     def check(self, exchange: Exchange) -> None:
-        """Raises `NotAuthenticated` or `NotFound`."""
+        """Raises `NotAuthenticated`, `NotPermitted` or `NotFound`."""
+        if self._doorway is not None and self._digest is None:
+            self._doorway(exchange.scope)
         found = verdict(
             is_public=self._is_public,
             has_key=self._digest is not None,

@@ -15,6 +15,7 @@ from antwort.transport.quotas import Clock, KeyLimits, Quotas
 
 _MISSING = "An API key is required. Send it as the header 'Authorization: Bearer YOUR_API_KEY'."
 _MALFORMED = "The Authorization header is not of the form 'Bearer YOUR_API_KEY'."
+_TWO = "The headers 'api-key' and 'x-api-key' bring two different keys. Send one."
 _WRONG = "The API key is not valid."
 _PLAIN_HEADERS = (b"api-key", b"x-api-key")
 """Where some clients put a key instead, with nothing around it."""
@@ -64,19 +65,26 @@ class Keyring:
 
 
 def _presented(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """The key that a request brings. One that says two things is not interpreted."""
+    """The key that a request brings: as a bearer token, or else plain. One that says two things is not interpreted.
+
+    What is no bearer token beside a plain key is for somebody else, such as a proxy on the way.
+    """
     given: dict[bytes, bytes] = {}
     for name, value in headers:
         if name == b"authorization" or name in _PLAIN_HEADERS:
             if name in given:
                 raise NotAuthenticated(_MALFORMED)
             given[name] = value.strip()
-    for name in _PLAIN_HEADERS:
-        if b"authorization" not in given and given.get(name):
-            return given[name]
-    if not given.get(b"authorization"):
-        raise NotAuthenticated(_MISSING)
-    scheme, _, key = given[b"authorization"].partition(b" ")
-    if scheme.lower() != b"bearer" or not key.strip():
-        raise NotAuthenticated(_MALFORMED)
-    return key.strip()
+    plain = {given[name] for name in _PLAIN_HEADERS if given.get(name)}
+    if bearer := _bearer(given.get(b"authorization", b"")):
+        return bearer
+    if len(plain) > 1:
+        raise NotAuthenticated(_TWO)
+    if plain:
+        return plain.pop()
+    raise NotAuthenticated(_MALFORMED if given.get(b"authorization") else _MISSING)
+
+
+def _bearer(header: bytes) -> bytes:
+    scheme, _, token = header.partition(b" ")
+    return token.strip() if scheme.lower() == b"bearer" else b""

@@ -90,6 +90,14 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
+def reason(fault: OSError) -> str:
+    """Why there is no listening there, in the system's words: what Python adds to them is for programs."""
+    import os
+
+    is_known = fault.errno is not None and fault.errno > 0  # names that are not found have numbers of their own
+    return os.strerror(fault.errno) if is_known and fault.errno else fault.strerror or str(fault)
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes a free one. Raises `OSError`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

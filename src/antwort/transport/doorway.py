@@ -1,0 +1,82 @@
+"""Who comes in where no key is asked for: those who can be taken to belong here. Decisions only; no I/O.
+
+A web page of a stranger can have its own name lead to this machine (DNS rebinding) and then reads our answers as its
+own; but the name stands in the request. And whoever runs us may listen on another address than the settings say.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable
+
+from antwort.errors import NotAuthenticated, NotPermitted
+from antwort.identity import ANONYMOUS, Identity
+from antwort.transport.exchange import Scope
+
+_OURS = (".localhost", ".local", ".internal")
+"""Endings that nobody can register."""
+_LONGEST = 100
+_FAR = (
+    "API keys are required where other machines can reach the server: list some under auth.keys, or let everybody in "
+    "with auth.required: never."
+)
+
+
+class Doorway:
+    """`names`: under which requests may come, besides those that a stranger cannot choose; `*` for all. `only_near`:
+    nobody has said that other machines may come in.
+    """
+
+    def __init__(self, names: Iterable[str] = (), *, only_near: bool = True) -> None:
+        self._names = frozenset(_plain(name) for name in names)
+        self._only_near = only_near
+
+    def identify(self, scope: Scope) -> Identity:
+        """For `Transport(identify=…)`. Raises what `check` raises."""
+        self.check(scope)
+        return ANONYMOUS
+
+    def check(self, scope: Scope) -> None:
+        """Raises `NotPermitted` or `NotAuthenticated`."""
+        if self._only_near and _is_far(scope.get("server")):
+            raise NotAuthenticated(_FAR)
+        for name, value in scope["headers"]:
+            if name == b"host" and not self._is_known(host := _host(value.decode("latin-1"))):
+                raise _unknown(host)
+
+    def _is_known(self, host: str) -> bool:
+        return "*" in self._names or host in self._names or not _can_be_chosen(host)
+
+
+def _unknown(host: str) -> NotPermitted:
+    problem = f"Without API keys, this server does not answer under the name {host[:_LONGEST]!r}"
+    return NotPermitted(f"{problem}: list it under server.hosts.", code="host_not_allowed")
+
+
+def _can_be_chosen(host: str) -> bool:
+    """Whether a stranger could have registered the name. One without a dot is a name of the local network."""
+    return "." in host and not host.endswith(_OURS) and _address(host) is None
+
+
+def _is_far(server: object) -> bool:
+    """Whether the connection came in at an address that is not this machine's own; a name says nothing of it."""
+    address = _address(server[0]) if isinstance(server, tuple | list) and server else None
+    return address is not None and not address.is_loopback
+
+
+def _address(host: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        found = ipaddress.ip_address(host.partition("%")[0].strip("[]")) if isinstance(host, str) else None
+    except ValueError:
+        return None
+    return (found.ipv4_mapped or found) if isinstance(found, ipaddress.IPv6Address) else found
+
+
+def _host(value: str) -> str:
+    """The name without its port."""
+    host, _, port = value.strip().rpartition(":")
+    return _plain(host if host and port.isdecimal() and (host.endswith("]") or ":" not in host) else value.strip())
+
+
+def _plain(name: str) -> str:
+    return name.lower().removesuffix(".")
