@@ -267,3 +267,76 @@ def test_a_page_is_read_from_its_place_in_an_index_and_never_sorted(path: Path, 
     connection.close()
     [(*_, step)] = plan
     assert "SEARCH responses USING INDEX ix_responses_listed (tenant=? AND owner=? AND status=?" in step
+
+
+# ---- pages that would be too large, and records that cannot be read ----
+
+
+async def big(store: ResponseStore, count: int) -> list[str]:
+    """So many responses of 3 MiB each, the oldest first."""
+    names = [f"big-{number}" for number in range(count)]
+    for name in names:
+        await tell(store, "long", message("x" * 3 * 2**20), response_id=name)
+    return names
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_a_page_ends_when_it_is_large_enough_and_the_next_goes_on_there(
+    store: ResponseStore, order: Literal["asc", "desc"]
+) -> None:
+    names = await big(store, 7)
+    walked: list[list[str]] = []
+    has_more, after = True, None
+    while has_more:
+        page = await store.responses(ME, Page(order=order, limit=100, after=after), EVERYTHING)
+        walked.append(ids(page))
+        has_more, after = page.has_more, walked[-1][-1]
+    assert [len(page) for page in walked] == [3, 3, 1]
+    assert list(itertools.chain(*walked)) == (names if order == "asc" else names[::-1])
+
+
+async def test_a_page_that_ends_somewhere_ends_there_when_it_is_large_enough(store: ResponseStore) -> None:
+    names = await big(store, 5)
+    page = await store.responses(ME, Page(order="asc", limit=100, before=names[-1]), EVERYTHING)
+    assert (ids(page), page.has_more) == (names[1:4], True)
+    page = await store.responses(ME, Page(order="asc", limit=100, before=names[1]), EVERYTHING)
+    assert (ids(page), page.has_more) == (names[:1], False)
+
+
+async def test_a_page_holds_one_however_large_it_is(store: ResponseStore) -> None:
+    for name in ("first", "second"):
+        await tell(store, "long", message("x" * 9 * 2**20), response_id=name)
+    page = await store.responses(ME, Page(limit=100), EVERYTHING)
+    assert (ids(page), page.has_more) == (["second"], True)
+
+
+@pytest.mark.parametrize("harm", ["responses SET body", "items SET raw"])
+@pytest.mark.parametrize("value", [b"{", "text", 7])
+async def test_a_record_that_cannot_be_read_is_left_out_and_told_once(
+    tmp_path: Path, harm: str, value: bytes | str | int, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await SqliteStore.open(tmp_path / "antwort.db")
+    names = [f"r{number}" for number in range(6)]
+    for name in names:
+        await tell(store, "hello", message("hi"), response_id=name)
+    where = "id IN" if "body" in harm else "response_key IN (SELECT key FROM responses WHERE id IN"
+    damage = f"UPDATE {harm} = ? WHERE {where} ('r1', 'r2', 'r3'){')' if 'raw' in harm else ''}"
+    await store._database.write(lambda connection: connection.execute(damage, (value,)))
+    for order, expected in (("asc", [["r0", "r4"], ["r5"]]), ("desc", [["r5", "r4"], ["r0"]])):
+        pages = await walk(store, "asc" if order == "asc" else "desc")
+        assert pages == expected
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [f"the record of {name} cannot be read: lists leave it out" for name in ("r1", "r2", "r3")]
+    await store.close()
+
+
+async def walk(store: ResponseStore, order: Literal["asc", "desc"]) -> list[list[str]]:
+    """The pages of two, from the first to the last."""
+    pages: list[list[str]] = []
+    after: str | None = None
+    while True:
+        page = await store.responses(ME, Page(order=order, limit=2, after=after), EVERYTHING)
+        pages.append(ids(page))
+        if not page.has_more:
+            return pages
+        after = pages[-1][-1]

@@ -72,6 +72,10 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 EVERYTHING = Wanted()
 
 
+LARGEST_PAGE = 8 * 2**20
+"""Bytes of responses on a page, about: the one that goes over is its last. So no list holds up the others for long."""
+
+
 class ResponsePage(msgspec.Struct, frozen=True, kw_only=True):
     responses: tuple[Response, ...]
     has_more: bool
@@ -119,7 +123,9 @@ class ResponseStore(Protocol):
         ...
 
     async def responses(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
-        """Those that fit, in the order of their creation: by `created_at`, then as they were begun.
+        """Those that fit, in the order of their creation: by `created_at`, then as they were begun. There may be fewer
+        than the page has room for, and yet more to come: a page of `LARGEST_PAGE` ends, and a record that cannot be
+        read is left out.
 
         `after` and `before` may be any that the identity has, also one that does not fit, or not any more. Raises
         `InvalidField` naming the one that is not there.

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from antwort.api.events import Mark, TurnEnded
 from antwort.api.responses import Response, ResponseError
 from antwort.api.status import FINAL, IllegalTransition, ResponseStatus, transition
-from antwort.api.wire import replace
+from antwort.api.wire import encode, replace
 from antwort.errors import InvalidField
-from antwort.storage.base import Page, ResponsePage, Wanted
+from antwort.storage.base import LARGEST_PAGE, Page, ResponsePage, Wanted
 
 _LONGEST = 100
 """As much of a client's own text as is worth repeating to it."""
@@ -53,8 +53,19 @@ def select_responses(responses: Sequence[Response], page: Page, wanted: Wanted) 
     """The page out of all that there are, the oldest first."""
     places = _between([response.id for response in responses], page)
     window = [responses[place] for place in places if wanted.fits(responses[place])]
-    chosen = window[: page.limit] if starts_at_front(page) else window[-page.limit :]
-    return ResponsePage(responses=tuple(chosen), has_more=len(window) > len(chosen))
+    forwards = starts_at_front(page)
+    chosen = _within_size((window if forwards else window[::-1])[: page.limit])
+    return ResponsePage(responses=tuple(chosen if forwards else reversed(chosen)), has_more=len(window) > len(chosen))
+
+
+def _within_size(responses: Sequence[Response]) -> Sequence[Response]:
+    """As many from the first on as a page may hold."""
+    size = 0
+    for count, response in enumerate(responses, 1):
+        size += len(encode(response))
+        if size >= LARGEST_PAGE:
+            return responses[:count]
+    return responses
 
 
 def starts_at_front(page: Page) -> bool:

@@ -42,6 +42,8 @@ log = logging.getLogger("antwort.storage")
 Value: TypeAlias = str | int | bytes | None
 Values: TypeAlias = dict[str, Value]
 
+_MOST_WARNINGS = 1000
+
 
 class SqliteStore:
     """The default store. What it is given is turned into rows before it is queued, so that the writer only writes."""
@@ -49,6 +51,7 @@ class SqliteStore:
     def __init__(self, database: Database) -> None:
         """`database` is open and migrated; the store closes it."""
         self._database = database
+        self._warned: set[str] = set()
 
     @classmethod
     async def open(cls, path: str | PathLike[str]) -> Self:
@@ -85,7 +88,10 @@ class SqliteStore:
         return await self._database.read(partial(_input_items, values=_name(identity, response_id), page=page))
 
     async def responses(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
-        return await self._database.read(partial(list_responses, identity=identity, page=page, wanted=wanted))
+        found = await self._database.read(partial(list_responses, identity=identity, page=page, wanted=wanted))
+        for response_id in found.damaged:
+            self._warn(response_id)
+        return found.page
 
     async def items(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, InputItem]:
         return await self._database.read(partial(_items, identity=identity, ids=ids))
@@ -102,6 +108,12 @@ class SqliteStore:
 
     async def close(self) -> None:
         await self._database.close()
+
+    def _warn(self, response_id: str) -> None:
+        """Once of each: lists are read again and again."""
+        if response_id not in self._warned and len(self._warned) < _MOST_WARNINGS:
+            self._warned.add(response_id)
+            log.warning("the record of %s cannot be read: lists leave it out", response_id)
 
 
 def _name(identity: Identity, response_id: str) -> Values:

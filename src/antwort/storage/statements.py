@@ -69,7 +69,7 @@ LISTED = """
     ORDER BY created_at {order}, key {order}
     LIMIT :limit
 """
-BODY_AT = "SELECT body FROM responses WHERE key = ?"
+BODY_AT = "SELECT id, body FROM responses WHERE key = ?"
 OUTPUT = "SELECT raw FROM items WHERE response_key = ? AND direction = 'output' ORDER BY position"
 INPUT_IDS = "SELECT id FROM items WHERE response_key = ? AND direction = 'input' ORDER BY position"
 INPUT_SPAN = """
