@@ -29,3 +29,17 @@ def note(
         extra = {"fields": fields, "said": said}
         # Straight to the record: `Logger.log` would walk the stack for a place in the code that no line shows.
         logger.handle(logger.makeRecord(logger.name, level, "", 0, message, (), None, None, extra))
+
+
+def reason_behind(error: BaseException) -> str:
+    """What is at the bottom of an error, to stand behind its message: the kind, and what the system said.
+
+    Never more: other exceptions carry what they failed at, which may be a prompt or an answer.
+    """
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    if cause is error:
+        return ""
+    said = cause.strerror if isinstance(cause, OSError) else None
+    return f" ({type(cause).__name__}: {said})" if said else f" ({type(cause).__name__})"

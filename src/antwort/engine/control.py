@@ -47,6 +47,8 @@ class Control:
         self.error: AntwortError | None = None
         self.is_recorded = True
         """Whether the record says what the terminal event says; False after a commit that failed."""
+        self.is_asking = False
+        """Whether an inference is under way, or was cut; not one that the backend never took up."""
         self.on_answer: Callable[[], None] = _nobody_asks
         """The backend has answered the first inference with its headers."""
         self.on_progress: Callable[[], None] = _nobody_asks

@@ -10,9 +10,10 @@ from time import perf_counter
 
 import msgspec
 
-from antwort.api.events import DELTAS, TERMINAL, Batch, ResponseInProgress
+from antwort.api.events import DELTAS, TERMINAL, Batch, ResponseInProgress, TurnEnded
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
+from antwort.api.wire import UNSET
 from antwort.concurrency import Once
 from antwort.engine.control import Called, Control
 from antwort.engine.draft import Run
@@ -42,6 +43,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     first: float | None = None
     """Seconds from the start to the first piece of what the model said, where it said anything."""
+    untold: int = 0
+    """Inferences whose usage is not in that of the response: the backend does not tell it, or they were cut before."""
 
 
 class LiveRun:
@@ -137,7 +140,15 @@ class LiveRun:
         run = self._control.run
         seconds = perf_counter() - self._began
         first = None if self._first is None else self._first - self._began
-        return Ended(plan=self._plan, response=run.response, turns=run.turns, seconds=seconds, first=first)
+        untold = sum(isinstance(mark, TurnEnded) and mark.usage is UNSET for _, mark in run.marks)
+        return Ended(
+            plan=self._plan,
+            response=run.response,
+            turns=run.turns,
+            seconds=seconds,
+            first=first,
+            untold=untold + self._control.is_asking,
+        )
 
     async def wait(self) -> None:
         """Until the run and everything it started has ended."""

@@ -30,6 +30,7 @@ from antwort.engine.steps import Infer, next_step
 from antwort.engine.translate import chat_request
 from antwort.engine.turn import Turn
 from antwort.errors import AntwortError, BackendCut, Interrupted
+from antwort.notes import reason_behind
 from antwort.providers.base import Delta, Provider
 
 _log = logging.getLogger("antwort.engine")
@@ -86,18 +87,12 @@ def _reported(error: Exception, run: Run) -> AntwortError | None:
     if isinstance(error, Interrupted):
         return None
     if isinstance(error, AntwortError):
-        _log.warning("the run %s failed: %s: %s%s", run.response.id, error.code, error.message, _root_cause(error))
+        # Of a request that was refused, the words may be the backend's own, with the prompt in them.
+        said = f": {error.message}{reason_behind(error)}" if error.status >= 500 else ""
+        _log.warning("the run %s failed: %s%s", run.response.id, error.code, said)
     else:
         _log.error("the run %s met an unexpected error", run.response.id, exc_info=error)
     return as_ours(error)
-
-
-def _root_cause(error: BaseException) -> str:
-    """For the operator's eyes: what a client is told names no address and no reason of the system's."""
-    cause = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    return "" if cause is error else f" ({cause!r})"
 
 
 def opening(control: Control, plan: Plan) -> list[Batch]:
@@ -133,8 +128,10 @@ def _show_list(at: int, item: McpListTools) -> list[RunEvent]:
 async def infer(run: Run, plan: Plan, provider: Provider, control: Control) -> AsyncGenerator[Batch, None]:
     """One inference. The items it opened are closed before an error goes on, so the loop never sees half of one."""
     turn = Turn(len(run.output), plan.shown, plan.reasoning_style)
+    control.is_asking, is_answered = True, False
     async with aclosing(provider.infer(chat_request(run, plan))) as stream:
         while isinstance(read := await _next_read(stream, control.signal), list):
+            is_answered = True
             control.on_answer()
             for delta in read:
                 turn.feed(delta)
@@ -144,7 +141,9 @@ async def infer(run: Run, plan: Plan, provider: Provider, control: Control) -> A
         read = BackendCut("The backend's answer broke off.")
     if read is None:
         turn.finish()
+        control.is_asking = False
     else:
+        control.is_asking = is_answered or isinstance(read, Interrupted)
         turn.abort()
     if batch := turn.take():
         yield batch

@@ -10,6 +10,7 @@ from time import perf_counter
 from antwort.engine.engine import Engine
 from antwort.errors import AntwortError
 from antwort.identity import ANONYMOUS, Identity
+from antwort.notes import reason_behind
 from antwort.transport.cors import Cors
 from antwort.transport.errors import unexpected
 from antwort.transport.exchange import REQUEST_ID, ClientGone, Exchange, Receive, Scope, Send
@@ -142,4 +143,4 @@ def _greets(exchange: Exchange, cors: Cors) -> bool:
 def _note(error: AntwortError) -> None:
     """A fault of ours is worth a line of its own, with what is behind it; a wrong request is not."""
     if error.status >= 500:
-        logger.warning("%s: %s%s", error.code, error.message, f" ({error.__cause__!r})" if error.__cause__ else "")
+        logger.warning("%s: %s%s", error.code, error.message, reason_behind(error))

@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import TypeAlias
 
-import msgspec
+from msgspec import Struct
 
 from antwort.engine.live import Ended
 from antwort.errors import RateLimited
 from antwort.transport.errors import Headers
+from antwort.transport.tokens import tokens_of
 
 Clock: TypeAlias = Callable[[], float]
 
@@ -23,7 +24,7 @@ _SOON = 1.0
 """Seconds after which to try again when places are taken: nobody knows when one is given back."""
 
 
-class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
+class KeyLimits(Struct, frozen=True, kw_only=True):
     """None: any amount."""
 
     requests_per_minute: int | None = None
@@ -104,6 +105,10 @@ class Quota:
         finally:
             self._under_way -= 1
 
+    @property
+    def counts_tokens(self) -> bool:
+        return self._tokens is not None
+
     def spend(self, tokens: int) -> None:
         """What a response has cost is known when it ends: the one that goes over is the last for a while."""
         if self._tokens is not None:
@@ -141,8 +146,9 @@ class Quotas:
 
     def count(self, ended: Ended) -> None:
         """For `Engine(on_end=[…])`: the tokens of a response, to the key it was made for."""
-        if (usage := ended.response.usage) is not None:
-            self.of(ended.plan.identity.key).spend(usage.input_tokens + usage.output_tokens)
+        quota = self.of(ended.plan.identity.key)
+        if quota.counts_tokens:
+            quota.spend(tokens_of(ended))
 
 
 def duration(seconds: float) -> str:
