@@ -49,6 +49,7 @@ def _member(backend: BackendSettings, wrap: Wrap) -> Member:
         models=backend.models,
         prefix=backend.prefix or "",
         weight=backend.weight,
+        most=backend.max_exchanges,
         breaker=Breaker(backend.breaker.failures, backend.breaker.open),
     )
 
@@ -60,7 +61,7 @@ def _stand_in(wrap: Wrap) -> Member:
 
 
 def _provider(backend: BackendSettings) -> Provider:
-    from antwort.providers.remote import Pool, Timeouts
+    from antwort.providers.remote import Timeouts
 
     times = backend.timeouts
     try:
@@ -69,7 +70,6 @@ def _provider(backend: BackendSettings) -> Provider:
             api_key=backend.api_key.reveal() if backend.api_key else None,
             capabilities=None if backend.capabilities == Capabilities() else backend.capabilities,
             timeouts=Timeouts(connect=times.connect, first_byte=times.first_byte, idle=times.idle),
-            pool=Pool(max_exchanges=backend.max_exchanges),
             headers={name: value.reveal() for name, value in backend.headers.items()},
             tls=_tls(backend),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,14 +20,16 @@ from antwort.errors import (
     ContextTooLong,
     ModelNotFound,
     RateLimited,
+    UnsupportedFeature,
 )
-from antwort.providers.base import Capabilities, Delta, Finished, TextDelta
+from antwort.providers.attempts import OVERDUE
+from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
 from antwort.providers.breaker import TRIAL_WAIT
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT
 from antwort.providers.fleet import Fleet, Member
 from antwort.providers.resilience import Retrying
-from antwort.providers.routing import Route, RouteTo, Rules
-from fleet_kit import HEADERS, FakeBackend, Step, Time, asking, batches, fleet_of, said
+from antwort.providers.routing import Policy, Route, RouteTo, Rules
+from fleet_kit import HEADERS, FakeBackend, Step, Time, asking, batches, fleet_of, member_of, said
 
 ANSWER: list[list[Delta]] = [HEADERS, [TextDelta("b")], [Finished("stop")]]
 ELSEWHERE = [
@@ -239,6 +242,23 @@ async def test_one_that_keeps_failing_is_skipped_and_then_given_one_trial_at_a_t
 
 async def test_a_trial_whose_client_leaves_makes_room_for_the_next() -> None:
     time = Time()
+    a = FakeBackend("a", *[[BackendError("x")]] * 3, [asyncio.Event()])
+    fleet = fleet_of(a, time=time)
+    for _ in range(3):
+        await failure(fleet)
+    time.now += 10
+    trial = asyncio.create_task(said(fleet))
+    while not a.under_way:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert (await failure(fleet)).retry_after == TRIAL_WAIT
+    trial.cancel()
+    await asyncio.wait({trial})
+    assert await said(fleet) == "a"
+    assert fleet.status()[0].state == "ok"
+
+
+async def test_a_trial_is_passed_with_the_headers() -> None:
+    time = Time()
     a = FakeBackend("a", *[[BackendError("x")]] * 3, [HEADERS, asyncio.Event()])
     fleet = fleet_of(a, time=time)
     for _ in range(3):
@@ -246,8 +266,107 @@ async def test_a_trial_whose_client_leaves_makes_room_for_the_next() -> None:
     time.now += 10
     async with aclosing(fleet.infer(asking())) as stream:
         assert await anext(stream) == HEADERS
-        assert (await failure(fleet)).retry_after == TRIAL_WAIT
+        assert fleet.status()[0].state == "ok"
+        assert await said(fleet) == "a"
+
+
+@pytest.mark.parametrize("error", [BackendRefused("bad"), ContextTooLong("x"), RateLimited("busy"), ModelNotFound("m")])
+async def test_a_trial_that_is_answered_by_a_refusal_is_passed(error: AntwortError) -> None:
+    time = Time()
+    a = FakeBackend("a", *[[BackendError("x")]] * 3, [error])
+    fleet = fleet_of(a, time=time)
+    for _ in range(3):
+        await failure(fleet)
+    time.now += 10
+    assert await failure(fleet) is error
+    assert fleet.status()[0].state == "ok"
+
+
+# ---- backends that hang ----
+
+
+async def hang(fleet: Fleet, time: Time, seconds: float, **fields: Any) -> None:
+    """A client that leaves when nothing has come for so long."""
+    asked = asyncio.create_task(_drained(fleet, **fields))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    time.now += seconds
+    asked.cancel()
+    await asyncio.wait({asked})
+
+
+async def _drained(fleet: Fleet, **fields: Any) -> None:
+    async with aclosing(fleet.infer(asking(**fields))) as stream:
+        async for _ in stream:
+            pass
+
+
+async def test_streams_that_are_given_up_after_a_long_silence_count() -> None:
+    a, b, time = FakeBackend("a", *[[asyncio.Event()]] * 3), FakeBackend("b"), Time()
+    fleet = fleet_of(a, b, time=time)
+    for _ in range(3):
+        await hang(fleet, time, OVERDUE, stream=True)
+    assert fleet.status()[0].state == "open"
+    assert await said(fleet) == "b"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "stream", "script"),
+    [
+        (OVERDUE - 1, True, [asyncio.Event()]),
+        (OVERDUE, False, [asyncio.Event()]),
+        (OVERDUE, True, [HEADERS, asyncio.Event()]),
+    ],
+    ids=["soon", "whole", "after the headers"],
+)
+async def test_other_clients_that_leave_blame_nobody(seconds: float, stream: bool, script: list[Step]) -> None:
+    a, time = FakeBackend("a", *[script] * 3), Time()
+    fleet = fleet_of(a, time=time)
+    for _ in range(3):
+        await hang(fleet, time, seconds, stream=stream)
     assert await said(fleet) == "a"
+
+
+# ---- requests at which every backend fails ----
+
+
+async def test_a_request_at_which_all_fail_alike_counts_against_none() -> None:
+    a, b = (FakeBackend(name, *[[BackendError("x")]] * 9) for name in "ab")
+    fleet = fleet_of(a, b)
+    for _ in range(9):
+        assert isinstance(await failure(fleet), BackendError)
+    assert "open" not in [each.state for each in fleet.status()]
+    assert await said(fleet) == "a"
+
+
+async def test_a_failure_counts_when_another_answers_the_same_request() -> None:
+    a, b = FakeBackend("a", *[[BackendError("x")]] * 3), FakeBackend("b")
+    fleet = fleet_of(a, b)
+    assert [await said(fleet) for _ in range(3)] == ["b"] * 3
+    assert fleet.status()[0].state == "open"
+
+
+async def test_a_failure_counts_when_no_other_was_there_to_compare() -> None:
+    a, b = FakeBackend("a", *[[BackendError("x")]] * 3), FakeBackend("b")
+    b.is_away = True
+    fleet = fleet_of(a, b)
+    for _ in range(3):
+        await failure(fleet)
+    assert fleet.status()[0].state == "open"
+
+
+async def test_a_trial_that_fails_where_all_fail_has_failed() -> None:
+    time = Time()
+    a, b = FakeBackend("a", *[[BackendError("x")]] * 4), FakeBackend("b")
+    fleet = fleet_of(a, b, time=time)
+    for _ in range(3):
+        await said(fleet)
+    time.now += 10
+    b.scripts = [[BackendError("x")]]
+    await failure(fleet)
+    assert fleet.status()[0].state == "open"
+    assert await said(fleet) == "b"
+    assert len(a.requests) == 4
 
 
 async def test_the_only_backend_left_alone_is_a_503_at_once_that_says_when_to_come_again() -> None:
@@ -311,26 +430,55 @@ async def test_the_models_are_all_that_clients_may_ask_for_each_once() -> None:
     await fleet.close()
 
 
-def test_capabilities_are_those_of_the_first_that_can_answer() -> None:
-    blind = FakeBackend("blind", models=["m"], capabilities=Capabilities(vision=False))
-    fleet = fleet_of(FakeBackend("seeing", models=["n"]), blind)
+BLIND = Capabilities(vision=False)
+PICTURE = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]
+
+
+def seeing(model: str = "m") -> ChatRequest:
+    return ChatRequest(model=model, messages=[ChatMessage(role="user", content=PICTURE)])
+
+
+@pytest.mark.proves("EN-012")
+def test_capabilities_are_those_that_one_who_can_answer_has() -> None:
+    blind = FakeBackend("blind", models=["m", "both"], capabilities=BLIND)
+    fleet = fleet_of(FakeBackend("seeing", models=["n", "both"]), blind)
     assert fleet.capabilities("n").vision
     assert not fleet.capabilities("m").vision
+    assert fleet.capabilities("both").vision
     assert fleet.capabilities("unknown").vision
 
 
-async def test_a_check_fails_only_when_nobody_can_be_reached() -> None:
+@pytest.mark.parametrize("policy", ["failover", "weighted"])
+async def test_a_request_goes_only_to_those_that_take_what_it_carries(policy: Policy) -> None:
+    a, b = FakeBackend("a", capabilities=BLIND), FakeBackend("b")
+    fleet = fleet_of(a, b, rules=Rules(policy=policy), random=lambda: 0.0)
+    for _ in range(3):
+        assert [TextDelta("b")] in [batch async for batch in fleet.infer(seeing())]
+    assert not a.requests
+    assert await said(fleet) == "a"
+
+
+async def test_a_request_that_was_planned_before_its_backend_was_known_is_refused_when_that_cannot_take_it() -> None:
+    a, b = FakeBackend("a", models=["n"]), FakeBackend("b", models=["m"], capabilities=BLIND)
+    with pytest.raises(UnsupportedFeature) as caught:
+        _ = [batch async for batch in fleet_of(a, b).infer(seeing())]
+    assert (caught.value.status, b.requests) == (400, [])
+
+
+async def test_a_request_is_written_in_the_words_of_its_backend_whoever_was_known_when_it_was_planned() -> None:
+    own = Capabilities(max_tokens_field="max_completion_tokens")
+    a, b, time = FakeBackend("a", models=["n"]), FakeBackend("b", models=["m"], capabilities=own), Time()
+    fleet = Fleet([member_of(a, time), member_of(b, time)], clock=time, later=time.later)
+    assert fleet.capabilities("m").max_tokens_field == "max_tokens"  # nobody is known to have it
+    _ = [batch async for batch in fleet.infer(asking(max_tokens=9))]
+    assert b.requests == [asking(max_completion_tokens=9)]
+    await fleet.close()
+
+
+def test_what_backends_list_is_known_by_all_its_names() -> None:
     a, b = FakeBackend("a"), FakeBackend("b")
-    fleet = fleet_of(a, b)
-    a.is_away = True
-    await fleet.check()
-    b.is_away = True
-    with pytest.raises(BackendUnavailable):
-        await fleet.check()
-    assert [each.state for each in fleet.status()] == ["unreachable"] * 2
-    a.is_away = False
-    await fleet.check()
-    assert [each.state for each in fleet.status()] == ["ok", "unreachable"]
+    fleet = Fleet([Member("a", a, models=["m"]), Member("b", b, models=["x"], prefix="b/")])
+    assert [fleet.lists(name) for name in ("m", "x", "b/x", "b/m", "other", "")] == [True] * 3 + [False] * 3
 
 
 async def test_closing_closes_every_backend() -> None:

@@ -130,17 +130,3 @@ async def test_an_idle_connection_is_closed_when_its_time_is_up() -> None:
         await fetched(client)
         await gone(backend)
         assert client.open_connections == client.idle_connections == 0
-
-
-async def test_no_more_requests_are_under_way_than_allowed() -> None:
-    async with serve(sse(b"a", ending="hold"), OK) as backend, client_of(backend, pool=Pool(max_exchanges=1)) as client:
-        async with await client.request("GET", "/") as first:
-            second = asyncio.create_task(fetched(client))
-            cancelled = asyncio.create_task(fetched(client))
-            await anext(first.reads())
-            cancelled.cancel()
-            await asyncio.wait([cancelled])
-            assert len(backend.requests) == 1
-            assert not second.done()
-        assert await second == b'{"ok": true}'
-        assert await fetched(client) == b'{"ok": true}', "the cancelled one took no place"

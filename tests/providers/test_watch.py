@@ -9,9 +9,12 @@ import pytest
 
 from antwort.errors import AntwortError, BackendError, BackendTimeout, BackendUnavailable, ModelNotFound, NotFound
 from antwort.providers import fleet as fleets
+from antwort.providers.base import Finished, TextDelta
+from antwort.providers.breaker import ONE_ABSENCE
 from antwort.providers.fleet import LEAST_PAUSE, BackendStatus, Fleet
+from antwort.providers.resilience import Retrying
 from antwort.providers.watch import FIRST_PAUSE
-from fleet_kit import FakeBackend, Time, batches, fleet_of, member_of, said
+from fleet_kit import FakeBackend, Time, asking, batches, fleet_of, member_of, said
 from http_kit import until
 
 
@@ -177,17 +180,85 @@ async def test_one_that_is_back_need_not_wait_out_its_time_alone() -> None:
     fleet = fleet_of(a, time=time)
     a.is_away = True
     for _ in range(3):
+        time.now += ONE_ABSENCE
         with pytest.raises(BackendUnavailable):
             await batches(fleet)
-    assert status(fleet)[0] == "open"
+    stands = fleet.status()[0]
+    assert (stands.state, stands.problem) == ("open", "a cannot be reached.")
     a.is_away = False
     time.pass_by(FIRST_PAUSE)
     await at_rest()
-    stands = fleet.status()[0]  # until an inference shows that it works
-    assert (stands.state, stands.problem) == ("open", "a cannot be reached.")
-    assert await said(fleet) == "a"
     stands = fleet.status()[0]
     assert (stands.state, stands.problem) == ("ok", None)
+    await fleet.close()
+
+
+async def test_one_that_is_back_takes_all_that_come_and_not_one_on_trial() -> None:
+    a, time, hold = FakeBackend("a"), Time(), asyncio.Event()
+    fleet = fleet_of(a, time=time)
+    a.is_away = True
+    for _ in range(3):
+        time.now += ONE_ABSENCE
+        with pytest.raises(BackendUnavailable):
+            await batches(fleet)
+    a.is_away = False
+    time.pass_by(FIRST_PAUSE)
+    await at_rest()
+    a.scripts = [[hold, [TextDelta("a")], [Finished("stop")]] for _ in range(5)]
+    answers = [asyncio.create_task(said(fleet)) for _ in range(5)]
+    await until(lambda: a.under_way == 5)
+    hold.set()
+    assert await asyncio.gather(*answers) == ["a"] * 5
+    await fleet.close()
+
+
+async def test_two_requests_to_a_backend_that_is_gone_are_two_failures_however_often_they_are_tried() -> None:
+    a, time = FakeBackend("a"), Time()
+    fleet = fleet_of(a, time=time)
+
+    async def sleep(seconds: float) -> None:
+        time.now += seconds
+
+    a.is_away = True
+    for _ in range(2):
+        time.now += 5
+        with pytest.raises(BackendUnavailable):
+            _ = [batch async for batch in Retrying(fleet, sleep=sleep, clock=time).infer(asking())]
+    assert (len(a.requests), status(fleet)[0]) == (6, "unreachable")
+    await fleet.close()
+
+
+async def test_a_model_that_is_gone_from_where_it_was_listed_is_found_where_it_went() -> None:
+    a, b, time = FakeBackend("a", models=["m", "k"]), FakeBackend("b", models=["x"]), Time()
+    fleet = asked_fleet(a, b, time=time)
+    await fleet.open()
+    await at_rest()
+    a.scripts = [[ModelNotFound("m")] for _ in range(3)]
+    a.listed, b.listed = ["k"], ["x", "m"]
+    looks = a.looks
+    with pytest.raises(ModelNotFound):
+        await said(fleet)
+    await at_rest()
+    assert a.looks == looks  # the last look was a moment ago
+    time.now += LEAST_PAUSE
+    with pytest.raises(ModelNotFound):
+        await said(fleet)
+    await at_rest()
+    assert await said(fleet) == "b"
+    await fleet.close()
+
+
+async def test_a_model_that_nobody_listed_starts_no_look_by_its_404() -> None:
+    a, time = FakeBackend("a"), Time()
+    fleet = asked_fleet(a, time=time)
+    await fleet.open()
+    await at_rest()
+    time.now += LEAST_PAUSE
+    a.scripts = [[ModelNotFound("made-up")]]
+    with pytest.raises(ModelNotFound):
+        await said(fleet, "made-up")
+    await at_rest()
+    assert a.looks == 1
     await fleet.close()
 
 

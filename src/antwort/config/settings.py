@@ -55,9 +55,11 @@ class TimeoutSettings(Wire):
     """How long a backend is waited for."""
 
     connect: Seconds = 1.5
-    """For a connection, name and TLS included. Above 2, a backend that is not there ends streams as `failed`."""
-    first_byte: Seconds = 600.0
-    """For the first byte of an answer. One that is not streamed has it only when the whole inference is done."""
+    """For a connection, name and TLS included. Above 2, a backend that is not there ends streams as `failed`; up to 2,
+    those who can answer for the same model share the time."""
+    first_byte: Seconds = 300.0
+    """For the first byte of an answer. One that is not streamed has it only when the whole inference is done. Below
+    `loop.deadline`, a backend that hangs is noticed, and another one is asked."""
     idle: Seconds = 120.0
     """Between two reads of an answer."""
 

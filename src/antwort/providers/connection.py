@@ -7,6 +7,7 @@ nothing to leave behind.
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from typing import Protocol, cast
 
 from antwort.api.wire import Wire
@@ -17,7 +18,12 @@ HIGH_WATER = 256 * 1024
 DRAIN_SECONDS = 1.0
 DRAIN_BYTES = 64 * 1024
 """How long, and how far, the unwanted rest of an answer is read for the sake of its connection."""
+CONNECT_SHARE: ContextVar[float | None] = ContextVar("connect_share", default=None)
+"""Seconds that the inference being begun has left for connecting; None: as its backend's timeouts say."""
 _A_DAY = 86_400.0
+
+
+_HELD_BACK = 2.0
 
 
 class Timeouts(Wire):
@@ -28,8 +34,15 @@ class Timeouts(Wire):
     """
 
     connect: float = 1.5
-    first_byte: float = 600.0
+    first_byte: float = 300.0
     idle: float = 120.0
+
+    def to_connect(self) -> float:
+        """Seconds for connecting now. A share is for those who connect fast enough to have one: whoever was given
+        more than two seconds needs them.
+        """
+        share = CONNECT_SHARE.get()
+        return self.connect if share is None or self.connect > _HELD_BACK else min(self.connect, share)
 
 
 class Home(Protocol):

@@ -13,11 +13,15 @@ import msgspec
 
 from antwort.api.responses import Model
 from antwort.api.wire import replace
-from antwort.errors import AntwortError, BackendUnavailable, ModelNotFound
+from antwort.errors import AntwortError, ModelNotFound, NotFound, UnsupportedFeature
+from antwort.providers.attempts import Attempt, Doubts
 from antwort.providers.base import Capabilities, ChatRequest, Delta, OtherName
-from antwort.providers.member import Attempt, BackendStatus, Member
-from antwort.providers.routing import Group, Router, Rules, arranged
-from antwort.providers.suited import suited
+from antwort.providers.connection import CONNECT_SHARE
+from antwort.providers.member import BackendStatus, Member
+from antwort.providers.places import first_free
+from antwort.providers.readiness import Readiness
+from antwort.providers.routing import Group, Router, Rules, arranged, lists
+from antwort.providers.suited import suited, takes, widest
 from antwort.providers.verdicts import left_alone, may_go_elsewhere, most_telling
 from antwort.providers.watch import Later, Watch, call_later
 
@@ -29,6 +33,12 @@ PATIENCE = 1.0
 """Seconds that an inference for a model that nobody is known to have waits for such a look."""
 LIST_PATIENCE = 2.0
 """Seconds that a request for the list of models waits for backends that are slow to tell."""
+CONNECTING = 1.8
+"""Seconds in which all who can answer are connected to, one after the other: below the two for which
+`response.created` is held back, so that where nobody is there it shows as an HTTP error.
+"""
+LEAST_SHARE = 0.4
+"""What each of them gets of it at least, and what one gets that is known to be lost."""
 
 
 class _Candidate(msgspec.Struct, frozen=True):
@@ -61,8 +71,9 @@ class Fleet:
         self._only = (
             self._members[0] if len(members) == 1 and rules == Rules() and not members[0].known.prefix else None
         )
-        self._random = random
+        self._random, self._clock = random, clock
         self._watch = Watch(self._members, refresh=refresh, health=health, clock=clock, later=later)
+        self._readiness = Readiness(self._members, self._watch, clock=clock)
         _check(self._members, self._by_name, rules)
 
     async def open(self) -> None:
@@ -81,63 +92,86 @@ class Fleet:
         The empty batch that says "the backend has answered" is passed on at once, and only once: it promises nothing
         about what is said, so another backend may still say it.
         """
+        left = list(self._at_once(request.model) or await self._candidates(request))
+        connect_by = self._clock() + CONNECTING if len(left) > 1 else None
         failures: list[AntwortError] = []
+        doubts = Doubts()
         has_answered = False
-        for candidate in self._at_once(request.model) or await self._candidates(request.model):
-            if wait := candidate.member.breaker.wait():
-                failures.append(left_alone(wait))
-                continue
-            attempt = Attempt(candidate.member)
+        while (candidate := await _next(left, failures)) is not None:
+            attempt = Attempt(candidate.member, is_streamed=request.stream is True, clock=self._clock)
+            CONNECT_SHARE.set(self._share(candidate.member, len(left) + 1, connect_by))
             try:
                 with attempt:
                     async with aclosing(candidate.member.provider.infer(self._outgoing(request, candidate))) as batches:
                         async for batch in batches:
-                            if batch and not attempt.has_begun:
-                                attempt.begin()
+                            if not attempt.has_begun:
+                                CONNECT_SHARE.set(None)
+                                attempt.hear(batch)
+                                if batch:
+                                    doubts.confirm()
                             if batch or not has_answered:
                                 has_answered = True
                                 yield batch
             except AntwortError as error:
-                self._watch.worry(candidate.member)
+                CONNECT_SHARE.set(None)
+                self._look_into(error, candidate)
                 failures.append(_named(error, candidate.model, request.model))
                 if attempt.has_begun or not may_go_elsewhere(error):
                     raise failures[-1] from error.__cause__
+                doubts.add(attempt)
             else:
+                doubts.confirm()
                 return
+        doubts.weigh()
         raise most_telling(failures)
 
     def _at_once(self, model: str) -> Sequence[_Candidate]:
         """The only member there is, where no rule says more: the common case, which costs next to nothing."""
         return () if self._only is None else (_Candidate(self._only, model, 1),)
 
-    async def _candidates(self, model: str) -> Sequence[_Candidate]:
-        """Raises `ModelNotFound`. A model that nobody is known to have is looked for first, if not for long."""
-        group = self._find(model)
+    async def _candidates(self, request: ChatRequest) -> Sequence[_Candidate]:
+        """In the order in which they are to be asked. Raises `ModelNotFound`, and `UnsupportedFeature` where none of
+        them takes what the request carries. A model that nobody is known to have is looked for first, if not for long.
+        """
+        group = self._find(request.model)
         if (group is None or group.is_guess) and len(self._members) > 1:
             await self._watch.catch_up(LEAST_PAUSE, PATIENCE)
-            group = self._find(model)
+            group = self._find(request.model)
         if group is None:
-            raise ModelNotFound(model)
+            raise ModelNotFound(request.model)
         candidates = [_Candidate(self._by_name[to.backend], to.model, to.weight) for to in group.targets]
-        if len(candidates) == 1:
-            return candidates
+        able = [each for each in candidates if takes(request, each.member.provider.capabilities(each.model))]
+        if not able:
+            raise UnsupportedFeature("The model does not take the images or files of the request.", param="input")
+        if len(able) == 1:
+            return able
         return arranged(
-            candidates,
+            able,
             group.policy,
             weight=lambda each: each.weight,
             is_well=lambda each: each.member.is_well,
             draw=self._random,
         )
 
+    def _share(self, member: Member, trying: int, connect_by: float | None) -> float | None:
+        """Seconds for connecting to this one; None: its own. What has not been used goes to those that come later."""
+        if connect_by is None:
+            return None
+        return LEAST_SHARE if member.is_out_of_reach else max(LEAST_SHARE, (connect_by - self._clock()) / trying)
+
+    def _look_into(self, error: AntwortError, candidate: _Candidate) -> None:
+        """A lost member is looked after; one that no longer has what it lists is asked for its list."""
+        self._watch.worry(candidate.member)
+        if isinstance(error, NotFound) and lists(candidate.member.known, candidate.model):
+            self._watch.refresh(LEAST_PAUSE)
+
     def _find(self, model: str) -> Group | None:
         return self._router.find(model, [member.known for member in self._members])
 
     def _outgoing(self, request: ChatRequest, candidate: _Candidate) -> ChatRequest:
-        """The request as this candidate takes it: it was written for the one that `capabilities` speaks of."""
+        """The request as this candidate takes it, whoever it was written for: more may be known by now than then."""
         if len(self._members) > 1:
-            capabilities = candidate.member.provider.capabilities(candidate.model)
-            if capabilities != self.capabilities(request.model):
-                request = suited(request, capabilities)
+            request = suited(request, candidate.member.provider.capabilities(candidate.model))
         return request if candidate.model == request.model else replace(request, model=candidate.model)
 
     # ---- what there is ----
@@ -154,30 +188,50 @@ class Fleet:
             raise most_telling(errors).with_traceback(None)
         return list(found.values())
 
+    def lists(self, model: str) -> bool:
+        """Whether a backend lists the model, by its own name or by the one that clients ask for."""
+        return any(
+            lists(known, model) or (known.prefix and lists(known, model.removeprefix(known.prefix)))
+            for known in (member.known for member in self._members)
+        )
+
     def capabilities(self, model: str) -> Capabilities:
-        """Those of the first that can answer for the model, whether it is well or not."""
-        group = self._find(model) if len(self._members) > 1 else None
-        if group is None:
+        """What at least one of those takes that can answer for the model; where none is known, of all."""
+        if len(self._members) == 1:
             return self._members[0].provider.capabilities(model)
-        first = group.targets[0]
-        return self._by_name[first.backend].provider.capabilities(first.model)
+        group = self._find(model)
+        if group is None or group.is_guess:
+            return widest([member.provider.capabilities(model) for member in self._members])
+        return widest([self._by_name[to.backend].provider.capabilities(to.model) for to in group.targets])
 
     async def check(self) -> None:
-        """Raise `BackendUnavailable` when none can be reached. Those that are well are asked first."""
-        problem: AntwortError | None = None
-        for member in sorted(self._members, key=lambda each: not each.is_well):
-            try:
-                await member.check()
-            except AntwortError as error:
-                problem = problem or error
-                self._watch.worry(member)
-            else:
-                return
-        raise problem or BackendUnavailable("There is no backend.")
+        """Raise `BackendUnavailable` when none can be reached, or all that can are left alone."""
+        await self._readiness.check()
 
     def status(self) -> Sequence[BackendStatus]:
         """How each backend stands, as far as is known: nobody is asked."""
         return [member.status for member in self._members]
+
+
+async def _next(left: list[_Candidate], failures: list[AntwortError]) -> _Candidate | None:
+    """Take out of `left` the one to be asked now, with a place at it: the first that is well and has one free, or else
+    the first of these to have one. Those that are left alone are failures at once.
+    """
+    while left:
+        for each in [each for each in left if each.member.breaker.wait()]:
+            failures.append(left_alone(each.member.breaker.wait()))
+            left.remove(each)
+        hopeful = [each for each in left if each.member.is_well] or left[:1]
+        chosen = next((each for each in hopeful if each.member.places.take()), None)
+        if chosen is None and hopeful:
+            free = await first_free([each.member.places for each in hopeful])
+            chosen = next(each for each in hopeful if each.member.places is free)
+        if chosen is not None and chosen.member.breaker.wait():  # it has opened meanwhile
+            chosen.member.places.give_back()
+        elif chosen is not None:
+            left.remove(chosen)
+            return chosen
+    return None
 
 
 def _named(error: AntwortError, sent: str, asked: str) -> AntwortError:

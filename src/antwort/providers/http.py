@@ -27,19 +27,16 @@ _ONE_WRITE = 64 * 1024
 class Pool(Wire):
     max_idle: int = 256
     idle_expiry: float = 30.0
-    max_exchanges: int | None = None
-    """How many requests may be under way; the next one waits. None: any number."""
 
 
 class Reply:
     """An answer whose head has come. Close it, or leave its `async with`: an unread rest is then not waited for."""
 
-    __slots__ = ("_connection", "_exchange", "_slots", "headers", "status")
+    __slots__ = ("_connection", "_exchange", "headers", "status")
 
-    def __init__(self, connection: Connection, exchange: Exchange, slots: asyncio.Semaphore | None) -> None:
+    def __init__(self, connection: Connection, exchange: Exchange) -> None:
         self._connection = connection
         self._exchange = exchange
-        self._slots = slots
         self.status = exchange.status
         self.headers = exchange.headers
 
@@ -77,12 +74,10 @@ class Reply:
         """Close without haste: what was asked for has come, and the rest of the message is only its end."""
         if self._is_under_way():
             self._connection.drain()
-        self._give_back()
 
     def close(self) -> None:
         if self._is_under_way() and not self._exchange.is_unwanted:
             self._connection.abort()
-        self._give_back()
 
     async def __aenter__(self) -> Self:
         return self
@@ -94,11 +89,6 @@ class Reply:
 
     def _is_under_way(self) -> bool:
         return not self._exchange.complete and self._exchange.failure is None
-
-    def _give_back(self) -> None:
-        slots, self._slots = self._slots, None
-        if slots is not None:
-            slots.release()
 
 
 class HttpClient:
@@ -125,7 +115,6 @@ class HttpClient:
         )
         self.timeouts = timeouts or Timeouts()
         self.pool = pool or Pool()
-        self._slots = asyncio.Semaphore(self.pool.max_exchanges) if self.pool.max_exchanges else None
         self._idle: list[Connection] = []
         self._connections: set[Connection] = set()
         self._is_closed = False
@@ -151,15 +140,7 @@ class HttpClient:
         backend had every right to close it.
         """
         message = self._message(method, target, body)
-        if self._slots is not None:
-            await self._slots.acquire()
-        try:
-            connection, exchange = await self._exchange(message, timeouts or self.timeouts)
-        except BaseException:
-            if self._slots is not None:
-                self._slots.release()
-            raise
-        return Reply(connection, exchange, self._slots)
+        return Reply(*await self._exchange(message, timeouts or self.timeouts))
 
     async def close(self) -> None:
         """Close every connection, whatever it carries."""
@@ -197,7 +178,7 @@ class HttpClient:
             except Cut as cut:
                 if cut.heard:
                     raise
-        fresh = await self._connect(timeouts.connect)
+        fresh = await self._connect(timeouts.to_connect())
         return fresh, await fresh.ask(message, timeouts)
 
     async def _connect(self, seconds: float) -> Connection:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Literal, TypeAlias
 
 from antwort.api.responses import Model
 from antwort.api.wire import Wire, replace
 from antwort.errors import AntwortError
+from antwort.notes import reason_behind
 from antwort.providers.base import Provider
 from antwort.providers.breaker import Breaker
+from antwort.providers.places import Places
 from antwort.providers.routing import Known
-from antwort.providers.verdicts import counts, is_out_of_reach, may_go_elsewhere
+from antwort.providers.verdicts import is_out_of_reach, may_go_elsewhere
 
 _log = logging.getLogger("antwort.providers")
 
@@ -33,7 +34,9 @@ class BackendStatus(Wire):
 
 
 class Member:
-    """`models` are set by the operator; None: the backend is asked. `prefix` is what its models' names begin with."""
+    """`models` are set by the operator; None: the backend is asked. `prefix` is what its models' names begin with, and
+    `most` is how many inferences it takes at once.
+    """
 
     def __init__(
         self,
@@ -44,12 +47,14 @@ class Member:
         models: Sequence[str] | None = None,
         prefix: str = "",
         weight: int = 1,
+        most: int | None = None,
         breaker: Breaker | None = None,
     ) -> None:
         self.name = name
         self.kind = kind
         self.provider = provider
         self.breaker = breaker or Breaker()
+        self.places = Places(most)
         self.known = Known(name=name, prefix=prefix, weight=weight)
         self.listing: tuple[Model, ...] = ()
         self.error: AntwortError | None = None
@@ -82,19 +87,20 @@ class Member:
 
     # ---- what inferences tell ----
 
-    def begun(self, *, is_trial: bool) -> None:
-        self.breaker.begun(is_trial=is_trial)
+    def answered(self, trial: object | None) -> None:
+        """It has said something, if only that it will not: it is there, and works."""
+        self.breaker.answered(trial)
         self._recovered()
 
-    def failed(self, error: AntwortError, *, is_trial: bool) -> None:
+    def note(self, error: AntwortError) -> None:
+        """An inference failed."""
         if may_go_elsewhere(error) and not is_out_of_reach(error):  # that it is lost is logged once
             _log.info("the backend %s failed an inference: %s: %s", self.name, error.code, error.message)
-        if counts(error):
-            self._count(error, is_trial=is_trial)
 
-    def _count(self, error: AntwortError, *, is_trial: bool) -> None:
+    def count(self, error: AntwortError, trial: object | None = None) -> None:
+        """The failure says that the backend does not work."""
         was_closed = self.breaker.is_closed
-        self.breaker.failed(is_trial=is_trial)
+        self.breaker.failed(trial, is_absence=is_out_of_reach(error))
         if is_out_of_reach(error):
             self._lost(error)
         self.error = error
@@ -140,7 +146,7 @@ class Member:
 
     def _lost(self, error: AntwortError) -> None:
         if not self._is_out_of_reach:
-            _log.warning("the backend %s is out of reach: %s%s", self.name, error.message, _reason(error))
+            _log.warning("the backend %s is out of reach: %s%s", self.name, error.message, reason_behind(error))
         self._is_out_of_reach = self._is_seen = True
         self.error = error
 
@@ -148,8 +154,8 @@ class Member:
         if self._is_out_of_reach:
             _log.info("the backend %s is back", self.name)
             self._is_out_of_reach = False
-            self.breaker.invite()
         self._is_seen = True
+        self.breaker.seen()
         if self.breaker.is_closed:
             self.error = None
 
@@ -160,39 +166,3 @@ class Member:
         if self._is_out_of_reach:
             return "unreachable"
         return "ok" if self._is_seen else "unknown"
-
-
-class Attempt:
-    """One inference at a member, from its start to its end: the member learns what becomes of it."""
-
-    __slots__ = ("_is_trial", "_member", "has_begun")
-
-    def __init__(self, member: Member) -> None:
-        self._member = member
-        self._is_trial = False
-        self.has_begun = False
-
-    def begin(self) -> None:
-        """The first delta has come."""
-        self.has_begun = True
-        self._member.begun(is_trial=self._is_trial)
-
-    def __enter__(self) -> None:
-        self._is_trial = self._member.breaker.enter()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if error is None:
-            self._member.breaker.succeeded()
-        elif isinstance(error, AntwortError):  # anything else says nothing: the client left, or we are at fault
-            self._member.failed(error, is_trial=self._is_trial)
-        self._member.breaker.leave(is_trial=self._is_trial)
-
-
-def _reason(error: BaseException) -> str:
-    """For the operator: what the system said."""
-    cause = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    return "" if cause is error else f" ({cause!r})"

@@ -116,27 +116,27 @@ def _by_prefix(name: str, backends: Sequence[Known]) -> tuple[Target, ...]:
     fitting = [each for each in backends if each.prefix and name.startswith(each.prefix) and name != each.prefix]
     longest = max((len(each.prefix) for each in fitting), default=0)
     named = [each for each in fitting if len(each.prefix) == longest]
-    having = [each for each in named if _lists(each, name[longest:])]
+    having = [each for each in named if lists(each, name[longest:])]
     return tuple(Target(each.name, name[longest:], each.weight) for each in having or named)
 
 
 def _by_list(name: str, backends: Sequence[Known]) -> tuple[Target, ...]:
     """A backend with a prefix is asked only by its prefix: what an operator keeps apart is not mixed in by a name."""
-    return _as_they_are(name, [each for each in backends if not each.prefix and _lists(each, name)])
+    return _as_they_are(name, [each for each in backends if not each.prefix and lists(each, name)])
 
 
 def _by_guess(name: str, backends: Sequence[Known]) -> tuple[Target, ...]:
-    """The only backend there is, or else those of which nobody knows the list."""
-    if len(backends) == 1:
-        return _as_they_are(name, backends)
-    return _as_they_are(name, [each for each in backends if not each.prefix and each.models is None])
+    """The only backend there is, or else those of which nobody knows the list; one with a prefix is never guessed."""
+    is_only = len(backends) == 1
+    return _as_they_are(name, [each for each in backends if not each.prefix and (is_only or each.models is None)])
 
 
 def _as_they_are(name: str, backends: Sequence[Known]) -> tuple[Target, ...]:
     return tuple(Target(each.name, name, each.weight) for each in backends)
 
 
-def _lists(backend: Known, model: str) -> bool:
+def lists(backend: Known, model: str) -> bool:
+    """Whether it is known to have the model, by the name that it has there."""
     return backend.models is not None and model in backend.models
 
 

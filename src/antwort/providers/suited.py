@@ -2,8 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest
+
+
+def takes(request: ChatRequest, capabilities: Capabilities) -> bool:
+    """Whether a backend with these capabilities can read all that the request carries."""
+    if capabilities.vision and capabilities.files:
+        return True
+    refused = _FILES if capabilities.vision else _PICTURES if capabilities.files else _FILES | _PICTURES
+    parts = (message.content for message in request.messages if isinstance(message.content, list))
+    return not any(part.get("type") in refused for content in parts for part in content)
+
+
+_PICTURES = frozenset({"image_url", "video_url"})
+_FILES = frozenset({"file"})
+
+
+def widest(several: Sequence[Capabilities]) -> Capabilities:
+    """What at least one of them takes. A request that is written so loses nothing on its way to any of them."""
+    first = several[0]
+    if all(each == first for each in several):
+        return first
+    return Capabilities(
+        vision=any(each.vision for each in several),
+        files=any(each.files for each in several),
+        reasoning_field=next((each.reasoning_field for each in several if each.reasoning_field), None),
+        developer_role=any(each.developer_role for each in several),
+        allowed_tools=any(each.allowed_tools for each in several),
+        stream_usage=any(each.stream_usage for each in several),
+        max_tokens_field=first.max_tokens_field,
+        prompt_cache_key=any(each.prompt_cache_key for each in several),
+        verbosity=any(each.verbosity for each in several),
+    )
 
 
 def suited(request: ChatRequest, capabilities: Capabilities) -> ChatRequest:

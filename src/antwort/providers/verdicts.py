@@ -26,6 +26,11 @@ def counts(error: AntwortError) -> bool:
     return isinstance(error, BackendError)
 
 
+def may_be_the_request(error: AntwortError) -> bool:
+    """Whether it is an error that the backend answered with: a request can be such that every backend does."""
+    return type(error) is BackendError
+
+
 def is_out_of_reach(error: AntwortError) -> bool:
     """Whether the backend was not there, or not ready: it can be found out without an inference when it is back."""
     if isinstance(error, BackendTimeout):

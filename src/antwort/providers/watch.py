@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from antwort.concurrency import stop
 from antwort.providers.member import Member
@@ -19,6 +19,7 @@ _log = logging.getLogger("antwort.providers")
 FIRST_PAUSE = 1.0
 """Seconds until a lost backend is looked for; the next pauses double."""
 _GRACE = 1.0
+T = TypeVar("T")
 
 
 class Timer(Protocol):
@@ -48,7 +49,7 @@ class Watch:
         self._refresh, self._health = refresh, health
         self._clock, self._later = clock, later
         self._timers: dict[str, Timer] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._round: asyncio.Task[None] | None = None
         self._last_round = float("-inf")
         self._is_closed = False
@@ -60,10 +61,14 @@ class Watch:
 
     async def catch_up(self, oldest: float, patience: float) -> None:
         """Wait, but not beyond `patience`, for a look at all that is under way, or due: the last is that old."""
-        if self._round is None and self._clock() - self._last_round >= oldest:
-            self._look_at_all()
+        self.refresh(oldest)
         if self._round is not None:
             await asyncio.wait({self._round}, timeout=patience)
+
+    def refresh(self, oldest: float) -> None:
+        """Look at all if the last look is that old. Nobody waits for it."""
+        if self._round is None and self._clock() - self._last_round >= oldest:
+            self._look_at_all()
 
     def worry(self, member: Member, pause: float = FIRST_PAUSE) -> None:
         """Look after a lost member until it is back."""
@@ -72,7 +77,7 @@ class Watch:
 
         def again() -> None:
             self._timers.pop(member.name, None)
-            self._start(self._look(member, 2 * pause))
+            self.start(self._look(member, 2 * pause))
 
         self._set_timer(member.name, min(pause, self._health), again)
 
@@ -87,7 +92,7 @@ class Watch:
 
     def _look_at_all(self) -> None:
         if self._round is None and not self._is_closed:
-            self._round = self._start(self._look_around())
+            self._round = self.start(self._look_around())
 
     async def _look_around(self) -> None:
         try:
@@ -110,7 +115,8 @@ class Watch:
         if not self._is_closed:
             self._timers[name] = self._later(seconds, call)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task that ends with the watch at the latest."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

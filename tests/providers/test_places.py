@@ -1,0 +1,146 @@
+"""A backend takes so many inferences at once: the next one goes where there is room, or waits its turn."""
+
+from __future__ import annotations
+
+import asyncio
+
+from antwort.errors import BackendError
+from antwort.providers.base import Finished, TextDelta
+from antwort.providers.fleet import Fleet
+from antwort.providers.places import Places, first_free
+from fleet_kit import FakeBackend, Step, Time, member_of, said
+from http_kit import until
+
+
+def holding(hold: asyncio.Event, name: str) -> list[Step]:
+    return [hold, [TextDelta(name)], [Finished("stop")]]
+
+
+def fleet_with(most: int, *backends: FakeBackend) -> Fleet:
+    time = Time()
+    members = [member_of(each, time, models=each.listed, most=most) for each in backends]
+    return Fleet(members, clock=time, later=time.later)
+
+
+def test_there_are_so_many_places_and_no_more() -> None:
+    places = Places(2)
+    assert [places.take() for _ in range(3)] == [True, True, False]
+    places.give_back()
+    assert [places.take() for _ in range(2)] == [True, False]
+
+
+def test_without_a_limit_there_is_always_one() -> None:
+    places = Places()
+    assert all(places.take() for _ in range(100))
+    places.give_back()
+
+
+async def test_a_place_goes_to_whoever_has_waited_longest() -> None:
+    places = Places(1)
+    places.take()
+    order: list[int] = []
+
+    async def wait(number: int) -> None:
+        await first_free([places])
+        order.append(number)
+        places.give_back()
+
+    waiting = [asyncio.create_task(wait(number)) for number in range(3)]
+    await asyncio.sleep(0)
+    places.give_back()
+    assert not places.take()
+    await asyncio.gather(*waiting)
+    assert (order, places.take()) == ([0, 1, 2], True)
+
+
+async def test_one_who_stops_waiting_takes_no_place_along() -> None:
+    a, b = Places(1), Places(1)
+    assert a.take()
+    assert b.take()
+    early, late = (asyncio.create_task(first_free([a, b])) for _ in range(2))
+    await asyncio.sleep(0)
+    early.cancel()
+    await asyncio.wait({early})
+    b.give_back()
+    late.cancel()  # in the moment in which it is given one
+    await asyncio.wait({late})
+    assert (late.cancelled(), a.take(), b.take()) == (True, False, True)
+
+
+async def test_one_that_is_full_is_passed_over_for_one_that_has_room() -> None:
+    hold = asyncio.Event()
+    a, b = FakeBackend("a", holding(hold, "a")), FakeBackend("b", holding(hold, "b"))
+    fleet = fleet_with(1, a, b)
+    first, second = asyncio.create_task(said(fleet)), asyncio.create_task(said(fleet))
+    await until(lambda: a.under_way + b.under_way == 2)
+    third = asyncio.create_task(said(fleet))
+    await asyncio.sleep(0)
+    assert (len(a.requests), len(b.requests)) == (1, 1)
+    hold.set()
+    assert list(await asyncio.gather(first, second, third)) == ["a", "b", "a"]
+
+
+async def test_when_all_are_full_the_first_place_that_is_free_is_taken() -> None:
+    for_ever, hold = asyncio.Event(), asyncio.Event()
+    a, b = FakeBackend("a", holding(for_ever, "a")), FakeBackend("b", holding(hold, "b"))
+    fleet = fleet_with(1, a, b)
+    hung, second = asyncio.create_task(said(fleet)), asyncio.create_task(said(fleet))
+    await until(lambda: a.under_way + b.under_way == 2)
+    third = asyncio.create_task(said(fleet))
+    hold.set()
+    assert list(await asyncio.gather(second, third)) == ["b", "b"]
+    hung.cancel()
+    await asyncio.wait({hung})
+    assert await said(fleet) == "a"
+
+
+async def test_a_full_one_that_is_well_is_waited_for_rather_than_asking_one_that_is_lost() -> None:
+    hold = asyncio.Event()
+    a, b = FakeBackend("a", holding(hold, "a"), holding(hold, "a")), FakeBackend("b")
+    fleet = fleet_with(1, b, a)
+    b.is_away = True
+    first = asyncio.create_task(said(fleet))
+    await until(lambda: a.under_way == 1)
+    second = asyncio.create_task(said(fleet))
+    await asyncio.sleep(0)
+    hold.set()
+    assert list(await asyncio.gather(first, second)) == ["a", "a"]
+    assert len(b.requests) == 1
+
+
+async def test_a_failed_inference_gives_its_place_back() -> None:
+    a, b = FakeBackend("a", *[[BackendError("x")]] * 2), FakeBackend("b")
+    fleet = fleet_with(1, a, b)
+    assert [await said(fleet) for _ in range(4)] == ["b", "b", "a", "a"]
+
+
+async def test_nobody_waits_for_a_place_at_one_that_is_left_alone() -> None:
+    hold = asyncio.Event()
+    a = FakeBackend("a", holding(hold, "a"))
+    fleet = fleet_with(1, a)
+    first = asyncio.create_task(said(fleet))
+    await until(lambda: a.under_way == 1)
+    waiting = asyncio.create_task(said(fleet))
+    await asyncio.sleep(0)
+    for _ in range(3):
+        fleet._members[0].count(BackendError("x"))
+    hold.set()
+    assert await first == "a"
+    await asyncio.wait({waiting})
+    error = waiting.exception()
+    assert isinstance(error, BackendError)
+    assert error.code == "backend_circuit_open"
+    assert len(a.requests) == 1
+
+
+async def test_looking_after_a_backend_takes_no_place() -> None:
+    hold = asyncio.Event()
+    a, time = FakeBackend("a", holding(hold, "a")), Time()
+    fleet = Fleet([member_of(a, time, most=1)], clock=time, later=time.later)
+    under_way = asyncio.create_task(said(fleet))
+    await until(lambda: a.under_way == 1)
+    assert [model.id for model in await fleet.models()] == ["m"]
+    await fleet.check()
+    hold.set()
+    assert await under_way == "a"
+    await fleet.close()
