@@ -10,14 +10,18 @@ import os
 import pty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import TextIO
 
 import pytest
 
-from antwort.telemetry.lines import JsonLines
+from antwort.engine.engine import Engine
+from antwort.telemetry.content import content_log, log_content
+from antwort.telemetry.lines import HumanLines, JsonLines
 from antwort.telemetry.logs import configure
 from antwort.telemetry.writing import MOST_WAITING, LineWriter
+from antwort.testing import demo_provider
 
 
 @contextmanager
@@ -78,6 +82,39 @@ def test_what_nobody_reads_is_bounded_and_the_loss_is_told() -> None:
         lost = int(got[-1].split(" ")[0])
         assert lost + len(got) - 1 == count
         assert lost > count // 3
+
+
+class Whole(logging.Formatter):
+    """Unlike our own, sets no bound to a message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return json.dumps({"message": record.getMessage()})
+
+
+def test_a_line_that_was_begun_is_never_cut_however_long_it_is() -> None:
+    with pipe() as (end, stream):
+        writer = writer_to(stream)
+        writer.setFormatter(Whole())
+        long = "x" * (2 * MOST_WAITING)
+        write(writer, long)
+        write(writer, "too much")  # the line before takes more room than there is
+        got = read_until(end, lambda got: len(got) >= 2)
+        assert got[1] == "1 lines of the log were lost: nobody read them"
+        assert got[0] == long
+
+
+@pytest.mark.usefixtures("_own_logging")
+async def test_a_line_of_content_is_less_than_may_wait_whatever_is_in_it(caplog: pytest.LogCaptureFixture) -> None:
+    content_log.setLevel(logging.INFO)
+    texts = ["x" * 10**6, "\u65e5\u672c" * 50_000, "\U0001f600" * 50_000, "\x01" * 200_000, '"\\' * 200_000]
+    async with Engine(demo_provider(), on_end=[log_content]) as engine:
+        for text in texts:
+            await engine.create(input=text, instructions=text)
+    records = [record for record in caplog.records if record.name == content_log.name]
+    assert len(records) == len(texts)
+    for record, form in product(records, (JsonLines(content=True), HumanLines(content=True))):
+        assert 50_000 < len(form.format(record).encode()) < MOST_WAITING
+    assert "bytes more)" in JsonLines(content=True).format(records[0])
 
 
 @pytest.mark.parametrize("flags", [0, os.O_NONBLOCK])

@@ -13,7 +13,8 @@ content_log = logging.getLogger("antwort.content")
 # Not left to the levels of others: a program that sets "antwort" to INFO has not asked for content.
 content_log.setLevel(logging.CRITICAL + 1)
 
-LONGEST_CONTENT = 100_000
+LONGEST_CONTENT = 64 * 1024
+"""Bytes of each of the three fields, before what must be escaped is: so a line is less than what waits for a reader."""
 
 
 def log_content(ended: Ended) -> None:
@@ -26,11 +27,18 @@ def log_content(ended: Ended) -> None:
             "content of a response",
             event="content",
             response_id=response.id,
-            instructions=Content((response.instructions or "")[:LONGEST_CONTENT]) or None,
+            instructions=_cut((response.instructions or "").encode("utf-8", "replace")) or None,
             input=_text(ended.plan.request.input),
             output=_text(response.output),
         )
 
 
 def _text(items: object) -> Content:
-    return Content(encode(items).decode()[:LONGEST_CONTENT])
+    return _cut(encode(items))
+
+
+def _cut(text: bytes) -> Content:
+    if len(text) <= LONGEST_CONTENT:
+        return Content(text.decode())
+    kept = text[:LONGEST_CONTENT].decode("utf-8", "ignore")  # the last character may be cut in two
+    return Content(f"{kept}… ({len(text) - LONGEST_CONTENT} bytes more)")

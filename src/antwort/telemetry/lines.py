@@ -162,4 +162,6 @@ def _encode(line: dict[str, Plain]) -> str:
         text = _encoder.encode(line).decode()
     except UnicodeEncodeError:  # half of a surrogate pair, which no encoder but this one writes
         text = ""
-    return text if text and not _UNPRINTABLE.search(text) else json.dumps(line).replace("\x7f", "\\u007f")
+    if text and not _UNPRINTABLE.search(text):
+        return text
+    return json.dumps(line, separators=(",", ":")).replace("\x7f", "\\u007f")

@@ -54,10 +54,9 @@ class LineWriter(logging.Handler):
             return
         data = line.encode("utf-8", "backslashreplace")
         with self._guard:
-            if self._thread is None:
-                data = self._put(self._fd, data)
-            if data:
-                self._keep(data)
+            rest = self._put(self._fd, data) if self._thread is None else data
+            if rest:
+                self._keep(rest, is_begun=len(rest) < len(data))
 
     def _put(self, fd: int, data: bytes) -> bytes:
         """Write what can be written without waiting; the rest."""
@@ -70,8 +69,9 @@ class LineWriter(logging.Handler):
                 return data
         return b""
 
-    def _keep(self, data: bytes) -> None:
-        if self._size + len(data) > MOST_WAITING:
+    def _keep(self, data: bytes, *, is_begun: bool) -> None:
+        """The rest of a line that was begun is kept, however long it is: the next one must not be glued to it."""
+        if self._size + len(data) > MOST_WAITING and not is_begun:
             self._dropped += 1
             return
         self._waiting.append(data)
