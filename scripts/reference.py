@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import subprocess
@@ -82,44 +81,78 @@ def _fields(event: type[msgspec.Struct]) -> str:
 
 # ---- errors ----
 
-MEANING = {
-    "RequestError": "the request is wrong, or asks for what is not there",
-    "InvalidField": "a field is missing or has a value that cannot be; `param` is its path",
-    "UnsupportedFeature": "understood, but not offered here",
-    "ContextTooLong": "more than the model can read",
-    "BackendRefused": "the backend found fault with the request; its words are passed on, shortened",
-    "NotFound": "there is nothing at this address",
-    "ResponseNotFound": "no such response of yours; `previous_response_not_found` where a request continues it",
-    "ItemNotFound": "an `item_reference` to an item that is not there, or not yours",
-    "ModelNotFound": "no backend has that model",
-    "MethodNotAllowed": "the address is right, the method is not; `Allow` lists those that are",
-    "RequestTooSlow": "the request took too long to come in",
-    "Conflict": "it cannot be done in the state things are in",
-    "BodyTooLarge": "the body is larger than `server.body_limit`",
-    "WrongMediaType": "the body is not `application/json`",
-    "HeadTooLarge": "the address and headers are larger than `server.head_limit`",
-    "NotAuthenticated": "no API key, or one that is not known",
-    "NotPermitted": "the key does not allow it",
-    "RateLimited": "a limit of the key, or of the backend; `Retry-After` says when to come back, where that is known",
-    "ServerFault": "something of ours went wrong",
-    "StoreFault": "the record could not be read or written",
-    "ShuttingDown": "the server is about to stop; come back in a moment",
-    "BackendError": "an inference failed",
-    "BackendUnavailable": "the backend cannot be reached, or is not ready",
-    "BackendTimeout": "the backend took too long",
-    "BackendCut": "the backend's answer broke off",
+MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
+    "context_length_exceeded": (errors.ContextTooLong, "more than the model can read"),
+    "duplicate_output": (errors.InvalidField, "the call has a result already"),
+    "duplicate_tool": (errors.InvalidField, "two tools of the request have the same name"),
+    "invalid_http": (errors.RequestError, "what came is not HTTP"),
+    "invalid_json": (errors.InvalidField, "the body is not JSON, not an object, or nested too deeply"),
+    "invalid_prompt": (
+        errors.BackendRefused,
+        "the backend found fault with the request; its words are passed on, shortened",
+    ),
+    "invalid_value": (errors.InvalidField, "a field has a value that cannot be; `param` is its path"),
+    "missing_required_parameter": (errors.InvalidField, "a field is missing; `param` is its path"),
+    "not_a_client_call": (errors.InvalidField, "an output for a call that is not the client's to answer"),
+    "reserved_label": (errors.InvalidField, "the label of a tool server is one of our own"),
+    "string_above_max_length": (errors.InvalidField, "a text is longer than `limits.part_bytes`"),
+    "too_many_items": (errors.InvalidField, "more input items than `limits.input_items`"),
+    "too_many_keys": (errors.InvalidField, "more keys in `metadata` than `limits.metadata_keys`"),
+    "too_many_tools": (errors.InvalidField, "more tools than `limits.tools`"),
+    "unexpected_parameter": (errors.InvalidField, "a field that does not go with this tool server"),
+    "unknown_call_id": (errors.InvalidField, "an output for a call that the conversation does not know"),
+    "unknown_tool": (errors.InvalidField, "`tool_choice` names a tool that the request does not have"),
+    "unknown_tool_server": (errors.InvalidField, "no tool server has that label"),
+    "unsupported_parameter": (errors.UnsupportedFeature, "understood, but not offered here"),
+    "unsupported_tool": (errors.InvalidField, "nobody here runs tools of that type"),
+    "invalid_api_key": (errors.NotAuthenticated, "no API key, or one that is not known"),
+    "host_not_allowed": (
+        errors.NotPermitted,
+        "without API keys, a name that a stranger could have chosen is not answered under; see `server.hosts`",
+    ),
+    "model_not_allowed": (errors.NotPermitted, "the key may not use that model"),
+    "permission_denied": (errors.NotPermitted, "a program that mounts the server says so by its `identify`"),
+    "item_not_found": (errors.ItemNotFound, "an `item_reference` to an item that is not there, or not yours"),
+    "model_not_found": (errors.ModelNotFound, "no backend has that model"),
+    "not_found": (errors.NotFound, "the backend does not offer what was asked of it"),
+    "previous_response_not_found": (errors.ResponseNotFound, "no such response of yours to continue"),
+    "response_not_found": (errors.ResponseNotFound, "no such response of yours"),
+    "unknown_url": (errors.NotFound, "there is nothing at this address"),
+    "method_not_allowed": (
+        errors.MethodNotAllowed,
+        "the address is right, the method is not; `Allow` lists those that are",
+    ),
+    "request_timeout": (errors.RequestTooSlow, "the request took too long to come in"),
+    "response_in_progress": (errors.Conflict, "the response to continue has not ended yet"),
+    "body_too_large": (errors.BodyTooLarge, "the body is larger than `server.body_limit`"),
+    "unsupported_media_type": (errors.WrongMediaType, "the body is not `application/json`"),
+    "rate_limit_exceeded": (
+        errors.RateLimited,
+        "a limit of the key, or of the backend; `Retry-After` says when to come back, where that is known",
+    ),
+    "request_head_too_large": (errors.HeadTooLarge, "the address and headers are larger than `server.head_limit`"),
+    "server_error": (errors.ServerFault, "something of ours went wrong"),
+    "server_not_started": (errors.ServerFault, "a mounted server could not be started; its log says why"),
+    "storage_error": (errors.StoreFault, "the record could not be read or written"),
+    "backend_error": (errors.BackendError, "an inference failed"),
+    "backend_stream_cut": (errors.BackendCut, "the backend's answer broke off"),
+    "backend_circuit_open": (
+        errors.BackendUnavailable,
+        "the backend has failed too often and is left alone for a while; `Retry-After` says for how long",
+    ),
+    "backend_closed": (errors.BackendUnavailable, "the backend closed the connection without an answer"),
+    "backend_unavailable": (errors.BackendUnavailable, "the backend cannot be reached, or is not ready"),
+    "server_shutting_down": (errors.ShuttingDown, "the server is about to stop; come back in a moment"),
+    "backend_connect_timeout": (errors.BackendTimeout, "connecting to the backend took too long"),
+    "backend_timeout": (errors.BackendTimeout, "the backend took too long"),
 }
+"""Every code that is sent: the error it goes with, and what it means. A test holds it against the source."""
 
 
 def error_table() -> str:
-    rows = [f"| {kind.status} | `{kind.type}` | `{kind.code}` | {MEANING[kind.__name__]} |" for kind in _errors()]
+    found = sorted(MEANING.items(), key=lambda row: (row[1][0].status, row[0]))
+    rows = [f"| {kind.status} | `{kind.type}` | `{code}` | {meaning} |" for code, (kind, meaning) in found]
     return "\n".join(["| status | type | code | it means |", "|---|---|---|---|", *rows])
-
-
-def _errors() -> Iterator[type[errors.AntwortError]]:
-    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.AntwortError)]
-    ours = (kind for kind in kinds if kind is not errors.AntwortError)
-    return iter(sorted(ours, key=lambda kind: (kind.status, kind.code)))
 
 
 # ---- the command line ----

@@ -70,13 +70,17 @@ def route_of(path: str) -> str:
 
 _MORE_CODES = frozenset(
     {
+        "backend_circuit_open",
         "backend_closed",
         "backend_connect_timeout",
+        "duplicate_output",
         "duplicate_tool",
+        "host_not_allowed",
         "invalid_http",
         "invalid_json",
         "missing_required_parameter",
         "model_not_allowed",
+        "not_a_client_call",
         "previous_response_not_found",
         "reserved_label",
         "response_in_progress",
@@ -86,6 +90,7 @@ _MORE_CODES = frozenset(
         "too_many_keys",
         "too_many_tools",
         "unexpected_parameter",
+        "unknown_call_id",
         "unknown_tool",
         "unknown_tool_server",
         "unknown_url",
