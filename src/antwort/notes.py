@@ -37,7 +37,7 @@ def reason_behind(error: BaseException) -> str:
     Never more: other exceptions carry what they failed at, which may be a prompt or an answer.
     """
     cause = error
-    while cause.__cause__ is not None:
+    while isinstance(cause.__cause__, Exception):  # below a timeout there is a cancellation, which says nothing
         cause = cause.__cause__
     if cause is error:
         return ""

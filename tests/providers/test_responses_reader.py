@@ -25,9 +25,10 @@ def read(*events: bytes) -> list[Delta]:
 
 
 COMPLETED = event("response.completed", response={"status": "completed"})
+INCOMPLETE = {"status": "incomplete", "incomplete_details": {"reason": "see http://10.0.0.1"}}
 
 
-def call(item_id: str, name: str, arguments: str = "") -> Json:
+def call(item_id: str | None, name: str, arguments: str = "") -> Json:
     return {"type": "function_call", "id": item_id, "call_id": "c", "name": name, "arguments": arguments}
 
 
@@ -77,6 +78,158 @@ def test_arguments_of_a_call_nobody_announced_are_passed_over() -> None:
     assert read(event("response.function_call_arguments.delta", delta="{}"), COMPLETED) == [Finished("stop")]
 
 
+def added(at: int | None, item: Json) -> bytes:
+    return event("response.output_item.added", output_index=at, item=item)
+
+
+def done(at: int | None, item: Json) -> bytes:
+    return event("response.output_item.done", output_index=at, item=item)
+
+
+def arguments(at: int | None, item_id: str | None, delta: str) -> bytes:
+    return event("response.function_call_arguments.delta", output_index=at, item_id=item_id, delta=delta)
+
+
+F, G = [CallDelta(0, "f"), CallDelta(0, "", "{}")], [CallDelta(1, "g"), CallDelta(1, "", "[]")]
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        (
+            [added(0, call("x1", "f")), arguments(0, "x2", "{}"), done(0, call("x3", "f", "{}"))],
+            F,
+        ),
+        (
+            [
+                *(added(0, call(None, "f")), arguments(0, None, "{}"), done(0, call(None, "f", "{}"))),
+                *(added(1, call(None, "g")), arguments(1, None, "[]"), done(1, call(None, "g", "[]"))),
+            ],
+            F + G,
+        ),
+        (
+            [
+                *(added(None, call(None, "f")), arguments(None, None, "{}"), done(None, call(None, "f", "{}"))),
+                *(added(None, call(None, "g")), arguments(None, None, "[]"), done(None, call(None, "g", "[]"))),
+            ],
+            F + G,
+        ),
+        (
+            [
+                *(added(0, call("p", "f")), added(1, call("q", "g")), arguments(1, "y", "[]"), arguments(0, "z", "{}")),
+                *(done(0, call("p", "f", "{}")), done(1, call("q", "g", "[]"))),
+            ],
+            [F[0], G[0], G[1], F[1]],
+        ),
+        (
+            [
+                *(added(0, call("p", "f")), added(0, call("q", "g")), arguments(0, "p", "{}"), arguments(0, "q", "[]")),
+                *(done(0, call("p", "f", "{}")), done(0, call("q", "g", "[]"))),
+            ],
+            [F[0], G[0], F[1], G[1]],
+        ),
+    ],
+    ids=["ids that change", "no ids", "neither ids nor places", "side by side", "one place for all"],
+)
+def test_a_call_is_told_apart_by_its_place_and_its_id(events: list[bytes], expected: list[Delta]) -> None:
+    assert read(*events, COMPLETED) == [*expected, Finished("tool_calls")]
+
+
+@pytest.mark.parametrize("whole", ["{}", {}], ids=["text", "an object"])
+def test_arguments_that_come_only_at_their_end_are_read_once(whole: Any) -> None:
+    deltas = read(
+        added(0, call("fc_1", "f")),
+        event("response.function_call_arguments.done", output_index=0, item_id="fc_1", arguments=whole),
+        done(0, {**call("fc_1", "f"), "arguments": whole}),
+        COMPLETED,
+    )
+    assert deltas == [*F, Finished("tool_calls")]
+
+
+SPOKEN = {"type": "message", "id": "m", "role": "assistant", "content": [{"type": "output_text", "text": "Hi"}]}
+TWICE = {**SPOKEN, "content": [{"type": "output_text", "text": "Hi"}, {"type": "refusal", "refusal": "no"}]}
+THOUGHT = {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
+TEXT_DONE = event("response.output_text.done", output_index=1, item_id="m", content_index=0, text="Hi")
+
+
+def delta(text: str, **more: Any) -> bytes:
+    return event("response.output_text.delta", delta=text, **more)
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([TEXT_DONE, done(1, SPOKEN)], [TextDelta("Hi")]),
+        ([done(0, THOUGHT), done(1, TWICE)], [ReasoningDelta("hm"), TextDelta("Hi"), RefusalDelta("no")]),
+        ([TEXT_DONE, done(1, TWICE)], [TextDelta("Hi"), RefusalDelta("no")]),
+        ([event("response.refusal.done", refusal="no")], [RefusalDelta("no")]),
+        ([delta("Hi", output_index=1, item_id="x", content_index=0), TEXT_DONE, done(1, SPOKEN)], [TextDelta("Hi")]),
+        ([delta("Hi", item_id="m"), done(1, SPOKEN)], [TextDelta("Hi")]),
+        ([delta("Hi"), TEXT_DONE, done(1, SPOKEN)], [TextDelta("Hi")]),
+        ([event("response.reasoning.delta", output_index=0, delta="hm"), done(0, THOUGHT)], [ReasoningDelta("hm")]),
+    ],
+)
+def test_what_comes_without_deltas_is_read_when_it_is_done_and_only_then(
+    events: list[bytes], expected: list[Delta]
+) -> None:
+    assert read(*events, COMPLETED) == [*expected, Finished("stop")]
+
+
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [
+        ([], [ReasoningDelta("hm"), TextDelta("Hi"), CallDelta(0, "f", "{}")]),
+        ([delta("Ho", output_index=7)], [TextDelta("Ho"), ReasoningDelta("hm"), CallDelta(0, "f", "{}")]),
+        ([done(0, THOUGHT)], [ReasoningDelta("hm"), TextDelta("Hi"), CallDelta(0, "f", "{}")]),
+        ([done(5, call("x", "f", "{}"))], [CallDelta(0, "f", "{}"), ReasoningDelta("hm"), TextDelta("Hi")]),
+    ],
+)
+def test_what_comes_only_with_the_response_itself_is_read_there(before: list[bytes], expected: list[Delta]) -> None:
+    response = {"status": "completed", "output": [THOUGHT, SPOKEN, call("fc_1", "f", "{}")]}
+    assert read(*before, event("response.completed", response=response)) == [*expected, Finished("tool_calls")]
+
+
+def test_nothing_is_said_of_a_response_that_failed() -> None:
+    """So another backend can be asked."""
+    reader = ResponsesReader()
+    failed = {"status": "failed", "error": {"message": "x"}, "output": [SPOKEN]}
+    assert reader.feed(event("response.failed", response=failed)) == []
+    with pytest.raises(BackendError):
+        reader.finish()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        event("response.future.delta", delta={"x": 1}),
+        event("response.output_text.delta", delta=["x"]),
+        event("response.output_item.added", item={"type": "tool_search_call", "arguments": {"q": 1}}),
+        event("response.output_item.done", item=["x"]),
+        event("response.output_item.done", item={"type": "message", "content": "x"}),
+        event("response.output_item.done", item={"type": "message", "content": [7, {"text": 7, "logprobs": 7}]}),
+        event("response.created", response="x"),
+        event("response.output_item.added", output_index="0", item={"type": 7}),
+        b'data: {"type": 7}\n\n',
+    ],
+)
+def test_what_has_a_shape_that_nobody_knows_is_passed_over(odd: bytes) -> None:
+    assert read(odd, delta("Hi"), COMPLETED) == [TextDelta("Hi"), Finished("stop")]
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"input_tokens": None, "output_tokens": 3}, Usage(input_tokens=0, output_tokens=3, total_tokens=3)),
+        ({"input_tokens": 1.5}, None),
+        ("much", None),
+        ({}, None),
+    ],
+)
+def test_a_cost_that_nobody_can_read_fails_no_answer(usage: Any, expected: Usage | None) -> None:
+    assert read(event("response.completed", response={"usage": usage})) == [Finished("stop", expected)]
+    assert read_whole({"status": "completed", "usage": usage}) == [Finished("stop", expected)]
+
+
 @pytest.mark.parametrize(
     ("kind", "response", "finish"),
     [
@@ -119,7 +272,10 @@ def test_usage_is_read_with_its_details() -> None:
     [
         (event("response.failed", response={"error": {"code": "rate_limit_exceeded", "message": "x"}}), RateLimited),
         (event("response.failed", response={"status": "failed", "error": None}), BackendError),
-        (event("response.cancelled", response={"status": "cancelled"}), BackendError),
+        (event("response.cancelled", response={"status": "cancelled"}), BackendCut),
+        (event("response.incomplete", response={"status": "cancelled"}), BackendCut),
+        (event("response.incomplete", response={"incomplete_details": {"reason": "deadline"}}), BackendCut),
+        (event("response.completed", response=INCOMPLETE), BackendCut),
         (event("error", code="server_error", message="boom at 10.0.0.1"), BackendError),
         (event("error", error={"code": 429, "message": "slow down"}), RateLimited),
         (b"data: [DONE]\n\n", BackendCut),
@@ -180,6 +336,12 @@ def test_the_calls_of_a_whole_response_are_numbered(status: str) -> None:
     output = [call("fc_1", "f", "{}"), SAID, call("fc_1", "g", "[]")]
     expected = [CallDelta(0, "f", "{}"), TextDelta("Hi"), CallDelta(1, "g", "[]"), Finished("tool_calls")]
     assert read_whole({"status": status, "output": output}) == expected
+
+
+def test_a_whole_response_that_was_cut_by_a_limit_of_the_backend_s_own_is_cut_off() -> None:
+    cut = {"status": "incomplete", "incomplete_details": {"reason": "max_turns"}, "output": [call("x", "f", "{")]}
+    with pytest.raises(BackendCut, match="before it was complete: max_turns"):
+        read_whole(cut)
 
 
 def test_a_whole_response_that_was_cut_says_why() -> None:

@@ -2,50 +2,47 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
 
-from antwort.api.responses import Usage
-from antwort.errors import AntwortError, BackendError
+from antwort.errors import AntwortError, BackendCut, BackendError
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.providers.failures import NOBODY, Asked, error_in
+from antwort.providers.native_items import (
+    THOUGHTS,
+    Item,
+    Part,
+    Said,
+    arguments_of,
+    item_of,
+    items_of,
+    read_usage,
+)
 from antwort.providers.reading import UNREADABLE, BodyReader, EventReader, broken_off, not_understood
-from antwort.providers.tokens import TokenDetails, TokenProb, log_probs, usage_of
-
-
-class _Item(msgspec.Struct, gc=False):
-    type: str = ""
-    id: str | None = None
-    name: str | None = None
-    arguments: str | None = None
-
-
-class _Usage(msgspec.Struct, gc=False):
-    input_tokens: int = 0
-    output_tokens: int = 0
-    total_tokens: int | None = None
-    input_tokens_details: TokenDetails | None = None
-    output_tokens_details: TokenDetails | None = None
-
-
-class _Incomplete(msgspec.Struct, gc=False):
-    reason: str | None = None
+from antwort.providers.tokens import TokenProb, log_probs
 
 
 class _Response(msgspec.Struct, gc=False):
     status: str | None = None
-    usage: _Usage | None = None
-    incomplete_details: _Incomplete | None = None
+    usage: msgspec.Raw = msgspec.Raw(b"null")
+    incomplete_details: Any = None
     error: Any = None
+    output: Any = None
 
 
 class _Event(msgspec.Struct, gc=False):
     type: str = ""
     delta: str | None = None
-    logprobs: list[TokenProb] | None = None
+    output_index: int | None = None
+    content_index: int | None = None
     item_id: str | None = None
-    item: _Item | None = None
+    logprobs: list[TokenProb] | None = None
+    text: str | None = None
+    refusal: str | None = None
+    arguments: Any = None
+    item: Any = None
     response: _Response | None = None
 
 
@@ -54,76 +51,166 @@ _ENDINGS = ("completed", "incomplete", "failed", "cancelled", "requires_action")
 _TERMINAL = frozenset({"error", *(f"response.{ending}" for ending in _ENDINGS)})
 
 
-class _Call:
-    __slots__ = ("has_arguments", "number")
+def _read_event(payload: bytes) -> _Event:
+    """A field of a shape that nobody knows is as good as not there; an event of a kind that nobody knows is, too."""
+    try:
+        return _decode(payload)
+    except msgspec.ValidationError:
+        plain = msgspec.json.decode(payload)
+    event = _Event()
+    for field in msgspec.structs.fields(_Event):
+        if isinstance(plain, dict) and field.name in plain:
+            try:
+                setattr(event, field.name, msgspec.convert(plain[field.name], field.type))
+            except msgspec.ValidationError:
+                continue
+    return event
 
-    def __init__(self, number: int, *, has_arguments: bool) -> None:
-        self.number = number
-        self.has_arguments = has_arguments
+
+class _Call:
+    """`index` and `id` are the backend's: either may be missing, and some give an item a new id in every event."""
+
+    __slots__ = ("has_arguments", "id", "index", "is_done", "number")
+
+    def __init__(self, number: int, index: int | None, item_id: str | None) -> None:
+        self.number, self.index, self.id = number, index, item_id
+        self.has_arguments = self.is_done = False
 
 
 class ResponsesReader(EventReader):
-    """Reads the deltas of texts, reasoning and calls, and how the response ended."""
+    """Reads the deltas of texts, reasoning and calls, and how the response ended. What comes without deltas is read
+    when it is done, at the latest with the response.
+    """
 
-    __slots__ = ("_calls", "_has_reasoning", "_last")
+    __slots__ = ("_calls", "_has_reasoning", "_said")
 
     def __init__(self, asked: Asked = NOBODY) -> None:
         super().__init__(asked)
-        self._calls: dict[str | None, _Call] = {}
-        self._last: str | None = None
+        self._calls: list[_Call] = []
         self._has_reasoning = False
+        self._said = Said()
 
     def _read(self, payload: bytes, out: list[Delta]) -> None:
-        event = _decode(payload) if payload.startswith(b"{") else _Event()
+        event = _read_event(payload) if payload.startswith(b"{") else _Event()
         match event.type.removeprefix("response."):
             case "output_text.delta" if event.delta:
+                self._said.note(event.output_index, event.item_id, event.content_index or 0)
                 out.append(TextDelta(event.delta, log_probs(event.logprobs) if event.logprobs else ()))
             case "reasoning_text.delta" | "reasoning.delta" if event.delta:
                 self._has_reasoning = True
-                out.append(ReasoningDelta(event.delta))
+                self._read_thought(event, out)
             case "reasoning_summary_text.delta" if event.delta and not self._has_reasoning:
-                out.append(ReasoningDelta(event.delta))
+                self._read_thought(event, out)
             case "refusal.delta" if event.delta:
+                self._said.note(event.output_index, event.item_id, event.content_index or 0)
                 out.append(RefusalDelta(event.delta))
-            case "function_call_arguments.delta" if event.delta:
-                self._read_arguments(event.item_id, event.delta, out)
+            case "function_call_arguments.delta" | "function_call_arguments.done":
+                self._read_arguments(event, out)
+            case "output_text.done" | "refusal.done":
+                part = Part(text=event.text, refusal=event.refusal, logprobs=event.logprobs)
+                self._read_part(event.output_index, event.item_id, event.content_index or 0, part, out)
             case "output_item.added" | "output_item.done":
-                self._read_item(event.item, out)
+                self._read_item(event, out)
             case _ if event.type in _TERMINAL:
                 self._read_ending(event, payload, out)
 
     def _end(self, out: list[Delta]) -> None:  # noqa: ARG002 - without a terminal event there is nothing to hand out
         self._fail(broken_off())
 
-    def _read_item(self, item: _Item | None, out: list[Delta]) -> None:
+    # ---- what is said and thought ----
+
+    def _read_thought(self, event: _Event, out: list[Delta]) -> None:
+        self._said.note(event.output_index, event.item_id, THOUGHTS)
+        out.append(ReasoningDelta(event.delta or ""))
+
+    def _read_part(self, index: int | None, item_id: str | None, at: int, part: Part, out: list[Delta]) -> None:
+        """A part of a message that is done, if nothing of it has come."""
+        if (part.text or part.refusal) and not self._said.has(index, item_id, at):
+            self._said.note(index, item_id, at)
+            part.read(out)
+
+    def _read_item(self, event: _Event, out: list[Delta]) -> None:
+        item, is_done = item_of(event.item), event.type.endswith(".done")
+        if item.type == "function_call":
+            self._read_call(item, event.output_index, is_done=is_done, out=out)
+        elif is_done:
+            self._read_done(item, event.output_index, out)
+
+    def _read_done(self, item: Item, index: int | None, out: list[Delta]) -> None:
+        if item.type == "reasoning" and not self._said.has(index, item.id, THOUGHTS):
+            self._said.note(index, item.id, THOUGHTS)
+            out.extend(map(ReasoningDelta, item.thoughts()))
+        elif item.type == "message":
+            for at, part in enumerate(item.content):
+                self._read_part(index, item.id, at, part, out)
+
+    # ---- calls ----
+
+    def _read_call(self, item: Item, index: int | None, *, is_done: bool, out: list[Delta]) -> None:
         """A call's name comes when it is added; its arguments, for backends that send no deltas, when it is done."""
-        if item is None or item.type != "function_call":
-            return
-        call = self._calls.get(item.id)
+        call = self._open_call(index, item.id) if is_done else None
         if call is None:
-            self._calls[item.id] = _Call(len(self._calls), has_arguments=bool(item.arguments))
-            self._last = item.id
-            out.append(CallDelta(len(self._calls) - 1, item.name or "", item.arguments or ""))
+            call = _Call(len(self._calls), index, item.id)
+            self._calls.append(call)
+            call.has_arguments = bool(item.arguments)
+            out.append(CallDelta(call.number, item.name, item.arguments))
         elif item.arguments and not call.has_arguments:
             call.has_arguments = True
             out.append(CallDelta(call.number, "", item.arguments))
+        call.is_done = is_done
 
-    def _read_arguments(self, item_id: str | None, delta: str, out: list[Delta]) -> None:
-        call = self._calls.get(item_id) or self._calls.get(self._last)
-        if call is not None:
+    def _open_call(self, index: int | None, item_id: str | None) -> _Call | None:
+        """The call that an item which is done was added as: by its place, or its id, or as the last."""
+        waiting = [call for call in self._calls if not call.is_done]
+        if index is not None:
+            known = [call for call in waiting if call.index == index]
+            return _named(known, item_id) or (known[-1] if known else _named(waiting, item_id))
+        return _named(waiting, item_id) if item_id else (waiting[-1] if waiting else None)
+
+    def _read_arguments(self, event: _Event, out: list[Delta]) -> None:
+        call = self._call_of(event)
+        if call is None:
+            return
+        piece = event.delta or ("" if call.has_arguments else arguments_of(event.arguments))
+        if piece:
             call.has_arguments = True
-            out.append(CallDelta(call.number, "", delta))
+            out.append(CallDelta(call.number, "", piece))
+
+    def _call_of(self, event: _Event) -> _Call | None:
+        here = (
+            [call for call in self._calls if call.index == event.output_index] if event.output_index is not None else []
+        )
+        known = here or self._calls
+        return _named(known, event.item_id) or (known[-1] if known else None)
+
+    # ---- the end ----
 
     def _read_ending(self, event: _Event, payload: bytes, out: list[Delta]) -> None:
         response = event.response or _Response()
+        items = items_of(response.output)
         said = msgspec.json.encode({"error": response.error}) if response.error else payload
-        kind = event.type.removeprefix("response.")
-        ended = _ending(response, kind, said, self._asked, has_calls=bool(self._calls))
+        has_calls = bool(self._calls) or any(item.type == "function_call" for item in items)
+        ended = _ending(response, event.type.removeprefix("response."), said, self._asked, has_calls=has_calls)
         if isinstance(ended, Finished):
+            self._read_rest(items, out)
             self.ended = True
             out.append(ended)
         else:
             self._fail(ended)
+
+    def _read_rest(self, items: list[Item], out: list[Delta]) -> None:
+        """Some send all of a kind with the last event only. What has come of a kind before is all there is of it."""
+        has_calls, has_words, has_thoughts = bool(self._calls), self._said.has_words, self._said.has_thoughts
+        for at, item in enumerate(items):
+            if item.type == "function_call":
+                if not has_calls:
+                    self._read_call(item, at, is_done=True, out=out)
+            elif not (has_thoughts if item.type == "reasoning" else has_words):
+                self._read_done(item, at, out)
+
+
+def _named(calls: list[_Call], item_id: str | None) -> _Call | None:
+    return next((call for call in calls if item_id and call.id == item_id), None)
 
 
 def _ending(
@@ -132,47 +219,30 @@ def _ending(
     """How a response ended. The status inside counts: some backends end every stream with `response.completed`."""
     match response.status or kind:
         case "completed" | "requires_action":
-            return Finished("tool_calls" if has_calls else "stop", _usage(response.usage))
+            return Finished("tool_calls" if has_calls else "stop", read_usage(response.usage))
         case "incomplete":
-            reason = response.incomplete_details.reason if response.incomplete_details else None
-            finish = "length" if reason in (None, "max_output_tokens") else reason
-            return Finished(finish, _usage(response.usage))
+            return _cut_short(response)
+        case "cancelled":
+            return BackendCut("The backend's answer was cancelled there.")
         case _:
             return error_in(said, asked) or BackendError("The backend failed to answer.")
 
 
-def _usage(told: _Usage | None) -> Usage | None:
-    if told is None:
-        return None
-    return usage_of(
-        told.input_tokens,
-        told.output_tokens,
-        told.total_tokens,
-        told.input_tokens_details,
-        told.output_tokens_details,
-    )
+def _cut_short(response: _Response) -> Finished | AntwortError:
+    """What the client asked for, or may know, is an ending; a limit of the backend's own cuts the answer off."""
+    details = response.incomplete_details
+    reason = details.get("reason") if isinstance(details, dict) else None
+    if reason in (None, "max_output_tokens"):
+        return Finished("length", read_usage(response.usage))
+    if reason == "content_filter":
+        return Finished(reason, read_usage(response.usage))
+    word = reason if isinstance(reason, str) and re.fullmatch(r"[a-z_]{1,40}", reason) else "no reason of ours"
+    return BackendCut(f"The backend ended its answer before it was complete: {word}.")
 
 
 # ---- an answer that was not streamed ----
 
-
-class _Part(msgspec.Struct, gc=False):
-    type: str = ""
-    text: str | None = None
-    refusal: str | None = None
-    logprobs: list[TokenProb] | None = None
-
-
-class _WholeItem(_Item, gc=False):
-    content: list[_Part] | None = None
-    summary: list[_Part] | None = None
-
-
-class _Whole(_Response, gc=False):
-    output: list[_WholeItem] | None = None
-
-
-_decode_whole = msgspec.json.Decoder(_Whole).decode
+_decode_whole = msgspec.json.Decoder(_Response).decode
 
 
 class WholeResponseReader(BodyReader):
@@ -188,27 +258,17 @@ def read_response(body: bytes, asked: Asked = NOBODY) -> list[Delta]:
         raise not_understood() from exc
     out: list[Delta] = []
     calls = 0
-    for item in response.output or ():
+    for item in items_of(response.output):
         if item.type == "function_call":
-            out.append(CallDelta(calls, item.name or "", item.arguments or ""))
+            out.append(CallDelta(calls, item.name, item.arguments))
             calls += 1
-        else:
-            _read_item(item, out)
+        elif item.type == "reasoning":
+            out.extend(map(ReasoningDelta, item.thoughts()))
+        elif item.type == "message":
+            for part in item.content:
+                part.read(out)
     ended = _ending(response, None, body, asked, has_calls=calls > 0)
     if not isinstance(ended, Finished):
         raise ended
     out.append(ended)
     return out
-
-
-def _read_item(item: _WholeItem, out: list[Delta]) -> None:
-    """What was said or thought in an item; other kinds are passed over."""
-    if item.type == "reasoning":
-        texts = [part.text for part in item.content or item.summary or () if part.text]
-        out.extend(map(ReasoningDelta, texts))
-    elif item.type == "message":
-        for part in item.content or ():
-            if part.text:
-                out.append(TextDelta(part.text, log_probs(part.logprobs or ())))
-            if part.refusal:
-                out.append(RefusalDelta(part.refusal))
