@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
+from antwort.errors import BackendError
+from antwort.providers import reading
 from antwort.providers.base import CallDelta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.providers.chunks import ChunkReader
 from chunk_kit import DONE, Json, before_the_end, calls, delta, event, piece, read
@@ -154,3 +156,15 @@ def test_done_ends_the_answer_at_once_and_nothing_behind_it_counts() -> None:
 @pytest.mark.parametrize("last", [b"data: [DONE]", b"data:[DONE]\n", b"data: [DONE] \n\n"])
 def test_done_counts_however_carelessly_it_is_written(last: bytes) -> None:
     assert read(delta("stop"), last) == [Finished("stop")]
+
+
+def test_an_event_without_an_end_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "EVENT_CAP", 100)
+    reader = ChunkReader()
+    fed = 0
+    while not reader.ended:
+        assert reader.feed(b"x" * 30) == []
+        fed += 30
+    assert fed == 120
+    with pytest.raises(BackendError, match="too large"):
+        reader.finish()

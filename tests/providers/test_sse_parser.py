@@ -120,3 +120,12 @@ def test_any_stream_cut_anywhere_is_read_by_the_book(stream: list[tuple[bytes, b
 def _lines(raw: bytes) -> list[bytes]:
     """CR LF, LF and CR end a line: exactly what the standard library's universal newlines do."""
     return raw.decode().replace("\r\n", "\n").replace("\r", "\n").encode().split(b"\n")
+
+
+def test_what_an_event_without_an_end_takes_up_is_known() -> None:
+    parser = SseParser()
+    for piece in (b"data: a\n\ndata: ", b"b", b"", b"c"):
+        parser.feed(piece)
+    assert parser.open_size == len(b"data: bc")
+    parser.feed(b"\n\n")
+    assert parser.open_size == 0

@@ -15,6 +15,7 @@ from antwort.providers.failures import NOBODY, Asked
 from antwort.providers.sse import SseParser
 
 WHOLE_ANSWER_CAP = 64 * 2**20
+EVENT_CAP = 16 * 2**20
 UNREADABLE = (ValueError, RecursionError)
 """Bad JSON, a field of a wrong type, bytes that are not UTF-8: all of them are ValueErrors."""
 
@@ -54,6 +55,8 @@ class EventReader(ABC):
                 error = BackendError("The backend sent an event that cannot be understood.")
                 error.__cause__ = exc
                 self._fail(error)
+        if self._events.open_size > EVENT_CAP and not self.ended:
+            self._fail(BackendError("The backend sent an event that is too large."))
         return out
 
     def finish(self) -> list[Delta]:

@@ -9,8 +9,6 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import ClassVar
 from urllib.parse import quote, unquote_plus, urlsplit
 
-import msgspec
-
 from antwort.api.responses import Model
 from antwort.errors import AntwortError, BackendCut, BackendError, BackendTimeout, BackendUnavailable
 from antwort.providers.base import Capabilities, ChatRequest, Delta
@@ -18,6 +16,7 @@ from antwort.providers.connection import Timeouts
 from antwort.providers.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, REFUSED_CREDENTIALS, Asked, error_for
 from antwort.providers.http import HttpClient, Pool, Reply
+from antwort.providers.listing import listed_models
 from antwort.providers.reading import Reader
 
 __all__ = ["Pool", "Remote", "Timeouts"]
@@ -96,7 +95,7 @@ class Remote(ABC):
         try:
             async with asyncio.timeout(MODELS_SECONDS), await self._get("/models") as reply:
                 await _raise_for(reply, Asked(secrets=self._secrets))
-                return _models(await reply.read(MODELS_CAP))
+                return listed_models(await reply.read(MODELS_CAP))
         except TimeoutError as exc:
             raise BackendTimeout(_TOO_SLOW) from exc
         except HttpFault as fault:
@@ -187,30 +186,3 @@ def _failure(fault: HttpFault) -> AntwortError:
             return BackendCut("The backend's answer broke off.")
         case _:
             return BackendError("The backend's answer cannot be understood.")
-
-
-class _Listed(msgspec.Struct):
-    id: str | None = None
-    name: str | None = None
-    created: int | float | None = None
-    owned_by: str | None = None
-
-
-class _Listing(msgspec.Struct):
-    data: list[_Listed] | None = None
-    models: list[_Listed] | None = None
-
-
-def _models(body: bytes) -> list[Model]:
-    try:
-        listing = msgspec.json.decode(body, type=_Listing)
-    except ValueError as exc:
-        raise BackendError("The backend's list of models cannot be understood.") from exc
-    listed = listing.data if listing.data is not None else listing.models or []
-    return [_model(each) for each in listed if each.id or each.name]
-
-
-def _model(listed: _Listed) -> Model:
-    return Model(
-        id=listed.id or listed.name or "", created=int(listed.created or 0), owned_by=listed.owned_by or "antwort"
-    )

@@ -12,10 +12,12 @@ class SseParser:
     linear however long a line is and however it was cut.
     """
 
-    __slots__ = ("_after_cr", "_head", "_open", "_special")
+    __slots__ = ("_after_cr", "_head", "_open", "_special", "open_size")
 
     def __init__(self) -> None:
         self._open: list[bytes] = []
+        self.open_size = 0
+        """Bytes of the event whose end has not come."""
         self._head: bytes | None = b""
         """The first bytes, as long as they may be part of a byte order mark; None once that is settled."""
         self._after_cr = False
@@ -29,12 +31,14 @@ class SseParser:
             if b"\n\n" not in data and not (data.startswith(b"\n") and self._open[-1].endswith(b"\n")):
                 if data:
                     self._open.append(data)
+                    self.open_size += len(data)
                 return []
             self._open.append(data)
             data = b"".join(self._open)
         blocks = data.split(b"\n\n")
         rest = blocks.pop()
         self._open = [rest] if rest else []
+        self.open_size = len(rest)
         return _payloads(blocks)
 
     def finish(self) -> list[bytes]:
