@@ -103,12 +103,81 @@ def test_a_function_that_is_in_a_toolset_is_no_bare_one(write: Write) -> None:
     assert [(info.label, info.tools) for info in loaded.toolsets] == [("finders", ("search",)), ("both", ("look",))]
 
 
-def test_functions_that_a_module_only_imports_are_not_its_own_unless_it_says_so(write: Write) -> None:
-    write("finders.py", FUNCTIONS)
-    write("quiet.py", "from finders import search\nfrom antwort import Toolset\nempty = Toolset('empty')\n")
-    write("loud.py", "from finders import search\n__all__ = ['search']\n")
-    assert [info.label for info in from_modules("quiet").toolsets] == ["empty"]
-    assert from_modules("loud").toolsets == (ToolsetInfo("loud", ("search",), "loud"),)
+def test_functions_of_other_modules_are_offered_by_the_one_that_imports_them(write: Write) -> None:
+    write("lib.py", "def lookup(q: str) -> str:\n    return q\n")
+    write("mypkg/finders.py", FUNCTIONS)
+    write("mypkg/__init__.py", "from mypkg.finders import search\n")
+    write("made.py", "from antwort import tool\nimport lib\nlookup = tool(lib.lookup)\n")
+    assert from_modules("mypkg").toolsets == (ToolsetInfo("mypkg", ("search",), "mypkg"),)
+    assert from_modules("made").toolsets == (ToolsetInfo("made", ("lookup",), "made"),)
+
+
+def test_a_module_that_says_what_it_offers_offers_nothing_else(write: Write) -> None:
+    write("finders.py", FUNCTIONS + "\n    __all__ = ['search']\n")
+    assert from_modules("finders").toolsets == (ToolsetInfo("finders", ("search",), "finders"),)
+
+
+def test_a_function_of_a_toolset_is_no_bare_one_wherever_the_toolset_is(write: Write) -> None:
+    write("shop.py", TOOLSET)
+    write("uses.py", "from shop import add\n" + dedent(FUNCTIONS))
+    write("hides.py", FUNCTIONS + "\n    from antwort import Toolset\n    sets = [Toolset('hidden', search)]\n")
+    assert from_modules("uses").toolsets == (ToolsetInfo("uses", ("search", "look"), "uses"),)
+    assert from_modules("hides").toolsets == (ToolsetInfo("hides", ("look",), "hides"),)
+
+
+def test_bare_functions_join_the_toolset_that_is_called_like_their_module(write: Write) -> None:
+    write("calc.py", TOOLSET + FUNCTIONS)
+    for _ in range(2):  # what was joined is the server's, not the module's
+        loaded = from_modules("calc")
+        assert loaded.toolsets == (ToolsetInfo("calc", ("add", "search", "look"), "calc"),)
+        toolset, local = loaded.executors
+        assert toolset.can_execute(ToolDefinition(name="look", kind=ToolKind.MCP, server_label="calc"))
+        assert local.can_execute(ToolDefinition(name="look", kind=ToolKind.FUNCTION))
+        assert not local.can_execute(ToolDefinition(name="add", kind=ToolKind.FUNCTION))
+
+
+def test_a_bare_function_cannot_join_where_there_is_one_of_its_name(write: Write) -> None:
+    write("calc.py", TOOLSET + "\n    @tool(name='add')\n    def more(a: int) -> int:\n        return a\n")
+    assert problem("calc") == (
+        "The functions of calc cannot be offered together: There are two tools named 'add'; "
+        "give one of them another with @tool(name=…)."
+    )
+
+
+def test_objects_that_do_not_say_what_they_are_are_left_out(write: Write) -> None:
+    """As the proxies of web frameworks are, outside of a request."""
+    write(
+        "lazy.py",
+        FUNCTIONS
+        + """
+    class Proxy:
+        @property
+        def __class__(self):
+            raise RuntimeError("Working outside of application context.")
+
+    class Unkind:
+        kind = property(lambda self: 1 / 0)
+        def can_execute(self, tool): ...
+        async def execute(self, call, context): ...
+
+    current_app, broken = Proxy(), Unkind()
+    """,
+    )
+    assert from_modules("lazy").toolsets == (ToolsetInfo("lazy", ("search", "look"), "lazy"),)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["add", "missing"], "its __all__ names 'missing', which it does not have"),
+        ("add", "its __all__ is not a list of names"),
+        ([1, None], "its __all__ is not a list of names"),
+    ],
+    ids=str,
+)
+def test_a_module_whose_list_of_names_is_wrong_is_one_sentence(write: Write, names: object, said: str) -> None:
+    write("lie.py", TOOLSET + f"\n    __all__ = {names!r}\n")
+    assert problem("lie") == f"The tools module 'lie' cannot be used: {said}; mend it."
 
 
 def test_what_begins_with_an_underscore_is_kept_back(write: Write) -> None:
@@ -201,7 +270,9 @@ def test_a_module_that_cannot_be_imported_is_one_sentence_and_a_traceback_for_th
 
 def test_a_module_with_nothing_in_it(write: Write) -> None:
     write("empty.py", "def plain() -> None: ...\n")
-    assert problem("empty") == "The tools module 'empty' offers nothing: it needs @tool functions or a Toolset."
+    assert problem("empty") == (
+        "The tools module 'empty' offers nothing: it needs @tool functions or a Toolset, by public names of its own."
+    )
 
 
 def test_two_toolsets_of_one_name(write: Write) -> None:
@@ -210,8 +281,6 @@ def test_two_toolsets_of_one_name(write: Write) -> None:
     assert problem("one", "two") == (
         "There are two toolsets named 'calc', from one and two; give one of them another name."
     )
-    write("calc.py", TOOLSET + dedent(FUNCTIONS).replace("\n", "\n    "))
-    assert problem("calc") == "There are two toolsets named 'calc', from calc; give one of them another name."
 
 
 @pytest.mark.parametrize("name", ["a b", "antwort"])

@@ -1,7 +1,8 @@
 """The tools that an operator offers: from modules, from files, and from installed packages.
 
-Of a module, toolsets and executors are taken as they are. Its bare `@tool` functions become a toolset named after the
-module, and answer for functions of their names that requests declare, too.
+Of a module, toolsets and executors are taken as they are. Its bare `@tool` functions, those in no toolset, become a
+toolset named after the module, or join the one of that name, and answer for functions of their names that requests
+declare, too.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class _Source(msgspec.Struct, frozen=True):
     name: str
     """What its bare functions are called together."""
     origin: str
-    objects: Sequence[object]
+    objects: Sequence[LocalTool[..., Any] | ToolExecutor]
 
 
 def load_tools(modules: Iterable[str], *, entry_points: bool) -> LoadedTools:
@@ -87,46 +88,68 @@ def _register(info: ToolsetInfo, infos: dict[str, ToolsetInfo]) -> None:
 
 
 def _executors(source: _Source, seen: set[int]) -> list[ToolExecutor]:
-    """Each object once, also when several modules or packages have it. What is in a toolset is no bare function."""
-    executors = [each for each in source.objects if _is_executor(each) and id(each) not in seen]
-    seen.update(id(each) for each in executors)
-    seen.update(id(local) for each in executors if isinstance(each, Toolset) for local in each.tools)
-    bare = [each for each in source.objects if isinstance(each, LocalTool) and id(each) not in seen]
-    seen.update(id(each) for each in bare)
-    return [*executors, *_of_functions(source, bare)] if bare else executors
+    """Each object once, also when several modules or packages have it."""
+    fresh = [each for each in source.objects if id(each) not in seen]
+    seen.update(id(each) for each in fresh)
+    executors = [each for each in fresh if not isinstance(each, LocalTool)]
+    bare = [each for each in fresh if isinstance(each, LocalTool)]
+    if not bare:
+        return executors
+    others = [each for each in executors if not _is_named(each, source.name)]
+    namesake = next((each for each in executors if _is_named(each, source.name)), None)
+    return [*others, *_of_functions(source, bare, namesake)]
 
 
-def _of_functions(source: _Source, bare: Sequence[LocalTool[..., Any]]) -> tuple[ToolExecutor, ...]:
+def _is_named(executor: ToolExecutor, name: str) -> TypeGuard[Toolset]:
+    return isinstance(executor, Toolset) and executor.label == name
+
+
+def _of_functions(
+    source: _Source, bare: Sequence[LocalTool[..., Any]], namesake: Toolset | None
+) -> tuple[ToolExecutor, ...]:
     problem = f"The functions of {source.origin} cannot be offered together"
     try:
-        toolset = Toolset(source.name)
+        toolset = namesake or Toolset(source.name)
     except ValueError as exc:
         raise CannotStart(f"{problem}: {_told(exc)}; put them into a Toolset with a name of its own.") from exc
     try:
-        for each in bare:
-            toolset.add(each)
+        return toolset.joined_by(bare), LocalExecutor(*bare)
     except ValueError as exc:
         raise CannotStart(f"{problem}: {_told(exc)}; give one of them another with @tool(name=…).") from exc
-    return toolset, LocalExecutor(*bare)
-
-
-def _is_executor(value: object) -> TypeGuard[ToolExecutor]:
-    """Some objects say that they have every attribute; only an executor has a kind."""
-    return not isinstance(value, type) and isinstance(value, ToolExecutor) and isinstance(value.kind, ToolKind)
 
 
 def _objects(module: ModuleType) -> list[object]:
-    """What a module offers: what `__all__` names, or else its public names, of functions those defined in it."""
+    """What a module offers: what `__all__` names, or else its public names, imported ones as well.
+
+    Raises `ValueError` when `__all__` is wrong.
+    """
     names = getattr(module, "__all__", None)
-    if names is not None:
-        return [getattr(module, name) for name in names]
-    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
-    return [each for each in public.values() if not isinstance(each, LocalTool) or each.__module__ == module.__name__]
+    if names is None:
+        return [value for name, value in vars(module).items() if not name.startswith("_")]
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ValueError("its __all__ is not a list of names")
+    if missing := [name for name in names if not hasattr(module, name)]:
+        raise ValueError(f"its __all__ names {missing[0]!r}, which it does not have")
+    return [getattr(module, name) for name in names]
 
 
-def _offered(objects: Iterable[object]) -> list[object]:
-    unique = {id(each): each for each in objects if isinstance(each, LocalTool) or _is_executor(each)}
-    return list(unique.values())
+def _offered(objects: Iterable[object]) -> list[LocalTool[..., Any] | ToolExecutor]:
+    """Each once, in the order of their names. What is in a toolset is offered by that, wherever it is."""
+    unique = {id(each): each for each in objects if _is_ours(each)}
+    return [each for each in unique.values() if not isinstance(each, LocalTool) or each.is_bare]
+
+
+def _is_ours(value: object) -> TypeGuard[LocalTool[..., Any] | ToolExecutor]:
+    """Some objects say that they have every attribute, and some will not even say what they are: not ours."""
+    try:
+        return isinstance(value, LocalTool) or _is_executor(value)
+    except Exception:
+        _log.debug("a %s is left out: it does not say what it is", type(value).__name__, exc_info=True)
+        return False
+
+
+def _is_executor(value: object) -> TypeGuard[ToolExecutor]:
+    return not isinstance(value, type) and isinstance(value, ToolExecutor) and isinstance(value.kind, ToolKind)
 
 
 # ---- modules ----
@@ -135,9 +158,13 @@ def _offered(objects: Iterable[object]) -> list[object]:
 def _read_module(name: str) -> _Source:
     is_file = name.endswith(".py") or "/" in name or os.sep in name
     module = _import_file(name) if is_file else _import(name)
-    offered = _offered(_objects(module))
+    try:
+        offered = _offered(_objects(module))
+    except ValueError as exc:
+        raise CannotStart(f"The tools module {name!r} cannot be used: {_told(exc)}; mend it.") from exc
     if not offered:
-        raise CannotStart(f"The tools module {name!r} offers nothing: it needs @tool functions or a Toolset.")
+        problem = f"The tools module {name!r} offers nothing"
+        raise CannotStart(f"{problem}: it needs @tool functions or a Toolset, by public names of its own.")
     return _Source(Path(name).stem if is_file else name.rpartition(".")[2], name, offered)
 
 
@@ -211,12 +238,11 @@ def _read_entry(entry: EntryPoint) -> _Source:
     package = entry.dist.name if entry.dist is not None else entry.value
     origin = f"the package {package}"
     try:
-        found = entry.load()
+        offered = _offered(_contents(entry.load()))
     except (Exception, SystemExit) as exc:
         _log.debug("the entry point %r cannot be loaded", entry.name, exc_info=True)
         problem = f"The tools {entry.name!r} of {origin} cannot be loaded: {_told(exc)}"
         raise CannotStart(f"{problem}; mend or remove the package, or {_WITHOUT}.") from exc
-    offered = _offered(_contents(found))
     if not offered:
         problem = f"The entry point {entry.name!r} of {origin} names no toolset, list of toolsets, or module with any"
         raise CannotStart(f"{problem}; mend or remove the package, or {_WITHOUT}.")

@@ -72,8 +72,8 @@ async def test_what_a_response_holds_can_be_sent_back_as_it_is() -> None:
         ({"input": "Hi", "temperature": 9}, "temperature"),
         ({"input": [{"type": "message", "role": "nobody", "content": "Hi"}]}, "input[0].role"),
         ({"input": "Hi", "tools": [{"type": "function"}]}, "tools[0].name"),
-        ({"input": object()}, None),
-        ({"input": {1j: 2}}, None),
+        ({"input": "Hi", "metadata": object()}, "metadata"),
+        ({"input": {1j: 2}}, "input"),
     ],
     ids=["a number", "an item", "a tool", "not JSON", "no key of JSON"],
 )

@@ -16,8 +16,9 @@ from antwort.identity import ANONYMOUS, Identity
 from antwort.testing.executors import call, context
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult, ToolServer
 from antwort.tools.function import ClientsTurn, FunctionExecutor
-from antwort.tools.limits import Limited, LimitedServer, ToolLimits, limited
+from antwort.tools.limits import Limited, LimitedServer, ToolLimits, all_limited, limited
 from antwort.tools.local import LocalExecutor, tool
+from antwort.tools.toolset import Toolset
 
 Run = Callable[[ToolCall, ToolContext], Awaitable[Any]]
 
@@ -220,6 +221,36 @@ async def test_no_more_calls_run_at_once_than_the_limit_says() -> None:
     results = await asyncio.gather(*(executor.execute(asked, context()) for asked in calls))
     assert [result.call_id for result in results] == [asked.id for asked in calls]
     assert most == 3
+
+
+@pytest.mark.proves("MISTAKE-21")
+async def test_a_tool_that_takes_all_of_its_places_takes_none_of_anothers() -> None:
+    async def quick() -> str:
+        return "at once"
+
+    executor = Limited(LocalExecutor(stuck, quick), ToolLimits(concurrency=1))
+    hung = [asyncio.create_task(executor.execute(call("stuck", id=str(n)), context())) for n in range(3)]
+    async with asyncio.timeout(5):
+        assert (await executor.execute(call("quick"), context())).output == "at once"
+    for task in hung:
+        task.cancel()
+    await asyncio.wait(hung)
+
+
+async def test_places_are_forgotten_when_nobody_uses_them() -> None:
+    """What a tool is called can come from a request, and there is no end of names."""
+    executor = Limited(Scripted(fine))
+    for number in range(100):
+        await executor.execute(call(f"tool_{number}"), context())
+    assert len(executor._places) == 0
+
+
+async def stuck() -> None:
+    await asyncio.Event().wait()
+
+
+async def fine(asked: ToolCall, where: ToolContext) -> object:
+    return ToolResult(asked.id, "fine")
 
 
 async def test_waiting_for_a_place_does_not_use_up_a_calls_time() -> None:
@@ -445,13 +476,15 @@ async def test_cancelling_the_call_stops_the_tool_and_is_passed_on() -> None:
             ended.set()
 
     executor = Limited(Scripted(run), ToolLimits(concurrency=1))
-    task = asyncio.create_task(executor.execute(ASKED, context()))
-    await started.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert ended.is_set()
-    assert not executor._places.locked()
+    for _ in range(2):  # the second finds the place of the first free again
+        started.clear()
+        ended.clear()
+        task = asyncio.create_task(executor.execute(ASKED, context()))
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert ended.is_set()
 
 
 async def test_a_call_that_waits_for_its_place_can_be_cancelled() -> None:
@@ -471,3 +504,51 @@ async def test_a_call_that_waits_for_its_place_can_be_cancelled() -> None:
         task.cancel()
     ends = await asyncio.gather(first, second, return_exceptions=True)
     assert all(isinstance(end, asyncio.CancelledError) for end in ends)
+
+
+# ---- what a program gives ----
+
+
+def test_functions_that_are_given_as_they_are_become_an_executor() -> None:
+    @tool
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    def sub(a: int, b: int) -> int:
+        return a - b
+
+    server, own = all_limited([add, Toolset("calc"), tool(sub)])
+    assert isinstance(server, LimitedServer)
+    assert [own.can_execute(ToolDefinition(name=name, kind=ToolKind.FUNCTION)) for name in ("add", "sub")] == [True] * 2
+    with pytest.raises(ValueError, match="two tools named 'add'"):
+        all_limited([add, add])
+
+
+def plain(a: int) -> int:
+    return a
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([plain], "'plain' is not an executor: make it a @tool, or put it into a LocalExecutor or a Toolset."),
+        ([Toolset], "'Toolset' is not an executor: make it a @tool, or put it into a LocalExecutor or a Toolset."),
+        (["calc"], "A str is not an executor: it has no kind, can_execute and execute."),
+        (Toolset("calc"), "The executors are given as a list, also when there is only one."),
+    ],
+    ids=["a function", "a class", "a text", "no list"],
+)
+def test_what_cannot_run_a_call_is_refused_at_once(given: Any, said: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        all_limited(given)
+    assert str(caught.value) == said
+
+
+def test_within_limits_a_function_still_describes_itself_and_others_say_nothing() -> None:
+    asked = ToolDefinition(name="plain", kind=ToolKind.FUNCTION)
+    described = limited(LocalExecutor(plain)).describe(asked)
+    assert described is not None
+    assert described.parameters is not None
+    assert described.parameters["required"] == ["a"]
+    assert limited(LocalExecutor(plain)).describe(ToolDefinition(name="other", kind=ToolKind.FUNCTION)) is None
+    assert limited(Scripted(fine)).describe(asked) is None

@@ -9,6 +9,7 @@ import functools
 import inspect
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -362,3 +363,32 @@ async def test_functions_that_hang_leave_room_for_others() -> None:
         task.cancel()
     assert all(isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*hung, return_exceptions=True))
     release.set()
+
+
+async def test_behind_a_plain_wrapper_a_coroutine_is_told_to_stop_only_when_it_is() -> None:
+    """As an ordinary decorator makes it: a function that is not async, and returns what is to be awaited."""
+
+    async def work(where: ToolContext) -> str:
+        await asyncio.sleep(0)
+        return f"told to stop: {where.cancelled.is_set()}"
+
+    @functools.wraps(work)
+    def wrapper(where: ToolContext) -> Awaitable[str]:
+        return work(where)
+
+    assert (await run(wrapper)).output == "told to stop: False"
+
+
+@pytest.mark.parametrize("seconds", [0, -3, float("nan"), float("inf"), 86401], ids=str)
+def test_a_time_that_no_call_can_have_is_refused_where_it_is_written(seconds: float) -> None:
+    with pytest.raises(ValueError, match="more than 0 and at most 86400 seconds"):
+        tool(timeout=seconds)(quick)
+
+
+@pytest.mark.parametrize("seconds", ["5s", True, [1]], ids=str)
+def test_a_time_that_is_no_number_is_refused_where_it_is_written(seconds: Any) -> None:
+    with pytest.raises(TypeError, match="a number of seconds, not"):
+        tool(timeout=seconds)(quick)
+
+
+def quick() -> None: ...

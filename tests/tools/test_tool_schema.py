@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import typing  # noqa: F401 - for the hint that is written as text
 from collections.abc import Callable
 from datetime import date
 from typing import Annotated, Any, Literal, TypedDict
@@ -251,3 +252,19 @@ del bare.__annotations__["number"]
 def test_what_no_schema_can_be_made_for_is_named(function: Callable[..., object], words: str) -> None:
     with pytest.raises(TypeError, match=words):
         read_signature(function)
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [ToolContext, ToolContext | None, "typing.Optional[ToolContext]", Annotated[ToolContext, "the call"]],
+    ids=str,
+)
+def test_a_context_is_given_however_its_type_is_written_and_is_no_part_of_the_schema(hint: object) -> None:
+    signature = read_signature(takes(hint))
+    assert signature.context_parameter == "x"
+    assert signature.parameters["properties"] == {}
+
+
+def test_what_is_a_context_or_something_else_has_no_schema() -> None:
+    with pytest.raises(TypeError, match="parameter 'x'"):
+        read_signature(takes(ToolContext | str))

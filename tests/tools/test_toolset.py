@@ -148,3 +148,24 @@ async def test_a_server_without_instructions_has_none_within_limits() -> None:
     assert isinstance(within, Limited)
     assert isinstance(within, Instructing)
     assert await within.instruct(DECLARED, ANONYMOUS) is None
+
+
+def test_more_functions_join_a_toolset_under_its_label_and_it_stays_as_it_was() -> None:
+    @tool
+    def later() -> str:
+        return "later"
+
+    mine = calc()
+    joined = mine.joined_by([later])
+    assert (joined.label, [each.definition.name for each in joined.tools][-1]) == ("calc", "later")
+    assert [each.definition.name for each in mine.tools] == ["echo", "wait_for_ever", "fail"]
+    assert later.is_bare
+    with pytest.raises(ValueError, match="two tools named 'echo'"):
+        mine.joined_by([tool(echo)])
+
+
+def test_a_function_knows_whether_it_is_in_a_toolset() -> None:
+    bare, added, given = tool(echo), tool(echo), tool(echo)
+    toolset = Toolset("one", given)
+    Toolset("two").add(added)
+    assert [each.is_bare for each in (bare, added, given, *toolset.tools)] == [True, False, False, False]

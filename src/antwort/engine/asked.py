@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Literal, TypeAlias, TypedDict
 
 from antwort.api.faults import described
 from antwort.api.items import InputItem
 from antwort.api.requests import CreateRequest, Limits, parse_request
-from antwort.api.wire import Plain, encode
+from antwort.api.wire import encode
 from antwort.errors import InvalidField
+
+Fields: TypeAlias = Mapping[str, object]
+"""A JSON object, be it a plain dict or one of the typed ones that clients' libraries have."""
 
 
 class RequestFields(TypedDict, total=False):
     """The fields of a request, as keywords. What they mean and may be is what the API says of them."""
 
-    input: str | Sequence[Plain | InputItem]
+    input: str | Sequence[Fields | InputItem]
     model: str | None
     instructions: str | None
     previous_response_id: str | None
-    tools: Sequence[Plain]
-    tool_choice: str | Plain
-    allowed_tools: Sequence[str | Plain]
+    tools: Sequence[Fields]
+    tool_choice: str | Fields
+    allowed_tools: Sequence[str | Fields]
     parallel_tool_calls: bool | None
     max_tool_calls: int | None
     max_output_tokens: int | None
@@ -30,14 +34,14 @@ class RequestFields(TypedDict, total=False):
     presence_penalty: float | None
     frequency_penalty: float | None
     top_logprobs: int | None
-    text: Plain | None
-    reasoning: Plain | None
+    text: Fields | None
+    reasoning: Fields | None
     include: Sequence[str] | None
     metadata: Mapping[str, str] | None
     store: bool | None
     background: bool | None
     stream: bool | None
-    stream_options: Plain | None
+    stream_options: Fields | None
     truncation: Literal["auto", "disabled"] | None
     service_tier: str | None
     safety_identifier: str | None
@@ -45,17 +49,41 @@ class RequestFields(TypedDict, total=False):
     user: str | None
 
 
-Asked: TypeAlias = CreateRequest | Mapping[str, Any]
+Asked: TypeAlias = CreateRequest | Fields
 
 
-def read_asked(asked: Asked | None, fields: Mapping[str, Any], limits: Limits) -> CreateRequest:
-    """The request, read by the rules that hold for one that came over HTTP. Raises `InvalidField`."""
-    if asked is not None and fields:
+def read_asked(asked: object, fields: Fields, limits: Limits) -> CreateRequest:
+    """The request, read by the rules that hold for one that came over HTTP. Raises `InvalidField`.
+
+    A keyword that is no field raises `TypeError`, as for any function; in a mapping it is ignored, as over HTTP.
+    """
+    if asked is None:
+        _check_keywords(fields)
+        return _read(fields, limits)
+    if fields:
         raise TypeError("A request is given whole or by its fields, not both.")
     if isinstance(asked, CreateRequest):
         return asked
+    if not isinstance(asked, Mapping):
+        hint = "; say input=… for what is asked" if isinstance(asked, str | list | tuple) else ""
+        raise TypeError(f"A request is a mapping of its fields, or a CreateRequest, not {type(asked).__name__}{hint}.")
+    return _read(asked, limits)
+
+
+def _check_keywords(given: Iterable[str]) -> None:
+    known = RequestFields.__annotations__
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            raise TypeError(f"A request has no field {name!r}{f'; is {near[0]!r} meant?' if near else '.'}")
+
+
+def _read(fields: Fields, limits: Limits) -> CreateRequest:
+    return parse_request(b"{%s}" % b",".join(_written(name, value) for name, value in fields.items()), limits)
+
+
+def _written(name: str, value: object) -> bytes:
     try:
-        body = encode(dict(fields if asked is None else asked))
+        return encode({name: value})[1:-1]
     except (TypeError, ValueError, NotImplementedError, RecursionError) as exc:
-        raise InvalidField("", f"The request cannot be written as JSON: {described(exc)}.") from exc
-    return parse_request(body, limits)
+        raise InvalidField(str(name), f"cannot be written as JSON: {described(exc)}.") from exc

@@ -19,7 +19,7 @@ from antwort.engine.history import assemble, load_chain, resolve_references
 from antwort.engine.live import Ended, LiveRun
 from antwort.engine.plan import Plan, check_capabilities, draft_response
 from antwort.engine.rows import end_unborn, new_row
-from antwort.engine.settings import EngineSettings
+from antwort.engine.settings import EngineSettings, checked
 from antwort.engine.toolbox import Shelf, build_toolbox, check_labels
 from antwort.errors import (
     AntwortError,
@@ -34,8 +34,7 @@ from antwort.errors import (
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import OtherName, Provider
 from antwort.storage.base import EVERYTHING, ItemPage, Page, ResponsePage, ResponseStore, Wanted
-from antwort.tools.base import ToolExecutor
-from antwort.tools.limits import limited
+from antwort.tools.limits import Runs, all_limited
 
 _MOST_UNWRITTEN = 1000
 ABANDONED = "The server was stopped while the response was being made."
@@ -47,8 +46,9 @@ class Engine:
         async with Engine(provider, executors=[tools]) as engine:
             response = await engine.create(input="Hello")
 
-    Executors are wrapped in the limits of the settings. Without a store, responses are kept in memory. Outside of a
-    context, start with `open`, and end with `drain` and `close`; what the engine was given is closed with it.
+    Executors are wrapped in the limits of the settings; `@tool` functions can stand among them. Without a store,
+    responses are kept in memory. Outside of a context, start with `open`, and end with `drain` and `close`; what the
+    engine was given is closed with it.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Engine:
         provider: Provider,
         *,
         store: ResponseStore | None = None,
-        executors: Sequence[ToolExecutor] = (),
+        executors: Sequence[Runs] = (),
         settings: EngineSettings = EngineSettings(),  # noqa: B008 - a frozen value
         on_end: Sequence[Callable[[Ended], None]] = (),
         on_call: Sequence[Callable[[Called], None]] = (),
@@ -64,11 +64,11 @@ class Engine:
         """`on_end` are told of each run when it has ended, `on_call` of each tool call when it has been answered; they
         must neither wait nor raise.
         """
-        self.settings = settings
+        self.settings = checked(settings)
         self._provider = provider
         self._store = _memory() if store is None else store
+        self._executors = all_limited(executors, settings.tool_limits)
         check_labels(executors)
-        self._executors = tuple(limited(executor, settings.tool_limits) for executor in executors)
         self._live: dict[str, LiveRun] = {}
         self._unwritten: dict[str, LiveRun] = {}
         """Runs whose end could not be recorded. It is written when somebody asks for them."""
@@ -76,6 +76,9 @@ class Engine:
         self._is_draining = False
         self.is_open = False
         """Whether it was opened, and not closed since."""
+        self._opening = asyncio.Lock()
+        self._has_begun = False
+        """Whether there are rows of its own, which must not be taken for a dead process's."""
         self._on_end, self._on_call = tuple(on_end), tuple(on_call)
 
     async def __aenter__(self) -> Self:
@@ -116,6 +119,8 @@ class Engine:
 
     async def _begin(self, plan: Plan, store: ResponseStore) -> None:
         """A caller who is cancelled meanwhile gets no run, and the row may be written all the same: it is ended."""
+        async with self._opening:  # which may be ending rows right now
+            self._has_begun = True
         try:
             await store.begin(new_row(plan))
         except asyncio.CancelledError:
@@ -283,11 +288,15 @@ class Engine:
         return {name: await _health(check) for name, check in parts.items()}
 
     async def open(self) -> None:
-        """Rows that a dead process left running are ended: nobody will."""
+        """Rows that a dead process left running are ended: nobody will. Once, and not by an engine that has rows of its
+        own by then: what it runs goes on.
+        """
         if self._is_draining:
             raise RuntimeError("An engine that was closed cannot be opened again; make a new one.")
-        await self._store.fail_running(ABANDONED)
-        self.is_open = True
+        async with self._opening:
+            if not self.is_open and not self._has_begun:
+                await self._store.fail_running(ABANDONED)
+            self.is_open = True
 
     async def drain(self, seconds: float) -> None:
         """No new runs; those under way get `seconds` to end, then each is ended with a terminal event."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeAlias
 
+import msgspec
 from msgspec import Meta
 
+from antwort.api.faults import convert
 from antwort.api.requests import Limits
 from antwort.api.wire import Wire
+from antwort.errors import InvalidField
 from antwort.tools.limits import ToolLimits
 
 _Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=86400)]
@@ -37,7 +40,7 @@ class LoopSettings(Wire):
     """What is sent while nothing happens: a comment, or the event `response.in_progress` once more."""
     keepalive_interval: _Seconds = 15.0
     """Seconds of silence after which it is sent."""
-    buffer_events: Annotated[int, Meta(ge=16)] = 1024
+    buffer_events: Annotated[int, Meta(ge=1)] = 1024
     """Events kept for a slow reader before the run waits for it."""
     discovery: _Seconds = 10.0
     """Seconds that a tool server gets to say what it offers."""
@@ -51,3 +54,14 @@ class EngineSettings(LoopSettings):
     limits: Limits = Limits()
     tool_limits: ToolLimits = ToolLimits()
     default_model: str | None = None
+
+
+def checked(settings: EngineSettings) -> EngineSettings:
+    """The settings, held against their types and bounds. Raises `TypeError` or `ValueError`, naming what is wrong."""
+    if not isinstance(settings, EngineSettings):
+        raise TypeError(f"The settings of an engine are EngineSettings, not {type(settings).__name__}.")
+    try:
+        held: EngineSettings = convert(msgspec.to_builtins(settings), type(settings), "")
+    except InvalidField as fault:
+        raise ValueError(f"EngineSettings: {fault.message}") from fault
+    return held

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from antwort.api.items import McpListTools, McpToolInfo
 from antwort.api.requests import CreateRequest
@@ -29,6 +30,7 @@ from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.tools.base import (
     HOUSE_LABEL,
+    Describing,
     Instructing,
     Labelled,
     ToolDefinition,
@@ -36,7 +38,7 @@ from antwort.tools.base import (
     ToolKind,
     ToolServer,
 )
-from antwort.tools.routing import Toolbox, is_registered
+from antwort.tools.routing import Toolbox, find_executor, is_registered
 
 _log = logging.getLogger("antwort.engine")
 
@@ -49,7 +51,7 @@ class Shelf(msgspec.Struct, frozen=True):
     settings: EngineSettings
 
 
-def check_labels(executors: Sequence[ToolExecutor]) -> None:
+def check_labels(executors: Sequence[object]) -> None:
     """The first of two would answer for both, and nobody would notice."""
     labels = Counter(executor.label for executor in executors if isinstance(executor, Labelled))
     for label, number in labels.items():
@@ -72,7 +74,7 @@ async def build_toolbox(request: CreateRequest, shelf: Shelf) -> tuple[Toolbox, 
     offers: list[_Offer] = []
     for i, tool in enumerate(request.tools):
         if isinstance(tool, FunctionTool):
-            offers.append(_Offer((_function(tool),)))
+            offers.append(_Offer((_function(tool, shelf),)))
         elif isinstance(tool, McpTool):
             offers.append(await _declared(tool, f"tools[{i}]", shelf))
             listings.append(_listing(tool, offers[-1]))
@@ -88,7 +90,7 @@ async def rebuild_toolbox(request: CreateRequest, shelf: Shelf) -> Toolbox:
     offers: list[_Offer] = []
     for tool in request.tools:
         if isinstance(tool, FunctionTool):
-            offers.append(_Offer((_function(tool),)))
+            offers.append(_Offer((_function(tool, shelf),)))
         elif isinstance(tool, McpTool) and tool.server_label != HOUSE_LABEL:
             with contextlib.suppress(InvalidField):
                 offers.append(await _ask(tool, shelf) or _Offer())
@@ -117,13 +119,22 @@ def model_name(toolbox: Toolbox, label: str, name: str) -> str:
     return labelled_name(label, name) if name in toolbox.tools else legal_name(name)
 
 
-def _function(tool: FunctionTool) -> ToolDefinition:
-    return ToolDefinition(
+def _function(tool: FunctionTool, shelf: Shelf) -> ToolDefinition:
+    """What the declaration leaves out is what the function that runs here says of itself."""
+    declared = ToolDefinition(
         name=tool.name,
         kind=ToolKind.FUNCTION,
         description=tool.description,
         parameters=tool.parameters,
         strict=tool.strict,
+    )
+    executor = find_executor(declared, shelf.executors)
+    if executor is None or not isinstance(executor, Describing) or (own := executor.describe(declared)) is None:
+        return declared
+    return replace(
+        declared,
+        description=own.description if tool.description is None else tool.description,
+        parameters=own.parameters if tool.parameters is None else tool.parameters,
     )
 
 
@@ -219,14 +230,15 @@ def _allowed(named: tuple[NamedTool, ...] | None, tools: Mapping[str, ToolDefini
     if named is None:
         return None
     return frozenset(
-        definition.name for definition in tools.values() if any(_names(entry, definition) for entry in named)
+        definition.name for definition in tools.values() if any(_names(entry, definition, tools) for entry in named)
     )
 
 
-def _names(entry: NamedTool, definition: ToolDefinition) -> bool:
+def _names(entry: NamedTool, definition: ToolDefinition, tools: Mapping[str, ToolDefinition]) -> bool:
+    """A name alone is what the model sees; one that it does not see is what servers call theirs, each of them."""
     if entry.server_label is not UNSET:
         return entry.server_label == definition.server_label and entry.name in (UNSET, definition.own_name)
-    return entry.name == definition.name
+    return entry.name == (definition.name if entry.name in tools else definition.own_name)
 
 
 def _check_choice(request: CreateRequest, toolbox: Toolbox) -> None:
@@ -241,11 +253,15 @@ def _check_choice(request: CreateRequest, toolbox: Toolbox) -> None:
 
 
 def _check_forced_server(choice: ForcedServer, toolbox: Toolbox) -> None:
-    names = [tool.own_name for tool in toolbox.tools.values() if tool.server_label == choice.server_label]
-    if not names:
+    tools = [tool for tool in toolbox.tools.values() if tool.server_label == choice.server_label]
+    if not tools:
         raise _not_a_tool("server_label", f"{choice.server_label!r} is not the label of one of the tools.")
-    if isinstance(choice.name, str) and choice.name not in names:
+    meant = [tool for tool in tools if choice.name in (UNSET, tool.own_name)]
+    if not meant:
         raise _not_a_tool("name", f"{choice.name!r} is not one of the server's tools.")
+    if toolbox.allowed is not None and not any(tool.name in toolbox.allowed for tool in meant):
+        field, word = ("server_label", choice.server_label) if choice.name is UNSET else ("name", choice.name)
+        raise _not_a_tool(field, f"{word!r} is not one of the allowed tools.")
 
 
 def _not_a_tool(field: str, problem: str) -> InvalidField:

@@ -117,6 +117,15 @@ class ToolExecutor(Protocol):
 
 
 @runtime_checkable
+class Describing(Protocol):
+    """An executor that knows its functions: a request that declares one need not say again what it takes."""
+
+    def describe(self, tool: ToolDefinition) -> ToolDefinition | None:
+        """The function that it runs for `tool`, in its own words; None when it has none for it."""
+        ...
+
+
+@runtime_checkable
 class ToolServer(Protocol):
     """An executor that a request reaches by a label: `{"type": "mcp", "server_label": …}`.
 

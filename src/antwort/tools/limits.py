@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Protocol, TypeAlias, runtime_checkable
+from typing import Annotated, Any, Protocol, TypeAlias, runtime_checkable
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Meta
@@ -16,6 +17,7 @@ from antwort.api.tools import McpTool
 from antwort.identity import Identity
 from antwort.tools.arguments import find_problem
 from antwort.tools.base import (
+    Describing,
     Instructing,
     ToolCall,
     ToolContext,
@@ -26,13 +28,14 @@ from antwort.tools.base import (
     ToolServer,
 )
 from antwort.tools.function import ClientsTurn
+from antwort.tools.local import LONGEST_TIME, LocalExecutor, LocalTool
 from antwort.tools.output import cap
 
 _log = logging.getLogger("antwort.tools")
 
 _MOST_CAUSES = 3
 
-_Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=86400)]
+_Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=LONGEST_TIME)]
 _Count: TypeAlias = Annotated[int, Meta(ge=1)]
 
 
@@ -44,7 +47,7 @@ class ToolLimits(msgspec.Struct, frozen=True, kw_only=True):
     timeouts: Mapping[str, _Seconds] = {}
     """For single tools, by their own name; it goes before the tool's own wish, and that before `timeout`."""
     concurrency: _Count = 16
-    """How many calls to the same executor run at once; the next one waits."""
+    """How many calls of the same tool run at once; the next one waits, and other tools do not wait for it."""
     output_bytes: _Count = 256 * 1024
     """How much text of a result is kept; what is beyond is cut off."""
     media_bytes: _Count = 10 * 1024 * 1024
@@ -82,7 +85,8 @@ class Limited:
     def __init__(self, executor: ToolExecutor, limits: ToolLimits | None = None) -> None:
         self._executor = executor
         self._limits = limits or ToolLimits()
-        self._places = asyncio.Semaphore(self._limits.concurrency)
+        self._places: WeakValueDictionary[tuple[str | None, str], asyncio.Semaphore] = WeakValueDictionary()
+        """Of each tool that is being called: one that hangs takes no place of another's."""
         self._left_behind: set[asyncio.Task[object]] = set()
 
     @property
@@ -95,10 +99,17 @@ class Limited:
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         if not call.arguments.strip():
             call = replace(call, arguments="{}")  # how some models write "no arguments"
-        async with self._places:
+        async with self._places_of(call.definition):
             outcome = await self._bounded(call, context)
         result = _conclude(outcome, call, context)
         return replace(result, output=cap(result.output, self._limits.output_bytes, self._limits.media_bytes))
+
+    def describe(self, tool: ToolDefinition) -> ToolDefinition | None:
+        return self._executor.describe(tool) if isinstance(self._executor, Describing) else None
+
+    def _places_of(self, tool: ToolDefinition) -> asyncio.Semaphore:
+        """Kept as long as somebody uses them: what tools are called may come from anywhere."""
+        return self._places.setdefault((tool.server_label, tool.own_name), asyncio.Semaphore(self._limits.concurrency))
 
     async def _bounded(self, call: ToolCall, context: ToolContext) -> object:
         """In a task of its own, so that a tool that will not be stopped holds up nobody."""
@@ -157,6 +168,33 @@ def limited(executor: ToolExecutor, limits: ToolLimits | None = None) -> Limited
     if isinstance(executor, Limited):
         return executor
     return LimitedServer(executor, limits) if isinstance(executor, ToolServer) else Limited(executor, limits)
+
+
+Runs: TypeAlias = ToolExecutor | LocalTool[..., Any]
+"""What a program can give an engine to run tools with."""
+
+
+def all_limited(given: Sequence[Runs], limits: ToolLimits | None = None) -> tuple[Limited, ...]:
+    """All of them as executors within limits. Functions that are given as they are become one executor, the last.
+
+    Raises `TypeError` for anything else.
+    """
+    if isinstance(given, ToolExecutor):
+        raise TypeError("The executors are given as a list, also when there is only one.")
+    functions = [each for each in given if isinstance(each, LocalTool)]
+    executors = [each for each in given if not isinstance(each, LocalTool)]
+    for each in executors:
+        if isinstance(each, type) or not isinstance(each, ToolExecutor):
+            raise TypeError(_no_executor(each))
+    own = [LocalExecutor(*functions)] if functions else []
+    return tuple(limited(each, limits) for each in (*executors, *own))
+
+
+def _no_executor(given: object) -> str:
+    if callable(given):
+        name = getattr(given, "__name__", type(given).__name__)
+        return f"{name!r} is not an executor: make it a @tool, or put it into a LocalExecutor or a Toolset."
+    return f"A {type(given).__name__} is not an executor: it has no kind, can_execute and execute."
 
 
 def _conclude(outcome: object, call: ToolCall, context: ToolContext) -> ToolResult:

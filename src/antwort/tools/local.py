@@ -33,6 +33,8 @@ R = TypeVar("R")
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What backends take as the name of a function."""
+LONGEST_TIME = 86400
+"""Seconds that a call may be given at most."""
 
 
 class LocalTool(Generic[P, R]):
@@ -53,7 +55,9 @@ class LocalTool(Generic[P, R]):
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"{function.__qualname__} is a generator; a tool returns one value")
         self._function: Callable[..., Any] = function
-        self.timeout = timeout
+        self.timeout = _checked_timeout(timeout)
+        self.is_bare = True
+        """Whether it is in no toolset that the program made."""
         self.definition = ToolDefinition(
             name=_checked_name(name or function.__name__),
             kind=ToolKind.LOCAL,
@@ -78,9 +82,9 @@ class LocalTool(Generic[P, R]):
             return await call()
         try:
             value = await run_in_thread(call, f"antwort-tool-{self.definition.name}")
+            return await value if inspect.isawaitable(value) else value
         finally:
             stop.set()  # all that an abandoned thread can still be told
-        return await value if inspect.isawaitable(value) else value
 
 
 @overload
@@ -134,6 +138,10 @@ class LocalExecutor:
     def can_execute(self, tool: ToolDefinition) -> bool:
         return tool.kind in (ToolKind.FUNCTION, ToolKind.LOCAL) and tool.name in self._tools
 
+    def describe(self, tool: ToolDefinition) -> ToolDefinition | None:
+        """The function as it describes itself."""
+        return self._tools[tool.name].definition if self.can_execute(tool) else None
+
     def timeout_of(self, tool: ToolDefinition) -> float | None:
         """The time that this tool asks for itself."""
         return self._tools[tool.name].timeout if self.can_execute(tool) else None
@@ -175,6 +183,16 @@ def _checked_name(name: str) -> str:
     if not NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be the name of a tool: 1 to 64 letters, digits, '_' or '-'.")
     return name
+
+
+def _checked_timeout(seconds: float | None) -> float | None:
+    if seconds is None:
+        return None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(f"The timeout of a tool is a number of seconds, not {seconds!r}.")
+    if not 0 < seconds <= LONGEST_TIME:
+        raise ValueError(f"The timeout of a tool is more than 0 and at most {LONGEST_TIME} seconds, not {seconds!r}.")
+    return seconds
 
 
 def _result(call_id: str, value: object) -> ToolResult:

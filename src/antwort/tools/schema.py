@@ -6,9 +6,10 @@ Both come from one struct built of the function's parameters, so what the schema
 from __future__ import annotations
 
 import inspect
+import types
 import typing
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -60,7 +61,7 @@ def read_signature(function: Callable[..., object]) -> Signature:
     label = getattr(function, "__qualname__", repr(function))
     hints = _hints(function, label)
     parameters = {name: _checked(each, hints, label) for name, each in inspect.signature(function).parameters.items()}
-    contexts = [name for name in parameters if hints[name] is ToolContext]
+    contexts = [name for name in parameters if _is_context(hints[name])]
     if len(contexts) > 1:
         raise TypeError(f"{label}: only one parameter can take the ToolContext, not {' and '.join(contexts)}")
     offered = {name: each for name, each in parameters.items() if name not in contexts}
@@ -81,6 +82,15 @@ def _hints(function: Callable[..., object], label: str) -> dict[str, Any]:
         return typing.get_type_hints(function, include_extras=True)
     except NameError as error:
         raise TypeError(f"{label}: a type hint cannot be resolved: {error}") from error
+
+
+def _is_context(hint: Any) -> bool:
+    """Also with a note on it, and where it may be None, as in functions that are called without a model, too."""
+    if typing.get_origin(hint) is Annotated:
+        return _is_context(hint.__origin__)
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return [_is_context(each) for each in typing.get_args(hint) if each is not types.NoneType] == [True]
+    return hint is ToolContext
 
 
 def _checked(parameter: inspect.Parameter, hints: dict[str, Any], label: str) -> inspect.Parameter:

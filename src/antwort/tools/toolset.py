@@ -10,9 +10,10 @@ def add(a: int, b: int) -> int:
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, ParamSpec, Self, TypeVar, overload
 
 import msgspec
 from msgspec import UNSET
@@ -52,7 +53,9 @@ class Toolset:
         """`instructions` are told to the model, after the request's own, in every request that uses the toolset."""
         self.label = _checked_label(name)
         self.instructions = instructions
-        self._functions = LocalExecutor(*tools)
+        self._functions = LocalExecutor()
+        for each in tools:
+            self.add(each if isinstance(each, LocalTool) else LocalTool(each))
 
     def __repr__(self) -> str:
         return f"Toolset({self.label!r}: {', '.join(local.definition.name for local in self.tools)})"
@@ -88,6 +91,16 @@ class Toolset:
     def add(self, local: LocalTool[..., Any]) -> None:
         """Raises `ValueError` when there is one of that name already."""
         self._functions.add(local)
+        local.is_bare = False
+
+    def joined_by(self, others: Sequence[LocalTool[..., Any]]) -> Self:
+        """The same toolset with more functions, while this one and the functions stay as they are.
+
+        Raises `ValueError` when two of them have the same name.
+        """
+        joined = copy.copy(self)
+        joined._functions = LocalExecutor(*self.tools, *others)  # noqa: SLF001 - a copy of our own
+        return joined
 
     def info(self, origin: str) -> ToolsetInfo:
         return ToolsetInfo(self.label, tuple(local.definition.name for local in self.tools), origin)
