@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import logging
 import os
 import socket
+import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from antwort.cli.say import complain
 from antwort.config.problems import CannotStart
@@ -17,15 +21,44 @@ if TYPE_CHECKING:
     from antwort.config.reading import Loaded
     from antwort.config.settings import Settings
 
+_LAST_MOMENT = 1.0
+"""Seconds for whatever is left when the server has stopped."""
+
 
 def run(given: Mapping[str, object]) -> int:
     _fill_gaps()
     try:
         settings, file = _read(given)
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(serve(settings, file))
     except CannotStart as exc:
         return complain(exc)
+    runner = asyncio.Runner(loop_factory=_loop_factory())
+    status = 1
+    try:
+        status = runner.run(serve(settings, file))
+    except CannotStart as exc:
+        status = complain(exc)
+    finally:
+        _close(runner, status)
+    return status
+
+
+def _close(runner: asyncio.Runner, status: int) -> None:
+    """The event loop waits for all that runs on it and beside it; a tool that hangs would keep the process for ever."""
+    closing = threading.Thread(target=runner.close, daemon=True)
+    closing.start()
+    with contextlib.suppress(KeyboardInterrupt):
+        closing.join(_LAST_MOMENT)
+    if closing.is_alive():
+        _leave(status)
+
+
+def _leave(status: int) -> NoReturn:
+    """End the process now, whoever is still at work in it."""
+    logging.getLogger("antwort.cli").warning("something that a tool has left behind does not end; leaving without it")
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(status)
 
 
 def _fill_gaps() -> None:
@@ -50,8 +83,6 @@ def _read(given: Mapping[str, object]) -> tuple[Settings, Path | None]:
 
 
 def _begin_log(loaded: Loaded) -> None:
-    import logging
-
     from antwort.telemetry import logs
 
     log = loaded.settings.log
@@ -86,6 +117,7 @@ async def serve(settings: Settings, file: Path | None = None) -> int:
                 started=lambda: announce(app, settings, port, file),
                 head_limit=settings.server.head_limit,
                 request_time=settings.server.request_time,
+                on_refusal=app.asgi.refused,
             )
             await server.serve(sockets=[sock])
         finally:
