@@ -25,6 +25,7 @@ from antwort.identity import Identity
 from antwort.transport.exchange import Exchange, Scope
 from antwort.transport.paging import read_page, read_wanted
 from antwort.transport.quotas import Quotas
+from antwort.transport.readiness import Readiness
 from antwort.transport.respond import respond
 
 Endpoint: TypeAlias = Callable[[Exchange, str], Awaitable[None]]
@@ -82,6 +83,7 @@ class Routes:
         extra: Mapping[str, Endpoint] = NOTHING,
     ) -> None:
         self._engine, self._identify, self._body_limit, self._quotas = engine, identify, body_limit, quotas
+        self._readiness = Readiness(engine.check)
         self._open = frozenset({"/healthz", "/readyz", *extra})
         self._places: dict[tuple[str, ...], Offered] = {
             ("v1", "responses"): {"POST": self.create, **_readable(self.list)},
@@ -192,7 +194,7 @@ class Routes:
 
     async def readiness(self, exchange: Exchange, _: str) -> None:
         """Ready when every part is; a part that is not says why, to those who may come in at all."""
-        parts = await self._engine.check()
+        parts = await self._readiness.verdict()
         ready = all(state == "ok" for state in parts.values())
         shown = parts if self._may_come_in(exchange) else {}
         body = encode({"status": "ok" if ready else "unavailable", **shown})

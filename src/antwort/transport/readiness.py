@@ -1,0 +1,37 @@
+"""Whether the server can work, found out once for all who ask at about the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from time import monotonic
+from typing import TypeAlias
+
+Verdict: TypeAlias = Mapping[str, str]
+"""Each part that must be there, with `ok` or what is wrong with it."""
+
+SHARED = 1.0
+"""Seconds that a verdict holds: strangers may ask, and to find out costs the store a commit and a backend a request."""
+
+
+class Readiness:
+    def __init__(self, look: Callable[[], Awaitable[Verdict]], clock: Callable[[], float] = monotonic) -> None:
+        self._look, self._clock = look, clock
+        self._verdict: Verdict | None = None
+        self._at = 0.0
+        self._looking: asyncio.Task[Verdict] | None = None
+
+    async def verdict(self) -> Verdict:
+        if self._verdict is not None and self._clock() - self._at < SHARED:
+            return self._verdict
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._find_out())
+        return await asyncio.shield(self._looking)  # whoever leaves does not take it from the others
+
+    async def _find_out(self) -> Verdict:
+        try:
+            self._verdict = await self._look()
+            self._at = self._clock()
+            return self._verdict
+        finally:
+            self._looking = None
