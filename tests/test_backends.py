@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from antwort.api.wire import replace
 from antwort.backends import make_fleet, patient
 from antwort.config import CannotStart, Secret, Settings
 from antwort.config.settings import (
     BackendSettings,
     BreakerSettings,
+    CapabilitySettings,
     RetrySettings,
     RouteSettings,
     RouteTarget,
@@ -25,10 +27,10 @@ from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.errors import AntwortError, BackendUnavailable
 from antwort.identity import Identity
-from antwort.providers.base import Capabilities, ChatRequest, Delta, Provider
+from antwort.providers.base import ChatRequest, Delta, Provider
 from antwort.providers.chat import ChatProvider
 from antwort.providers.connection import Timeouts
-from antwort.providers.fleet import Fleet
+from antwort.providers.fleet import CONNECTING, Fleet
 from antwort.providers.native import ResponsesProvider
 from antwort.providers.resilience import Retrying
 from chat_backend import ChatBackend, Refuses, Says
@@ -110,18 +112,22 @@ def test_the_kind_says_who_speaks(kind: Any, expected: type[Provider]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "vision", "roles"),
+    ("kind", "given", "changed"),
     [
-        ({}, True, False),
-        ({"kind": "responses"}, True, True),
-        ({"kind": "responses", "capabilities": Capabilities(vision=False)}, False, False),
+        ("chat", {}, {}),
+        ("responses", {}, {}),
+        ("chat", {"files": True}, {"files": True}),
+        ("responses", {"vision": False}, {"vision": False}),
+        ("responses", {"developer_role": False}, {"developer_role": False}),
+        ("responses", {"reasoning_field": None}, {"reasoning_field": None}),
     ],
 )
-def test_capabilities_are_those_of_the_kind_unless_they_are_set(
-    fields: dict[str, Any], vision: bool, roles: bool
+def test_capabilities_are_those_of_the_kind_but_for_those_that_are_set(
+    kind: str, given: dict[str, Any], changed: dict[str, Any]
 ) -> None:
-    capabilities = make_fleet(settings_for({"url": "http://host/v1", **fields})).capabilities("m")
-    assert (capabilities.vision, capabilities.developer_role) == (vision, roles)
+    fields = {"url": "http://host/v1", "kind": kind, "capabilities": CapabilitySettings(**given)}
+    usual = ChatProvider.usual if kind == "chat" else ResponsesProvider.usual
+    assert make_fleet(settings_for(fields)).capabilities("m") == replace(usual, **changed)
 
 
 async def test_what_is_put_around_a_provider_sees_its_inferences() -> None:
@@ -229,6 +235,24 @@ def test_connecting_is_given_up_while_the_client_can_still_be_told_by_the_status
     times = TimeoutSettings()
     assert Timeouts(connect=times.connect, first_byte=times.first_byte, idle=times.idle) == Timeouts()
     assert times.connect < EngineSettings().hold_back
+    assert EngineSettings().hold_back > CONNECTING
+
+
+def test_a_backend_that_hangs_is_noticed_before_the_response_is_over() -> None:
+    assert TimeoutSettings().first_byte < EngineSettings().deadline
+
+
+async def test_looking_after_a_backend_waits_for_no_inference() -> None:
+    hold = asyncio.Event()
+    async with ChatBackend(Says(["a", "b"], hold=hold)) as backend:
+        fleet = make_fleet(settings_for({"url": backend.url, "max_exchanges": 1}))
+        answer = asyncio.create_task(said(fleet))
+        await backend.until(lambda: len(backend.requests) == 1)
+        await fleet.check()
+        assert await fleet.models()
+        hold.set()
+        assert await answer == "ab"
+        await fleet.close()
 
 
 @pytest.mark.proves("RULING-4")

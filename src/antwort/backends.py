@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from antwort.config.addresses import checked_backend
 from antwort.config.problems import CannotStart
 from antwort.config.settings import BackendSettings, RetrySettings, RoutingSettings, Settings
-from antwort.providers.base import Capabilities, Provider
+from antwort.providers.base import Provider
 from antwort.providers.breaker import Breaker
 from antwort.providers.fleet import Fleet, Member
 from antwort.providers.resilience import Retrying
@@ -63,12 +63,12 @@ def _stand_in(wrap: Wrap) -> Member:
 def _provider(backend: BackendSettings) -> Provider:
     from antwort.providers.remote import Timeouts
 
-    times = backend.timeouts
+    times, kind = backend.timeouts, _kind(backend)
     try:
-        return _kind(backend)(
+        return kind(
             checked_backend(backend.url),
             api_key=backend.api_key.reveal() if backend.api_key else None,
-            capabilities=None if backend.capabilities == Capabilities() else backend.capabilities,
+            capabilities=backend.capabilities.over(kind.usual),
             timeouts=Timeouts(connect=times.connect, first_byte=times.first_byte, idle=times.idle),
             headers={name: value.reveal() for name, value in backend.headers.items()},
             tls=_tls(backend),

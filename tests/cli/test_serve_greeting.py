@@ -145,7 +145,7 @@ async def test_a_backend_that_cannot_be_reached_does_not_keep_the_server_from_st
     ],
 )
 async def test_the_greeting_says_what_is_wrong_with_the_backend(status: int, said: str) -> None:
-    async with serve(whole(b"[]", status)) as backend, launched("--backend", backend.url, "--memory") as server:
+    async with serve(whole(b"<html>", status)) as backend, launched("--backend", backend.url, "--memory") as server:
         assert server.greeting[1] == f"  backend  {backend.url}, {said}"
 
 

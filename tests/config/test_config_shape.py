@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 from msgspec.inspect import FloatType, IntType, StructType
 
+from antwort.api.wire import UNSET
 from antwort.config import Settings
 from antwort.config.descriptions import description
 from antwort.config.flags import BY_PATH, FLAGS
 from antwort.config.reading import read
+from antwort.config.settings import CapabilitySettings
 from antwort.config.shape import all_leaves, default_of, fields, in_words, leaves, root, without_none
+from antwort.providers.base import Capabilities
 
 
 @pytest.mark.parametrize("leaf", all_leaves(), ids=lambda leaf: leaf.path)
@@ -88,9 +91,9 @@ NAMED = {
     "loop.strict": False,  # ruling 12, and the standard's own names
     "loop.requires_action": "status",  # how a response says that the client must act; approvals, too
     "loop.unknown_tools": "drop",  # tools of a type that nobody here runs
-    "backends[].capabilities.allowed_tools": False,  # FR-008
-    "backends[].capabilities.vision": True,  # EN-012
-    "backends[].capabilities.reasoning_field": "reasoning_content",  # EN-021
+    "backends[].capabilities.allowed_tools": UNSET,  # FR-008; unset: as backends of the kind
+    "backends[].capabilities.vision": UNSET,  # EN-012
+    "backends[].capabilities.reasoning_field": UNSET,  # EN-021
 }
 CHOICES = {
     "loop.mixed_turns": {"pause", "execute"},
@@ -106,6 +109,11 @@ CHOICES = {
 def test_what_the_rules_call_a_setting_is_one_with_the_default_they_name(path: str, default: object) -> None:
     [leaf] = [leaf for leaf in all_leaves() if leaf.path == path]
     assert default_of(leaf.field) == default
+
+
+def test_what_is_not_said_of_a_backend_s_capabilities_is_as_the_rules_name_it() -> None:
+    usual = CapabilitySettings().over(Capabilities())
+    assert (usual.allowed_tools, usual.vision, usual.reasoning_field) == (False, True, "reasoning_content")
 
 
 @pytest.mark.parametrize(("path", "choices"), CHOICES.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
+from msgspec import UNSET
 from msgspec.inspect import StructType
 
 from antwort.config.descriptions import description
@@ -51,7 +52,7 @@ def _default(leaf: Leaf) -> str:
     if leaf.field.required:
         return "required"
     value = default_of(leaf.field)
-    if value is None and is_optional(leaf.field.type):
+    if value is UNSET or (value is None and is_optional(leaf.field.type)):
         return "unset"
     assert not isinstance(leaf.field.type, StructType)
     return f"`{written(msgspec.to_builtins(value))}`"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from msgspec.inspect import (
     BoolType,
     CustomType,
@@ -66,8 +67,8 @@ def _field(field: Field, owner: type) -> Schema:
     made: Schema = {}
     if text := description(owner, field.name):
         made["description"] = text
-    if not field.required and not isinstance(field.type, StructType):
-        made["default"] = msgspec.to_builtins(default_of(field))
+    if not field.required and not isinstance(field.type, StructType) and (default := default_of(field)) is not UNSET:
+        made["default"] = msgspec.to_builtins(default)
     return {**made, **_schema(field.type)}
 
 

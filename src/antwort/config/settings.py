@@ -13,7 +13,7 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import Meta
 
 from antwort.api.requests import Limits
-from antwort.api.wire import Wire
+from antwort.api.wire import UNSET, UnsetType, Wire, replace
 from antwort.config.names import NAME
 from antwort.config.secrets import Secret
 from antwort.engine.settings import EngineSettings, LoopSettings
@@ -73,6 +73,35 @@ class BreakerSettings(Wire):
     """How long; then one request is let through, and its outcome decides."""
 
 
+class CapabilitySettings(Wire):
+    """What it takes. Unset means what backends of its kind take, mostly: vLLM, llama.cpp, SGLang and Ollama, or those
+    that speak the Responses API."""
+
+    vision: bool | UnsetType = UNSET
+    """Images. Off, a request that brings some is refused. Unset: on."""
+    files: bool | UnsetType = UNSET
+    """Files. Unset: on for `kind: responses`."""
+    reasoning_field: Literal["reasoning_content", "reasoning"] | None | UnsetType = UNSET
+    """Where a replayed assistant message carries its reasoning; null: it is left out. Unset: `reasoning_content`."""
+    developer_role: bool | UnsetType = UNSET
+    """Messages of the role `developer`; off, they are sent as `system`. Unset: on for `kind: responses`."""
+    allowed_tools: bool | UnsetType = UNSET
+    """`tool_choice` of the type `allowed_tools`. Unset: on for `kind: responses`."""
+    stream_usage: bool | UnsetType = UNSET
+    """`stream_options: {include_usage: true}`. Unset: on."""
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] | UnsetType = UNSET
+    """What the limit of an answer's length is called there. Unset: `max_tokens`."""
+    prompt_cache_key: bool | UnsetType = UNSET
+    """`prompt_cache_key`. Unset: on for `kind: responses`."""
+    verbosity: bool | UnsetType = UNSET
+    """`verbosity`. Unset: on for `kind: responses`."""
+
+    def over(self, usual: Capabilities) -> Capabilities:
+        """The usual ones, with what is set here in their place."""
+        given = {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not UNSET}
+        return replace(usual, **given)
+
+
 class BackendSettings(Wire):
     """A model server."""
 
@@ -100,7 +129,7 @@ class BackendSettings(Wire):
     """How long it is waited for."""
     breaker: BreakerSettings = BreakerSettings()
     """When it is left alone for a while."""
-    capabilities: Capabilities = Capabilities()
+    capabilities: CapabilitySettings = CapabilitySettings()
     """What it takes."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from msgspec import NODEFAULT
+from msgspec import NODEFAULT, UNSET
 from msgspec.inspect import (
     BoolType,
     CustomType,
@@ -114,8 +114,9 @@ def _with_entries(given: Iterable[Leaf]) -> Iterator[Leaf]:
 
 
 def default_of(field: Field) -> object:
-    """Of a field that has one."""
-    return field.default if field.default_factory is NODEFAULT else field.default_factory()
+    """Of a field that need not be given; `UNSET` where what holds then depends on other settings."""
+    default = field.default if field.default_factory is NODEFAULT else field.default_factory()
+    return UNSET if default is NODEFAULT else default
 
 
 # ---- in words ----

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from antwort.config.addresses import without_query
 from antwort.config.nodes import NOTHING
@@ -48,7 +48,7 @@ def plain(value: object) -> object:
 
 
 def _fields(value: Struct) -> dict[str, object]:
-    return {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+    return {name: plain(given) for name in value.__struct_fields__ if (given := getattr(value, name)) is not UNSET}
 
 
 def _is_elsewhere(secret: Secret) -> bool:
