@@ -43,9 +43,7 @@ def test_a_number_as_a_secret_keeps_its_digits(operator: Operator) -> None:
 def test_a_secret_setting_has_a_second_variable_that_names_a_file(operator: Operator) -> None:
     file = str(operator.writes("sk-metrics-0123456789", "key"))
     assert operator.gets("", {"ANTWORT_METRICS_KEY_FILE": file}).metrics.key == Secret("sk-metrics-0123456789")
-    assert operator.gets("", {"ANTWORT_METRICS_KEY": "{not:yaml,really}"}).metrics.key == Secret(
-        "{not:yaml,really}"
-    )
+    assert operator.gets("", {"ANTWORT_METRICS_KEY": "{not:yaml,really}"}).metrics.key == Secret("{not:yaml,really}")
     assert operator.gets("", set=[f"metrics.key={{file: {file}}}"]).metrics.key == Secret("sk-metrics-0123456789")
 
 
@@ -103,3 +101,29 @@ def test_a_file_with_secrets_that_others_can_read_is_worth_a_warning(
     warnings = read({"config": str(file)}, environment={"KEY": "sk-hush"}).warnings
     expected = f"{file} holds secrets and can be read by other users; `chmod 600 {file}` keeps them to yourself."
     assert warnings == ((expected,) if warned else ())
+
+
+@pytest.mark.parametrize("place", ["env", "file"])
+@pytest.mark.parametrize(
+    "hush",
+    ["sk-antwort-hush", "hf_AbCdHush", "eyJhbGciHush.eyJz.c2ln", "a1B2c3D4e5F6g7H8i9J0hush", "sk-hush/with/slashes"],
+)
+def test_a_key_in_the_place_of_a_name_is_not_repeated(place: str, hush: str, operator: Operator) -> None:
+    [said] = operator.is_told(f"metrics: {{key: {{{place}: '{hush}'}}}}")
+    assert hush not in said
+    assert said.startswith("metrics.key must be the ")
+    assert f"`{place}`, and what is there looks like a key itself (antwort.yaml:1)." in said
+
+
+@pytest.mark.parametrize("name", ["MY_KEY_2", "SK_LIVE_2024_0123456789", "ada_key", "X"])
+def test_the_name_of_a_variable_that_is_not_set_is_told(name: str, operator: Operator) -> None:
+    [said] = operator.is_told(f"metrics: {{key: {{env: {name}}}}}")
+    assert f"the variable {name}, which is not set" in said
+
+
+@pytest.mark.parametrize(
+    "name", ["k.txt", "keys/a1b2c3d4e5f6g7h8i9j0k1", "../secret", "/run/secrets/sk", "metrics-key"]
+)
+def test_the_path_of_a_file_that_is_not_there_is_told(name: str, operator: Operator) -> None:
+    [said] = operator.is_told(f"metrics: {{key: {{file: {name}}}}}")
+    assert f"{name}': No such file" in said

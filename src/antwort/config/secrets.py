@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+_KEY = re.compile(r"(sk|pk|rk|gsk|hf|xai|ghp|nvapi|key)[-_]|eyJ|(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_+=-]{20,}$")
+"""Beginnings of keys that are known, and long words of letters and digits that are no path."""
 
 
 class Secret:
@@ -38,6 +43,11 @@ def read_secret_file(file: Path) -> str:
     if not text:
         raise ValueError(f"cannot be read from {str(file)!r}: it is empty")
     return text
+
+
+def may_be_secret(name: str) -> bool:
+    """Whether what stands in the place of a name looks like the secret itself: then it is not repeated."""
+    return _VARIABLE.fullmatch(name) is None and _KEY.match(name) is not None
 
 
 def can_be_sent(text: str) -> bool:

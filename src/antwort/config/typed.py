@@ -24,7 +24,7 @@ from msgspec.inspect import (
 from antwort.config.hints import hint_for_key
 from antwort.config.nodes import Items, Node, Origin, Table, Text, in_words, is_nothing, kind_in_words
 from antwort.config.problems import Problem
-from antwort.config.secrets import Secret, can_be_sent, read_secret_file
+from antwort.config.secrets import Secret, can_be_sent, may_be_secret, read_secret_file
 from antwort.config.shape import fields, is_optional, within, without_none
 from antwort.config.shape import in_words as wanted
 
@@ -151,6 +151,9 @@ class Reading:
 
     def _referred(self, node: Table) -> tuple[str, str]:
         match [(key, entry) for key, entry in node.entries.items()]:
+            case [("env" | "file" as place, Text(text=name))] if may_be_secret(name):
+                what = "name of a variable" if place == "env" else "path of a file"
+                raise _Wrong(f"must be the {what} where it says `{place}`, and what is there looks like a key itself")
             case [("env", Text(text=name))] if name:
                 self.variables.add(name)
                 text = self._environment.get(name, "").strip()
