@@ -21,6 +21,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from antwort.config.problems import CannotStart
 from antwort.config.settings import ServerSettings, Settings
@@ -40,8 +41,9 @@ def create_app(
     """The application of these settings, of this configuration file, or in front of this engine.
 
     Without any, the settings are read as `antwort serve` reads them: from `antwort.yaml` and the environment. Nothing
-    is opened before the application starts. An engine that is open when the application starts is left to whoever
-    opened it; one that is not is opened, drained and closed with the application. Raises `CannotStart`.
+    is opened before the application starts. An engine that the program has opened when the application starts is left
+    to the program; one that is not open is opened, and drained and closed with the last application that stands before
+    it. Raises `CannotStart`.
 
     `identify` says for whom a request is made, by its ASGI scope, and raises `NotAuthenticated` for strangers. It is a
     plain function that does not wait. It goes with an engine only, where without it everybody is the same: settings
@@ -142,6 +144,7 @@ class Application:
         if self._parts is not None:
             try:
                 await self._parts.stop()
+                await self._parts.asgi.finish()
             finally:
                 self._parts = None
 
@@ -239,28 +242,50 @@ async def _lend(engine: Engine, identify: Identify) -> Parts:
     return _Lent(engine, identify)
 
 
+_holders: WeakKeyDictionary[Engine, int] = WeakKeyDictionary()
+"""How many applications hold an engine open that the program has not opened itself: the last of them closes it."""
+
+
 class _Lent:
     """An engine that the program made."""
 
     def __init__(self, engine: Engine, identify: Identify) -> None:
         self.engine = engine
         self.asgi = Transport(engine, identify=identify)
-        self._is_ours = False
+        self._holds = False
 
     async def start(self) -> None:
-        if self.engine.is_open:
+        if self.engine.is_open and self.engine not in _holders:
             return
+        self._hold()
         try:
             await self.engine.open()
-        except AntwortError as exc:
-            raise CannotStart(exc.message) from exc
-        self._is_ours = True
+        except BaseException as exc:
+            self._let_go()
+            if isinstance(exc, AntwortError):
+                raise CannotStart(exc.message) from exc
+            raise
 
     async def stop(self) -> None:
-        if self._is_ours:
+        if self._let_go():
             await self.engine.drain(ServerSettings().drain)
-        await self.close()
+            await self.engine.close()
 
     async def close(self) -> None:
-        if self._is_ours:
+        if self._let_go():
             await self.engine.close()
+
+    def _hold(self) -> None:
+        self._holds = True
+        _holders[self.engine] = _holders.get(self.engine, 0) + 1
+
+    def _let_go(self) -> bool:
+        """Whether nobody holds the engine any more, and we did."""
+        if not self._holds:
+            return False
+        self._holds = False
+        _holders[self.engine] -= 1
+        if _holders[self.engine]:
+            return False
+        del _holders[self.engine]
+        return True

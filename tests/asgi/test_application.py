@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -14,10 +14,12 @@ from typing import Any, Literal
 import pytest
 
 from antwort import Engine, Settings
+from antwort.api.requests import CreateRequest
 from antwort.asgi import Application, create_app
 from antwort.config import CannotStart
+from antwort.engine.plan import Plan
 from antwort.errors import NotAuthenticated
-from antwort.identity import Identity
+from antwort.identity import ANONYMOUS, Identity
 from antwort.testing import DemoProvider, ScriptedProvider, answer, check_frames, say
 from antwort.transport.exchange import Message, Scope
 from mounted import in_fastapi, in_starlette, run_by_uvicorn
@@ -258,6 +260,19 @@ async def test_an_engine_that_is_open_is_left_to_whoever_opened_it() -> None:
     assert provider.is_closed
 
 
+async def test_applications_that_share_an_engine_close_it_when_the_last_of_them_stops() -> None:
+    provider = ScriptedProvider(answer(say("Hello")))
+    shared = Engine(provider)
+    one, two = create_app(shared), create_app(shared)
+    await asyncio.gather(one.start(), two.start())
+    await one.stop()
+    await one.stop()
+    assert (await Client(two)("POST", "/v1/responses", HELLO))[0] == 200
+    assert not provider.is_closed
+    await two.stop()
+    assert provider.is_closed
+
+
 async def test_the_program_can_say_for_whom_a_request_is_made() -> None:
     def by_user(scope: Scope) -> Identity:
         user = dict(scope["headers"]).get(b"x-user", b"").decode()
@@ -382,6 +397,69 @@ async def test_a_response_under_way_when_its_client_leaves_a_mount_is_ended() ->
             await wire.head()
             await wire.chunk()
         await until(lambda: provider.under_way == 0)
+
+
+async def test_a_client_that_leaves_before_there_is_an_answer_upsets_no_middleware(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    from fastapi import FastAPI, Request, Response
+
+    from raw_http import connected
+
+    ai = create_app(Engine(provider := ScriptedProvider(answer(say("It"), asyncio.Event()))))
+    app = FastAPI(lifespan=ai.lifespan)
+
+    @app.middleware("http")
+    async def passes(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        return await call_next(request)
+
+    app.mount("/ai", ai)
+    async with run_by_uvicorn(app) as port:
+        async with connected(port) as wire:
+            wire.send("POST", "/ai/v1/responses", HELLO)
+            await until(lambda: provider.under_way == 1)
+        await until(lambda: provider.under_way == 0)
+    assert "No response returned" not in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_request_that_is_broken_off_while_it_is_prepared_is_a_503() -> None:
+    preparing = asyncio.Event()
+
+    class Slow(Engine):
+        async def plan(self, request: CreateRequest, identity: Identity = ANONYMOUS) -> Plan:
+            preparing.set()
+            await asyncio.Event().wait()
+            return await super().plan(request, identity)
+
+    asking = asyncio.create_task(Client(create_app(Slow(ScriptedProvider())))("POST", "/v1/responses", HELLO))
+    await preparing.wait()
+    asking.cancel()
+    status, body = await asking
+    assert (status, body["error"]["code"]) == (503, "server_shutting_down")
+
+
+async def test_a_stream_that_cannot_be_ended_in_a_moment_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the server takes nothing more of it."""
+    monkeypatch.setattr("antwort.transport.http.LAST_WORDS", 0.05)
+    stuck = asyncio.Event()
+    app = create_app(Engine(provider := ScriptedProvider(answer(say("It"), asyncio.Event()))))
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            stuck.set()
+            await asyncio.Event().wait()
+
+    come: list[Message] = [{"type": "http.request", "body": json.dumps(STREAMED).encode()}]
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/responses", "query_string": b"", "headers": headers}
+    answering = asyncio.ensure_future(app(scope, lambda: _next(come), send))
+    await stuck.wait()
+    answering.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await answering
+    await until(lambda: provider.under_way == 0)
+    await app.stop()
 
 
 def test_the_test_client_of_the_frameworks_can_be_used_with_a_lifespan_and_without() -> None:

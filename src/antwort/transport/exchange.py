@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qsl
@@ -188,8 +189,10 @@ class Exchange:
         await self.answer(sent.body, status=sent.status, headers=sent.headers + closing)
 
     async def give_up(self) -> None:
-        """Nobody is left to read the answer; the server still wants to see its end."""
-        if self.status:
+        """Nobody is left to read the answer; the server, and what stands before us, still want to see all of one."""
+        with suppress(OSError):  # as some servers say that the client has gone
+            if not self.status:
+                await self._start(503, [(b"content-length", b"0")])
             await self._write(b"")
         self.status = _CLIENT_GONE
 

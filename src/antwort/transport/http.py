@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import perf_counter
 
 from antwort.engine.engine import Engine
-from antwort.errors import AntwortError
+from antwort.errors import AntwortError, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
 from antwort.notes import reason_behind
 from antwort.transport.cors import Cors
 from antwort.transport.errors import unexpected
-from antwort.transport.exchange import REQUEST_ID, ClientGone, Exchange, Receive, Scope, Send
+from antwort.transport.exchange import CONNECTION, REQUEST_ID, ClientGone, Exchange, Receive, Scope, Send
 from antwort.transport.line import log_request
 from antwort.transport.quotas import Quotas
 from antwort.transport.routes import NOTHING, Endpoint, Identify, Routes
@@ -22,6 +22,8 @@ logger = logging.getLogger("antwort.transport")
 
 BODY_LIMIT = 64 * 2**20
 LINGER = 30.0
+LAST_WORDS = 2.0
+"""Seconds for the end of an answer that another's server has broken off."""
 
 
 def everyone_is_anonymous(_: Scope) -> Identity:
@@ -53,6 +55,7 @@ class Transport:
         """
         self._on_request = tuple(on_request)
         self._under_way: set[Exchange] = set()
+        self._hosted: set[asyncio.Task[None]] = set()
         self._linger = linger
         self._cors = cors
         self._routes = Routes(engine, identify, body_limit=body_limit, quotas=quotas or Quotas({}), extra=extra)
@@ -71,11 +74,35 @@ class Transport:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            await self._answer(Exchange(scope, receive, send, linger=self._linger))
+            exchange = Exchange(scope, receive, send, linger=self._linger)
+            await (self._answer(exchange) if CONNECTION in scope else self._answer_hosted(exchange))
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
         else:
             raise NotImplementedError(f"{scope['type']} is not spoken here")
+
+    async def finish(self) -> None:
+        """Wait a moment for what another's server is still being answered."""
+        if self._hosted:
+            await asyncio.wait(self._hosted, timeout=LAST_WORDS)
+
+    async def _answer_hosted(self, exchange: Exchange) -> None:
+        """Another's server may break off what takes too long, and cut the answer. In a task of its own, the answer has
+        a moment to come to a proper end.
+        """
+        answering = asyncio.create_task(self._answer(exchange))
+        self._hosted.add(answering)
+        answering.add_done_callback(self._hosted.discard)
+        try:
+            await asyncio.shield(answering)
+        except asyncio.CancelledError:
+            _break_off(exchange, answering)
+            await asyncio.wait((answering,), timeout=LAST_WORDS)
+            if not answering.done() or answering.cancelled():
+                raise
+            answering.result()  # the answer is complete: nothing is left to be broken off
+        finally:
+            answering.cancel()
 
     async def _answer(self, exchange: Exchange) -> None:
         began = perf_counter()
@@ -91,8 +118,12 @@ class Transport:
         except ClientGone:
             await exchange.give_up()
         except asyncio.CancelledError:
-            if not exchange.abort():
+            if exchange.abort():
+                return
+            if exchange.status:
                 raise
+            exchange.code = ShuttingDown.code
+            await exchange.fail(ShuttingDown(), strict=self._strict)
         except AntwortError as error:
             _note(error)
             exchange.code = error.code
@@ -124,6 +155,22 @@ class Transport:
         await receive()
         await self._stop()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def _break_off(exchange: Exchange, answering: asyncio.Task[None]) -> None:
+    """The run ends itself. A stream is written to its last event; what has not begun is a 503."""
+    if exchange.run is not None:
+        exchange.run.stop(ShuttingDown())
+    if not exchange.is_stream:
+        answering.cancel()
+
+
+async def _nothing_comes() -> Message:
+    return {"type": "http.disconnect"}
+
+
+async def _nobody_reads(_: Message) -> None:
+    """It has been answered."""
 
 
 def _greets(exchange: Exchange, cors: Cors) -> bool:
