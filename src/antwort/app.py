@@ -136,6 +136,7 @@ def _assemble(parts: _Parts, store: ResponseStore) -> App:
             requests=lambda: app.asgi.requests,
             runs=lambda: engine.live,
             backends=parts.fleet.status,
+            is_listed=parts.fleet.lists,
         )
     return app
 

@@ -115,12 +115,10 @@ def _listen(metrics: MetricsSettings, endpoint: MetricsEndpoint) -> MetricsPort:
 
 
 def _models(settings: Settings) -> Iterable[str]:
-    """The names of models that the operator wrote."""
+    """The names of models that the operator wrote; those that backends list are learned as they are used."""
     yield from (settings.default_model,) if settings.default_model else ()
     for alias, name in settings.routing.aliases.items():
         yield from (alias, name)
     for route in settings.routing.routes:
         yield route.model
         yield from (target.model for target in route.to if target.model is not None)
-    for backend in settings.backends:
-        yield from backend.models or ()

@@ -15,6 +15,7 @@ from antwort.identity import Identity
 from antwort.storage.base import NewResponse
 from antwort.storage.memory import MemoryStore
 from antwort.telemetry.families import FAMILIES
+from antwort.telemetry.labels import MOST_NAMES
 from antwort.telemetry.metrics import Metrics
 from antwort.testing import Answer, ScriptedProvider, answer, call, say, tokens
 from antwort.transport.exchange import Scope
@@ -211,7 +212,6 @@ async def test_a_key_that_is_over_its_limit_is_counted_by_its_name() -> None:
 class Status(msgspec.Struct):
     name: str
     state: str
-    models: tuple[str, ...] | None = None
 
 
 def test_backends_show_whether_they_answer_and_whether_they_are_left_alone() -> None:
@@ -222,10 +222,13 @@ def test_backends_show_whether_they_answer_and_whether_they_are_left_alone() -> 
     assert found["antwort_backend_circuit_open"] == {("a",): 0, ("b",): 1, ("c",): 0}
 
 
-def test_the_models_that_backends_list_become_labels_when_they_are_first_met() -> None:
+def test_a_model_that_a_backend_lists_becomes_a_label_when_it_is_first_met() -> None:
     metrics = Metrics()
-    metrics.watch(backends=lambda: [Status("a", "ok", ("qwen3",)), Status("b", "unknown", None)])
-    assert [metrics.model(name) for name in ("qwen3", "made-up")] == ["qwen3", "other"]
+    metrics.watch(is_listed={"qwen3", *(f"r{at}" for at in range(2 * MOST_NAMES))}.__contains__)
+    assert [metrics.model(name) for name in ("qwen3", "made-up", "r399")] == ["qwen3", "other", "r399"]
+    labels = {metrics.model(f"r{at}") for at in range(2 * MOST_NAMES)}
+    assert len(labels) == MOST_NAMES  # r399 and others, but for the place of qwen3, and `other`
+    assert metrics.model("qwen3") == "qwen3"
 
 
 async def test_two_servers_in_one_process_share_nothing() -> None:

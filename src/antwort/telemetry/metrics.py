@@ -28,10 +28,6 @@ class BackendStatus(Protocol):
     def state(self) -> str:
         """`ok`, `open` (it has failed too often and is left alone), or another word."""
 
-    @property
-    def models(self) -> Sequence[str] | None:
-        """As clients ask for them."""
-
 
 def _none() -> int:
     return 0
@@ -39,6 +35,10 @@ def _none() -> int:
 
 def _no_backends() -> Sequence[BackendStatus]:
     return ()
+
+
+def _nobody_lists(model: str) -> bool:  # noqa: ARG001 - the shape of the question
+    return False
 
 
 class Metrics:
@@ -54,6 +54,7 @@ class Metrics:
         self._requests_open: Callable[[], int] = _none
         self._runs: Callable[[], int] = _none
         self._backends: Callable[[], Iterable[BackendStatus]] = _no_backends
+        self._is_listed: Callable[[str], bool] = _nobody_lists
         self._requests = Histogram(families.REQUESTS)
         self._request_errors = Counter(families.REQUEST_ERRORS)
         self._key_limits = Counter(families.KEY_LIMITS)
@@ -76,9 +77,13 @@ class Metrics:
         requests: Callable[[], int] = _none,
         runs: Callable[[], int] = _none,
         backends: Callable[[], Iterable[BackendStatus]] = _no_backends,
+        is_listed: Callable[[str], bool] = _nobody_lists,
     ) -> None:
-        """Where to look for what stands elsewhere; asked when the metrics are read, so it must be quick."""
+        """Where to look for what stands elsewhere; asked when the metrics are read, so it must be quick. `is_listed`
+        says whether a backend lists a model, and is asked for every name that is not known.
+        """
         self._streams, self._requests_open, self._runs, self._backends = streams, requests, runs, backends
+        self._is_listed = is_listed
 
     # ---- what has happened ----
 
@@ -113,14 +118,12 @@ class Metrics:
     # ---- names that may be labels ----
 
     def model(self, name: str) -> str:
-        """The name of a model as a label."""
-        if name not in self.models:
-            self._learn_models()
+        """The name of a model as a label. One that a backend lists is learned when it is first used: a list may be
+        longer than there is room for.
+        """
+        if name not in self.models and self._is_listed(name):
+            self.models.learn([name])
         return self.models.of(name)
-
-    def _learn_models(self) -> None:
-        for backend in self._backends():
-            self.models.learn(backend.models or ())
 
     def _tool(self, called: Called) -> Key:
         """A function of this process has a name of the operator's, and so does a tool that ran at a server of theirs; a

@@ -52,10 +52,7 @@ class MeasuredProvider:
             metrics.tokens.add((*key, "output"), end.usage.output_tokens)
 
     async def models(self) -> Sequence[Model]:
-        """What a backend lists is known from then on, and may be a label."""
-        models = await self._provider.models()
-        self._metrics.models.learn(model.id for model in models)
-        return models
+        return await self._provider.models()
 
     def capabilities(self, model: str) -> Capabilities:
         return self._provider.capabilities(model)
