@@ -75,8 +75,16 @@ async def serving(
     Every stream that it sends is held against the grammar.
     """
     sock = listen("127.0.0.1", 0)
-    recorder = Recorder(app or Transport(engine))
-    server = Server(recorder, drain=engine.drain, drain_seconds=drain, head_limit=head_limit, request_time=request_time)
+    app = app or Transport(engine)
+    recorder = Recorder(app)
+    server = Server(
+        recorder,
+        drain=engine.drain,
+        drain_seconds=drain,
+        head_limit=head_limit,
+        request_time=request_time,
+        on_refusal=app.refused,
+    )
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     await engine.open()

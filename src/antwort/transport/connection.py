@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Callable
 from typing import Any, ClassVar
 
+import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from antwort.errors import AntwortError, HeadTooLarge, RequestError, RequestTooSlow, ShuttingDown
@@ -14,6 +17,26 @@ from antwort.transport.exchange import CONNECTION
 
 _LAST_LOOK = 2.0
 """Seconds in which what a refused client still sends is dropped: hung up on at once, it might lose the answer."""
+
+
+# uvicorn's own, which says of a request that it cannot read less than our line does, and of an upgrade what to install.
+_logger = logging.getLogger("antwort.connection")
+_logger.setLevel(logging.ERROR)
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """What came and never became a request."""
+
+    request_id: str
+    error: AntwortError
+    seconds: float
+    method: str = "-"
+    path: str = "-"
+    """Both as far as they are known."""
+
+
+def nobody_asks(_: Refused) -> None:
+    """Nobody wants to know."""
 
 
 class Connection(HttpToolsProtocol):
@@ -27,14 +50,17 @@ class Connection(HttpToolsProtocol):
     ahead_limit: ClassVar[int] = 64 * 1024
     request_time: ClassVar[float] = 60.0
     """Seconds from the first byte of a request, or from the start of the connection, to its last."""
+    on_refusal: ClassVar[Callable[[Refused], None]] = staticmethod(nobody_asks)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.logger = _logger
         self.refusal: AntwortError | None = None
         self._fault: AntwortError | None = None
         self._answering: RequestResponseCycle | None = None
         self._ahead = bytearray()
         self._head_bytes = 0
+        self._began = 0.0
         self._in_head = True
         self._is_whole = False
         self._is_deaf = False
@@ -69,6 +95,7 @@ class Connection(HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> None:
         if self._in_head:
+            self._began = self._began if self._head_bytes else self.loop.time()
             self._head_bytes += len(data)
         self._is_whole = False
         super().data_received(data)
@@ -150,13 +177,22 @@ class Connection(HttpToolsProtocol):
             return
         self._is_deaf = True
         self._disconnect()
-        self.transport.write(_refusal(error))
+        refused = self._refused(error)
+        self.transport.write(_refusal(refused))
+        type(self).on_refusal(refused)
         self._stop_clock()
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self._clock = self.loop.call_later(_LAST_LOOK, self.transport.abort)
         else:
             self.transport.close()
+
+    def _refused(self, error: AntwortError) -> Refused:
+        request_id, seconds = new_id("req"), self.loop.time() - self._began
+        if self._fault is None:
+            return Refused(request_id, error, seconds)
+        method, path = self.parser.get_method(), self.url.partition(b"?")[0]
+        return Refused(request_id, error, seconds, method.decode("latin-1"), path.decode("latin-1"))
 
     def _close_after_answer(self) -> None:
         """What came ahead of its turn will not be answered."""
@@ -231,23 +267,29 @@ class Connection(HttpToolsProtocol):
             super().shutdown()
 
 
-def connection_within(head_limit: int, request_time: float) -> type[Connection]:
-    """A kind of connection with these limits: the server makes connections by their class alone."""
+def connection_within(
+    head_limit: int, request_time: float, on_refusal: Callable[[Refused], None] = nobody_asks
+) -> type[Connection]:
+    """A kind of connection with these limits: the server makes connections by their class alone.
+
+    `on_refusal` is told of what was answered with an error and never became a request.
+    """
 
     class Limited(Connection):
         pass
 
     Limited.head_limit, Limited.request_time = head_limit, request_time
+    Limited.on_refusal = staticmethod(on_refusal)
     return Limited
 
 
-def _refusal(error: AntwortError) -> bytes:
-    sent = failure(error)
+def _refusal(refused: Refused) -> bytes:
+    sent = failure(refused.error)
     fields = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(sent.body)),
-        (b"x-request-id", new_id("req").encode()),
+        (b"x-request-id", refused.request_id.encode()),
         *sent.headers,
         (b"connection", b"close"),
     ]
-    return b"".join([STATUS_LINE[error.status], *(b"%b: %b\r\n" % field for field in fields), b"\r\n", sent.body])
+    return b"".join([STATUS_LINE[sent.status], *(b"%b: %b\r\n" % field for field in fields), b"\r\n", sent.body])

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import perf_counter
+from typing import TYPE_CHECKING
 
 from antwort.engine.engine import Engine
 from antwort.errors import AntwortError, ShuttingDown
@@ -13,10 +14,13 @@ from antwort.identity import ANONYMOUS, Identity
 from antwort.notes import reason_behind
 from antwort.transport.cors import Cors
 from antwort.transport.errors import unexpected
-from antwort.transport.exchange import CONNECTION, REQUEST_ID, ClientGone, Exchange, Receive, Scope, Send
+from antwort.transport.exchange import CONNECTION, REQUEST_ID, ClientGone, Exchange, Message, Receive, Scope, Send
 from antwort.transport.line import log_request
 from antwort.transport.quotas import Quotas
 from antwort.transport.routes import NOTHING, Endpoint, Identify, Routes
+
+if TYPE_CHECKING:
+    from antwort.transport.connection import Refused
 
 logger = logging.getLogger("antwort.transport")
 
@@ -136,6 +140,14 @@ class Transport:
         finally:
             self._under_way.discard(exchange)
             self._answered(exchange, perf_counter() - began)
+
+    def refused(self, refused: Refused) -> None:
+        """For `Server(on_refusal=…)`: what our server could not read is logged and counted like all else."""
+        scope = {"method": refused.method, "path": refused.path, "headers": [], "query_string": b""}
+        exchange = Exchange(scope, _nothing_comes, _nobody_reads, linger=self._linger)
+        exchange.request_id = refused.request_id
+        exchange.status, exchange.code = refused.error.status, refused.error.code
+        self._answered(exchange, refused.seconds)
 
     def _answered(self, exchange: Exchange, seconds: float) -> None:
         log_request(exchange, seconds)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import socket
 from collections.abc import Awaitable, Callable
 from types import FrameType
 
 import uvicorn
 
-from antwort.transport.connection import Connection, connection_within
+from antwort.transport.connection import Connection, Refused, connection_within, nobody_asks
 
 _KEEP_ALIVE = 75
 """Seconds an idle connection is kept: longer than clients keep theirs, so that it is they who close."""
@@ -33,14 +34,16 @@ class Server(uvicorn.Server):
         started: Callable[[], Awaitable[None]] | None = None,
         head_limit: int = Connection.head_limit,
         request_time: float = Connection.request_time,
+        on_refusal: Callable[[Refused], None] = nobody_asks,
     ) -> None:
         """`drain` is told how many seconds work under way may take; `started` is called when requests are answered.
 
         `head_limit`: bytes of a request's address and headers. `request_time`: seconds it may take to come in.
+        `on_refusal` is told of what the application never sees.
         """
         config = uvicorn.Config(
             app,
-            http=connection_within(head_limit, request_time),
+            http=connection_within(head_limit, request_time, on_refusal),
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -92,8 +95,6 @@ class Server(uvicorn.Server):
 
 def reason(fault: OSError) -> str:
     """Why there is no listening there, in the system's words: what Python adds to them is for programs."""
-    import os
-
     is_known = fault.errno is not None and fault.errno > 0  # names that are not found have numbers of their own
     return os.strerror(fault.errno) if is_known and fault.errno else fault.strerror or str(fault)
 

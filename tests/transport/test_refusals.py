@@ -1,0 +1,61 @@
+"""What never becomes a request is answered, logged and counted all the same."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from antwort.telemetry.lines import JsonLines
+from antwort.testing import demo_provider
+from antwort.transport.connection import Connection
+from raw_http import Reply, connected
+from serving import Serving, serving
+from telemetry_kit import Wired, of
+
+LARGE = b"x: " + b"y" * Connection.head_limit
+CASES = {
+    "no http": (b"hello\r\n\r\n", 400, "invalid_http", "-", "-"),
+    "no such method": (b"FOO / HTTP/1.1\r\n\r\n", 400, "invalid_http", "-", "-"),
+    "a large header": (b"GET /v1/models?key=PRIVATE HTTP/1.1\r\n" + LARGE + b"\r\n\r\n", 431, "", "GET", "/v1/models"),
+    "an address without end": (b"GET /" + b"x" * 2 * Connection.head_limit, 431, "", "-", "-"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_it_leaves_one_line_with_its_id_and_is_counted(case: str, caplog: pytest.LogCaptureFixture) -> None:
+    data, status, code, method, path = CASES[case]
+    caplog.set_level(logging.INFO)
+    wired = Wired(demo_provider())
+    async with serving(wired.engine, wired.app) as server:
+        reply = await send(server, data)
+    assert reply.status == status
+    shown = [each for each in caplog.records if each.levelno >= logging.WARNING or each.name.startswith("antwort")]
+    [line] = [json.loads(JsonLines().format(record)) for record in shown]
+    assert (line["request_id"], line["status"]) == (reply.headers["x-request-id"], status)
+    assert (line["method"], line["path"]) == (method, path)
+    assert line["error"] == reply.error["code"] == (code or "request_head_too_large")
+    assert 0 <= line["duration_ms"] < 5000
+    assert "PRIVATE" not in str(line)
+    route = "/v1/models" if path == "/v1/models" else "other"
+    counted = of(wired.samples(), "http_server_request_duration_seconds_count")
+    assert counted == {(method if method == "GET" else "other", str(status), route): 1}
+    assert of(wired.samples(), "antwort_request_errors_total") == {(line["error"],): 1}
+
+
+@pytest.mark.parametrize("upgrade", ["websocket", "h2c"])
+async def test_an_upgrade_that_is_not_offered_is_answered_without_a_warning(
+    upgrade: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    wired = Wired(demo_provider())
+    asked = f"GET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: {upgrade}\r\n\r\n"
+    async with serving(wired.engine, wired.app) as server:
+        assert (await send(server, asked.encode())).status == 200
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+async def send(server: Serving, data: bytes) -> Reply:
+    async with connected(server.port) as wire:
+        wire.writer.write(data)
+        return await wire.reply()
