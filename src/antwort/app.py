@@ -93,7 +93,7 @@ class _Parts(msgspec.Struct, frozen=True):
 
 async def build(settings: Settings) -> App:
     """Raises `CannotStart` when a part cannot be had."""
-    check(settings)
+    settings = check(settings)
     check_ready(settings)
     parts = _make_parts(hashed(settings))
     try:

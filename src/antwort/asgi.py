@@ -228,8 +228,7 @@ def _kept(settings: Settings) -> Settings:
     from antwort.access import hashed
     from antwort.config.checks import check
 
-    check(settings)
-    return hashed(settings)
+    return hashed(check(settings))
 
 
 async def _build(settings: Settings) -> Parts:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal, cast
 
 import pytest
 
 from antwort.config import BadSettings, CannotStart, Secret, Settings, check, check_ready, keys_required
-from antwort.config.settings import AuthSettings, BackendSettings, KeySettings, ServerSettings
+from antwort.config.settings import (
+    AuthSettings,
+    BackendSettings,
+    KeySettings,
+    LoopSettings,
+    MetricsSettings,
+    ServerSettings,
+    ToolSettings,
+)
 from config_kit import Operator
 
 KEY = "sk-0123456789abcdef"
@@ -77,23 +86,31 @@ def not_like(origin: str) -> str:
         ),
         (
             "auth: {required: never, keys: [{name: a, key: KEY}]}".replace("KEY", KEY),
-            "auth.keys mean nothing where auth.required is `never`: nobody is asked for one (antwort.yaml:1); "
-            "leave the keys out, or leave auth.required out.",
+            (
+                "auth.keys mean nothing where auth.required is `never`: nobody is asked for one (antwort.yaml:1); "
+                "leave the keys out, or leave auth.required out."
+            ),
         ),
         (
             "auth: {keys: [{name: a, key: 'a hushed key with spaces'}]}",
-            "auth.keys[0].key cannot be sent: it must be printable ASCII without spaces (antwort.yaml:1); "
-            "make one with `antwort key`.",
+            (
+                "auth.keys[0].key cannot be sent: it must be printable ASCII without spaces (antwort.yaml:1); "
+                "make one with `antwort key`."
+            ),
         ),
         (
             "metrics: {key: 'a hushed key with spaces'}",
-            "metrics.key cannot be sent: it must be printable ASCII without spaces (antwort.yaml:1); "
-            "make one with `antwort key`.",
+            (
+                "metrics.key cannot be sent: it must be printable ASCII without spaces (antwort.yaml:1); "
+                "make one with `antwort key`."
+            ),
         ),
         (
             "server: {hosts: ['https://a.example']}",
-            "server.hosts[0] must be a name alone, such as ai.example.com, or `*`, not 'https://a.example' "
-            "(antwort.yaml:1).",
+            (
+                "server.hosts[0] must be a name alone, such as ai.example.com, or `*`, not 'https://a.example' "
+                "(antwort.yaml:1)."
+            ),
         ),
         ("cors: {origins: ['https://a.example/']}", f"cors.origins[0] {not_like('https://a.example/')}"),
         ("cors: {origins: ['https://a.example/x']}", f"cors.origins[0] {not_like('https://a.example/x')}"),
@@ -105,23 +122,31 @@ def not_like(origin: str) -> str:
         ("cors: {origins: ['app.example.com']}", f"cors.origins[0] {not_like('app.example.com')}"),
         (
             "cors: {origins: ['https://*.example.com']}",
-            "cors.origins[0] has a `*` within a name, which stands for nothing: 'https://*.example.com' "
-            "(antwort.yaml:1); name each origin, or write `*` for all.",
+            (
+                "cors.origins[0] has a `*` within a name, which stands for nothing: 'https://*.example.com' "
+                "(antwort.yaml:1); name each origin, or write `*` for all."
+            ),
         ),
         (
             "cors: {origins: ['https://a.example:443']}",
-            "cors.origins[0] has a port that browsers do not send: 'https://a.example:443' (antwort.yaml:1); "
-            "leave the port out.",
+            (
+                "cors.origins[0] has a port that browsers do not send: 'https://a.example:443' (antwort.yaml:1); "
+                "leave the port out."
+            ),
         ),
         (
             "cors: {origins: ['HTTP://a.example:80']}",
-            "cors.origins[0] has a port that browsers do not send: 'HTTP://a.example:80' (antwort.yaml:1); "
-            "leave the port out.",
+            (
+                "cors.origins[0] has a port that browsers do not send: 'HTTP://a.example:80' (antwort.yaml:1); "
+                "leave the port out."
+            ),
         ),
         (
             "cors: {origins: ['https://b\u00fccher.example']}",
-            "cors.origins[0] is not ASCII, as browsers send it: 'https://b\u00fccher.example' (antwort.yaml:1); "
-            "write the name in its xn-- form.",
+            (
+                "cors.origins[0] is not ASCII, as browsers send it: 'https://b\u00fccher.example' (antwort.yaml:1); "
+                "write the name in its xn-- form."
+            ),
         ),
         ("cors: {headers: ['x y']}", "cors.headers[0] cannot be the name of a header: 'x y' (antwort.yaml:1)."),
         (
@@ -217,6 +242,34 @@ def test_settings_that_a_program_makes_can_be_checked_too() -> None:
     check(Settings(memory=True))
     with pytest.raises(BadSettings, match=r"^memory and data exclude each other; leave one of them out\.$"):
         check(Settings(memory=True, data="/here"))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            {"backends": ({"name": "x", "url": "http://x"},)},
+            r"backends\[0\] must be BackendSettings, not dict",
+        ),
+        ({"backends": ("http://x",)}, r"backends\[0\] is not right: expected `object`, got `str`"),
+        ({"backends": ({"name": "x"},)}, r"backends\[0\]\.url is not right: missing required field"),
+        ({"tools": ToolSettings(modules=cast("Any", "shop"))}, r"tools\.modules is not right: .*, got `str`"),
+        ({"loop": LoopSettings(max_turns=0)}, r"loop\.max_turns is not right: expected `int` >= 1"),
+        ({"loop": {"max_turns": 3}}, r"loop must be LoopSettings, not dict"),
+        ({"metrics": MetricsSettings(key=cast("Any", "a-secret"))}, r"metrics\.key is not right: .*, got `str`"),
+        ({"server": None}, r"server is not right: expected `object`, got `null`"),
+    ],
+    ids=str,
+)
+def test_settings_of_a_wrong_type_are_one_sentence_that_names_them(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadSettings, match=f"^{said}\\.$"):
+        check(Settings(**wrong))
+
+
+def test_a_program_may_write_a_list_for_a_tuple_and_a_path_for_its_text(tmp_path: Path) -> None:
+    one = BackendSettings(name="x", url="http://x", api_key=Secret("sk-0123456789abcdef"))
+    given: dict[str, Any] = {"backends": [one], "data": tmp_path}
+    assert check(Settings(**given)) == Settings(backends=(one,), data=str(tmp_path))
 
 
 # ---- before it starts ----

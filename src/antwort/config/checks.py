@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+import msgspec
+
+from antwort.api.faults import convert
 from antwort.config.addresses import address_problem, is_loopback
 from antwort.config.problems import BadSettings, CannotStart, Problem
 from antwort.config.secrets import Secret
@@ -18,6 +22,7 @@ from antwort.config.settings import (
     RoutingSettings,
     Settings,
 )
+from antwort.errors import InvalidField
 
 SHORTEST_KEY = 16
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -35,10 +40,46 @@ _NO_BACKEND = (
 )
 
 
-def check(settings: Settings) -> None:
-    """Raises `BadSettings`. Settings that were read from a file have been checked already."""
-    if problems := list(find_problems(settings)):
+def check(settings: Settings) -> Settings:
+    """The settings, each of the type that it should have: a list for a tuple will do, and a path for its text.
+
+    Raises `BadSettings`. Settings that were read from a file have been checked already.
+    """
+    try:
+        typed: Settings = convert(_plain(settings), Settings, "")
+    except InvalidField as fault:
+        said = fault.message.removeprefix(f"Invalid '{fault.param}': ").rstrip(".")
+        raise BadSettings([Problem(fault.param or "settings", f"is not right: {said}")]) from fault
+    if problems := [*_unmade(settings, typed, "")] or [*find_problems(typed)]:
         raise BadSettings(problems)
+    return typed
+
+
+def _unmade(given: object, typed: object, path: str) -> Iterator[Problem]:
+    """A dict in the place of a struct: what is misspelt in it would be ignored."""
+    if isinstance(typed, tuple) and isinstance(given, list | tuple):
+        for at, (one, other) in enumerate(zip(given, typed, strict=True)):
+            yield from _unmade(one, other, f"{path}[{at}]")
+    elif isinstance(typed, msgspec.Struct) and not isinstance(given, type(typed)):
+        yield Problem(path, f"must be {type(typed).__name__}, not {type(given).__name__}")
+    elif isinstance(typed, msgspec.Struct):
+        for name in typed.__struct_fields__:
+            yield from _unmade(getattr(given, name), getattr(typed, name), f"{path}.{name}".removeprefix("."))
+
+
+def _plain(value: object) -> object:
+    match value:
+        case msgspec.Struct():
+            fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
+            return {name: _plain(each) for name, each in fields if each is not msgspec.UNSET}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case Mapping():
+            return {key: _plain(each) for key, each in value.items()}
+        case os.PathLike():
+            return os.fspath(value)
+        case _:
+            return value
 
 
 def check_ready(settings: Settings) -> None:

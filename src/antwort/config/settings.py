@@ -20,6 +20,32 @@ from antwort.engine.settings import EngineSettings, LoopSettings
 from antwort.providers.base import Capabilities
 from antwort.tools.limits import ToolLimits
 
+__all__ = [
+    "AuthSettings",
+    "BackendSettings",
+    "BreakerSettings",
+    "CapabilitySettings",
+    "CorsSettings",
+    "KeyLimits",
+    "KeySettings",
+    "Limits",
+    "LogLevel",
+    "LogSettings",
+    "LoopSettings",
+    "MetricsSettings",
+    "Policy",
+    "RetrySettings",
+    "RouteSettings",
+    "RouteTarget",
+    "RoutingSettings",
+    "Secret",
+    "ServerSettings",
+    "Settings",
+    "TimeoutSettings",
+    "ToolLimits",
+    "ToolSettings",
+]
+
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=86400)]
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
