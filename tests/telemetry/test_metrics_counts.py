@@ -58,6 +58,7 @@ async def test_a_conversation_is_counted_exactly() -> None:
         ("POST", "504", "/v1/responses"): 1,
         ("POST", "400", "/v1/responses"): 1,
         ("other", "405", "/v1/responses"): 1,
+        ("other", "400", "other"): 1,
         ("GET", "200", "/v1/responses/{id}"): 1,
         ("GET", "404", "/v1/responses/{id}"): 1,
     }
@@ -65,6 +66,7 @@ async def test_a_conversation_is_counted_exactly() -> None:
         ("backend_timeout",): 1,
         ("response_not_found",): 1,
         ("invalid_json",): 1,
+        ("invalid_http",): 1,
         ("method_not_allowed",): 1,
     }
     assert value(found, "http_server_active_requests") == 1  # the one that reads the metrics
