@@ -7,9 +7,11 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
+from live_server import launched
 from raw_http import Reply, ask
 from serving import HELLO, RESPONSES
 
@@ -75,6 +77,41 @@ async def test_requests_are_answered_while_functions_hang_and_the_process_ends_a
         async with asyncio.timeout(PROMPT):
             output, _ = await process.communicate()
         assert (process.returncode, output.decode()) == (0, f"{CALLS} threads hang\n")
+
+
+IN_A_THREAD = "await asyncio.to_thread(threading.Event().wait)"
+DEAF = """
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            pass
+"""
+TOOLS = """
+import asyncio, threading
+from antwort import Toolset
+
+stuck = Toolset("stuck")
+
+@stuck.tool(timeout=0.2)
+async def hang() -> None:
+    BODY
+"""
+
+
+@pytest.mark.proves("MISTAKE-21")
+@pytest.mark.parametrize("body", [IN_A_THREAD, DEAF], ids=["in a thread of asyncio's", "deaf to being cancelled"])
+async def test_the_server_ends_when_told_to_although_an_async_tool_never_does(body: str, tmp_path: Path) -> None:
+    module = tmp_path / "stuck_tools.py"
+    module.write_text(TOOLS.replace("BODY", body.strip()), encoding="utf-8")
+    async with launched("--scripted", "--memory", "--tools", str(module)) as server, asyncio.timeout(30):
+        told = said(await ask(server.port, "POST", RESPONSES, HANGING))
+        assert told == "The tool answered: The tool 'hang' did not answer within 0.2 s."
+        async with asyncio.timeout(PROMPT):
+            status, log = await server.stop()
+    assert status == 0
+    assert "leaving without it" in log
+    assert "Traceback" not in log
 
 
 def said(reply: Reply) -> str:

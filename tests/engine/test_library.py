@@ -10,11 +10,16 @@ import pytest
 
 from antwort.api.events import OutputTextDelta, ResponseCompleted
 from antwort.api.requests import CreateRequest
+from antwort.config.settings import Settings
 from antwort.engine.asked import RequestFields
 from antwort.engine.engine import Engine
+from antwort.engine.settings import EngineSettings
 from antwort.errors import InvalidField, ShuttingDown
 from antwort.identity import ANONYMOUS
+from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, call, say
+from antwort.tools.limits import ToolLimits
+from antwort.tools.local import tool
 from antwort.tools.toolset import Toolset
 from engine_kit import ask, kinds, sent_messages, text_of
 
@@ -130,3 +135,105 @@ async def test_tools_of_the_program_are_run_by_the_engine() -> None:
 def test_the_keywords_are_the_fields_of_a_request() -> None:
     fields = set(CreateRequest.__struct_fields__) - {"raw", "raw_input"}
     assert set(get_type_hints(RequestFields)) == fields
+
+
+# ---- what a program gets wrong ----
+
+
+async def test_a_keyword_that_is_no_field_is_an_error_that_names_the_nearest() -> None:
+    mistyped: Any = {"input": "Hi", "modle": "scripted"}
+    unknown: Any = {"zzz": 1}
+    async with Engine(ScriptedProvider()) as engine:
+        with pytest.raises(TypeError, match=r"^A request has no field 'modle'; is 'model' meant\?$"):
+            await engine.create(**mistyped)
+        with pytest.raises(TypeError, match=r"^A request has no field 'zzz'\.$"):
+            await anext(engine.respond(**unknown))
+
+
+async def test_a_field_that_is_not_known_is_ignored_in_a_mapping_as_it_is_over_http() -> None:
+    async with Engine(hello()) as engine:
+        assert (await engine.create({"input": "Hi", "modle": "x"})).status == "completed"
+
+
+@pytest.mark.parametrize(("given", "hint"), [("Hi", True), ([{"role": "user"}], True), (5, False)], ids=str)
+async def test_a_request_that_is_no_request_is_told_what_one_is(given: Any, hint: bool) -> None:
+    async with Engine(ScriptedProvider()) as engine:
+        with pytest.raises(TypeError, match="A request is a mapping of its fields, or a CreateRequest") as caught:
+            await engine.create(given)
+    assert str(caught.value).endswith("; say input=… for what is asked.") is hint
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"max_turns": 0}, "EngineSettings: Invalid 'max_turns': expected `int` >= 1."),
+        ({"deadline": -1.0}, "EngineSettings: Invalid 'deadline': expected `float` > 0.0."),
+        ({"deadline": "x"}, "EngineSettings: Invalid 'deadline': expected `float`, got `str`."),
+        ({"mixed_turns": "no"}, "EngineSettings: Invalid 'mixed_turns': invalid enum value 'no'."),
+        (
+            {"tool_limits": ToolLimits(timeout=1e9)},
+            "EngineSettings: Invalid 'tool_limits.timeout': expected `float` <= 86400.0.",
+        ),
+    ],
+    ids=str,
+)
+def test_settings_that_make_no_sense_are_refused_when_the_engine_is_made(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match="EngineSettings") as caught:
+        Engine(ScriptedProvider(), settings=EngineSettings(**wrong))
+    assert str(caught.value) == said
+
+
+def test_the_settings_of_a_server_are_not_those_of_an_engine() -> None:
+    server: Any = Settings()
+    with pytest.raises(TypeError, match=r"^The settings of an engine are EngineSettings, not Settings\.$"):
+        Engine(ScriptedProvider(), settings=server)
+
+
+async def test_a_function_that_is_a_tool_can_be_given_as_it_is() -> None:
+    @tool
+    def add(a: int, b: int) -> int:
+        return a + b
+
+    provider = ScriptedProvider(answer(call("add", a=2, b=3)), answer(say("Five.")))
+    async with Engine(provider, executors=[add]) as engine:
+        response = await engine.create(input="2 + 3?", tools=[{"type": "function", "name": "add"}])
+    assert [type(item).__name__ for item in response.output] == ["FunctionCall", "FunctionCallOutput", "Message"]
+
+
+# ---- opening ----
+
+
+async def test_opening_an_engine_that_is_in_use_touches_none_of_its_responses() -> None:
+    """Whether it was opened before, or has only been used."""
+    go = asyncio.Event()
+    for times in (0, 1):
+        engine = Engine(ScriptedProvider(answer(say("It"), go, say("is done."))))
+        for _ in range(times):
+            await engine.open()
+        run = await engine.start(ask())
+        await engine.open()
+        go.set()
+        response = await run.result()
+        assert response.status == "completed"
+        assert await engine.retrieve(ANONYMOUS, response.id) == response
+        await engine.close()
+
+
+async def test_a_response_that_is_begun_while_the_engine_opens_is_not_ended_by_that() -> None:
+    opening, go = asyncio.Event(), asyncio.Event()
+
+    class Slow(MemoryStore):
+        async def fail_running(self, message: str) -> int:
+            opening.set()
+            await go.wait()
+            return await super().fail_running(message)
+
+    engine = Engine(hello(), store=Slow())
+    others = [asyncio.create_task(engine.open()) for _ in range(2)]
+    await opening.wait()
+    asking = asyncio.create_task(engine.create(input="Hi"))
+    await asyncio.sleep(0)
+    go.set()
+    assert (await asking).status == "completed"
+    await asyncio.gather(*others)
+    await engine.close()

@@ -172,3 +172,46 @@ async def test_a_backend_that_takes_the_allowed_list_gets_it_and_the_filter_stay
         "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "clock"}}]},
     }
     assert [item.status for item in server_calls(response)] == ["failed"]
+
+
+def two_depots() -> tuple[ToolServerFake, ToolServerFake]:
+    """Both have a `lookup`, so that the model sees neither by that name."""
+    return ToolServerFake("depot", lookup=replies("found")), ToolServerFake("attic", lookup=replies("found, too"))
+
+
+ATTIC = {"type": "mcp", "server_label": "attic"}
+
+
+@pytest.mark.proves("FR-007", "CP-036")
+@pytest.mark.parametrize(
+    ("forced", "param"),
+    [
+        ({"type": "mcp", "server_label": "depot", "name": "lookup"}, "tool_choice.name"),
+        ({"type": "mcp", "server_label": "depot"}, "tool_choice.server_label"),
+    ],
+    ids=["a tool", "a server"],
+)
+async def test_a_forced_servers_tool_outside_the_allowed_list_is_refused(forced: dict[str, str], param: str) -> None:
+    provider = ScriptedProvider()
+    engine = engine_of(provider, *two_depots())
+    with pytest.raises(InvalidField, match="is not one of the allowed tools") as caught:
+        await engine.create(ask(tools=[SERVER, ATTIC], tool_choice=forced, allowed_tools=[ATTIC]))
+    assert (caught.value.param, caught.value.code) == (param, "unknown_tool")
+    assert provider.requests == []
+
+
+async def test_a_name_that_several_servers_have_allows_the_tool_of_each() -> None:
+    provider = ScriptedProvider(answer(call("depot__lookup"), call("attic__lookup"), call("drop")), answer(say("")))
+    depot = ToolServerFake("depot", lookup=replies("found"), drop=replies("dropped"))
+    _, attic = two_depots()
+    await engine_of(provider, depot, attic).create(ask(tools=[SERVER, ATTIC], allowed_tools=["lookup"]))
+    assert ([made.definition.own_name for made in depot.calls], len(attic.calls)) == (["lookup"], 1)
+
+
+async def test_a_name_that_the_model_sees_allows_that_tool_and_no_other_servers() -> None:
+    """The function keeps its name, and the server's tool of the same name does not."""
+    lookup = {"type": "function", "name": "lookup"}
+    provider = ScriptedProvider(answer(call("depot__lookup")), answer(say("")))
+    depot = ToolServerFake("depot", lookup=replies("found"))
+    await engine_of(provider, depot).create(ask(tools=[lookup, SERVER], allowed_tools=["lookup"]))
+    assert depot.calls == []

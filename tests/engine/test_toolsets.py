@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from antwort.api.events import StreamEvent
-from antwort.api.items import McpCall, McpListTools
+from antwort.api.items import FunctionCallOutput, McpCall, McpListTools
 from antwort.engine.live import LiveRun
 from antwort.errors import InvalidField
 from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolContext
+from antwort.tools.local import LocalExecutor
 from antwort.tools.toolset import Toolset
 from engine_kit import (
     SERVER,
@@ -285,3 +286,36 @@ async def test_a_function_that_hangs_is_an_error_for_the_model_and_holds_up_nobo
     hanging.set()
     assert "did not answer within 0.05 s" in str(only(outcome.response, McpCall).error)
     assert outcome.response.status == "completed"
+
+
+# ---- by declaration ----
+
+
+def told(provider: ScriptedProvider) -> dict[str, Any]:
+    (tool,) = sent(provider.requests[0])["tools"]
+    function: dict[str, Any] = tool["function"]
+    return function
+
+
+async def test_what_a_declaration_leaves_out_the_function_says_itself() -> None:
+    provider = ScriptedProvider(answer(call("add", a=2, b="x")), answer(say("Hm.")))
+    declared = {"type": "function", "name": "add"}
+    response = await engine_of(provider, LocalExecutor(*calc().tools)).create(ask(tools=[declared]))
+    assert told(provider)["description"] == "Add two numbers."
+    assert told(provider)["parameters"]["required"] == ["a", "b"]
+    assert 'is not of type "integer"' in str(only(response, FunctionCallOutput).output)
+    (echoed,) = response.tools
+    assert (echoed["description"], echoed["parameters"]) == (None, None)
+
+
+async def test_what_a_declaration_says_holds() -> None:
+    provider = ScriptedProvider(answer(say("Hello.")))
+    declared = {**ADD, "description": "Mine."}
+    await engine_of(provider, LocalExecutor(*calc().tools)).create(ask(tools=[declared]))
+    assert (told(provider)["description"], told(provider)["parameters"]) == ("Mine.", ADD["parameters"])
+
+
+async def test_a_function_of_the_clients_is_not_described_by_a_toolset() -> None:
+    provider = ScriptedProvider(answer(say("Hello.")))
+    await engine_of(provider, calc()).create(ask(tools=[{"type": "function", "name": "add"}]))
+    assert "description" not in told(provider)
