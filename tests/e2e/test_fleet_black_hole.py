@@ -50,3 +50,14 @@ async def test_beside_another_it_costs_the_requests_nothing() -> None:
         replies = await asyncio.gather(*(server.ask("POST", RESPONSES, BODY) for _ in range(20)))
         assert hole.connections <= tried + 1  # whoever looks after it may have come by
     assert {reply.json()["status"] for reply in replies} == {"completed"}
+
+
+@pytest.mark.proves("RULING-8", "TR-015")
+async def test_two_of_them_are_an_http_error_in_time_by_the_settings_as_they_come() -> None:
+    async with serve(Answer(ending="silence")) as one, serve(Answer(ending="silence")) as other:
+        urls = [hole.url.replace("http:", "https:") for hole in (one, other)]
+        dark = (BackendSettings(name=f"b{at}", url=url, models=("test-model",)) for at, url in enumerate(urls))
+        app = await build(Settings(backends=tuple(dark), memory=True))
+        async with serving(app.engine, app.asgi) as server:
+            reply = await server.ask("POST", RESPONSES, {**BODY, "stream": True})
+    assert (reply.status, reply.error["code"]) == (504, "backend_connect_timeout")

@@ -25,8 +25,9 @@ from antwort.errors import (
 from antwort.providers.attempts import OVERDUE
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
 from antwort.providers.breaker import TRIAL_WAIT
+from antwort.providers.connection import CONNECT_SHARE
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT
-from antwort.providers.fleet import Fleet, Member
+from antwort.providers.fleet import CONNECTING, LEAST_SHARE, Fleet, Member
 from antwort.providers.resilience import Retrying
 from antwort.providers.routing import Policy, Route, RouteTo, Rules
 from fleet_kit import HEADERS, FakeBackend, Step, Time, asking, batches, fleet_of, member_of, said
@@ -280,6 +281,41 @@ async def test_a_trial_that_is_answered_by_a_refusal_is_passed(error: AntwortErr
     time.now += 10
     assert await failure(fleet) is error
     assert fleet.status()[0].state == "ok"
+
+
+# ---- sharing the time for connecting ----
+
+
+class Far(FakeBackend):
+    """Takes as long to connect to as it may, and then is not there."""
+
+    def __init__(self, name: str, time: Time, shares: list[float | None]) -> None:
+        super().__init__(name)
+        self.time, self.shares = time, shares
+
+    def _be_there(self) -> None:
+        self.shares.append(share := CONNECT_SHARE.get())
+        self.time.now += share or 0
+        raise BackendTimeout("dark", code=CONNECT_TIMEOUT)
+
+
+@pytest.mark.parametrize(("several", "expected"), [(1, [None]), (2, [0.9, 0.9]), (3, [0.6, 0.6, 0.6]), (9, [0.4] * 9)])
+async def test_all_who_can_answer_are_connected_to_while_the_client_can_be_told_by_the_status(
+    several: int, expected: list[float | None]
+) -> None:
+    time, shares = Time(), list[float | None]()
+    fleet = fleet_of(*(Far(str(at), time, shares) for at in range(several)), time=time)
+    await failure(fleet)
+    assert shares == [pytest.approx(each) for each in expected]
+    await failure(fleet)  # those that are known to be lost get less
+    assert shares[several:] == ([None] if several == 1 else [LEAST_SHARE] * several)
+    assert CONNECT_SHARE.get() is None
+
+
+async def test_one_that_fails_at_once_leaves_its_time_to_the_next() -> None:
+    time, shares = Time(), list[float | None]()
+    await failure(fleet_of(FakeBackend("a", [BackendError("x")]), Far("b", time, shares), time=time))
+    assert shares == [pytest.approx(CONNECTING)]
 
 
 # ---- backends that hang ----

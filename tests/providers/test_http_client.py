@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from antwort.providers.connection import CONNECT_SHARE, Timeouts
 from antwort.providers.exchange import HEAD_CAP, BadAnswer, ConnectFailed
 from antwort.providers.http import HttpClient, Reply
 from http_kit import OK, client_of, fetched, gone
@@ -222,3 +223,19 @@ def test_a_header_that_would_break_the_request_is_refused(headers: dict[str, str
 def test_a_reply_needs_no_generator_to_be_closed() -> None:
     """An iterator that holds nothing itself: leaving it half read leaves nothing to clean up."""
     assert not hasattr(Reply, "aclose")
+
+
+# ---- connecting as one of several ----
+
+
+@pytest.mark.parametrize(
+    ("own", "share", "seconds"), [(1.5, None, 1.5), (1.5, 0.4, 0.4), (0.2, 0.4, 0.2), (2.0, 0.4, 0.4), (5.0, 0.4, 5.0)]
+)
+def test_a_share_of_the_time_for_connecting_is_all_there_is_unless_more_than_two_seconds_are_needed(
+    own: float, share: float | None, seconds: float
+) -> None:
+    token = CONNECT_SHARE.set(share)
+    try:
+        assert Timeouts(connect=own).to_connect() == seconds
+    finally:
+        CONNECT_SHARE.reset(token)
