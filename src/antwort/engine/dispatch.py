@@ -30,6 +30,7 @@ from antwort.tools.base import (
 from antwort.tools.routing import find_executor
 
 _log = logging.getLogger("antwort.engine")
+_tools_log = logging.getLogger("antwort.tools")  # what a tool says in an exception is not for the log
 _abandoned: set[asyncio.Task[Any]] = set()
 """Tools that would not stop in time. Held until they end, so that they end as tasks and not as garbage."""
 
@@ -160,7 +161,7 @@ class _Running:
                 raise
             if isinstance(exc, ClientsTurn) and isinstance(call.item, FunctionCall):
                 return Handed()
-            _log.warning("the tool %s failed", call.name, exc_info=True)
+            _tools_log.warning("the tool %s failed", call.name, exc_info=True)
             return ToolResult(call.call_id, str(exc) or type(exc).__name__, is_error=True)
         return ToolResult(call.call_id, result.output, is_error=result.is_error)
 

@@ -41,6 +41,7 @@ from antwort.tools.base import (
 from antwort.tools.routing import Toolbox, find_executor, is_registered
 
 _log = logging.getLogger("antwort.engine")
+_tools_log = logging.getLogger("antwort.tools")  # what a tool says in an exception is not for the log
 
 
 class Shelf(msgspec.Struct, frozen=True):
@@ -173,7 +174,9 @@ async def _ask(tool: McpTool, shelf: Shelf) -> _Offer | None:
             except InvalidField:
                 raise
             except Exception:
-                _log.warning("the tool server %r could not be asked for its tools", tool.server_label, exc_info=True)
+                _tools_log.warning(
+                    "the tool server %r could not be asked for its tools", tool.server_label, exc_info=True
+                )
                 return _Offer(problem=f"The tool server {tool.server_label!r} could not be asked for its tools.")
     return None
 
