@@ -217,9 +217,12 @@ async def _refuse_socket(scope: Scope, receive: Receive, send: Send) -> None:
 # ---- where the parts come from ----
 
 
-def _load(path: str | os.PathLike[str] | None) -> Settings:
+def _load(path: object) -> Settings:
     from antwort.config import load
 
+    if path is not None and not isinstance(path, str | os.PathLike):
+        name = type(path).__name__
+        raise TypeError(f"An application is made of Settings, an Engine, or the path of a file, not of a {name}.")
     return load(path)
 
 

@@ -289,6 +289,12 @@ async def test_the_program_can_say_for_whom_a_request_is_made() -> None:
         assert (await Client(app)("GET", f"/v1/responses/{made['id']}"))[0] == 401
 
 
+@pytest.mark.parametrize("given", [{"scripted": True}, 5, Engine, DemoProvider()], ids=lambda each: type(each).__name__)
+def test_what_no_application_can_be_made_of_is_told_at_once(given: Any) -> None:
+    with pytest.raises(TypeError, match=r"^An application is made of Settings, an Engine, or the path of a file, not"):
+        create_app(given)
+
+
 def test_settings_say_themselves_who_may_come_in() -> None:
     with pytest.raises(TypeError, match=r"auth\.keys"):
         create_app(SCRIPTED, identify=lambda _: Identity())
