@@ -50,7 +50,7 @@ reference: $(READY)  ## write what follows from the code into the pages of docs/
 	$(BIN)/python scripts/reference.py
 
 docs: $(READY) reference  ## build the documentation into site/ and check its links
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	$(BIN)/python -m pytest -q tests/docs/test_site.py
 	@echo "The site is in site/: open site/index.html"
 

@@ -1,7 +1,7 @@
 """Pages of the documentation, played: what they tell a reader to write is written, what they tell to run is run, and
 what they show must be what comes out.
 
-    ```yaml title="antwort.yaml"    a file: it is written; a configuration is read, too
+    ```yaml title="antwort.yaml"    a file: it is written
     ```yaml                         part of a configuration: it is read
     ```python                       a program: it is run; a ```text block after it is what it prints
     ```console                      `$ command` and what it prints, in the page's own folder
@@ -10,7 +10,8 @@ what they show must be what comes out.
     ```text, ```mermaid             nothing to do
 
 In shown output a line `...` stands for any lines, `…` for anything in a line. Ids, times and durations need not be the
-same. A command that serves stays until the page, or the next line `$ ^C`, ends it.
+same. A command that serves stays until the page, or the next line `$ ^C`, ends it. `$ export NAME=value` holds for the
+rest of the page. A command must succeed, unless what is shown is the sentence in which it fails.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import shlex
 import shutil
@@ -37,8 +39,6 @@ NOT_RUN = ("make test", "make docs", "make bench", "make check")
 """Commands of ours that a page may show and that are not played: the tests would run themselves."""
 SERVERS = ("antwort serve", "python -m antwort.testing.backend", "make serve", "uvicorn ", "python server")
 PORTS = (8080, 8000, 8001, 8002, 9464)
-KEYS = {"BACKEND_API_KEY": "sk-example-of-a-backend", "ADA_KEY": "sk-example-of-a-client"}
-"""What a reader has in the environment where a page speaks of keys."""
 PATIENCE = 30.0
 
 _FENCE = re.compile(
@@ -54,7 +54,6 @@ _MASKS = (
     (re.compile(r"(duration_ms|ms|seconds)(\"?[:=] ?)[0-9.e-]+"), r"\1\2N"),
     (re.compile(r"sk-antwort-[A-Za-z0-9_-]+"), "sk-antwort-KEY"),
     (re.compile(r"\b[0-9a-f]{64}\b"), "HASH"),
-    (re.compile(r" {2,}(?=#)"), "  "),  # ports of another length move what is set in columns
     (re.compile(r"\s+$", re.MULTILINE), ""),
 )
 
@@ -124,6 +123,8 @@ class Started:
             env=environment,
             start_new_session=True,
         )
+        self.is_ours = command[0] == "antwort"
+        """Then its exit status is ours to answer for."""
         self.printed = ""
         self.shown = 0
         """How much of it a page has shown already."""
@@ -148,8 +149,8 @@ class Started:
         with self._news:
             self._news.wait_for(lambda: self._is_over or claim(self.printed), PATIENCE)
 
-    def stop(self) -> None:
-        """As Ctrl-C does."""
+    def stop(self) -> int:
+        """As Ctrl-C does; the exit status."""
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGINT)
         try:
@@ -158,6 +159,7 @@ class Started:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._reading.join()
+        return self._process.returncode
 
 
 class Page:
@@ -168,6 +170,7 @@ class Page:
         self._ports = {shown: _free_port() for shown in PORTS}
         self._serving: list[Started] = []
         self._printed: str | None = None
+        self._exported: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -236,20 +239,28 @@ class Page:
     def _command(self, command: str, shown: str, where: str) -> None:
         if command == "^C":
             self._stop(shown, where)
-        elif command.startswith(SERVERS):
+        elif command.startswith("export "):
+            name, _, value = command.removeprefix("export ").partition("=")
+            self._exported[name] = " ".join(shlex.split(value))
+        elif command.startswith(SERVERS) and not _fails(shown):
             self._serve(command, shown, where)
         elif command not in NOT_RUN:
-            done = subprocess.run(
-                ["bash", "-c", self._real(command)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                cwd=ROOT if command.startswith(("make ", "source ")) else self._folder,
-                env=self._environment(),
-                timeout=PATIENCE,
-                check=False,
-            )
-            self._check(shown, done.stdout.decode(), f"{where}: {command}")
+            self._finish(command, shown, f"{where}: {command}")
+
+    def _finish(self, command: str, shown: str, where: str) -> None:
+        """Run a command to its end."""
+        done = subprocess.run(
+            ["bash", "-c", self._real(command)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT if command.startswith(("make ", "source ")) else self._folder,
+            env=self._environment(),
+            timeout=PATIENCE,
+            check=False,
+        )
+        self._check(shown, done.stdout.decode(), where)
+        assert (done.returncode != 0) == _fails(shown), f"{where} ends with {done.returncode}"
 
     def _serve(self, command: str, shown: str, where: str) -> None:
         """Start it, and wait until it has said all that it is shown to say."""
@@ -265,9 +276,12 @@ class Page:
 
     def _stop(self, shown: str = "", where: str = "") -> None:
         started = self._serving.pop()
-        started.stop()
+        status = started.stop()
+        last = started.printed[started.shown :]
         if shown.strip():
-            self._check(shown, started.printed[started.shown :], where)
+            self._check(shown, last, where)
+        assert "Traceback" not in last, f"{where}: {last}"
+        assert status == 0 or not started.is_ours, f"{where}: the server ends with {status}:\n{last}"
 
     def _run(self, command: Sequence[str], where: str) -> str:
         done = subprocess.run(
@@ -302,7 +316,7 @@ class Page:
             "PYTHONPATH": ".",
             "PYTHONUNBUFFERED": "1",
             "COLUMNS": "100",
-            **KEYS,
+            **self._exported,
         }
 
     def _configuration(self) -> str:
@@ -322,7 +336,13 @@ class Page:
         return text.replace(str(self._folder / "home"), "/home/me").replace(str(self._folder), "/home/me/antwort")
 
 
+def _fails(shown: str) -> bool:
+    return shown.startswith("antwort: ")
+
+
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        port: int = sock.getsockname()[1]
-        return port
+    """One of four digits, like those that pages show: another length would move what is set in columns."""
+    for port in random.sample(range(5000, 8000), 200):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")

@@ -61,6 +61,9 @@ two
         (PROGRAM.replace("two\n```\n", "three\n```\n"), "but this comes out"),
         ("```python\nraise SystemExit(1)\n```\n", "fails"),
         ("```console\n$ echo one\ntwo\n```\n", "but this comes out"),
+        ("```console\n$ false\n```\n", "ends with 1"),
+        ("```console\n$ echo antwort: no\nantwort: no\n```\n", "ends with 0"),
+        ("```console\n$ antwort serve --nonsense\nantwort … listens\n```\n", "the server ends with 2"),
         ("```json\n{\n```\n", "Expecting"),
         ("```sh\nantwort serve\n```\n", "must be run"),
         ("```yaml\nno_such_key: 1\n```\n", "no_such_key"),
@@ -69,12 +72,15 @@ two
 )
 def test_a_page_that_does_not_tell_the_truth_is_found_out(page: str, complaint: str, tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(page, encoding="utf-8")
-    with Page(tmp_path / "page.md", tmp_path) as played, pytest.raises((AssertionError, ValueError), match=complaint):
+    with pytest.raises((AssertionError, ValueError), match=complaint), Page(tmp_path / "page.md", tmp_path) as played:
         played.play()
 
 
 def test_a_page_that_tells_the_truth_is_played(tmp_path: Path) -> None:
-    page = PROGRAM + '```console\n$ echo one; \\\necho two\none\ntwo\n```\n```text title="f"\nx\n```\n'
+    page = (
+        PROGRAM
+        + '```console\n$ export WORD=two\n$ echo one; \\\necho $WORD\none\ntwo\n```\n```text title="f"\nx\n```\n'
+    )
     (tmp_path / "page.md").write_text(page, encoding="utf-8")
     with Page(tmp_path / "page.md", tmp_path) as played:
         assert played.play() == 4

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, TypeAlias
 
@@ -153,10 +155,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--model", action="append", metavar="NAME", help="a model it has; may be given again")
     chosen = parser.parse_args(arguments)
-    app = DemoBackend(chosen.model or (DEMO_MODEL,))
-    config = uvicorn.Config(app, host=chosen.host, port=chosen.port, lifespan="off", log_level="warning")
-    print(f"a stand-in for a model answers on http://{chosen.host}:{chosen.port}/v1", flush=True)  # noqa: T201 - a program
-    asyncio.run(uvicorn.Server(config).serve())
+    with socket.create_server((chosen.host, chosen.port)) as sock:
+        host, port = sock.getsockname()
+        print(f"a stand-in for a model answers on http://{host}:{port}/v1", flush=True)  # noqa: T201 - a program
+        app = DemoBackend(chosen.model or (DEMO_MODEL,))
+        server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="warning"))
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended in order by then
+            asyncio.run(server.serve(sockets=[sock]))
 
 
 if __name__ == "__main__":
