@@ -148,10 +148,22 @@ def not_like(origin: str) -> str:
                 "write the name in its xn-- form."
             ),
         ),
-        ("cors: {headers: ['x y']}", "cors.headers[0] cannot be the name of a header: 'x y' (antwort.yaml:1)."),
+        (
+            "metrics: {port: 8080}",
+            "metrics.port is the server's own (antwort.yaml:1); choose another, or leave it out to share it.",
+        ),
+        (
+            "backends: [{name: a, url: http://a/v1/chat/completions}]",
+            "backends[0].url must be the base address: leave out /chat/completions at its end (antwort.yaml:1).",
+        ),
+        (
+            "backends: [{name: a, url: 'http://a/ v1'}]",
+            "backends[0].url must not have white space in it (antwort.yaml:1).",
+        ),
+        ("cors: {headers: ['x y']}", "cors.headers[0] cannot be the name of a header (antwort.yaml:1)."),
         (
             "backends: [{name: a, url: http://a, headers: {'x y': hush}}]",
-            "backends[0].headers has 'x y', which cannot be the name of a header (antwort.yaml:1).",
+            "backends[0].headers has a name that cannot be that of a header (antwort.yaml:1).",
         ),
         (
             "backends: [{name: a, url: http://a, headers: {Content-Length: '5'}}]",

@@ -93,7 +93,22 @@ backends:
         ("memory: true\n? [a]\n: b", "antwort.yaml:2 is not valid: a key must be a single value."),
         (
             "memory: !!python/name:os.system x",
-            "antwort.yaml:1 is not valid: the tag 'tag:yaml.org,2002:python/name:os.system' means nothing here.",
+            "antwort.yaml:1 is not valid: a tag means nothing here; put text that begins with `!` into quotes.",
+        ),
+        (
+            "memory: true\n---\nmemory: false",
+            (
+                "antwort.yaml:2 is not valid: there is a second document in it; "
+                "leave out the line `---`, and what comes after it."
+            ),
+        ),
+        ("log:\n\tlevel: info", "antwort.yaml:2 is not valid: indent with spaces: there is a tab."),
+        (
+            "default_model: *sk-hush",
+            (
+                "antwort.yaml:1 is not valid: a `*` begins a reference to something that is not there; "
+                "put text that begins so into quotes."
+            ),
         ),
         ("- a", "antwort.yaml must hold settings, such as `default_model: qwen3`."),
         ("hello", "antwort.yaml must hold settings, such as `default_model: qwen3`."),

@@ -17,6 +17,7 @@ server:
   drain: 3
 tools: {modules: [a, b]}
 """
+OPEN = "a bracket is not closed, or a comma is missing; write [a, b] or {a: 1, b: 2}"
 
 
 def test_flags_go_before_the_environment_before_the_file_before_the_default(operator: Operator) -> None:
@@ -99,7 +100,7 @@ def test_a_variable_is_read_as_its_setting_wants_it(
             "server.port must be a whole number from 0 to 65535, not 'x' (ANTWORT_SERVER_PORT).",
         ),
         ("ANTWORT_BACKENDS", "http://a", 'backends must be a list such as [{"name": …}] (ANTWORT_BACKENDS).'),
-        ("ANTWORT_BACKENDS", "[{]", "backends is not valid: did not find expected node content (ANTWORT_BACKENDS)."),
+        ("ANTWORT_BACKENDS", "[{]", f"backends is not valid: {OPEN} (ANTWORT_BACKENDS)."),
         ("ANTWORT_BACKENDS", "[{name: a}]", "backends[0].url is missing (ANTWORT_BACKENDS)."),
         (
             "ANTWORT_ROUTING_ALIASES",
@@ -176,7 +177,10 @@ def test_the_key_of_the_environment_is_for_the_one_backend_of_the_file_that_has_
     ("backends", "said"),
     [
         ("[{name: a, url: http://a}, {name: b, url: http://b}]", "2 of the 2 backends have none"),
-        ("[{name: a, url: http://a, api_key: sk-a}]", "none of the backends lacks one"),
+        (
+            "[{name: a, url: http://a, api_key: sk-a}, {name: b, url: http://b, api_key: sk-b}]",
+            "none of the backends lacks one",
+        ),
     ],
 )
 def test_a_key_that_could_be_for_any_or_for_none_is_refused(backends: str, said: str, operator: Operator) -> None:
@@ -239,8 +243,8 @@ def test_any_setting_can_be_set_by_its_path(operator: Operator) -> None:
         ("max_turns=1", "max_turns is not a setting (--set); did you mean loop.max_turns?"),
         ("server.port=x", "server.port must be a whole number from 0 to 65535, not 'x' (--set)."),
         ("server=x", "server must be a mapping of settings, not text (--set)."),
-        ("x", "--set must be PATH=VALUE, not 'x'."),
-        ("cors.origins=[", "cors.origins is not valid: did not find expected node content (--set)."),
+        ("x", "--set must be PATH=VALUE, and there is no `=` after x; such as --set server.linger=5."),
+        ("cors.origins=[", f"cors.origins is not valid: {OPEN} (--set)."),
     ],
 )
 def test_a_setting_that_cannot_be_is_one_sentence(given: str, said: str, operator: Operator) -> None:
@@ -252,3 +256,93 @@ def test_a_flags_problem_is_told_by_the_flags_name(operator: Operator) -> None:
     assert operator.is_told("", backend=["nonsense"]) == [
         "--backend 'nonsense' is not a URL like http://localhost:8000/v1."
     ]
+
+
+# ---- entries of maps ----
+
+
+def test_an_entry_of_a_map_that_is_set_by_its_path_joins_the_others(operator: Operator) -> None:
+    file = "routing: {aliases: {a: b, x: y}}"
+    assert operator.gets(file, set=["routing.aliases.c=d", "routing.aliases.x=z"]).routing.aliases == {
+        "a": "b",
+        "x": "z",
+        "c": "d",
+    }
+    assert operator.gets(file, set=["routing.aliases={c: d}"]).routing.aliases == {"c": "d"}
+    assert operator.gets(file, set=["routing.aliases={c: d}", "routing.aliases.e=f"]).routing.aliases == {
+        "c": "d",
+        "e": "f",
+    }
+    assert operator.gets(file, {"ANTWORT_ROUTING_ALIASES": "{c: d}"}).routing.aliases == {"c": "d"}
+    timeouts = operator.gets(set=["tools.limits.timeouts.slow=5"]).tools.limits.timeouts
+    assert timeouts == {"slow": 5.0}
+
+
+@pytest.mark.parametrize("given", ['routing.aliases."gpt-4.1"=x=y', "routing.aliases.'gpt-4.1'=x=y"])
+def test_a_name_with_a_dot_in_it_stands_in_quotes(given: str, operator: Operator) -> None:
+    assert operator.gets(set=[given]).routing.aliases == {"gpt-4.1": "x=y"}
+
+
+def test_a_path_without_end_is_one_sentence(operator: Operator) -> None:
+    [said] = operator.is_told(set=[f"{'a.' * 3000}a=1"])
+    assert said.endswith("… is not a setting (--set).")
+    assert len(said) < 100
+
+
+# ---- text ----
+
+
+def test_bytes_that_are_no_text_are_refused(operator: Operator) -> None:
+    assert operator.is_told(variables={"ANTWORT_DEFAULT_MODEL": "\udcff"}) == [
+        "ANTWORT_DEFAULT_MODEL is not UTF-8 text."
+    ]
+    assert operator.is_told(variables={"ANTWORT_ROUTING_ALIASES": "{a: \udcff}"}) == [
+        "ANTWORT_ROUTING_ALIASES is not UTF-8 text."
+    ]
+    assert operator.is_told(default_model="\udcff") == ["--default-model is not UTF-8 text."]
+    assert operator.is_told(set=["default_model=\udcff"]) == ["--set is not UTF-8 text."]
+
+
+def test_white_space_around_an_address_does_no_harm(operator: Operator) -> None:
+    assert operator.gets(backend=[" http://a/v1/ \n"]).backends[0].url == "http://a/v1"
+
+
+# ---- keys ----
+
+
+def test_the_variable_goes_before_the_file_for_the_key_of_the_one_backend(operator: Operator) -> None:
+    file = "backends: [{name: a, url: http://a, api_key: sk-file}]"
+    variable = {"ANTWORT_BACKEND_API_KEY": "sk-variable"}
+    operator.writes("sk-flag", "key")
+    key = str(operator.folder / "key")
+
+    def used(**flags: object) -> object:
+        return operator.gets(file, variable, **flags).backends[0].api_key
+
+    assert used() == Secret("sk-variable")
+    assert used(backend_key_file=key) == Secret("sk-flag")
+    assert used(set=["backends=[{name: a, url: http://a, api_key: sk-set}]"]) == Secret("sk-set")
+    assert used(backend=["http://b"]) == Secret("sk-variable")
+
+
+def test_two_keys_for_one_backend_in_the_same_layer_are_refused(operator: Operator) -> None:
+    variables = {
+        "ANTWORT_BACKENDS": "[{name: a, url: http://a, api_key: sk-a}]",
+        "ANTWORT_BACKEND_API_KEY": "sk-b",
+    }
+    [said] = operator.is_told(variables=variables)
+    assert "none of the backends lacks one" in said
+
+
+def test_a_variable_that_the_file_names_is_ours_also_when_a_flag_replaces_that_part(operator: Operator) -> None:
+    file = "backends: [{name: a, url: http://a, api_key: {env: ANTWORT_GPU_KEY}}]\nmetrics: {key: {env: ANTWORT_M}}"
+    variables = {"ANTWORT_GPU_KEY": "sk-a", "ANTWORT_M": "k" * 20}
+    assert operator.gets(file, variables, scripted=True, set=[f"metrics.key={'s' * 20}"]).backends == ()
+    assert operator.is_told("", variables)[0].startswith("ANTWORT_GPU_KEY is not a setting")
+
+
+def test_a_program_gives_a_secret_as_one(operator: Operator) -> None:
+    file = operator.writes("")
+    settings = load(file, environment={}, overrides={"metrics.key": Secret("k" * 20), "routing.aliases.a": "b"})
+    assert settings.metrics.key == Secret("k" * 20)
+    assert settings.routing.aliases == {"a": "b"}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from antwort.config import Secret
+from antwort.config.names import NAME_IN_WORDS
 from config_kit import Operator
 
 
@@ -127,3 +128,72 @@ def test_the_name_of_a_variable_that_is_not_set_is_told(name: str, operator: Ope
 def test_the_path_of_a_file_that_is_not_there_is_told(name: str, operator: Operator) -> None:
     [said] = operator.is_told(f"metrics: {{key: {{file: {name}}}}}")
     assert f"{name}': No such file" in said
+
+
+SPACE = "a space is missing after the colon"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("metrics: {key:sk-hush}", f"metrics.key… is not a setting (antwort.yaml:1); {SPACE}."),
+        ("metrics: {sk-hush}", "metrics has a key that is not a setting (antwort.yaml:1)."),
+        ("sk-hush: 1", "the top has a key that is not a setting (antwort.yaml:1)."),
+        ("metrics:\n  key:sk-hush: 1", f"metrics.key… is not a setting (antwort.yaml:2); {SPACE}."),
+        (
+            "backends: [{name: a, url: http://a, api_key:sk-hush}]",
+            f"backends[0].api_key… is not a setting (antwort.yaml:1); {SPACE}.",
+        ),
+        (
+            "backends: [{name: a, url: http://a, headers: {X-Key:sk-hush}}]",
+            f"backends[0].headers.X-Key… has no value (antwort.yaml:1); {SPACE}.",
+        ),
+        (
+            "backends: [{name: a, url: http://a, headers: {'X-Key:sk-hush': v}}]",
+            f"backends[0].headers has a name that cannot be that of a header (antwort.yaml:1); {SPACE}.",
+        ),
+        (
+            "backends: [{name: a, url: http://a, headers: {'X-Key hush': []}}]",
+            "backends[0].headers.X-Key must be text, {env: NAME} or {file: PATH}, not a list (antwort.yaml:1).",
+        ),
+        (
+            "metrics: {key: !sk-hush x}",
+            "antwort.yaml:1 is not valid: a tag means nothing here; put text that begins with `!` into quotes.",
+        ),
+        (
+            "metrics: {'key:hush': 1, 'key:hush': 2}",
+            "antwort.yaml:1 is not valid: the key 'key' stands there twice.",
+        ),
+        (
+            "auth: {keys: [{name: sk-hush!, key: 0123456789abcdef}]}",
+            f"auth.keys[0].name must be {NAME_IN_WORDS} (antwort.yaml:1).",
+        ),
+        ('"\\e[31mhush": 1', "the top has a key that is not a setting (antwort.yaml:1)."),
+        ('routing: {aliases: {"\\e": []}}', "routing.aliases['\\x1b'] must be text, not a list (antwort.yaml:1)."),
+    ],
+)
+def test_a_slip_of_the_finger_does_not_bring_a_secret_to_light(text: str, said: str, operator: Operator) -> None:
+    assert operator.is_told(text) == [said]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("metrics={key:sk-hush}", f"metrics.key… is not a setting (--set); {SPACE}."),
+        (
+            "metrics.key:sk-hush",
+            "--set must be PATH=VALUE, and there is no `=` after metrics.key; such as --set server.linger=5.",
+        ),
+        ("sk-hush", "--set must be PATH=VALUE; such as --set server.linger=5."),
+        ("metrics.key:sk-hush=1", f"metrics.key… is not a setting (--set); {SPACE}."),
+        ("sk-hush=1", "the top has a key that is not a setting (--set)."),
+    ],
+)
+def test_nor_does_one_on_the_command_line(given: str, said: str, operator: Operator) -> None:
+    assert operator.is_told(set=[given]) == [said]
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no file without end to be had")
+def test_a_file_without_end_holds_no_secret(operator: Operator) -> None:
+    [said] = operator.is_told("metrics: {key: {file: /dev/zero}}")
+    assert said == "metrics.key cannot be read from '/dev/zero': it is larger than 65536 bytes (antwort.yaml:1)."

@@ -43,7 +43,7 @@ BACKEND = "backends: [{name: a, url: http://a/v1"
         ("backends:\n  - url: http://a/v1", "backends[0].name is missing (antwort.yaml:2)."),
         (
             "backends: [{name: 'a b', url: http://a}]",
-            f"backends[0].name must be {NAME_IN_WORDS}, not 'a b' (antwort.yaml:1).",
+            f"backends[0].name must be {NAME_IN_WORDS} (antwort.yaml:1).",
         ),
         (
             "tools: {limits: {timeouts: {a b: 0}}}",

@@ -7,16 +7,26 @@ from urllib.parse import urlsplit
 
 from antwort.config.problems import CannotStart
 
+_ENDPOINT = "/chat/completions"
+
 
 def address_problem(address: str) -> str | None:
-    """Why no backend can be at this address, in words that repeat nothing that may be a secret."""
+    """Why no backend can be at this address, in words that repeat nothing that may be a secret.
+
+    White space around it does no harm.
+    """
+    address = address.strip()
     if "@" in address:  # wherever it stands: what is meant as a password may hold the marks that end a host
         return "must not carry a name or password: give its key as the API key, and write an @ that means itself as %40"
+    if any(character.isspace() or not character.isprintable() for character in address):
+        return "must not have white space in it"
     try:
         parts = urlsplit(address)
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         usable = False
+    if usable and parts.path.rstrip("/").endswith(_ENDPOINT):
+        return f"must be the base address: leave out {_ENDPOINT} at its end"
     if usable:
         return None
     shown = f"{without_query(address)!r} " if address.isascii() and "%40" not in address else ""
@@ -27,6 +37,7 @@ def checked_backend(address: str) -> str:
     """The address, if a backend can be there. Raises `CannotStart`, which repeats nothing that may be a secret."""
     if problem := address_problem(address):
         raise CannotStart(f"The backend's address {problem}.")
+    address = address.strip()
     return address if "?" in address else address.rstrip("/")
 
 

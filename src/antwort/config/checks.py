@@ -8,10 +8,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from antwort.api.faults import convert
-from antwort.config.addresses import address_problem, is_loopback
+from antwort.config.addresses import address_problem, checked_backend, is_loopback
+from antwort.config.names import is_token
+from antwort.config.paths import expanded
 from antwort.config.problems import BadSettings, CannotStart, Problem
+from antwort.config.repeating import slip
 from antwort.config.secrets import Secret
 from antwort.config.settings import (
     AuthSettings,
@@ -25,11 +29,11 @@ from antwort.config.settings import (
 from antwort.errors import InvalidField
 
 SHORTEST_KEY = 16
-_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HOST = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _ORIGIN = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://([A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>0|[1-9][0-9]{0,4}))?"
 )
+_EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - where it listens is the operator's word
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAKE_ONE = "make one with `antwort key`"
 _ONE_OF_THEM = "leave the keys out, or leave auth.required out"
@@ -41,7 +45,7 @@ _NO_BACKEND = (
 
 
 def check(settings: Settings) -> Settings:
-    """The settings, each of the type that it should have: a list for a tuple will do, and a path for its text.
+    """The settings, each of the type and form it should have: a list for a tuple will do, and a path for its text.
 
     Raises `BadSettings`. Settings that were read from a file have been checked already.
     """
@@ -52,7 +56,7 @@ def check(settings: Settings) -> Settings:
         raise BadSettings([Problem(fault.param or "settings", f"is not right: {said}")]) from fault
     if problems := [*_unmade(settings, typed, "")] or [*find_problems(typed)]:
         raise BadSettings(problems)
-    return typed
+    return tidied(typed)
 
 
 def _unmade(given: object, typed: object, path: str) -> Iterator[Problem]:
@@ -83,11 +87,13 @@ def _plain(value: object) -> object:
 
 
 def check_ready(settings: Settings) -> None:
-    """Raises `CannotStart` where nobody would answer, or anybody could come in."""
+    """Raises `CannotStart` where nobody would answer, anybody could come in, or data has no place to be kept in."""
     if not settings.backends and not settings.scripted:
         raise CannotStart(_NO_BACKEND)
     if keys_required(settings) and not settings.auth.keys:
         raise CannotStart(_no_keys(settings))
+    if not settings.memory:
+        settings.data_folder()
 
 
 def keys_required(settings: Settings) -> bool:
@@ -111,6 +117,7 @@ def _no_keys(settings: Settings) -> str:
 def find_problems(settings: Settings) -> Iterator[Problem]:
     """All that is wrong, with no word of a secret in it."""
     yield from _about_server(settings)
+    yield from _about_paths(settings)
     for at, backend in enumerate(settings.backends):
         yield from _about_backend(backend, f"backends[{at}]")
     yield from _repeated((backend.name for backend in settings.backends), "backends[{}].name", "another backend")
@@ -128,9 +135,46 @@ def _about_server(settings: Settings) -> Iterator[Problem]:
             yield Problem(path, f"must be an address alone, such as 0.0.0.0 or ::1, not {host!r}")
     if settings.metrics.host != MetricsSettings().host and settings.metrics.port is None:
         yield Problem("metrics.host", "means nothing without metrics.port")
+    if _share_a_port(settings):
+        yield Problem("metrics.port", "is the server's own", "choose another, or leave it out to share it")
     for at, name in enumerate(settings.server.hosts):
         if name != "*" and not _HOST.fullmatch(name):
             yield Problem(f"server.hosts[{at}]", f"must be a name alone, such as ai.example.com, or `*`, not {name!r}")
+
+
+def _share_a_port(settings: Settings) -> bool:
+    server, metrics = settings.server, settings.metrics
+    is_same_place = server.host == metrics.host or bool({server.host, metrics.host} & _EVERYWHERE)
+    return metrics.enabled and metrics.port == server.port != 0 and is_same_place
+
+
+def _about_paths(settings: Settings) -> Iterator[Problem]:
+    for path, name in (
+        ("data", settings.data),
+        *((f"tools.modules[{at}]", name) for at, name in enumerate(settings.tools.modules)),
+        *((f"backends[{at}].ca_file", backend.ca_file) for at, backend in enumerate(settings.backends)),
+    ):
+        try:
+            expanded(name or "")
+        except ValueError as exc:
+            yield Problem(path, str(exc))
+
+
+def tidied(settings: Settings) -> Settings:
+    """Settings without a problem, as they are used: addresses and paths in their plain form."""
+    return replace(
+        settings,
+        backends=tuple(
+            replace(backend, url=checked_backend(backend.url), ca_file=_expanded(backend.ca_file))
+            for backend in settings.backends
+        ),
+        data=_expanded(settings.data),
+        tools=replace(settings.tools, modules=tuple(expanded(name) for name in settings.tools.modules)),
+    )
+
+
+def _expanded(path: str | None) -> str | None:
+    return None if path is None else expanded(path)
 
 
 def _repeated(values: Iterable[str], path: str, other: str) -> Iterator[Problem]:
@@ -149,8 +193,8 @@ def _about_backend(backend: BackendSettings, path: str) -> Iterator[Problem]:
         yield Problem(f"{path}.url", problem)
     for name in backend.headers:
         where = f"{path}.headers"
-        if not _TOKEN.fullmatch(name):
-            yield Problem(where, f"has {name!r}, which cannot be the name of a header")
+        if not is_token(name):
+            yield Problem(where, "has a name that cannot be that of a header", slip(name))
         elif name.lower() in _OURS:
             yield Problem(where, f"has {name!r}, which is not to be changed")
         elif name.lower() == "authorization" and backend.api_key is not None:
@@ -227,8 +271,8 @@ def _about_cors(cors: CorsSettings) -> Iterator[Problem]:
         if origin not in ("*", "null") and (problem := _origin_problem(origin)):
             yield Problem(f"cors.origins[{at}]", *problem)
     for at, name in enumerate(cors.headers):
-        if not _TOKEN.fullmatch(name):
-            yield Problem(f"cors.headers[{at}]", f"cannot be the name of a header: {name!r}")
+        if not is_token(name):
+            yield Problem(f"cors.headers[{at}]", "cannot be the name of a header")
 
 
 def _origin_problem(origin: str) -> tuple[str, str] | None:

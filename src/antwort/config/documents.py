@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from antwort.config.nodes import Items, Node, Origin, Table, Text
 from antwort.config.problems import CannotStart
+from antwort.config.repeating import plausible
 
 if TYPE_CHECKING:
     from yaml.nodes import MappingNode, ScalarNode, SequenceNode
@@ -41,10 +42,35 @@ def parse(text: str, name: str, *, folder: str = "", is_file: bool = False) -> N
         root = yaml.compose(text, Loader=loader)
     except yaml.MarkedYAMLError as exc:
         line = None if exc.problem_mark is None else exc.problem_mark.line + 1
-        raise NotYaml(exc.problem or "it cannot be understood", line) from None
+        raise NotYaml(_in_words(exc.problem or "", text, line), line) from None
     except yaml.YAMLError:
         raise NotYaml("it holds a character that YAML does not allow", None) from None
     return None if root is None else _Document(name, folder, is_file).node(root)
+
+
+_OPEN = "a bracket is not closed, or a comma is missing; write [a, b] or {a: 1, b: 2}"
+_FAULTS = {
+    "found another document": "there is a second document in it; leave out the line `---`, and what comes after it",
+    "mapping values are not allowed": "a colon stands where none can; put text with `: ` in it into quotes",
+    "expected <block end>": "the indentation does not fit the lines above; indent alike what belongs together",
+    "could not find expected ':'": "a colon is missing after a key, or a space after the colon",
+    "expected node content": _OPEN,
+    "expected ',' or": _OPEN,
+    "unexpected end of stream": "a quote is not closed; write it at the end of the text",
+    "undefined alias": "a `*` begins a reference to something that is not there; put text that begins so into quotes",
+    "cannot start any token": "a character stands where none of its kind can; put text that begins with it into quotes",
+}
+_TAB = "indent with spaces: there is a tab"
+_UNKNOWN = "it cannot be understood; put text with special characters into quotes"
+
+
+def _in_words(problem: str, text: str, line: int | None) -> str:
+    """What is wrong, and the fix. The parser's own words may repeat what stands there, and are half sentences."""
+    lines = text.splitlines()
+    there = lines[line - 1] if line is not None and line <= len(lines) else ""
+    if "\t" in there[: len(there) - len(there.lstrip())]:
+        return _TAB
+    return next((words for part, words in _FAULTS.items() if part in problem), _UNKNOWN)
 
 
 class _Document:
@@ -72,7 +98,7 @@ class _Document:
 
     def _text(self, given: _YamlNode, line: int) -> Text:
         if given.tag not in _KNOWN_TAGS:
-            raise NotYaml(f"the tag {given.tag!r} means nothing here", line)
+            raise NotYaml("a tag means nothing here; put text that begins with `!` into quotes", line)
         return Text(given.value, self._origin(line), quoted=bool(getattr(given, "style", None)))
 
     def _entries(self, given: _YamlNode, depth: int) -> dict[str, Node]:
@@ -87,7 +113,7 @@ class _Document:
                 for table in self._merged(value, line, depth):
                     merged = {**table.entries, **merged}
             elif key.value in own:
-                raise NotYaml(f"the key {key.value!r} stands there twice", line)
+                raise NotYaml(f"the key {plausible(key.value)!r} stands there twice", line)
             else:
                 own[key.value] = self.node(value, line, depth + 1)
         return {**merged, **own}

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from antwort.config.documents import NotYaml, parse
 from antwort.config.nodes import Origin, Table, is_nothing
+from antwort.config.paths import expanded, own_folder
 from antwort.config.problems import CannotStart
 
 FILE_VARIABLE = "ANTWORT_CONFIG"
@@ -15,19 +16,29 @@ _LARGEST = 2**20
 
 
 def find_file(named: str | None, environment: Mapping[str, str]) -> Path | None:
-    """The file that is named, or else the first of `places` that is there."""
-    if named is not None:
-        return Path(named)
-    if by_variable := environment.get(FILE_VARIABLE):
-        return Path(by_variable)
-    return next((place for place in places() if place.exists()), None)
+    """The file that is named, or else the first of `places` that is there. Raises `CannotStart`."""
+    if named is None:
+        named = environment.get(FILE_VARIABLE) or None
+    if named is None:
+        return next((place for place in places() if _is_there(place)), None)
+    try:
+        return Path(expanded(named))
+    except ValueError as exc:
+        raise CannotStart(f"The configuration file {named!r} cannot be read: its name {exc}.") from exc
 
 
 def places() -> tuple[Path, ...]:
     """Where a file is looked for that nobody names."""
-    from platformdirs import user_config_path
+    own = own_folder("config")
+    return (Path(FILE_NAME), *(() if own is None else (own / FILE_NAME,)))
 
-    return Path(FILE_NAME), user_config_path("antwort", appauthor=False) / FILE_NAME
+
+def _is_there(place: Path) -> bool:
+    """What cannot even be looked at is somebody else's."""
+    try:
+        return place.exists()
+    except OSError:
+        return False
 
 
 def read_file(file: Path) -> Table:

@@ -12,20 +12,26 @@ from antwort.config.documents import NotYaml, parse
 from antwort.config.files import FILE_VARIABLE
 from antwort.config.flags import BACKEND_VARIABLE, FLAGS, KEY_VARIABLE
 from antwort.config.hints import hint_for_variable
-from antwort.config.nodes import Items, Node, Origin, Table, Text, is_nothing, node_of, put
+from antwort.config.nodes import Items, Node, Origin, Table, Text, is_nothing, node_of, put, split
 from antwort.config.problems import BadSettings, Problem
+from antwort.config.repeating import plausible
 from antwort.config.shape import PREFIX, fields, leaves, root, variable_of, without_none
 
 FlagValues = Mapping[str, object]
 """By the flags' keys: a text, a list of texts, or True for a switch."""
 
+_ASSIGNMENT = re.compile(r"""((?:"[^"]*"|'[^']*'|[^="'])+)=(.*)""", re.DOTALL)
+_DEEPEST = 16
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)=(.*)", re.DOTALL)
 _INJECTED = re.compile(r"ANTWORT(_\w+)?_(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _INJECTED_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
+PROGRAM = "the program"
+"""The origin of what a program sets."""
+
 
 class Layer(NamedTuple):
-    """What one source sets. The key is for the one backend that has none."""
+    """What one source sets. The key is for the one backend there is, or the one that has none."""
 
     table: Table
     key: Node | None = None
@@ -39,9 +45,9 @@ def from_environment(environment: Mapping[str, str]) -> Layer:
     entries: dict[str, Node] = {}
     for path, leaf in leaves().items():
         if text := _value_of(environment, leaf.variable):
-            put(entries, path, given(text, leaf.kind, path, Origin(leaf.variable)))
+            put(entries, split(path), given(text, leaf.kind, path, Origin(leaf.variable)))
         if leaf.is_secret and (file := _value_of(environment, f"{leaf.variable}_FILE")):
-            put(entries, path, _file(file, f"{leaf.variable}_FILE"))
+            put(entries, split(path), _file(file, f"{leaf.variable}_FILE"))
     if url := _value_of(environment, BACKEND_VARIABLE):
         if "backends" in entries:
             raise BadSettings([Problem(BACKEND_VARIABLE, f"and {variable_of('backends')} cannot both be set")])
@@ -51,7 +57,14 @@ def from_environment(environment: Mapping[str, str]) -> Layer:
 
 def _value_of(environment: Mapping[str, str], name: str) -> str:
     text = environment.get(name, "")
-    return "" if _is_injected(name, text) else text
+    return "" if _is_injected(name, text) else _utf8(text, name, name)
+
+
+def _utf8(text: str, path: str, origin: str) -> str:
+    """Bytes that are no text come as surrogates, which nothing can be done with."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise BadSettings([Problem(path, "is not UTF-8 text", origin=origin)])
+    return text
 
 
 def _key(environment: Mapping[str, str]) -> Node | None:
@@ -92,7 +105,8 @@ def from_flags(flags: FlagValues) -> Layer:
     entries: dict[str, Node] = {}
     for flag in FLAGS:
         if flag.path and flag.key in flags:
-            put(entries, flag.path, node_of(flags[flag.key], Origin(flag.name)))
+            _utf8(str(flags[flag.key]), flag.path, flag.name)
+            put(entries, split(flag.path), node_of(flags[flag.key], Origin(flag.name)))
     if urls := _texts(flags.get("backend")):
         entries["backends"] = _backends(urls, "--backend")
     for assignment in _texts(flags.get("set")):
@@ -109,19 +123,34 @@ def _texts(value: object) -> Sequence[str]:
 
 
 def _assign(entries: dict[str, Node], assignment: str) -> None:
-    path, equals, text = assignment.partition("=")
-    if not (path and equals):
-        raise BadSettings([Problem("--set", f"must be PATH=VALUE, not {assignment!r}", origin="--set")])
-    kind = kind_of(path)
+    found = _ASSIGNMENT.fullmatch(_utf8(assignment, "--set", "--set"))
+    if found is None:
+        head = plausible(assignment)
+        what = f"must be PATH=VALUE{f', and there is no `=` after {head}' if head else ''}"
+        raise BadSettings([Problem("--set", what, "such as --set server.linger=5", "--set")])
+    path, text = found.groups()
+    names = names_in(path, "--set")
+    kind = kind_of(names)
     if isinstance(kind, CustomType) and text.startswith("{"):  # a secret had better not stand on a command line
         kind = root()
-    put(entries, path, Text(text, Origin("--set")) if kind is None else given(text, kind, path, Origin("--set")))
+    put(entries, names, Text(text, Origin("--set")) if kind is None else given(text, kind, path, Origin("--set")))
 
 
-def kind_of(path: str) -> Type | None:
+def names_in(path: str, origin: str) -> list[str]:
+    """Raises `BadSettings` where there are more than any setting has."""
+    names = split(path)
+    if len(names) > _DEEPEST:
+        raise BadSettings([Problem(f"{plausible(path)}…", "is not a setting", origin=origin)])
+    return names
+
+
+def kind_of(names: Sequence[str]) -> Type | None:
     """The type of the setting, or the table of settings, at a path."""
     kind: Type = root()
-    for name in path.split("."):
+    for name in names:
+        if isinstance(kind, DictType):
+            kind = kind.value_type
+            continue
         known = fields(kind) if isinstance(kind, StructType) else {}
         if name not in known:
             return None
@@ -183,7 +212,9 @@ def _is_on(node: Node | None) -> bool:
 
 
 def overlay(lower: Table, upper: Table, kind: StructType) -> Table:
-    """Tables of settings are merged; values, lists and maps are replaced as a whole."""
+    """Tables of settings are merged; values, lists and maps are replaced as a whole. An entry of a map that was set by
+    its own path joins the others.
+    """
     known = fields(kind)
     entries = dict(lower.entries)
     for key, node in upper.entries.items():
@@ -195,17 +226,26 @@ def overlay(lower: Table, upper: Table, kind: StructType) -> Table:
                 continue
             if is_nothing(node):
                 continue
-        entries[key] = node
+        is_joining = isinstance(node, Table) and node.is_part and isinstance(inner, DictType)
+        entries[key] = _joined(below, node) if is_joining else node
     return Table(entries, upper.origin)
 
 
+def _joined(below: Node | None, node: Node) -> Node:
+    if isinstance(below, Table) and isinstance(node, Table):
+        return Table({**below.entries, **node.entries}, node.origin)
+    return node
+
+
 def with_key(table: Table, key: Node | None) -> Table:
-    """The settings with the key given to the one backend that has none. Raises `BadSettings`."""
+    """The settings with the key given to the one backend there is, or the one that has none. Raises `BadSettings`."""
     backends = table.entries.get("backends")
     items = backends.items if isinstance(backends, Items) else ()
     if key is None or not (items or key.origin.name.startswith("--")):
         return table  # a key in the environment may be there for another day
-    keyless = [at for at, entry in enumerate(items) if isinstance(entry, Table) and "api_key" not in entry.entries]
+    if len(items) == 1 and (own := _key_of(items[0])) is not None and _rank(own) != _rank(key):
+        return table if _rank(own) > _rank(key) else _keyed(table, items, 0, key)
+    keyless = [at for at, entry in enumerate(items) if isinstance(entry, Table) and _key_of(entry) is None]
     if len(keyless) != 1:
         count = (
             f"{len(keyless)} of the {len(items)} backends have none" if keyless else "none of the backends lacks one"
@@ -213,11 +253,23 @@ def with_key(table: Table, key: Node | None) -> Table:
         what = f"is for one backend without a key, and {count if items else 'there is no backend'}"
         hint = "give each its own as `api_key` in the configuration file" if items else "name one with --backend"
         raise BadSettings([Problem(key.origin.name, what, hint, key.origin.name)])
-    return Table({**table.entries, "backends": _keyed(items, keyless[0], key)}, table.origin)
+    return _keyed(table, items, keyless[0], key)
 
 
-def _keyed(items: Sequence[Node], at: int, key: Node) -> Items:
+def _key_of(backend: Node) -> Node | None:
+    return backend.entries.get("api_key") if isinstance(backend, Table) else None
+
+
+def _rank(node: Node) -> int:
+    """Of the layer that a value came from: a higher one goes before a lower one."""
+    if node.origin.is_file:
+        return 0
+    return 2 if node.origin.name.startswith("--") else 3 if node.origin.name == PROGRAM else 1
+
+
+def _keyed(table: Table, items: Sequence[Node], at: int, key: Node) -> Table:
     backend = items[at]
     assert isinstance(backend, Table)
     keyed = Table({**backend.entries, "api_key": key}, backend.origin)
-    return Items((*items[:at], keyed, *items[at + 1 :]), backend.origin)
+    backends = Items((*items[:at], keyed, *items[at + 1 :]), backend.origin)
+    return Table({**table.entries, "backends": backends}, table.origin)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
+
+from antwort.config.secrets import Secret
 
 NOTHING = frozenset({"", "~", "null", "Null", "NULL"})
 _PLAIN_TEXT = 40
+_QUOTES = ("'", '"')
+_NAMES = re.compile(r"""(?:^|(?<=\.))("[^"]*"|'[^']*'|[^.]*)(?:$|(?=\.))""")
 
 
 class Origin(NamedTuple):
@@ -34,6 +39,8 @@ class Items(NamedTuple):
 class Table(NamedTuple):
     entries: Mapping[str, Node]
     origin: Origin
+    is_part: bool = False
+    """Of a table that was set by the paths of its entries: it leaves the other entries as they are."""
 
 
 Node: TypeAlias = Text | Items | Table
@@ -67,18 +74,38 @@ def node_of(value: object, origin: Origin) -> Node:
         return Items(tuple(node_of(entry, origin) for entry in value), origin)
     if value is None:
         return Text("", origin)
+    if isinstance(value, Secret):
+        return Text(value.reveal(), origin, quoted=True)
     if isinstance(value, bool):
         return Text(str(value).lower(), origin)
     return Text(str(value), origin, quoted=isinstance(value, str))
 
 
-def put(entries: dict[str, Node], path: str, node: Node) -> None:
-    """Put `node` at a path such as `server.port`, making the tables on the way."""
-    first, _, rest = path.partition(".")
+def split(path: str) -> list[str]:
+    """The names in a path such as `server.port`. A name with a dot in it stands in quotes: `routing.aliases."a.b"`."""
+    return [name[1:-1] if len(name) > 1 and name[0] == name[-1] in _QUOTES else name for name in _NAMES.findall(path)]
+
+
+def put(entries: dict[str, Node], names: Sequence[str], node: Node) -> None:
+    """Put `node` at a path, making the tables on the way."""
+    first, *rest = names
     if not rest:
         entries[first] = node
         return
     there = entries.get(first)
     below = dict(there.entries) if isinstance(there, Table) else {}
     put(below, rest, node)
-    entries[first] = Table(below, node.origin)
+    entries[first] = Table(below, node.origin, there.is_part if isinstance(there, Table) else True)
+
+
+def variables_in(node: Node) -> Iterator[str]:
+    """The names of those that secrets are to be taken from, by `{env: NAME}`."""
+    if isinstance(node, Items):
+        for item in node.items:
+            yield from variables_in(item)
+    elif isinstance(node, Table):
+        for key, entry in node.entries.items():
+            if key == "env" and isinstance(entry, Text):
+                yield entry.text
+            else:
+                yield from variables_in(entry)

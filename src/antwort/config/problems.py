@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from antwort.config.repeating import printable
+
 
 class CannotStart(Exception):
     """The server cannot start as it is set up; the message is one sentence for the operator, with the fix."""
@@ -29,6 +31,7 @@ class Problem(NamedTuple):
         sentence = f"{self.origin if by_flag else self.path} {self.what}{place}"
         if self.hint:
             sentence = f"{sentence}; {self.hint}"
+        sentence = printable(sentence)
         return sentence if sentence.endswith("?") else f"{sentence}."
 
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from msgspec.structs import replace
-
-from antwort.config.addresses import checked_backend
-from antwort.config.checks import find_problems
+from antwort.config.checks import find_problems, tidied
 from antwort.config.files import find_file, others_can_read, read_file
 from antwort.config.layers import (
+    PROGRAM,
     FlagValues,
+    Layer,
     exclusive,
     from_environment,
     from_flags,
+    names_in,
     overlay,
     unknown_variables,
     with_key,
 )
-from antwort.config.nodes import Node, Origin, Table, node_of, put
+from antwort.config.nodes import Node, Origin, Table, node_of, put, variables_in
 from antwort.config.problems import BadSettings, Problem
 from antwort.config.settings import Settings
 from antwort.config.shape import root
@@ -67,33 +67,40 @@ def read(
     environment = os.environ if environment is None else environment
     named = flags.get("config")
     file = find_file(named if isinstance(named, str) else None, environment)
-    tree = _tree(file, environment, flags, overrides or {})
+    layers = _layers(file, environment, flags, overrides or {})
     reading = Reading(environment)
-    settings = reading.read(tree, root(), "")
-    problems = [*reading.problems, *unknown_variables(environment, reading.variables)]
+    settings = reading.read(_tree(layers), root(), "")
+    used = {name for layer in layers for name in variables_in(layer.table)}
+    problems = [*reading.problems, *unknown_variables(environment, used)]
     if isinstance(settings, Settings):
         problems += [_placed(problem, reading.origins) for problem in find_problems(settings)]
     if problems:
         raise BadSettings(problems)
     assert isinstance(settings, Settings)
-    return Loaded(_tidied(settings), reading.origins, file, _warnings(file, reading))
+    return Loaded(tidied(settings), reading.origins, file, _warnings(file, reading))
 
 
-def _tree(
+def _layers(
     file: Path | None, environment: Mapping[str, str], flags: FlagValues, overrides: Mapping[str, object]
-) -> Table:
+) -> tuple[Layer, ...]:
+    """The lowest one first."""
     by_variable, by_flag = from_environment(environment), from_flags(flags)
-    tree = Table({}, Origin(DEFAULT)) if file is None else exclusive(read_file(file))
-    for layer in (by_variable.table, by_flag.table, _from_program(overrides)):
-        tree = overlay(tree, layer, root())
-    return with_key(tree, by_flag.key or by_variable.key)
+    by_file = Table({}, Origin(DEFAULT)) if file is None else exclusive(read_file(file))
+    return Layer(by_file), by_variable, by_flag, Layer(_from_program(overrides))
+
+
+def _tree(layers: Sequence[Layer]) -> Table:
+    tree, key = layers[0]
+    for layer in layers[1:]:
+        tree, key = overlay(tree, layer.table, root()), layer.key or key
+    return with_key(tree, key)
 
 
 def _from_program(overrides: Mapping[str, object]) -> Table:
     entries: dict[str, Node] = {}
     for path, value in overrides.items():
-        put(entries, path, node_of(value, Origin("the program")))
-    return exclusive(Table(entries, Origin("the program")))
+        put(entries, names_in(path, PROGRAM), node_of(value, Origin(PROGRAM)))
+    return exclusive(Table(entries, Origin(PROGRAM)))
 
 
 def _placed(problem: Problem, origins: Mapping[str, str]) -> Problem:
@@ -102,11 +109,6 @@ def _placed(problem: Problem, origins: Mapping[str, str]) -> Problem:
     while path and path not in origins:
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
     return problem._replace(origin=origins.get(path, ""))
-
-
-def _tidied(settings: Settings) -> Settings:
-    backends = tuple(replace(backend, url=checked_backend(backend.url)) for backend in settings.backends)
-    return replace(settings, backends=backends)
 
 
 def _warnings(file: Path | None, reading: Reading) -> tuple[str, ...]:

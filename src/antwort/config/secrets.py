@@ -8,6 +8,8 @@ from pathlib import Path
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _KEY = re.compile(r"(sk|pk|rk|gsk|hf|xai|ghp|nvapi|key)[-_]|eyJ|(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_+=-]{20,}$")
 """Beginnings of keys that are known, and long words of letters and digits that are no path."""
+_LARGEST = 64 * 1024
+"""Bytes of a file that holds a secret."""
 
 
 class Secret:
@@ -34,14 +36,19 @@ class Secret:
 
 def read_secret_file(file: Path) -> str:
     """The text of the file, without white space around it. Raises `ValueError`, which says why not."""
+    problem = f"cannot be read from {str(file)!r}"
     try:
-        text = file.read_text(encoding="utf-8-sig").strip()
+        with file.open("rb") as opened:
+            data = opened.read(_LARGEST + 1)
+        text = data[:_LARGEST].decode("utf-8-sig").strip()
     except OSError as exc:
-        raise ValueError(f"cannot be read from {str(file)!r}: {exc.strerror or 'it is no file'}") from exc
+        raise ValueError(f"{problem}: {exc.strerror or 'it is no file'}") from exc
     except UnicodeDecodeError as exc:
-        raise ValueError(f"cannot be read from {str(file)!r}: it is not text") from exc
+        raise ValueError(f"{problem}: it is not text") from exc
+    if len(data) > _LARGEST:
+        raise ValueError(f"{problem}: it is larger than {_LARGEST} bytes")
     if not text:
-        raise ValueError(f"cannot be read from {str(file)!r}: it is empty")
+        raise ValueError(f"{problem}: it is empty")
     return text
 
 

@@ -15,6 +15,8 @@ from msgspec import Meta
 from antwort.api.requests import Limits
 from antwort.api.wire import UNSET, UnsetType, Wire, replace
 from antwort.config.names import NAME
+from antwort.config.paths import own_folder
+from antwort.config.problems import CannotStart
 from antwort.config.secrets import Secret
 from antwort.engine.settings import EngineSettings, LoopSettings
 from antwort.providers.base import Capabilities
@@ -339,12 +341,11 @@ class Settings(Wire):
     """`/metrics`, for Prometheus."""
 
     def data_folder(self) -> Path:
-        """Where data is kept; asked only when it is."""
-        if self.data is not None:
-            return Path(self.data)
-        from platformdirs import user_data_path
-
-        return user_data_path("antwort", appauthor=False)
+        """Where data is kept; asked only when it is. Raises `CannotStart` for a user without a home."""
+        folder = own_folder("data") if self.data is None else Path(self.data)
+        if folder is None:
+            raise CannotStart("There is no home folder to keep data in: say --data DIR, or --memory to keep none.")
+        return folder
 
     def engine(self) -> EngineSettings:
         """All that the engine is to know."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +22,11 @@ from msgspec.inspect import (
 )
 
 from antwort.config.hints import hint_for_key
+from antwort.config.names import is_token
 from antwort.config.nodes import Items, Node, Origin, Table, Text, in_words, is_nothing, kind_in_words
+from antwort.config.paths import expanded
 from antwort.config.problems import Problem
+from antwort.config.repeating import plausible, slip
 from antwort.config.secrets import Secret, can_be_sent, may_be_secret, read_secret_file
 from antwort.config.shape import fields, is_optional, within, without_none
 from antwort.config.shape import in_words as wanted
@@ -53,8 +56,6 @@ class Reading:
         self.problems: list[Problem] = []
         self.origins: dict[str, str] = {}
         """Of every value that was given, by its path."""
-        self.variables: set[str] = set()
-        """Those that secrets are taken from."""
         self.has_secrets_in_file = False
 
     def read(self, node: Node, kind: Type, path: str) -> object:
@@ -87,8 +88,7 @@ class Reading:
         prefix = f"{path}." if path else ""
         known = fields(kind)
         for key in [key for key in node.entries if key not in known]:
-            origin = node.entries[key].origin
-            self._fault(prefix + key, "is not a setting", origin, hint_for_key(key, prefix, known))
+            self._unknown(key, prefix, known, node.entries[key].origin)
         values = {
             key: self.read(node.entries[key], known[key].type, prefix + key) for key in known if key in node.entries
         }
@@ -96,6 +96,14 @@ class Reading:
         for name in missing:
             self._fault(prefix + name, "is missing", node.origin)
         return FAULTY if missing or FAULTY in values.values() else self._made(kind, values, path, node.origin)
+
+    def _unknown(self, key: str, prefix: str, known: Collection[str], origin: Origin) -> None:
+        head = plausible(key)
+        hint = slip(key) or hint_for_key(key, prefix, known)
+        if not head:
+            self._fault(prefix.rstrip(".") or "the top", "has a key that is not a setting", origin, hint)
+        else:
+            self._fault(prefix + (head if head == key else f"{head}…"), "is not a setting", origin, hint)
 
     def _made(self, kind: StructType, values: Mapping[str, object], path: str, origin: Origin) -> object:
         try:
@@ -128,8 +136,16 @@ class Reading:
             return {}
         if not isinstance(node, Table):
             raise _Wrong(f"must be {wanted(kind)}, not {kind_in_words(node)}")
-        values = {key: self.read(entry, kind.value_type, below(path, key)) for key, entry in node.entries.items()}
+        values = {key: self._entry(key, entry, kind, path) for key, entry in node.entries.items()}
         return FAULTY if FAULTY in values.values() else values
+
+    def _entry(self, key: str, node: Node, kind: DictType, path: str) -> object:
+        """A key without a value may be both of them, run together."""
+        if is_nothing(node) and (hint := slip(key)):
+            head = plausible(key)
+            return self._fault(f"{path}.{head}…" if head else path, "has no value", node.origin, hint)
+        is_shown = is_token(key) or not isinstance(kind.value_type, CustomType)
+        return self.read(node, kind.value_type, below(path, key if is_shown else plausible(key)))
 
     # ---- secrets ----
 
@@ -155,14 +171,13 @@ class Reading:
                 what = "name of a variable" if place == "env" else "path of a file"
                 raise _Wrong(f"must be the {what} where it says `{place}`, and what is there looks like a key itself")
             case [("env", Text(text=name))] if name:
-                self.variables.add(name)
                 text = self._environment.get(name, "").strip()
                 if not text:
                     raise _Wrong(f"is to come from the variable {name}, which is not set")
                 return text, name
             case [("file", Text(text=name))] if name:
-                file = Path(node.origin.folder) / Path(name).expanduser()
                 try:
+                    file = Path(node.origin.folder) / expanded(name)
                     return read_secret_file(file), str(file)
                 except ValueError as exc:
                     raise _Wrong(str(exc)) from exc
@@ -185,7 +200,7 @@ def _scalar(node: Node, kind: Type, path: str) -> object:
     what = f"must be {wanted(kind)}"
     if isinstance(node, Text) and node.quoted and not node.text.strip():
         raise _Wrong(f"{what}, not empty")
-    if isinstance(node, Text) and path.endswith(_MAY_BE_SECRET):
+    if isinstance(node, Text) and (path.endswith(_MAY_BE_SECRET) or isinstance(kind, StrType)):
         raise _Wrong(what)
     raise _Wrong(f"{what}, not {in_words(node)}")
 
