@@ -168,7 +168,8 @@ async def open_store(settings: Settings) -> ResponseStore:
     try:
         return await SqliteStore.open(folder / "antwort.db")
     except AntwortError as exc:
-        raise CannotStart(f"The data folder {str(folder)!r} cannot be used: {_problem(exc)}") from exc
+        fix = "" if settings.data is not None else " Say --data DIR for another one."
+        raise CannotStart(f"The data folder {str(folder)!r} cannot be used: {_problem(exc)}{fix}") from exc
 
 
 def _problem(fault: AntwortError) -> str:

@@ -169,7 +169,8 @@ def _read_module(name: str) -> _Source:
 
 
 def _import(name: str) -> ModuleType:
-    _make_importable(Path.cwd())
+    if (here := _here()) is not None:
+        _make_importable(here)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as exc:
@@ -205,9 +206,17 @@ def _import_file(given: str) -> ModuleType:
 
 def _make_importable(folder: Path) -> None:
     """As `python` does for the folder that a program is run from."""
-    is_there = str(folder) in sys.path or ("" in sys.path and folder == Path.cwd())
+    is_there = str(folder) in sys.path or ("" in sys.path and folder == _here())
     if not is_there:
         sys.path.insert(0, str(folder))
+
+
+def _here() -> Path | None:
+    """The current folder, unless it is gone."""
+    try:
+        return Path.cwd()
+    except OSError:
+        return None
 
 
 def _broken(name: str, exc: BaseException) -> CannotStart:

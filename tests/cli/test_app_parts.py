@@ -14,6 +14,7 @@ from antwort.engine.engine import Engine
 from antwort.errors import StoreFault
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, demo_provider
+from antwort.toolsets import load_tools
 from antwort.transport.http import Transport
 from serving import HELLO, RESPONSES, serving
 from settings_kit import in_front_of
@@ -86,3 +87,21 @@ def test_a_backend_that_cannot_be_spoken_to_is_one_sentence(settings: Settings) 
 
 async def test_a_backend_may_have_a_name_in_any_script() -> None:
     await make_fleet(in_front_of("http://bücher.example/v1?name=ü")).close()
+
+
+async def test_a_home_that_is_not_ours_is_one_sentence_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
+    with pytest.raises(CannotStart, match=r"^The data folder '.*' cannot be used: .*\. Say --data DIR"):
+        await build(Settings(scripted=True))
+
+
+def test_a_current_folder_that_is_gone_has_no_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(CannotStart, match="There is no tools module 'no_such_module'"):
+        load_tools(["no_such_module"], entry_points=False)

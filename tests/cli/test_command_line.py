@@ -171,3 +171,14 @@ async def test_a_server_without_a_file_and_a_store_starts_without_what_they_need
 
 async def test_the_program_can_be_run_as_a_module() -> None:
     assert await run("--version") == (0, f"antwort {__version__}\n", "")
+
+
+@pytest.mark.parametrize("name", ["config", *(name for name, _ in all_commands())])
+def test_the_version_is_told_wherever_it_is_asked_for(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stopped_with([*name.split(), "--version"]) == 0
+    assert capsys.readouterr().out == f"antwort {__version__}\n"
+
+
+def test_words_are_repeated_without_what_a_terminal_would_obey(capsys: pytest.CaptureFixture[str]) -> None:
+    assert stopped_with(["serve", "--\x1b[31m"]) == 2
+    assert "--\\x1b[31m" in capsys.readouterr().err

@@ -56,6 +56,9 @@ def test_the_shell_understands_its_script(shell: str, tmp_path: Path, capsys: py
         ("antwort config show --j", "--json"),
         ("antwort config check --j", ""),
         ("antwort serve --set loop.max", "loop.max_turns="),
+        ("antwort serve --set server.port =", ""),
+        ("antwort serve --set server.port = 8", ""),
+        ("antwort serve --set = server.po", "server.port="),
         ("antwort serve --host ", ""),
         ("antwort completion ", "bash zsh fish --help"),
         ("antwort serve --config ant", "antwort.yaml"),
@@ -81,3 +84,12 @@ def test_every_command_and_flag_is_in_every_script(
         assert command.name in text
         for flag in command.flags:
             assert (f"-l {flag.key.replace('_', '-')}" if name == "fish" else flag.name) in text
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_bash_completes_a_name_with_a_space_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = script("bash", tmp_path, capsys)
+    (tmp_path / "my data").mkdir()
+    command = ["bash", "--norc", "-c", BASH, "bash", str(file), "antwort", "serve", "--data", "my"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "my data\n"

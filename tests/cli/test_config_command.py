@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -135,3 +137,56 @@ def test_no_two_keys_are_the_same(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_name_that_cannot_be_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["key", "--name", "a b"]) == 2
     assert capsys.readouterr().err.startswith("antwort key: --name must be a name of at most 64 letters")
+
+
+def test_check_refuses_what_serve_would_refuse(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("antwort.yaml").write_text("backends: [{name: a, url: https://a/v1, ca_file: ./nowhere.pem}]\nmemory: true")
+    assert main(["config", "check", "--tools", "no_such_module"]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        (
+            "antwort: There is no tools module 'no_such_module'; give the name of a module that is installed or lies "
+            "in the current folder, or the path of a .py file."
+        ),
+        (
+            "antwort: The backend 'a' cannot be used: the certificates in './nowhere.pem' cannot be read: "
+            "No such file or directory."
+        ),
+    ]
+
+
+def test_check_says_what_it_imports(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["config", "check", "--help"])
+    assert "Modules of tools are imported" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk to be had")
+@pytest.mark.parametrize(
+    "command",
+    ["key", "config show", "config show --json", "config check --scripted", "config schema", "completion bash"],
+)
+def test_a_result_that_cannot_be_written_is_a_failure(command: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "antwort", *command.split()], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr == "antwort: The output cannot be written: No space left on device.\n"
+
+
+def test_a_key_that_goes_nowhere_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["key"]) == 1
+    assert capsys.readouterr().err == "antwort: The output cannot be written: it is closed.\n"
+
+
+def test_a_reader_who_has_read_enough_is_no_failure() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "antwort", "config", "reference"], stdout=writing, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import pytest
 
 from antwort.version import __version__
 from chat_backend import ChatBackend
-from live_server import launched
+from live_server import PATIENCE, launched, start
 from raw_http import ask
 from replay_backend import serve, whole
 
@@ -197,3 +198,28 @@ async def test_a_greeting_that_nobody_can_read_does_no_harm(opened: Callable[[],
     os.close(out)
     _, errors = await process.communicate()
     assert (process.returncode, errors.decode()) == (0, "")
+
+
+@pytest.mark.parametrize("signals", [(signal.SIGTERM,), (signal.SIGTERM, signal.SIGINT)], ids=["one", "two"])
+async def test_a_signal_breaks_the_look_at_the_backends_off(signals: tuple[signal.Signals, ...]) -> None:
+    """The backend takes the connection and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/v1"
+        process = await start("serve", "--port", "0", "--memory", "--config", os.devnull, "--backend", url)
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            first = await process.stdout.readline()
+            for each in signals:
+                process.send_signal(each)
+            rest, errors = await process.communicate()
+    assert b"listens on" in first
+    assert rest == b""
+    assert b"Traceback" not in errors
+    assert process.returncode == len(signals) - 1
+
+
+async def test_names_of_models_are_shown_without_what_a_terminal_would_obey() -> None:
+    listed = b'{"data": [{"id": "a\\u001b[31mb"}]}'
+    async with serve(whole(listed)) as backend, launched("--backend", backend.url, "--memory") as server:
+        shown = "\n".join(server.greeting)
+    assert "\x1b" not in shown

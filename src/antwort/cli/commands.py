@@ -40,8 +40,8 @@ _SERVE = Command(
       from a file, with one setting changed
 
 A setting comes from the flags, or else from the environment (ANTWORT_SERVER_PORT for server.port), or else from the
-file, or else has its default. A backend's key comes from the variable ANTWORT_BACKEND_API_KEY, from
---backend-key-file, or from the file.""",
+file, or else has its default. A backend's key comes from --backend-key-file, or else from the
+variable ANTWORT_BACKEND_API_KEY, or else from the file.""",
 )
 
 _CONFIG = Command(
@@ -65,7 +65,10 @@ _CONFIG = Command(
             "whether the server could start with them",
             "antwort.cli.config:check",
             FLAGS,
-            description="Check the settings that `antwort serve` would have with the same flags; list all problems.",
+            description=(
+                "Check the settings that `antwort serve` would have with the same flags; list all problems.\n"
+                "Modules of tools are imported; no backend is asked, and no port and no data folder is opened."
+            ),
         ),
         Command("schema", "a JSON Schema of antwort.yaml, for editors", "antwort.cli.config:schema"),
         Command("reference", "all settings with their descriptions, as Markdown", "antwort.cli.config:reference"),

@@ -6,13 +6,12 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 
 from antwort.cli.commands import Command, all_commands
-from antwort.cli.say import say
+from antwort.cli.say import tell
 from antwort.config.flags import Flag
 
 
 def run(given: Mapping[str, object]) -> int:
-    say(SCRIPTS[str(given["shell"])]().rstrip())
-    return 0
+    return tell(SCRIPTS[str(given["shell"])]().rstrip())
 
 
 def _settings() -> list[str]:
@@ -29,7 +28,10 @@ _BASH = """\
 _antwort() {{
     local current=${{COMP_WORDS[COMP_CWORD]}} previous=${{COMP_WORDS[COMP_CWORD-1]}} command= at
     COMPREPLY=()
-    if [[ $current == = ]]; then current=; elif [[ $previous == = ]]; then previous=${{COMP_WORDS[COMP_CWORD-2]}}; fi
+    if [[ $current == = || $previous == = ]]; then
+        if [[ $current == = ]]; then current=; else previous=${{COMP_WORDS[COMP_CWORD-2]}}; fi
+        if [[ $previous != -* ]]; then return; fi  # the value of a setting
+    fi
     for ((at = 1; at < COMP_CWORD; at++)); do
         case "$command ${{COMP_WORDS[at]}}" in
             {names}) command="$command ${{COMP_WORDS[at]}}" ;;
@@ -61,9 +63,9 @@ def _bash() -> str:
 def _bash_value(flag: Flag) -> str:
     match flag.takes:
         case "file":
-            return 'compopt -o filenames; COMPREPLY=($(compgen -f -- "$current"))'
+            return 'compopt -o filenames; mapfile -t COMPREPLY < <(compgen -f -- "$current")'
         case "folder":
-            return 'compopt -o filenames; COMPREPLY=($(compgen -d -- "$current"))'
+            return 'compopt -o filenames; mapfile -t COMPREPLY < <(compgen -d -- "$current")'
         case "setting":
             return f"compopt -o nospace; {_compgen(_settings())}"
         case _:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from antwort.cli.say import complain, say
+from antwort.cli.say import complain, tell
 from antwort.config.problems import BadSettings, CannotStart
+
+if TYPE_CHECKING:
+    from antwort.config.settings import Settings
 
 
 def show(given: Mapping[str, object]) -> int:
@@ -19,24 +23,20 @@ def show(given: Mapping[str, object]) -> int:
     except CannotStart as exc:
         return complain(exc)
     if given.get("json"):
-        say(as_json(loaded))
-        return 0
+        return tell(as_json(loaded))
     everything = bool(given.get("all"))
     source = "no file" if loaded.file is None else str(loaded.file)
     lines = as_yaml(loaded, everything=everything)
     rest = "all else has its default" if lines else "everything has its default"
     more = "" if everything else f"; {rest}, which --all shows"
-    say(f"# {source}{more}", *([lines] if lines else []))
-    return 0
+    return tell(f"# {source}{more}", *([lines] if lines else []))
 
 
 def check(given: Mapping[str, object]) -> int:
-    from antwort.config.checks import check_ready
     from antwort.config.reading import read
 
     try:
         loaded = read(given)
-        check_ready(loaded.settings)
     except BadSettings as exc:
         for problem in exc.problems:
             print(f"antwort: {problem}", file=sys.stderr)
@@ -45,19 +45,38 @@ def check(given: Mapping[str, object]) -> int:
         return complain(exc)
     for warning in loaded.warnings:
         print(f"antwort: {warning}", file=sys.stderr)
-    say(f"The settings are right ({'no file' if loaded.file is None else loaded.file}).")
-    return 0
+    faults = list(_faults(loaded.settings))
+    for fault in faults:
+        complain(fault)
+    if faults:
+        return 1
+    return tell(f"The settings are right ({'no file' if loaded.file is None else loaded.file}).")
+
+
+def _faults(settings: Settings) -> Iterator[CannotStart]:
+    """What would keep a server from starting, as far as it can be known without listening and without a backend."""
+    from antwort.backends import make_fleet
+    from antwort.config.checks import check_ready
+    from antwort.toolsets import load_tools
+
+    for part in (
+        lambda: check_ready(settings),
+        lambda: load_tools(settings.tools.modules, entry_points=settings.tools.entry_points),
+        lambda: make_fleet(settings),
+    ):
+        try:
+            part()
+        except CannotStart as exc:
+            yield exc
 
 
 def schema(_: Mapping[str, object]) -> int:
     from antwort.config.schema import schema as made
 
-    say(json.dumps(made(), indent=2, ensure_ascii=False))
-    return 0
+    return tell(json.dumps(made(), indent=2, ensure_ascii=False))
 
 
 def reference(_: Mapping[str, object]) -> int:
     from antwort.config.reference import reference as made
 
-    say(made().rstrip())
-    return 0
+    return tell(made().rstrip())

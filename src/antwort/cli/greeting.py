@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from antwort.cli.say import say
 from antwort.config.addresses import is_loopback, without_query
 from antwort.config.checks import keys_required
+from antwort.config.repeating import printable
 from antwort.config.settings import Settings
 from antwort.observing import metrics_for_strangers
 from antwort.version import __version__
@@ -75,7 +76,7 @@ def _state(backend: BackendStatus) -> str:
 
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-    return f"{', '.join(names[:_MOST])}{more}"
+    return f"{', '.join(printable(name) for name in names[:_MOST])}{more}"
 
 
 def _tools(toolsets: Sequence[ToolsetInfo]) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ import secrets
 import sys
 from collections.abc import Mapping
 
-from antwort.cli.say import say
+from antwort.cli.say import tell
 from antwort.config.names import NAME_IN_WORDS, is_name
 
 _PREFIX = "sk-antwort-"
@@ -22,7 +22,7 @@ def run(given: Mapping[str, object]) -> int:
 
     key = _PREFIX + secrets.token_urlsafe(32)
     digest = hashlib.sha256(key.encode()).hexdigest()
-    say(
+    return tell(
         key,
         "",
         "This is the only time that the key is shown. The server needs only its hash, in antwort.yaml:",
@@ -32,4 +32,3 @@ def run(given: Mapping[str, object]) -> int:
         f"    - name: {written(name)}",
         f"      sha256: {digest}",
     )
-    return 0

@@ -23,7 +23,9 @@ class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line; the usage of a server with many flags would hide it."""
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message}\nTry `{self.prog} --help`.", file=sys.stderr)
+        from antwort.config.repeating import printable
+
+        print(f"{self.prog}: {printable(message)}\nTry `{self.prog} --help`.", file=sys.stderr)
         raise SystemExit(2)
 
 
@@ -69,9 +71,14 @@ def _command_list(prog: str, choice: Sequence[Command]) -> Parser:
         formatter_class=_Help,
         allow_abbrev=False,
     )
-    if is_top:
-        parser.add_argument("--version", action="version", version=f"antwort {__version__}")
+    _add_version(parser, None if is_top else argparse.SUPPRESS)
     return parser
+
+
+def _add_version(parser: Parser, help: str | None = argparse.SUPPRESS) -> None:  # noqa: A002 - as it is called there
+    """It is answered wherever it stands, and named once."""
+    about = "show the version and exit" if help is None else help
+    parser.add_argument("--version", action="version", version=f"antwort {__version__}", help=about)
 
 
 def _chosen(prog: str, choice: Sequence[Command], word: str) -> Command:
@@ -102,6 +109,7 @@ def command_parser(prog: str, command: Command) -> Parser:
         allow_abbrev=False,  # what is short for one flag today may be short for two tomorrow
         argument_default=argparse.SUPPRESS,  # defaults are said once, by the settings
     )
+    _add_version(parser)
     for argument in command.arguments:
         parser.add_argument(argument.name, metavar=_word(argument), choices=argument.choices, help=argument.help)
     for group in dict.fromkeys(flag.group for flag in command.flags):

@@ -140,7 +140,7 @@ class BackendSettings(Wire):
     kind: Literal["chat", "responses"] = "chat"
     """What it speaks: Chat Completions, or the Responses API itself."""
     api_key: Secret | None = None
-    """Sent as a bearer token."""
+    """Sent as a bearer token. Of the only backend, `ANTWORT_BACKEND_API_KEY` goes before it."""
     models: tuple[str, ...] | None = None
     """The models it has; unset, it is asked for its list, again and again."""
     prefix: str | None = None
@@ -150,7 +150,7 @@ class BackendSettings(Wire):
     headers: Mapping[str, Secret] = {}
     """More headers to send with every request."""
     ca_file: str | None = None
-    """A file of certificates to trust instead of the system's."""
+    """A file of certificates to trust instead of the system's; a `~` at its beginning is the home folder."""
     max_exchanges: Count | None = None
     """How many inferences may be under way at once; the next one waits."""
     timeouts: TimeoutSettings = TimeoutSettings()
@@ -205,7 +205,7 @@ class RoutingSettings(Wire):
     policy: Policy = "failover"
     """Among several backends that have the same model: the first that is well, or by weight."""
     aliases: Mapping[str, str] = {}
-    """Other names of models: `{gpt-4o: qwen3}`."""
+    """Other names of models: `{gpt-4o: qwen3}`. With `--set 'routing.aliases."gpt-4.1"=qwen3'` one more joins them."""
     routes: tuple[RouteSettings, ...] = ()
     """Models by an explicit way. They go before the backends' own lists."""
     retry: RetrySettings = RetrySettings()
@@ -318,7 +318,7 @@ class Settings(Wire):
     scripted: bool = False
     """A scripted stand-in answers, not a model, where there are no backends."""
     data: str | None = None
-    """The folder that data is kept in; unset, the user's own for applications."""
+    """The folder that data is kept in; unset, the user's own for applications. A `~` is the home folder."""
     memory: bool = False
     """Nothing is kept beyond the process."""
     server: ServerSettings = ServerSettings()

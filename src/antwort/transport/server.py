@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from types import FrameType
 
 import uvicorn
@@ -31,12 +32,13 @@ class Server(uvicorn.Server):
         *,
         drain: Callable[[float], Awaitable[None]],
         drain_seconds: float,
-        started: Callable[[], Awaitable[None]] | None = None,
+        started: Callable[[], Coroutine[None, None, None]] | None = None,
         head_limit: int = Connection.head_limit,
         request_time: float = Connection.request_time,
         on_refusal: Callable[[Refused], None] = nobody_asks,
     ) -> None:
-        """`drain` is told how many seconds work under way may take; `started` is called when requests are answered.
+        """`drain` is told how many seconds work under way may take; `started` is called when requests are answered, and
+        broken off by a signal.
 
         `head_limit`: bytes of a request's address and headers. `request_time`: seconds it may take to come in.
         `on_refusal` is told of what the application never sees.
@@ -60,7 +62,17 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self._started is not None:
-            await self._started()
+            await self._unless_told_to_stop(self._started())
+
+    async def _unless_told_to_stop(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        try:
+            while not task.done() and not self.should_exit:
+                await asyncio.wait([task], timeout=_LOOK_AGAIN)
+        finally:
+            task.cancel()  # which means nothing to one that is done
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """uvicorn keeps the connections under way open until they are answered; the drain sees to it that they are."""
@@ -100,6 +112,7 @@ def reason(fault: OSError) -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Raises `OSError`."""
+    """A listening socket; port 0 takes a free one. `::` is every address, those of IPv4 too. Raises `OSError`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=2048)
+    is_both = host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=is_both)
