@@ -39,8 +39,8 @@ class PartGrammar:
     def __init__(self, part: ContentPart) -> None:
         self._kind = type(part)
         self._family: str | None = None
-        self._text = ""
-        self._logprobs: tuple[LogProb, ...] = ()
+        self._pieces: list[str] = []  # a text that grew piece by piece would be copied for each
+        self._logprobs: list[LogProb] = []
         self._annotations: tuple[dict[str, Any], ...] = ()
         self._is_said = False
         self.done: ContentPart | None = None
@@ -49,7 +49,7 @@ class PartGrammar:
     def delta(self, event: ContentDelta | SummaryTextDelta) -> None:
         self._belongs(event)
         require(not self._is_said, "no delta comes after the whole text of its part")
-        self._text += event.delta
+        self._pieces.append(event.delta)
         if isinstance(event, OutputTextDelta):
             self._logprobs += event.logprobs
 
@@ -57,10 +57,16 @@ class PartGrammar:
         self._belongs(event)
         require(not self._is_said, "the whole text of a part comes exactly once")
         text = event.refusal if isinstance(event, RefusalDone) else event.text
-        require(text == self._text, f"the whole text {text!r} is not the sum of its deltas, {self._text!r}")
+        if text != self._text:
+            require(False, f"the whole text {text!r} is not the sum of its deltas, {self._text!r}")
         if isinstance(event, OutputTextDone):
-            require(event.logprobs == self._logprobs, "the logprobs of the whole text are not those of its deltas")
+            logprobs = tuple(self._logprobs)
+            require(event.logprobs == logprobs, "the logprobs of the whole text are not those of its deltas")
         self._is_said = True
+
+    @property
+    def _text(self) -> str:
+        return "".join(self._pieces)
 
     def annotate(self, event: AnnotationAdded) -> None:
         require(self._kind is OutputText, f"a part of type {tag_of(self._kind)} has no annotations")
@@ -82,7 +88,7 @@ class PartGrammar:
     def _folded(self) -> ContentPart:
         """The part that the events so far amount to."""
         if self._kind is OutputText:
-            return OutputText(text=self._text, annotations=self._annotations, logprobs=self._logprobs)
+            return OutputText(text=self._text, annotations=self._annotations, logprobs=tuple(self._logprobs))
         if self._kind is Refusal:
             return Refusal(refusal=self._text)
         return SummaryText(text=self._text) if self._kind is SummaryText else ReasoningText(text=self._text)
