@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
+from functools import lru_cache
+from typing import TypeAlias
 
 from antwort.errors import NotAuthenticated, NotPermitted
 from antwort.identity import ANONYMOUS, Identity
@@ -64,9 +66,18 @@ def _is_far(server: object) -> bool:
     return address is not None and not address.is_loopback
 
 
-def _address(host: object) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+_LONGEST_ADDRESS = 64
+
+
+def _address(host: object) -> Address | None:
+    return _parsed(host) if isinstance(host, str) and len(host) <= _LONGEST_ADDRESS else None
+
+
+@lru_cache(256)  # every request brings the same few
+def _parsed(host: str) -> Address | None:
     try:
-        found = ipaddress.ip_address(host.partition("%")[0].strip("[]")) if isinstance(host, str) else None
+        found = ipaddress.ip_address(host.partition("%")[0].strip("[]"))
     except ValueError:
         return None
     return (found.ipv4_mapped or found) if isinstance(found, ipaddress.IPv6Address) else found
