@@ -19,6 +19,10 @@ CASES = {
     "no http": (b"hello\r\n\r\n", 400, "invalid_http", "-", "-"),
     "no such method": (b"FOO / HTTP/1.1\r\n\r\n", 400, "invalid_http", "-", "-"),
     "a large header": (b"GET /v1/models?key=PRIVATE HTTP/1.1\r\n" + LARGE + b"\r\n\r\n", 431, "", "GET", "/v1/models"),
+    "a large header after an address that is none": (
+        b"GET /a\x9bb HTTP/1.1\r\n" + LARGE + b"\r\n\r\n",
+        *(400, "invalid_http", "-", "-"),
+    ),
     "an address without end": (b"GET /" + b"x" * 2 * Connection.head_limit, 431, "", "-", "-"),
 }
 

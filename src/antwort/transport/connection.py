@@ -99,6 +99,8 @@ class Connection(HttpToolsProtocol):
             self._head_bytes += len(data)
         self._is_whole = False
         super().data_received(data)
+        if self._is_deaf:
+            return
         if self._head_bytes > self.head_limit and self._in_head:
             self._refuse(HeadTooLarge(self.head_limit))
         if not self._is_deaf:
