@@ -87,8 +87,12 @@ DEAF = """
         except asyncio.CancelledError:
             pass
 """
+IN_ITS_OWN = """
+    pool = concurrent.futures.ThreadPoolExecutor()
+    await asyncio.wrap_future(pool.submit(threading.Event().wait))
+"""
 TOOLS = """
-import asyncio, threading
+import asyncio, concurrent.futures, threading
 from antwort import Toolset
 
 stuck = Toolset("stuck")
@@ -100,7 +104,11 @@ async def hang() -> None:
 
 
 @pytest.mark.proves("MISTAKE-21")
-@pytest.mark.parametrize("body", [IN_A_THREAD, DEAF], ids=["in a thread of asyncio's", "deaf to being cancelled"])
+@pytest.mark.parametrize(
+    "body",
+    [IN_A_THREAD, IN_ITS_OWN, DEAF],
+    ids=["in a thread of asyncio's", "in a thread of its own", "deaf to being cancelled"],
+)
 async def test_the_server_ends_when_told_to_although_an_async_tool_never_does(body: str, tmp_path: Path) -> None:
     module = tmp_path / "stuck_tools.py"
     module.write_text(TOOLS.replace("BODY", body.strip()), encoding="utf-8")

@@ -346,3 +346,22 @@ def test_a_program_gives_a_secret_as_one(operator: Operator) -> None:
     settings = load(file, environment={}, overrides={"metrics.key": Secret("k" * 20), "routing.aliases.a": "b"})
     assert settings.metrics.key == Secret("k" * 20)
     assert settings.routing.aliases == {"a": "b"}
+
+
+def test_a_table_that_is_set_at_once_keeps_what_other_flags_say_of_it(operator: Operator) -> None:
+    tables = ['server={"drain": 5}', 'server={"linger": 6}', "server.head_limit=7000", 'server={"body_limit": 8000}']
+    server = operator.gets("server: {host: 0.0.0.0, port: 1}", host="127.0.0.1", port="2", set=tables).server
+    assert (server.host, server.port) == ("127.0.0.1", 2)
+    assert (server.drain, server.linger, server.head_limit, server.body_limit) == (5.0, 6.0, 7000, 8000)
+
+
+def test_entries_of_a_map_that_are_set_by_their_paths_all_join_the_others(operator: Operator) -> None:
+    given = ["routing.aliases.b=y", "routing.aliases.c=z"]
+    assert operator.gets("routing: {aliases: {a: x}}", set=given).routing.aliases == {"a": "x", "b": "y", "c": "z"}
+
+
+def test_a_program_that_sets_a_table_keeps_what_it_said_of_a_part(operator: Operator) -> None:
+    overrides = {"server.port": 1, "server": {"drain": 2}, "routing.aliases.b": "y", "routing.aliases.c": "z"}
+    settings = load(operator.writes("routing: {aliases: {a: x}}"), environment={}, overrides=overrides)
+    assert (settings.server.port, settings.server.drain) == (1, 2.0)
+    assert settings.routing.aliases == {"a": "x", "b": "y", "c": "z"}

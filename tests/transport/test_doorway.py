@@ -41,6 +41,7 @@ def test_a_name_that_a_stranger_could_choose_is_not_answered_under(host: str) ->
     [
         *("127.0.0.1", "127.0.0.1:8080", "10.1.2.3:80", "[::1]", "[::1]:8080", "[fe80::1%25eth0]:80", "0.0.0.0:1"),
         *("localhost", "LocalHost:8080", "localhost.", "app.localhost:80", "box.local", "host.docker.internal:8080"),
+        *("nas.lan", "printer.home.arpa", "antwort.prod.svc:8080"),
         *("antwort:8080", "mine.example", "Mine.Example.:8443", "", None),
     ],
 )

@@ -89,7 +89,9 @@ def _keys(settings: Settings) -> str:
         return f"required; there are {_some([key.name for key in settings.auth.keys])}"
     if is_loopback(settings.server.host):
         return "not required: only this machine can reach the server"
-    return "not required, as auth.required is never: whoever reaches the server can use it"
+    return (
+        "not required, as auth.required is never: whoever reaches the server can use it, under a name in server.hosts"
+    )
 
 
 def _metrics(app: App, settings: Settings, near: str) -> Iterator[tuple[str, str]]:

@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -48,8 +49,19 @@ def _close(runner: asyncio.Runner, status: int) -> None:
     closing.start()
     with contextlib.suppress(KeyboardInterrupt):
         closing.join(_LAST_MOMENT)
-    if closing.is_alive():
+    if closing.is_alive() or _is_held():
         _leave(status)
+
+
+def _is_held() -> bool:
+    """Whether a thread of somebody's own would keep the process, after a moment to end."""
+    end = time.monotonic() + _LAST_MOMENT
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread() and not thread.daemon:
+            thread.join(max(end - time.monotonic(), 0))
+            if thread.is_alive():
+                return True
+    return False
 
 
 def _leave(status: int) -> NoReturn:

@@ -109,11 +109,12 @@ def from_flags(flags: FlagValues) -> Layer:
             put(entries, split(flag.path), node_of(flags[flag.key], Origin(flag.name)))
     if urls := _texts(flags.get("backend")):
         entries["backends"] = _backends(urls, "--backend")
+    table = Table(entries, Origin("the flags"))
     for assignment in _texts(flags.get("set")):
-        _assign(entries, assignment)
+        table = overlay(table, _assigned(assignment), root())  # the later goes over the earlier, and keeps the rest
     file = flags.get("backend_key_file")
     return Layer(
-        exclusive(Table(entries, Origin("the flags"))),
+        exclusive(table),
         _file(file, "--backend-key-file") if isinstance(file, str) else None,
     )
 
@@ -122,7 +123,7 @@ def _texts(value: object) -> Sequence[str]:
     return [str(entry) for entry in value] if isinstance(value, list | tuple) else []
 
 
-def _assign(entries: dict[str, Node], assignment: str) -> None:
+def _assigned(assignment: str) -> Table:
     found = _ASSIGNMENT.fullmatch(_utf8(assignment, "--set", "--set"))
     if found is None:
         head = plausible(assignment)
@@ -133,7 +134,9 @@ def _assign(entries: dict[str, Node], assignment: str) -> None:
     kind = kind_of(names)
     if isinstance(kind, CustomType) and text.startswith("{"):  # a secret had better not stand on a command line
         kind = root()
+    entries: dict[str, Node] = {}
     put(entries, names, Text(text, Origin("--set")) if kind is None else given(text, kind, path, Origin("--set")))
+    return Table(entries, Origin("the flags"))
 
 
 def names_in(path: str, origin: str) -> list[str]:
@@ -233,7 +236,7 @@ def overlay(lower: Table, upper: Table, kind: StructType) -> Table:
 
 def _joined(below: Node | None, node: Node) -> Node:
     if isinstance(below, Table) and isinstance(node, Table):
-        return Table({**below.entries, **node.entries}, node.origin)
+        return Table({**below.entries, **node.entries}, node.origin, below.is_part)
     return node
 
 

@@ -97,10 +97,12 @@ def _tree(layers: Sequence[Layer]) -> Table:
 
 
 def _from_program(overrides: Mapping[str, object]) -> Table:
-    entries: dict[str, Node] = {}
+    table = Table({}, Origin(PROGRAM))
     for path, value in overrides.items():
+        entries: dict[str, Node] = {}
         put(entries, names_in(path, PROGRAM), node_of(value, Origin(PROGRAM)))
-    return exclusive(Table(entries, Origin(PROGRAM)))
+        table = overlay(table, Table(entries, Origin(PROGRAM)), root())
+    return exclusive(table)
 
 
 def _placed(problem: Problem, origins: Mapping[str, str]) -> Problem:

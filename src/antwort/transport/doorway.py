@@ -15,8 +15,8 @@ from antwort.errors import NotAuthenticated, NotPermitted
 from antwort.identity import ANONYMOUS, Identity
 from antwort.transport.exchange import Scope
 
-_OURS = (".localhost", ".local", ".internal")
-"""Endings that nobody can register."""
+_OURS = (".localhost", ".local", ".internal", ".home.arpa", ".lan", ".svc")
+"""Endings that nobody can register: of this machine, of homes and offices, of clusters."""
 _LONGEST = 100
 _FAR = (
     "API keys are required where other machines can reach the server: list some under auth.keys, or let everybody in "
