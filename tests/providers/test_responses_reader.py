@@ -292,6 +292,29 @@ def test_a_failure_comes_after_what_was_said_before_it(last: bytes, expected: ty
     assert "10.0.0.1" not in caught.value.message
 
 
+ODD_FIELDS = [{"item_id": 7}, {"output_index": "0"}, {"text": {"format": {"type": "text"}}}]
+
+
+@pytest.mark.parametrize("odd", ODD_FIELDS, ids=str)
+def test_an_odd_field_beside_the_response_loses_nothing_of_it(odd: Json) -> None:
+    response = {"status": "completed", "output": [SAID], "usage": {"input_tokens": 3, "output_tokens": 4}}
+    expected = [TextDelta("Hi"), Finished("stop", Usage(input_tokens=3, output_tokens=4, total_tokens=7))]
+    assert read(event("response.completed", response=response, **odd)) == expected
+
+
+@pytest.mark.parametrize("odd", ODD_FIELDS, ids=str)
+def test_an_odd_field_beside_a_response_that_failed_makes_no_success_of_it(odd: Json) -> None:
+    failed = {"status": "failed", "error": {"code": "rate_limit_exceeded", "message": "x"}, "usage": {}}
+    with pytest.raises(RateLimited):
+        read(event("response.completed", response=failed, **odd))
+
+
+def test_an_odd_field_of_the_response_loses_nothing_else_of_it() -> None:
+    response = {"status": 7, "output": [SAID], "usage": {"input_tokens": 3, "output_tokens": 4}}
+    expected = [TextDelta("Hi"), Finished("stop", Usage(input_tokens=3, output_tokens=4, total_tokens=7))]
+    assert read(event("response.completed", response=response)) == expected
+
+
 def test_log_probabilities_stand_beside_their_text() -> None:
     prob = {"token": "Hi", "logprob": -0.5, "bytes": [72, 105], "top_logprobs": [{"token": "Ho", "logprob": -2}]}
     [text, _] = read(event("response.output_text.delta", delta="Hi", logprobs=[prob]), COMPLETED)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -43,28 +44,34 @@ class _Event(msgspec.Struct, gc=False):
     refusal: str | None = None
     arguments: Any = None
     item: Any = None
-    response: _Response | None = None
+    response: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_decode = msgspec.json.Decoder(_Event).decode
+_event = msgspec.json.Decoder(_Event)
+_response = msgspec.json.Decoder(_Response)
+T = TypeVar("T", _Event, _Response)
 _ENDINGS = ("completed", "incomplete", "failed", "cancelled", "requires_action")
 _TERMINAL = frozenset({"error", *(f"response.{ending}" for ending in _ENDINGS)})
 
 
-def _read_event(payload: bytes) -> _Event:
+def _read_as(told: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T:
     """A field of a shape that nobody knows is as good as not there; an event of a kind that nobody knows is, too."""
     try:
-        return _decode(payload)
+        return decoder.decode(told)
     except msgspec.ValidationError:
-        plain = msgspec.json.decode(payload)
-    event = _Event()
-    for field in msgspec.structs.fields(_Event):
-        if isinstance(plain, dict) and field.name in plain:
-            try:
-                setattr(event, field.name, msgspec.convert(plain[field.name], field.type))
-            except msgspec.ValidationError:
-                continue
-    return event
+        return _field_by_field(told, decoder.type())
+
+
+def _field_by_field(told: bytes | msgspec.Raw, read: T) -> T:
+    try:
+        values = msgspec.json.decode(told, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:
+        return read
+    for field in msgspec.structs.fields(read):
+        if field.name in values:
+            with contextlib.suppress(msgspec.ValidationError):
+                setattr(read, field.name, msgspec.json.decode(values[field.name], type=field.type))
+    return read
 
 
 class _Call:
@@ -91,7 +98,7 @@ class ResponsesReader(EventReader):
         self._said = Said()
 
     def _read(self, payload: bytes, out: list[Delta]) -> None:
-        event = _read_event(payload) if payload.startswith(b"{") else _Event()
+        event = _read_as(payload, _event) if payload.startswith(b"{") else _Event()
         match event.type.removeprefix("response."):
             case "output_text.delta" if event.delta:
                 self._said.note(event.output_index, event.item_id, event.content_index or 0)
@@ -186,7 +193,7 @@ class ResponsesReader(EventReader):
     # ---- the end ----
 
     def _read_ending(self, event: _Event, payload: bytes, out: list[Delta]) -> None:
-        response = event.response or _Response()
+        response = _read_as(event.response, _response)
         items = items_of(response.output)
         said = msgspec.json.encode({"error": response.error}) if response.error else payload
         has_calls = bool(self._calls) or any(item.type == "function_call" for item in items)
@@ -242,8 +249,6 @@ def _cut_short(response: _Response) -> Finished | AntwortError:
 
 # ---- an answer that was not streamed ----
 
-_decode_whole = msgspec.json.Decoder(_Response).decode
-
 
 class WholeResponseReader(BodyReader):
     def _read(self, body: bytes) -> list[Delta]:
@@ -253,7 +258,7 @@ class WholeResponseReader(BodyReader):
 def read_response(body: bytes, asked: Asked = NOBODY) -> list[Delta]:
     """The deltas of a whole response, `Finished` last. One that failed is an error."""
     try:
-        response = _decode_whole(body)
+        response = _response.decode(body)
     except UNREADABLE as exc:
         raise not_understood() from exc
     out: list[Delta] = []
