@@ -173,15 +173,22 @@ class Connection(HttpToolsProtocol):
         self._refuse(self._fault or RequestError(msg, code="invalid_http"))
 
     def _refuse(self, error: AntwortError) -> None:
-        """What never becomes a request is answered in JSON all the same, and is the last on its connection."""
-        if self._is_busy:
+        """What never becomes a request is answered in JSON all the same, and is the last on its connection. A request
+        that is under way answers for itself, and one that is answered needs no second answer.
+        """
+        cycle = self._answering
+        if cycle is not None and not cycle.response_complete:
+            self._break_off(error)
             self._close_after_answer()
             return
         self._is_deaf = True
-        self._disconnect()
-        refused = self._refused(error)
-        self.transport.write(_refusal(refused))
-        type(self).on_refusal(refused)
+        if self._in_head or cycle is None or cycle.scope is not self.scope:
+            refused = self._refused(error)
+            self.transport.write(_refusal(refused))
+            type(self).on_refusal(refused)
+        self._hang_up()
+
+    def _hang_up(self) -> None:
         self._stop_clock()
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -199,6 +206,7 @@ class Connection(HttpToolsProtocol):
     def _close_after_answer(self) -> None:
         """What came ahead of its turn will not be answered."""
         self._is_deaf = True
+        self._stop_clock()
         self._ahead.clear()
         self.pipeline.clear()
         if self._answering is not None:
