@@ -10,6 +10,7 @@ from antwort.engine.engine import Engine
 from antwort.errors import StoreFault
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider
+from antwort.transport.exchange import REQUEST_ID
 from antwort.transport.readiness import SHARED, Readiness, Verdict
 from serving import serving, until
 
@@ -37,6 +38,18 @@ async def test_all_who_ask_while_it_is_found_out_are_told_the_same() -> None:
     asking[0].cancel()
     looked.may_end.set()
     assert await asyncio.gather(*asking[1:]) == [{"store": "look 1"}] * 99
+
+
+async def test_a_look_is_made_for_nobodys_request() -> None:
+    seen: list[str] = []
+
+    async def look() -> Verdict:
+        seen.append(REQUEST_ID.get())
+        return {}
+
+    REQUEST_ID.set("r1")
+    await Readiness(look).verdict()
+    assert seen == [""]
 
 
 async def test_a_verdict_holds_for_a_moment_and_no_longer() -> None:

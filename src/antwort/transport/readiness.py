@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import Context
 from time import monotonic
 from typing import TypeAlias
 
@@ -25,7 +26,8 @@ class Readiness:
         if self._verdict is not None and self._clock() - self._at < SHARED:
             return self._verdict
         if self._looking is None:
-            self._looking = asyncio.create_task(self._find_out())
+            # It works for all who ask, so that what it logs is under no one's request id.
+            self._looking = asyncio.create_task(self._find_out(), context=Context())
         return await asyncio.shield(self._looking)  # whoever leaves does not take it from the others
 
     async def _find_out(self) -> Verdict:
