@@ -14,13 +14,12 @@ from antwort.errors import (
     BackendError,
     BackendRefused,
     BackendTimeout,
-    BackendUnavailable,
     ContextTooLong,
     ModelNotFound,
     NotFound,
     RateLimited,
 )
-from antwort.providers.failures import MESSAGE_CAP, Asked, error_for, error_in, retry_after, scrub
+from antwort.providers.failures import MESSAGE_CAP, Asked, NotReady, error_for, error_in, retry_after, scrub
 
 KEY = "tiny-key"
 ASKED = Asked("gpt-x", (KEY, "llm", "llm:8000"))
@@ -58,7 +57,7 @@ def body(message: str | None = "no", **fields: Any) -> bytes:
         (408, body(LEAK), BackendTimeout),
         (504, HTML, BackendTimeout),
         (429, body(LEAK), RateLimited),
-        (503, body("Loading model", code=503), BackendUnavailable),
+        (503, body("Loading model", code=503), NotReady),
         (500, body(LEAK), BackendError),
         (502, HTML, BackendError),
         (599, b"[1, 2]", BackendError),
@@ -125,8 +124,8 @@ def test_the_time_to_wait_travels_with_the_error(status: int) -> None:
         (body(code="429"), RateLimited),
         (body(type="BadRequestError", code=None), BackendRefused),
         (body(type="invalid_request_error"), BackendRefused),
-        (body(type="unavailable_error"), BackendUnavailable),
-        (body(type="overloaded_error"), BackendUnavailable),
+        (body(type="unavailable_error"), NotReady),
+        (body(type="overloaded_error"), NotReady),
         (body(code="rate_limit_exceeded"), RateLimited),
         (body(type="NotFoundError", param="model"), ModelNotFound),
         (body(type="authentication_error"), BackendError),

@@ -26,7 +26,7 @@ from antwort.providers.attempts import OVERDUE
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
 from antwort.providers.breaker import TRIAL_WAIT
 from antwort.providers.connection import CONNECT_SHARE
-from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT
+from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, NotReady
 from antwort.providers.fleet import CONNECTING, LEAST_SHARE, Fleet, Member
 from antwort.providers.resilience import Retrying
 from antwort.providers.routing import Policy, Route, RouteTo, Rules
@@ -36,7 +36,7 @@ ANSWER: list[list[Delta]] = [HEADERS, [TextDelta("b")], [Finished("stop")]]
 ELSEWHERE = [
     BackendUnavailable("gone"),
     BackendUnavailable("closed", code=CLOSED),
-    BackendUnavailable("loading", retry_after=60),
+    NotReady("loading", retry_after=60),
     BackendTimeout("dark", code=CONNECT_TIMEOUT),
     BackendTimeout("slow"),
     BackendError("broken, or the credentials are bad"),

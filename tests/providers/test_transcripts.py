@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from antwort.api.responses import InputTokensDetails, Usage
-from antwort.errors import AntwortError, BackendRefused, BackendUnavailable, ContextTooLong, ModelNotFound
+from antwort.errors import AntwortError, BackendRefused, ContextTooLong, ModelNotFound
 from antwort.providers.base import (
     CallDelta,
     ChatMessage,
@@ -25,6 +25,7 @@ from antwort.providers.base import (
 )
 from antwort.providers.chat import ChatProvider
 from antwort.providers.chunks import ChunkReader, WholeReader
+from antwort.providers.failures import NotReady
 from antwort.providers.reading import Reader
 from antwort.providers.responses import ResponsesReader
 from replay_backend import CASES, Answer, Case, recorded, serve
@@ -68,7 +69,7 @@ EXPECTED: dict[str, Turn | Refusal] = {
     "llama.cpp/err_bad_json": Refusal(BackendRefused, "[json.exception.parse_error.101] parse error at line 1"),
     "llama.cpp/err_bad_role": Turn("length", (24, 4, 28, 21), "You are a helpful"),
     "llama.cpp/err_context_stream": Refusal(ContextTooLong, "exceeds the available context size (4096 tokens)"),
-    "llama.cpp/err_loading": Refusal(BackendUnavailable, "The backend is not ready; try again later."),
+    "llama.cpp/err_loading": Refusal(NotReady, "The backend is not ready; try again later."),
     "llama.cpp/err_tool_choice_object": Turn("length", (244, 8, 252, 238), "I'm glad you're happy with the"),
     "llama.cpp/json_schema_stream": Turn("stop", (40, 19, 59, 23), FRANCE),
     "llama.cpp/length_stream": Turn("length", (34, 12, 46, 23), STORY + ' "story of the'),

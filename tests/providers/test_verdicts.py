@@ -18,11 +18,11 @@ from antwort.errors import (
     NotFound,
     RateLimited,
 )
-from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT
+from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, NotReady
 from antwort.providers.verdicts import counts, is_out_of_reach, left_alone, may_go_elsewhere, most_telling
 
 BUSY = RateLimited("busy", retry_after=7)
-LOADING = BackendUnavailable("loading", retry_after=3)
+LOADING = NotReady("loading", retry_after=3)
 GONE = BackendUnavailable("gone")
 CLOSED_UP = BackendUnavailable("closed", code=CLOSED)
 DARK = BackendTimeout("dark", code=CONNECT_TIMEOUT)
@@ -41,7 +41,7 @@ LONG = ContextTooLong("long")
     [
         (GONE, True, True, True),
         (CLOSED_UP, True, True, True),
-        (LOADING, True, True, True),
+        (LOADING, True, True, False),
         (DARK, True, True, True),
         (SLOW, True, True, False),
         (BROKEN, True, True, False),

@@ -11,6 +11,7 @@ from antwort.errors import AntwortError, BackendError, BackendTimeout, BackendUn
 from antwort.providers import fleet as fleets
 from antwort.providers.base import Finished, TextDelta
 from antwort.providers.breaker import ONE_ABSENCE
+from antwort.providers.failures import NotReady
 from antwort.providers.fleet import LEAST_PAUSE, BackendStatus, Fleet
 from antwort.providers.resilience import Retrying
 from antwort.providers.watch import FIRST_PAUSE
@@ -262,9 +263,10 @@ async def test_a_model_that_nobody_listed_starts_no_look_by_its_404() -> None:
     await fleet.close()
 
 
-async def test_one_that_answers_and_still_fails_is_left_alone_for_its_time() -> None:
+@pytest.mark.parametrize("error", [BackendError("x"), NotReady("x")], ids=["500", "503"])
+async def test_one_that_answers_and_still_fails_is_left_alone_for_its_time(error: AntwortError) -> None:
     a, time = FakeBackend("a"), Time()
-    a.scripts = [[BackendError("x")] for _ in range(3)]
+    a.scripts = [[error] for _ in range(3)]
     fleet = fleet_of(a, time=time)
     await fleet.open()
     await at_rest()

@@ -38,6 +38,10 @@ _READ_CAP = 8 * MESSAGE_CAP
 _LONGEST_WAIT = 86_400.0
 
 
+class NotReady(BackendUnavailable):
+    """The backend answered, and what it says is that it cannot now: it is there, unlike one that is out of reach."""
+
+
 class Asked(msgspec.Struct, frozen=True):
     """What an error may name, and what it must not: the model asked for, and the backend's own address and key."""
 
@@ -176,7 +180,7 @@ def _error(status: int, problem: Problem, asked: Asked, wait: float | None) -> A
         case 429:
             return RateLimited("The backend is answering too many requests; try again later.", retry_after=wait)
         case 503:
-            return BackendUnavailable("The backend is not ready; try again later.", retry_after=wait)
+            return NotReady("The backend is not ready; try again later.", retry_after=wait)
         case _:
             return BackendError("The backend failed to answer.")
 

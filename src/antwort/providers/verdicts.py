@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antwort.errors import AntwortError, BackendError, BackendTimeout, BackendUnavailable, NotFound, RateLimited
-from antwort.providers.failures import CONNECT_TIMEOUT
+from antwort.providers.failures import CONNECT_TIMEOUT, NotReady
 
 LEFT_ALONE = "backend_circuit_open"
 """The code of a `BackendUnavailable` that nobody was asked for: the backend has failed too often."""
@@ -32,10 +32,10 @@ def may_be_the_request(error: AntwortError) -> bool:
 
 
 def is_out_of_reach(error: AntwortError) -> bool:
-    """Whether the backend was not there, or not ready: it can be found out without an inference when it is back."""
+    """Whether the backend was not there: it can be found out without an inference when it is back."""
     if isinstance(error, BackendTimeout):
         return error.code == CONNECT_TIMEOUT
-    return isinstance(error, BackendUnavailable)
+    return isinstance(error, BackendUnavailable) and not isinstance(error, NotReady)
 
 
 def most_telling(errors: Sequence[AntwortError]) -> AntwortError:
