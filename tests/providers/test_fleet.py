@@ -318,6 +318,44 @@ async def test_one_that_fails_at_once_leaves_its_time_to_the_next() -> None:
     assert shares == [pytest.approx(CONNECTING)]
 
 
+class Slow(FakeBackend):
+    """Is there, and fails three seconds later."""
+
+    def __init__(self, name: str, time: Time, error: AntwortError) -> None:
+        super().__init__(name)
+        self.time, self.error = time, error
+
+    def _be_there(self) -> None:
+        self.time.now += 3
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error", [BackendError("x"), NotReady("x"), BackendTimeout("x"), BackendUnavailable("x", code=CLOSED)], ids=repr
+)
+async def test_one_that_is_there_and_fails_late_leaves_the_time_for_connecting_to_the_next(error: AntwortError) -> None:
+    time, shares = Time(), list[float | None]()
+    await failure(fleet_of(Slow("a", time, error), Far("b", time, shares), time=time))
+    assert shares == [pytest.approx(CONNECTING)]
+
+
+async def test_waiting_for_a_place_uses_no_time_for_connecting() -> None:
+    time, shares, hold = Time(), list[float | None](), asyncio.Event()
+    a, b = FakeBackend("a", [hold], [BackendError("x")]), Far("b", time, shares)
+    members = [member_of(each, time, models=["m"], most=1) for each in (a, b)]
+    fleet = Fleet(members, clock=time, later=time.later)
+    assert members[1].places.take()
+    first = asyncio.create_task(said(fleet))
+    await asyncio.sleep(0)
+    second = asyncio.create_task(failure(fleet))
+    await asyncio.sleep(0)
+    time.now += 3
+    members[1].places.give_back()
+    hold.set()
+    await asyncio.gather(first, second)
+    assert shares == [pytest.approx(CONNECTING / 2)]
+
+
 # ---- backends that hang ----
 
 

@@ -19,7 +19,14 @@ from antwort.errors import (
     RateLimited,
 )
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, NotReady
-from antwort.providers.verdicts import counts, is_out_of_reach, left_alone, may_go_elsewhere, most_telling
+from antwort.providers.verdicts import (
+    counts,
+    is_out_of_reach,
+    is_unconnected,
+    left_alone,
+    may_go_elsewhere,
+    most_telling,
+)
 
 BUSY = RateLimited("busy", retry_after=7)
 LOADING = NotReady("loading", retry_after=3)
@@ -56,6 +63,10 @@ LONG = ContextTooLong("long")
 )
 def test_what_an_error_says(error: AntwortError, elsewhere: bool, counted: bool, out_of_reach: bool) -> None:
     assert (may_go_elsewhere(error), counts(error), is_out_of_reach(error)) == (elsewhere, counted, out_of_reach)
+
+
+def test_one_that_closed_the_connection_was_connected_to() -> None:
+    assert [is_unconnected(each) for each in (GONE, DARK, CLOSED_UP, LOADING, SLOW)] == [True] * 2 + [False] * 3
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,11 @@ class Attempt:
         self._began = 0.0
         self._trial: object | None = None
 
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return self._clock() - self._began
+
     def hear(self, batch: list[Delta]) -> None:
         """A batch has come, the first of which says that the backend has answered."""
         self.has_begun = bool(batch)
@@ -65,7 +70,7 @@ class Attempt:
 
     def _is_overdue(self) -> bool:
         """A stream has its headers soon; an answer in one piece has them only when the inference is done."""
-        return self._is_streamed and not self._has_answered and self._clock() - self._began >= OVERDUE
+        return self._is_streamed and not self._has_answered and self.seconds >= OVERDUE
 
 
 class Doubts:

@@ -22,7 +22,7 @@ from antwort.providers.places import first_free
 from antwort.providers.readiness import Readiness
 from antwort.providers.routing import Group, Router, Rules, arranged, lists
 from antwort.providers.suited import suited, takes, widest
-from antwort.providers.verdicts import left_alone, may_go_elsewhere, most_telling
+from antwort.providers.verdicts import is_unconnected, left_alone, may_go_elsewhere, most_telling
 from antwort.providers.watch import Later, Watch, call_later
 
 __all__ = ["BackendStatus", "Fleet", "Member"]
@@ -35,7 +35,8 @@ LIST_PATIENCE = 2.0
 """Seconds that a request for the list of models waits for backends that are slow to tell."""
 CONNECTING = 1.8
 """Seconds in which all who can answer are connected to, one after the other: below the two for which
-`response.created` is held back, so that where nobody is there it shows as an HTTP error.
+`response.created` is held back, so that where nobody is there it shows as an HTTP error. Only failing to connect
+uses it up: not waiting for a place, nor for the answer of one that is there.
 """
 LEAST_SHARE = 0.4
 """What each of them gets of it at least, and what one gets that is known to be lost."""
@@ -93,13 +94,13 @@ class Fleet:
         about what is said, so another backend may still say it.
         """
         left = list(self._at_once(request.model) or await self._candidates(request))
-        connect_by = self._clock() + CONNECTING if len(left) > 1 else None
+        time_left = CONNECTING if len(left) > 1 else None
         failures: list[AntwortError] = []
         doubts = Doubts()
         has_answered = False
         while (candidate := await _next(left, failures)) is not None:
             attempt = Attempt(candidate.member, is_streamed=request.stream is True, clock=self._clock)
-            CONNECT_SHARE.set(self._share(candidate.member, len(left) + 1, connect_by))
+            CONNECT_SHARE.set(_share(candidate.member, len(left) + 1, time_left))
             try:
                 with attempt:
                     async with aclosing(candidate.member.provider.infer(self._outgoing(request, candidate))) as batches:
@@ -114,6 +115,8 @@ class Fleet:
                                 yield batch
             except AntwortError as error:
                 CONNECT_SHARE.set(None)
+                if time_left is not None and is_unconnected(error):
+                    time_left -= attempt.seconds
                 self._look_into(error, candidate)
                 failures.append(_named(error, candidate.model, request.model))
                 if attempt.has_begun or not may_go_elsewhere(error):
@@ -152,12 +155,6 @@ class Fleet:
             is_well=lambda each: each.member.is_well,
             draw=self._random,
         )
-
-    def _share(self, member: Member, trying: int, connect_by: float | None) -> float | None:
-        """Seconds for connecting to this one; None: its own. What has not been used goes to those that come later."""
-        if connect_by is None:
-            return None
-        return LEAST_SHARE if member.is_out_of_reach else max(LEAST_SHARE, (connect_by - self._clock()) / trying)
 
     def _look_into(self, error: AntwortError, candidate: _Candidate) -> None:
         """A lost member is looked after; one that no longer has what it lists is asked for its list."""
@@ -232,6 +229,13 @@ async def _next(left: list[_Candidate], failures: list[AntwortError]) -> _Candid
             left.remove(chosen)
             return chosen
     return None
+
+
+def _share(member: Member, trying: int, time_left: float | None) -> float | None:
+    """Seconds for connecting to this one; None: its own. What has not been used goes to those that come later."""
+    if time_left is None:
+        return None
+    return LEAST_SHARE if member.is_out_of_reach else max(LEAST_SHARE, time_left / trying)
 
 
 def _named(error: AntwortError, sent: str, asked: str) -> AntwortError:

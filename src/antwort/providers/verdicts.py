@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antwort.errors import AntwortError, BackendError, BackendTimeout, BackendUnavailable, NotFound, RateLimited
-from antwort.providers.failures import CONNECT_TIMEOUT, NotReady
+from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, NotReady
 
 LEFT_ALONE = "backend_circuit_open"
 """The code of a `BackendUnavailable` that nobody was asked for: the backend has failed too often."""
@@ -36,6 +36,11 @@ def is_out_of_reach(error: AntwortError) -> bool:
     if isinstance(error, BackendTimeout):
         return error.code == CONNECT_TIMEOUT
     return isinstance(error, BackendUnavailable) and not isinstance(error, NotReady)
+
+
+def is_unconnected(error: AntwortError) -> bool:
+    """Whether all the time that it took was spent on connecting."""
+    return is_out_of_reach(error) and error.code != CLOSED
 
 
 def most_telling(errors: Sequence[AntwortError]) -> AntwortError:
