@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextvars import ContextVar
 
 import pytest
 
@@ -12,9 +13,9 @@ from antwort.providers import fleet as fleets
 from antwort.providers.base import Finished, TextDelta
 from antwort.providers.breaker import ONE_ABSENCE
 from antwort.providers.failures import NotReady
-from antwort.providers.fleet import LEAST_PAUSE, BackendStatus, Fleet
+from antwort.providers.fleet import LEAST_PAUSE, BackendStatus, Fleet, Member
 from antwort.providers.resilience import Retrying
-from antwort.providers.watch import FIRST_PAUSE
+from antwort.providers.watch import FIRST_PAUSE, call_later
 from fleet_kit import FakeBackend, Time, asking, batches, fleet_of, member_of, said
 from http_kit import until
 
@@ -321,6 +322,41 @@ async def test_losing_and_finding_are_logged_once(caplog: pytest.LogCaptureFixtu
         "the backend a is back",
     ]
     await fleet.close()
+
+
+REQUEST: ContextVar[str] = ContextVar("request", default="nobody's")
+
+
+class Listening(FakeBackend):
+    """Remembers on whose behalf it was looked at."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.heard: list[str] = []
+
+    async def check(self) -> None:
+        self.heard.append(REQUEST.get())
+        await super().check()
+
+
+async def test_looks_that_a_request_started_are_on_nobody_s_behalf() -> None:
+    a, b = Listening("a"), FakeBackend("b")
+    fleet = Fleet([Member(each.name, each, models=["m"]) for each in (a, b)], health=0.001)
+    REQUEST.set("a stranger's")
+    a.is_away = True
+    assert await said(fleet) == "b"  # sets a timer for the first look
+    await until(lambda: len(a.heard) >= 2)
+    await fleet.check()
+    await fleet.models()
+    assert set(a.heard) == {"nobody's"}
+    await fleet.close()
+
+
+async def test_a_timer_keeps_no_request_alive() -> None:
+    REQUEST.set("a stranger's")
+    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    call_later(0, lambda: told.set_result(REQUEST.get()))
+    assert await told == "nobody's"
 
 
 async def test_closing_ends_looks_under_way_and_timers() -> None:

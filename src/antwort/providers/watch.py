@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from contextvars import Context
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from antwort.concurrency import stop
@@ -30,7 +31,7 @@ Later: TypeAlias = Callable[[float, Callable[[], None]], Timer]
 
 
 def call_later(seconds: float, call: Callable[[], None]) -> Timer:
-    return asyncio.get_running_loop().call_later(seconds, call)
+    return asyncio.get_running_loop().call_later(seconds, call, context=Context())
 
 
 class Watch:
@@ -116,8 +117,10 @@ class Watch:
             self._timers[name] = self._later(seconds, call)
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """A task that ends with the watch at the latest."""
-        task = asyncio.get_running_loop().create_task(work)
+        """A task that ends with the watch at the latest. It works for nobody's request, whoever's started it: what is
+        logged there carries no request's id.
+        """
+        task = asyncio.get_running_loop().create_task(work, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
