@@ -142,6 +142,10 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     ),
     "backend_closed": (errors.BackendUnavailable, "the backend closed the connection without an answer"),
     "backend_unavailable": (errors.BackendUnavailable, "the backend cannot be reached, or is not ready"),
+    "request_cancelled": (
+        errors.RequestCancelled,
+        "the program that a server is mounted in broke the request off: it took too long, or the program is stopping",
+    ),
     "server_shutting_down": (errors.ShuttingDown, "the server is about to stop; come back in a moment"),
     "backend_connect_timeout": (errors.BackendTimeout, "connecting to the backend took too long"),
     "backend_timeout": (errors.BackendTimeout, "the backend took too long"),

@@ -22,6 +22,7 @@ AntwortError                 what a client may be told: status, type, code, para
 └── ServerFault              500 ours, or a part we depend on
     ├── StoreFault           500 the record could not be read or written
     ├── ShuttingDown         503
+    ├── RequestCancelled     503 broken off by the program that hosts us
     └── BackendError         502 an inference failed
         ├── BackendUnavailable  503 not reachable, or not ready
         ├── BackendTimeout      504
@@ -202,6 +203,14 @@ class ShuttingDown(ServerFault):
 
     def __init__(self) -> None:
         super().__init__("The server is shutting down.", retry_after=5)
+
+
+class RequestCancelled(ServerFault):
+    status = 503
+    code = "request_cancelled"
+
+    def __init__(self) -> None:
+        super().__init__("The server broke the request off.")
 
 
 class BackendError(ServerFault):

@@ -442,7 +442,34 @@ async def test_a_request_that_is_broken_off_while_it_is_prepared_is_a_503() -> N
     await preparing.wait()
     asking.cancel()
     status, body = await asking
-    assert (status, body["error"]["code"]) == (503, "server_shutting_down")
+    assert (status, body["error"]["code"]) == (503, "request_cancelled")
+
+
+async def test_a_request_that_a_middleware_has_no_time_for_is_not_told_that_the_server_stops() -> None:
+    async with Engine(ScriptedProvider(answer(say("It"), asyncio.Event()))) as mine:
+        app = create_app(mine)
+
+        async def impatient(scope: Scope, receive: Any, send: Any) -> None:
+            async with asyncio.timeout(None) as limit:
+                running = asyncio.ensure_future(until(lambda: mine.live == 1))
+                running.add_done_callback(lambda _: limit.reschedule(0))
+                await app(scope, receive, send)
+
+        status, body = await Client(impatient)("POST", "/v1/responses", HELLO)
+        assert (status, body["error"]["code"]) == (503, "request_cancelled")
+        assert "shutting down" not in body["error"]["message"]
+
+
+async def test_a_request_that_is_broken_off_while_the_engine_drains_is_told_that_the_server_stops() -> None:
+    async with Engine(ScriptedProvider(answer(say("It"), asyncio.Event()))) as mine:
+        asking = asyncio.create_task(Client(create_app(mine))("POST", "/v1/responses", HELLO))
+        await until(lambda: mine.live == 1)
+        draining = asyncio.create_task(mine.drain(60))
+        await until(lambda: mine.is_draining)
+        asking.cancel()
+        status, body = await asking
+        assert (status, body["error"]["code"]) == (503, "server_shutting_down")
+        await draining
 
 
 async def test_a_stream_that_cannot_be_ended_in_a_moment_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ async def test_what_the_programs_server_breaks_off_is_ended_properly(loop: str) 
             reply = await other.reply()
             _, log = await process.communicate()
     response = check_frames(b"".join(chunks))
-    assert (response.status, response.error and response.error.code) == ("failed", "server_shutting_down")
-    assert (reply.status, reply.error["code"]) == (503, "server_shutting_down")
+    assert (response.status, response.error and response.error.code) == ("failed", "request_cancelled")
+    assert (reply.status, reply.error["code"]) == (503, "request_cancelled")
     assert b"timeout graceful shutdown exceeded" in log
     assert b"Traceback" not in log

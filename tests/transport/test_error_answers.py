@@ -20,6 +20,7 @@ from antwort.errors import (
     NotAuthenticated,
     NotPermitted,
     RateLimited,
+    RequestCancelled,
     ResponseNotFound,
     ServerFault,
     ShuttingDown,
@@ -46,6 +47,7 @@ CASES: list[tuple[AntwortError, int, str, str]] = [
     (BackendCut("Broke off."), 502, "server_error", "server_error"),
     (BackendUnavailable("Away."), 503, "server_error", "server_error"),
     (ShuttingDown(), 503, "server_error", "server_error"),
+    (RequestCancelled(), 503, "server_error", "server_error"),
     (BackendTimeout("Slow."), 504, "server_error", "server_error"),
 ]
 

@@ -73,7 +73,8 @@ class Engine:
         self._unwritten: dict[str, LiveRun] = {}
         """Runs whose end could not be recorded. It is written when somebody asks for them."""
         self._ending: set[asyncio.Task[None]] = set()
-        self._is_draining = False
+        self.is_draining = False
+        """Whether it takes no new work, and will not again."""
         self.is_open = False
         """Whether it was opened, and not closed since."""
         self._opening = asyncio.Lock()
@@ -113,7 +114,7 @@ class Engine:
             await self._begin(plan, store)
         run = LiveRun(plan, self._provider, store, self._ended, self._on_call)
         self._live[run.response_id] = run
-        if self._is_draining:  # since the row was begun: it is ended properly, too
+        if self.is_draining:  # since the row was begun: it is ended properly, too
             run.stop(ShuttingDown())
         return run
 
@@ -163,7 +164,7 @@ class Engine:
         return request if bool(request.stream) is stream else replace(request, stream=stream)
 
     def _check_open(self) -> None:
-        if self._is_draining:
+        if self.is_draining:
             raise ShuttingDown
 
     async def _plan(self, request: CreateRequest, identity: Identity) -> Plan:
@@ -291,7 +292,7 @@ class Engine:
         """Rows that a dead process left running are ended: nobody will. Once, and not by an engine that has rows of its
         own by then: what it runs goes on.
         """
-        if self._is_draining:
+        if self.is_draining:
             raise RuntimeError("An engine that was closed cannot be opened again; make a new one.")
         async with self._opening:
             if not self.is_open and not self._has_begun:
@@ -300,7 +301,7 @@ class Engine:
 
     async def drain(self, seconds: float) -> None:
         """No new runs; those under way get `seconds` to end, then each is ended with a terminal event."""
-        self._is_draining = True
+        self.is_draining = True
         tasks = [asyncio.ensure_future(run.wait()) for run in self._live.values()]
         if not tasks:
             return

@@ -68,6 +68,7 @@ class Exchange:
         "_line",
         "_linger",
         "_send",
+        "broken_off",
         "code",
         "identity",
         "is_stream",
@@ -103,6 +104,8 @@ class Exchange:
         self.is_stream = False
         self.run: LiveRun | None = None
         """The run that it started, if it did."""
+        self.broken_off: AntwortError | None = None
+        """What it is told when the program that hosts us does not wait for its answer."""
 
     # ---- the request ----
 

@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from antwort.engine.engine import Engine
-from antwort.errors import AntwortError, ShuttingDown
+from antwort.errors import AntwortError, RequestCancelled, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
 from antwort.notes import reason_behind
 from antwort.transport.cors import Cors
@@ -62,6 +62,7 @@ class Transport:
         self._hosted: set[asyncio.Task[None]] = set()
         self._linger = linger
         self._cors = cors
+        self._engine = engine
         self._routes = Routes(engine, identify, body_limit=body_limit, quotas=quotas or Quotas({}), extra=extra)
         self._strict = engine.settings.strict
         self._start, self._stop = start or engine.open, stop or engine.close
@@ -100,12 +101,23 @@ class Transport:
         try:
             await asyncio.shield(answering)
         except asyncio.CancelledError:
-            _break_off(exchange, answering)
+            self._break_off(exchange, answering)
             await asyncio.wait((answering,), timeout=LAST_WORDS)
             if not answering.done() or answering.cancelled():
                 raise
             answering.result()  # the answer is complete: nothing is left to be broken off
         finally:
+            answering.cancel()
+
+    def _break_off(self, exchange: Exchange, answering: asyncio.Task[None]) -> None:
+        """The run ends itself. A stream is written to its last event; what has not begun is a 503.
+
+        Whoever breaks it off does not say why: a server that stops, before it tells us so, or a time limit.
+        """
+        exchange.broken_off = reason = ShuttingDown() if self._engine.is_draining else RequestCancelled()
+        if exchange.run is not None:
+            exchange.run.stop(reason)
+        if not exchange.is_stream:
             answering.cancel()
 
     async def _answer(self, exchange: Exchange) -> None:
@@ -126,8 +138,9 @@ class Transport:
                 return
             if exchange.status:
                 raise
-            exchange.code = ShuttingDown.code
-            await exchange.fail(ShuttingDown(), strict=self._strict)
+            reason = exchange.broken_off or ShuttingDown()  # an event loop that ends breaks off all there is
+            exchange.code = reason.code
+            await exchange.fail(reason, strict=self._strict)
         except AntwortError as error:
             _note(error)
             exchange.code = error.code
@@ -167,14 +180,6 @@ class Transport:
         await receive()
         await self._stop()
         await send({"type": "lifespan.shutdown.complete"})
-
-
-def _break_off(exchange: Exchange, answering: asyncio.Task[None]) -> None:
-    """The run ends itself. A stream is written to its last event; what has not begun is a 503."""
-    if exchange.run is not None:
-        exchange.run.stop(ShuttingDown())
-    if not exchange.is_stream:
-        answering.cancel()
 
 
 async def _nothing_comes() -> Message:
