@@ -108,6 +108,61 @@ async def test_a_full_one_that_is_well_is_waited_for_rather_than_asking_one_that
     assert len(b.requests) == 1
 
 
+async def test_who_waits_for_a_place_takes_one_at_a_backend_that_is_back() -> None:
+    hold = asyncio.Event()
+    a, b = FakeBackend("a", holding(hold, "a")), FakeBackend("b")
+    fleet = fleet_with(1, b, a)
+    b.is_away = True
+    first = asyncio.create_task(said(fleet))
+    await until(lambda: a.under_way == 1)
+    waiting = [asyncio.create_task(said(fleet)) for _ in range(3)]
+    await asyncio.sleep(0)
+    b.is_away = False
+    await fleet.check()
+    async with asyncio.timeout(5):
+        assert await asyncio.gather(*waiting) == ["b"] * 3  # one after the other: it has one place
+    hold.set()
+    assert await first == "a"
+    await fleet.close()
+
+
+async def test_who_waits_for_a_place_takes_one_at_a_backend_that_is_no_longer_left_alone() -> None:
+    hold, time = asyncio.Event(), Time()
+    a, b = FakeBackend("a", holding(hold, "a")), FakeBackend("b")
+    members = [member_of(b, time, models=["m"]), member_of(a, time, models=["m"], most=1)]
+    fleet = Fleet(members, clock=time, later=time.later)
+    for _ in range(3):
+        members[0].count(BackendError("x"))
+    first = asyncio.create_task(said(fleet))
+    await until(lambda: a.under_way == 1)
+    waiting = [asyncio.create_task(said(fleet)) for _ in range(3)]
+    await asyncio.sleep(0)
+    await fleet.check()  # that it is there is not enough
+    await asyncio.sleep(0)
+    assert not b.requests
+    time.now += 10
+    assert await said(fleet) == "b"  # the trial
+    async with asyncio.timeout(5):
+        assert await asyncio.gather(*waiting) == ["b"] * 3
+    hold.set()
+    assert await first == "a"
+    await fleet.close()
+
+
+async def test_one_who_hoped_and_left_takes_no_place_along() -> None:
+    a, b = Places(1), Places(1)
+    assert a.take()
+    left, hoping = (asyncio.create_task(first_free([a], [b])) for _ in range(2))
+    await asyncio.sleep(0)
+    left.cancel()
+    await asyncio.wait({left})
+    b.reopened()
+    assert await hoping is b
+    b.give_back()
+    b.reopened()
+    assert [b.take(), b.take(), a.take()] == [True, False, False]
+
+
 async def test_a_failed_inference_gives_its_place_back() -> None:
     a, b = FakeBackend("a", *[[BackendError("x")]] * 2), FakeBackend("b")
     fleet = fleet_with(1, a, b)

@@ -100,7 +100,7 @@ class Fleet:
         has_answered = False
         while (candidate := await _next(left, failures)) is not None:
             attempt = Attempt(candidate.member, is_streamed=request.stream is True, clock=self._clock)
-            CONNECT_SHARE.set(_share(candidate.member, len(left) + 1, time_left))
+            CONNECT_SHARE.set(_share(candidate.member, len(_askable(left)) + 1, time_left))
             try:
                 with attempt:
                     async with aclosing(candidate.member.provider.infer(self._outgoing(request, candidate))) as batches:
@@ -212,23 +212,25 @@ class Fleet:
 
 async def _next(left: list[_Candidate], failures: list[AntwortError]) -> _Candidate | None:
     """Take out of `left` the one to be asked now, with a place at it: the first that is well and has one free, or else
-    the first of these to have one. Those that are left alone are failures at once.
+    the first of these to have one, or to be back. When all that are left are left alone, these are failures.
     """
-    while left:
-        for each in [each for each in left if each.member.breaker.wait()]:
-            failures.append(left_alone(each.member.breaker.wait()))
-            left.remove(each)
-        hopeful = [each for each in left if each.member.is_well] or left[:1]
+    while askable := _askable(left):
+        hopeful = [each for each in askable if each.member.is_well] or askable[:1]
         chosen = next((each for each in hopeful if each.member.places.take()), None)
-        if chosen is None and hopeful:
-            free = await first_free([each.member.places for each in hopeful])
-            chosen = next(each for each in hopeful if each.member.places is free)
-        if chosen is not None and chosen.member.breaker.wait():  # it has opened meanwhile
-            chosen.member.places.give_back()
-        elif chosen is not None:
+        if chosen is None:
+            hopes = [each.member.places for each in left if each not in hopeful]
+            free = await first_free([each.member.places for each in hopeful], hopes)
+            chosen = next(each for each in left if each.member.places is free)
+        if not chosen.member.breaker.wait():
             left.remove(chosen)
             return chosen
+        chosen.member.places.give_back()  # it has opened meanwhile
+    failures.extend(left_alone(each.member.breaker.wait()) for each in left)
     return None
+
+
+def _askable(left: Sequence[_Candidate]) -> Sequence[_Candidate]:
+    return [each for each in left if not each.member.breaker.wait()]
 
 
 def _share(member: Member, trying: int, time_left: float | None) -> float | None:

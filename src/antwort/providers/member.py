@@ -158,6 +158,7 @@ class Member:
         self.breaker.seen()
         if self.breaker.is_closed:
             self.error = None
+            self.places.reopened()
 
     @property
     def _state(self) -> BackendState:
