@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import AsyncIterator
 
@@ -131,6 +132,17 @@ async def test_an_answer_may_take_longer_than_its_request() -> None:
         assert (await wire.reply()).json()["status"] == "completed"
         wire.send("GET", "/healthz")
         assert (await wire.reply()).status == 200
+
+
+async def test_an_answer_may_take_longer_though_what_came_with_its_request_is_refused() -> None:
+    go = asyncio.Event()
+    engine = scripted(answer(say("Hello"), go))
+    async with serving(engine, request_time=IMPATIENCE) as server, connected(server.port) as wire:
+        body = json.dumps(HELLO).encode()
+        wire.send("POST", RESPONSES, body + b"hello\r\n\r\n", {"content-length": str(len(body))})
+        asyncio.get_running_loop().call_later(3 * IMPATIENCE, go.set)
+        assert (await wire.reply()).json()["status"] == "completed"
+        assert await wire.reader.read() == b""
 
 
 # ---- clients that do not read ----

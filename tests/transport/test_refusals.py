@@ -62,12 +62,16 @@ async def test_an_upgrade_that_is_not_offered_is_answered_without_a_warning(
 CHUNKED = {"content-length": "", "transfer-encoding": "chunked", "x-request-id": "r1"}
 
 
-async def test_a_body_that_cannot_be_read_is_refused_by_its_own_request(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_body_that_cannot_be_read_is_refused_by_its_own_request(
+    at_once: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     wired = Wired(demo_provider())
     async with serving(wired.engine, wired.app) as server, connected(server.port) as wire:
         wire.send("POST", RESPONSES, b"", CHUNKED)
-        await until(lambda: wired.app.requests == 1)
+        if not at_once:
+            await until(lambda: wired.app.requests == 1)
         wire.writer.write(b"1\r\n{\r\nzz\r\n")
         reply = await wire.reply()
         assert await wire.reader.read() == b""
