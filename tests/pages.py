@@ -123,6 +123,7 @@ class Started:
             env=environment,
             start_new_session=True,
         )
+        self.words = " ".join(command)
         self.is_ours = command[0] == "antwort"
         """Then its exit status is ours to answer for."""
         self.printed = ""
@@ -176,8 +177,10 @@ class Page:
         return self
 
     def __exit__(self, *_: object) -> None:
-        while self._serving:
-            self._stop()
+        """All are stopped, also when one does not end as it should."""
+        with contextlib.ExitStack() as stack:
+            for started in self._serving:
+                stack.callback(self._stop, where=started.words)
 
     def play(self) -> int:
         """How many blocks there were. Raises `AssertionError` where the page does not tell the truth."""

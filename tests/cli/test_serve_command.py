@@ -176,8 +176,8 @@ async def test_an_interrupt_while_it_starts_ends_it_quietly(tmp_path: Path) -> N
     async with asyncio.timeout(PATIENCE):
         writing = await asyncio.to_thread(os.open, pipe, os.O_WRONLY)  # the server has opened it, and reads
         process.send_signal(signal.SIGINT)
+        os.close(writing)  # a signal between two instructions is noticed when the reading ends
         output, errors = await process.communicate()
-        os.close(writing)
     assert (process.returncode, output, errors) == (130, b"", b"")
 
 

@@ -15,9 +15,10 @@ from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET
 from antwort.engine.engine import Engine
-from antwort.errors import AntwortError, BackendRefused, BackendUnavailable, ContextTooLong, ModelNotFound
+from antwort.errors import AntwortError, BackendRefused, ContextTooLong, ModelNotFound
 from antwort.providers.base import Provider
 from antwort.providers.chat import ChatProvider
+from antwort.providers.failures import NotReady
 from antwort.providers.responses import ResponsesReader
 from antwort.testing import ScriptedProvider
 from antwort.tools.base import ToolExecutor
@@ -83,7 +84,7 @@ EXPECTED: dict[str, Comes | Fails] = {
     "llama.cpp/err_bad_json": Fails(BackendRefused, 400),
     "llama.cpp/err_bad_role": Comes((message("You are a helpful", "incomplete"),), (24, 4, 28, 21), CUT),
     "llama.cpp/err_context_stream": Fails(ContextTooLong, 400),
-    "llama.cpp/err_loading": Fails(BackendUnavailable, 503),
+    "llama.cpp/err_loading": Fails(NotReady, 503),
     "llama.cpp/err_tool_choice_object": Comes(
         (message("I'm glad you're happy with the", "incomplete"),), (244, 8, 252, 238), CUT
     ),
