@@ -168,7 +168,7 @@ class Page:
 
     def __init__(self, path: Path, folder: Path) -> None:
         self._path, self._folder = path, folder
-        self._ports = {shown: _free_port() for shown in PORTS}
+        self._ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
         self._serving: list[Started] = []
         self._printed: str | None = None
         self._exported: dict[str, str] = {}
@@ -343,9 +343,19 @@ def _fails(shown: str) -> bool:
     return shown.startswith("antwort: ")
 
 
-def _free_port() -> int:
-    """One of four digits, like those that pages show: another length would move what is set in columns."""
-    for port in random.sample(range(5000, 8000), 200):
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise AssertionError("no port is free")
+def _free_ports(count: int) -> list[int]:
+    """Of four digits, like those that pages show: another length would move what is set in columns.
+
+    Pages that are played side by side, each by a worker of its own, take them from different ranges.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 5000 + 400 * (worker % 7)
+    ports = []
+    with contextlib.ExitStack() as held:
+        for port in random.sample(range(first, first + 400), 400):
+            with contextlib.suppress(OSError):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+                ports.append(port)
+            if len(ports) == count:
+                return ports
+    raise AssertionError("too few ports are free")

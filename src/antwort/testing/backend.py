@@ -155,7 +155,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--model", action="append", metavar="NAME", help="a model it has; may be given again")
     chosen = parser.parse_args(arguments)
-    with socket.create_server((chosen.host, chosen.port)) as sock:
+    try:
+        sock = socket.create_server((chosen.host, chosen.port))
+    except OSError as exc:
+        raise SystemExit(f"Cannot listen on {chosen.host}, port {chosen.port}: {exc.strerror}.") from exc
+    with sock:
         host, port = sock.getsockname()
         print(f"a stand-in for a model answers on http://{host}:{port}/v1", flush=True)  # noqa: T201 - a program
         app = DemoBackend(chosen.model or (DEMO_MODEL,))
