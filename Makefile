@@ -80,7 +80,7 @@ bench: $(READY) $(BENCH)/.ready  ## measure against the backend itself and the l
 
 lock:  ## compile the lock files anew (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header -o requirements/run.lock pyproject.toml
-	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group dev -o $(LOCK) pyproject.toml
+	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra local --group dev -o $(LOCK) pyproject.toml
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header -o requirements/bench.lock requirements/bench.in
 
 clean:  ## remove what the targets made

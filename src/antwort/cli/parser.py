@@ -102,7 +102,7 @@ def _read_flags(prog: str, command: Command, rest: Sequence[str]) -> Mapping[str
 def command_parser(prog: str, command: Command) -> Parser:
     parser = Parser(
         prog=prog,
-        usage=f"{prog} {' '.join([*(_word(argument) for argument in command.arguments), '[options]'])}",
+        usage=f"{prog} {' '.join([*(_usage(argument) for argument in command.arguments), '[options]'])}",
         description=command.description or f"Print {command.help}.",
         epilog=f"examples:{command.examples}" if command.examples else None,
         formatter_class=_Help,
@@ -111,7 +111,13 @@ def command_parser(prog: str, command: Command) -> Parser:
     )
     _add_version(parser)
     for argument in command.arguments:
-        parser.add_argument(argument.name, metavar=_word(argument), choices=argument.choices, help=argument.help)
+        parser.add_argument(
+            argument.name,
+            metavar=_word(argument),
+            choices=argument.choices or None,
+            help=argument.help,
+            nargs="?" if argument.is_optional else None,
+        )
     for group in dict.fromkeys(flag.group for flag in command.flags):
         _add(parser, group, [flag for flag in command.flags if flag.group == group])
     return parser
@@ -132,6 +138,10 @@ def _add(parser: Parser, title: str, flags: Sequence[Flag]) -> None:
 
 def _word(flag: Flag) -> str:
     return f"{{{','.join(flag.choices)}}}" if flag.choices else flag.metavar
+
+
+def _usage(argument: Flag) -> str:
+    return f"[{_word(argument)}]" if argument.is_optional else _word(argument)
 
 
 def _unknown(words: Sequence[str], known: Sequence[str]) -> str:

@@ -20,6 +20,8 @@ class Flag(NamedTuple):
     choices: tuple[str, ...] = ()
     is_repeatable: bool = False
     takes: Literal["text", "file", "folder", "setting"] = "text"
+    is_optional: bool = False
+    """Of an argument: it may be left out."""
     excludes: str = ""
     """A flag that it cannot stand beside."""
 
@@ -48,6 +50,14 @@ FLAGS = (
         takes="file",
     ),
     Flag(
+        "--model",
+        "a GGUF file that antwort runs by itself, with llama.cpp; without a backend, the demo model",
+        _ANSWERS,
+        "FILE",
+        "local.model",
+        takes="file",
+    ),
+    Flag(
         "--scripted",
         "no backend: a scripted stand-in answers, not a model",
         _ANSWERS,
@@ -63,6 +73,7 @@ FLAGS = (
         "tools.modules",
         is_repeatable=True,
     ),
+    Flag("--demo-tools", "offer a clock, a calculator and a unit converter", _ANSWERS, path="tools.demo"),
     Flag("--host", "the address to listen on (default: 127.0.0.1)", _LISTENS, "HOST", "server.host"),
     Flag("--port", "0 takes a free one (default: 8080)", _LISTENS, "N", "server.port"),
     Flag(

@@ -31,6 +31,7 @@ __all__ = [
     "KeyLimits",
     "KeySettings",
     "Limits",
+    "LocalSettings",
     "LogLevel",
     "LogSettings",
     "LoopSettings",
@@ -44,6 +45,7 @@ __all__ = [
     "ServerSettings",
     "Settings",
     "TimeoutSettings",
+    "ToolCalling",
     "ToolLimits",
     "ToolSettings",
 ]
@@ -53,6 +55,7 @@ Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=86400)]
 Port: TypeAlias = Annotated[int, Meta(ge=0, le=65535)]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 Name: TypeAlias = Annotated[str, Meta(pattern=NAME)]
+ToolCalling: TypeAlias = Literal["native", "constrained", "auto"]
 
 
 class ServerSettings(Wire):
@@ -157,8 +160,35 @@ class BackendSettings(Wire):
     """How long it is waited for."""
     breaker: BreakerSettings = BreakerSettings()
     """When it is left alone for a while."""
+    tool_calling: ToolCalling = "auto"
+    """How its models call tools. `native`: by the backend's own tool calls. `constrained`: the tools are described in
+    the prompt, and a JSON schema holds the answer to calls that fit them (it needs `response_format: json_schema`).
+    `auto`: natively, until it is seen that this does not work."""
     capabilities: CapabilitySettings = CapabilitySettings()
     """What it takes."""
+
+
+class LocalSettings(Wire):
+    """The model that antwort runs by itself, with llama.cpp: where there are no backends, or where `model` is set."""
+
+    model: str | None = None
+    """A GGUF file; unset, the demo model that `antwort model pull` brings. A `~` is the home folder."""
+    name: str | None = None
+    """What requests call it; unset, after the file."""
+    template: str | None = None
+    """A file with a chat template (Jinja) to use instead of the one in the model's file."""
+    adapter: str | None = None
+    """A LoRA adapter (GGUF) to load with it."""
+    context: Annotated[int, Meta(ge=256)] = 4096
+    """How many tokens a request and its answer may have together."""
+    slots: Count = 2
+    """How many inferences run at once; the next one waits."""
+    threads: Count | None = None
+    """Processor threads; unset, as many as there are cores."""
+    ready: Seconds = 120.0
+    """How long it may take to start."""
+    tool_calling: ToolCalling = "auto"
+    """As of a backend; with the demo model, `auto` is `constrained`."""
 
 
 class RouteTarget(Wire):
@@ -226,6 +256,8 @@ class ToolSettings(Wire):
     """Python modules whose `@tool` functions and toolsets are offered."""
     entry_points: bool = True
     """Offer the toolsets that installed packages register under `antwort.tools`."""
+    demo: bool = False
+    """Offer a clock, a calculator and a unit converter, as the toolset `demo`."""
     limits: ToolLimits = ToolLimits()
     """What a call may take."""
 
@@ -315,6 +347,8 @@ class Settings(Wire):
     """The model of requests that name none; unset, the only one there is."""
     backends: tuple[BackendSettings, ...] = ()
     """The model servers that answer."""
+    local: LocalSettings = LocalSettings()
+    """The model that antwort runs by itself."""
     scripted: bool = False
     """A scripted stand-in answers, not a model, where there are no backends."""
     data: str | None = None
