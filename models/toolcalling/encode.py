@@ -1,0 +1,93 @@
+"""Conversations become tokens: `python encode.py conversations.jsonl --model demo.gguf --out tokens.npz`.
+
+The words are those of `antwort.providers.lowering`, the tokens those of llama.cpp: what is trained is what is asked later.
+Only what the assistant says is learnt. A line `{"plain": [messages]}` is a conversation without tools.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import tokenizers
+from gguf_file import read
+
+from antwort.providers.base import ChatMessage, ChatTool
+from antwort.providers.lowering import Choice, lowered
+
+LONGEST = 1536
+"""Tokens of a conversation; longer ones are left out."""
+
+
+def tokenizer_of(model: Path) -> tokenizers.Tokenizer:
+    """The tokenizer inside a GGUF: byte-level BPE, digits apart (`smollm`)."""
+    meta, _ = read(model)
+    words: list[str] = meta["tokenizer.ggml.tokens"]
+    kinds: list[int] = meta["tokenizer.ggml.token_type"]
+    merges = [tuple(merge.split(" ", 1)) for merge in meta["tokenizer.ggml.merges"]]
+    made = tokenizers.Tokenizer(
+        tokenizers.models.BPE(vocab={word: number for number, word in enumerate(words)}, merges=merges)
+    )
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [
+            tokenizers.pre_tokenizers.Digits(individual_digits=True),
+            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    made.decoder = tokenizers.decoders.ByteLevel()
+    special = [word for word, kind in zip(words, kinds, strict=True) if kind == 3]
+    made.add_special_tokens(special)
+    return made
+
+
+def pieces(line: dict[str, Any]) -> Iterator[tuple[str, bool]]:
+    """The text in pieces, and whether each is to be learnt. ChatML, as the demo model's template has it."""
+    if "plain" in line:
+        messages = [msgspec.convert(message, ChatMessage) for message in line["plain"]]
+    else:
+        tools = tuple(msgspec.convert(tool, ChatTool) for tool in line["tools"])
+        given = [msgspec.convert(message, ChatMessage) for message in line["messages"]]
+        messages = lowered(given, Choice(tools=tools, may_answer=not line["must_call"]))
+    for message in messages:
+        yield f"<|im_start|>{message.role}\n", False
+        yield f"{message.content}<|im_end|>", message.role == "assistant"
+        yield "\n", False
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("conversations", type=Path, nargs="+")
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    chosen = parser.parse_args()
+    tokenizer = tokenizer_of(chosen.model)
+    tokens: list[np.ndarray] = []
+    learnt: list[np.ndarray] = []
+    dropped = 0
+    for path in chosen.conversations:
+        for line in path.open():
+            ids: list[int] = []
+            mask: list[bool] = []
+            for text, is_learnt in pieces(json.loads(line)):
+                part = tokenizer.encode(text, add_special_tokens=False).ids
+                ids += part
+                mask += [is_learnt] * len(part)
+            if len(ids) > LONGEST:
+                dropped += 1
+                continue
+            tokens.append(np.array(ids, "u2"))
+            learnt.append(np.array(mask, "?"))
+    lengths = np.array([len(each) for each in tokens], "i4")
+    packed = np.packbits(np.concatenate(learnt))
+    np.savez_compressed(chosen.out, tokens=np.concatenate(tokens), learnt=packed, lengths=lengths)
+    print(f"{len(tokens)} conversations, {lengths.sum()} tokens, {dropped} too long", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

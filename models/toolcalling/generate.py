@@ -1,0 +1,356 @@
+"""Conversations with tools, drawn from the corpus: `python generate.py --number 20000 --seed 1 > conversations.jsonl`.
+
+Each line is a conversation in Chat Completions' words: the tools on offer, and messages in which the assistant's are right.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+HERE = Path(__file__).parent
+CORPUS = HERE / "corpus"
+NOT_TOOLS = ("words.yaml", "chat.yaml")
+SLOT = re.compile(r"\{(\w+)\}")
+
+Json = dict[str, Any]
+
+SYSTEM = (
+    "You are a helpful assistant.",
+    "You are a concise assistant. Use the functions when they help.",
+    "Answer briefly.",
+    "You work at a help desk. Be friendly and exact.",
+    "You are the assistant of a small company.",
+)
+JOINTS = (
+    "{a} {b}",
+    "{a} Also, {b_low}",
+    "{a} And {b_low}",
+    "{a_open}, and {b_low}",
+    "Two things: {a_low} {b}",
+    "First, {a_low} Then {b_low}",
+    "{a} Oh, and {b_low}",
+)
+NO_TOOL = (
+    "I have no function for that, sorry.",
+    "Sorry, none of my functions can do that.",
+    "I can't do that with the functions I have.",
+)
+ERRORS = (
+    ("error: timed out", "The service did not answer in time, so I can't say. Please try again later."),
+    ("error: not found", "Nothing was found for that. Could you check the details?"),
+    ('{"error": "service unavailable"}', "The service is not available right now. Please try again later."),
+)
+
+
+class Ask(NamedTuple):
+    """One wish: what is said, the calls that are right, and what comes of them."""
+
+    said: str
+    calls: list[tuple[str, Json]]
+    results: list[str]
+    answer: str
+
+
+class Corpus:
+    def __init__(self, folder: Path = CORPUS) -> None:
+        self.words: dict[str, list[Any]] = yaml.safe_load((folder / "words.yaml").read_text())
+        self.chat: list[Json] = yaml.safe_load((folder / "chat.yaml").read_text())
+        self.domains: dict[str, list[Json]] = {
+            path.stem: yaml.safe_load(path.read_text())
+            for path in sorted(folder.glob("*.yaml"))
+            if path.name not in NOT_TOOLS
+        }
+        self.tools: list[Json] = [tool for tools in self.domains.values() for tool in tools]
+        self.domain_of = {tool["name"]: name for name, tools in self.domains.items() for tool in tools}
+
+
+# ---- one wish ----
+
+
+def ask_of(tool: Json, corpus: Corpus, dice: random.Random) -> Ask:
+    cases = tool.get("cases") or []
+    if cases and dice.random() < len(cases) / (len(cases) + 2 * len(tool.get("asks") or [])):
+        case = dice.choice(cases)
+        call = (tool["name"], dict(case.get("arguments") or {}))
+        return Ask(case["ask"], [call], [str(case["result"])], case["answer"])
+    return _filled(tool, dice.choice(tool["asks"]), corpus, dice)
+
+
+def twice(tool: Json, corpus: Corpus, dice: random.Random) -> Ask | None:
+    """The same tool for two things at once: one slot holds "A and B", and each has its call."""
+    parameters = tool.get("parameters") or {}
+    asks = [ask for ask in tool.get("asks") or [] if _doubling(ask, parameters)]
+    if not asks:
+        return None
+    template = dice.choice(asks)
+    slot = dice.choice(_doubling(template, parameters))
+    values, said = _values(tool, template, corpus, dice)
+    other, other_said = _value(parameters[slot], corpus, dice)
+    if other == values[slot]:
+        return None
+    joint = dice.choice((" and ", " and ", " and also ", " and then "))
+    spoken = {**said, slot: f"{said[slot]}{joint}{other_said}"}
+    named = {name: values[name] for name in parameters if name in values}
+    calls = [(tool["name"], named), (tool["name"], {**named, slot: other})]
+    results, answers = [], []
+    for arguments, words in ((named, said), (calls[1][1], {**said, slot: other_said})):
+        result, answer = _outcome(tool, {**arguments}, words, corpus, dice)
+        results.append(result)
+        answers.append(answer)
+    return Ask(_fill(template, spoken), calls, results, " ".join(answers))
+
+
+def _doubling(ask: str, parameters: Mapping[str, Json]) -> list[str]:
+    named = SLOT.findall(ask)
+    return [
+        slot
+        for slot in named
+        if named.count(slot) == 1 and parameters[slot].get("type") == "string" and "enum" not in parameters[slot]
+    ]
+
+
+def _filled(tool: Json, template: str, corpus: Corpus, dice: random.Random) -> Ask:
+    values, said = _values(tool, template, corpus, dice)
+    arguments = {name: values[name] for name in tool.get("parameters") or {} if name in values}
+    result, answer = _outcome(tool, arguments, said, corpus, dice)
+    return Ask(_fill(template, said), [(tool["name"], arguments)], [result], answer)
+
+
+def _values(tool: Json, template: str, corpus: Corpus, dice: random.Random) -> tuple[Json, dict[str, str]]:
+    parameters = tool.get("parameters") or {}
+    drawn = {slot: _value(parameters[slot], corpus, dice) for slot in dict.fromkeys(SLOT.findall(template))}
+    return {name: value for name, (value, _) in drawn.items()}, {name: said for name, (_, said) in drawn.items()}
+
+
+def _outcome(
+    tool: Json, arguments: Json, said: Mapping[str, str], corpus: Corpus, dice: random.Random
+) -> tuple[str, str]:
+    gives = {name: _value(field, corpus, dice)[1] for name, field in (tool.get("gives") or {}).items()}
+    known = {**{name: _plain(value) for name, value in arguments.items()}, **gives}
+    spoken = {**said, **gives}
+    fitting = [answer for answer in tool["answers"] if set(SLOT.findall(answer)) <= spoken.keys()]
+    # A result may be written in JSON: only what looks like a slot that is known is filled.
+    answer = _fill(dice.choice(fitting), spoken) if fitting else _fill_known(str(tool["result"]), known)
+    return _fill_known(str(tool["result"]), known), answer
+
+
+def _value(field: Json, corpus: Corpus, dice: random.Random) -> tuple[Any, str]:
+    """A value, and how it is spoken."""
+    pool = field.get("enum") or field.get("values") or (corpus.words[field["from"]] if "from" in field else None)
+    if field.get("type") == "array":
+        pool = pool or (field.get("items") or {}).get("enum") or (field.get("items") or {}).get("values")
+        drawn = dice.sample(pool, min(dice.choice((1, 2, 2, 3)), len(pool)))
+        return drawn, _joined([str(each) for each in drawn])
+    if field.get("type") == "boolean" and pool is None:
+        pool = list((field.get("said") or {True: 0, False: 0}).keys())
+    value = dice.choice(pool) if pool else _ranged(field, dice)
+    said = (field.get("said") or {}).get(value, _plain(value))
+    return value, dice.choice(said) if isinstance(said, list) else str(said)
+
+
+def _ranged(field: Json, dice: random.Random) -> float:
+    low, high = field.get("range") or [1, 20]
+    step = field.get("step")
+    if step is None:
+        return dice.randint(int(low), int(high))
+    value = low + step * dice.randint(0, round((high - low) / step))
+    return round(value, 4)
+
+
+def _joined(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _fill(template: str, slots: Mapping[str, str]) -> str:
+    return SLOT.sub(lambda match: slots[match[1]], template)
+
+
+def _fill_known(template: str, slots: Mapping[str, str]) -> str:
+    return SLOT.sub(lambda match: slots.get(match[1], match[0]), template)
+
+
+# ---- tools as a backend is told of them ----
+
+
+def chat_tool(tool: Json, dice: random.Random) -> Json:
+    """Sometimes without descriptions: real tools often lack them."""
+    properties: Json = {}
+    bare = dice.random() < 0.25
+    for name, field in (tool.get("parameters") or {}).items():
+        properties[name] = _schema(field)
+        if "description" in field and not bare:
+            properties[name]["description"] = field["description"]
+    required = [name for name, field in (tool.get("parameters") or {}).items() if not field.get("optional")]
+    function: Json = {"name": tool["name"]}
+    if dice.random() > 0.04:
+        function["description"] = tool["description"]
+    function["parameters"] = {"type": "object", "properties": properties, "required": required}
+    return {"type": "function", "function": function}
+
+
+def _schema(field: Json) -> Json:
+    if field.get("type") == "array":
+        items = field.get("items") or {}
+        choice = field.get("enum") or items.get("enum")
+        return {"type": "array", "items": {"enum": choice} if choice else {"type": items.get("type", "string")}}
+    if "enum" in field:
+        return {"type": "string", "enum": field["enum"]} if "type" not in field else {"enum": field["enum"]}
+    return {"type": field["type"]}
+
+
+def renamed(tools: list[Json], dice: random.Random) -> dict[str, str]:
+    """Other names for tools, in one style for all of a conversation: what they do is told by more than the name."""
+    draw = dice.random()
+    if draw < 0.75:
+        return {}
+    names = [tool["function"]["name"] for tool in tools]
+    if draw < 0.85:
+        return {name: _camel(name) for name in names}
+    if draw < 0.93:
+        prefix = dice.choice(("api", "svc", "my", "app", "tool", "desk"))
+        return {name: f"{prefix}_{name}" for name in names}
+    return {name: name.replace("_", "-") for name in names}
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word[:1].upper() + word[1:] for word in rest)
+
+
+# ---- a conversation ----
+
+
+def offered(corpus: Corpus, dice: random.Random) -> list[Json]:
+    """Some tools: about half of them near each other, so that choosing is a skill."""
+    number = dice.choice((1, 2, 3, 3, 4, 5, 6, 7, 8, 8, 10, 12, 12, 14, 16))
+    near = list(dice.choice(list(corpus.domains.values())))
+    dice.shuffle(near)
+    chosen = near[: (number + 1) // 2]
+    rest = [tool for tool in corpus.tools if tool not in chosen]
+    chosen += dice.sample(rest, number - len(chosen))
+    dice.shuffle(chosen)
+    return chosen
+
+
+def conversation(corpus: Corpus, dice: random.Random) -> Json:
+    tools = offered(corpus, dice)
+    shown = [chat_tool(tool, dice) for tool in tools]
+    names = renamed(shown, dice)
+    for tool in shown:
+        tool["function"]["name"] = names.get(tool["function"]["name"], tool["function"]["name"])
+    must_call = dice.random() < 0.08
+    messages: list[Json] = []
+    if dice.random() < 0.3:
+        messages.append({"role": "system", "content": dice.choice(SYSTEM)})
+    for _ in range(1 if must_call else dice.choice((1, 1, 2, 2, 3, 4))):
+        messages += exchange(tools, names, corpus, dice, must_call=must_call)
+    return {"tools": shown, "must_call": must_call, "messages": messages}
+
+
+def exchange(
+    tools: list[Json], names: Mapping[str, str], corpus: Corpus, dice: random.Random, *, must_call: bool
+) -> Iterator[Json]:
+    """What the user says, and all that follows until the answer."""
+    draw = dice.random()
+    if not must_call and draw < 0.2:
+        pair = dice.choice(corpus.chat)
+        yield {"role": "user", "content": pair["ask"]}
+        yield {"role": "assistant", "content": pair["answer"]}
+        return
+    if not must_call and draw < 0.23:
+        here = {tool["name"] for tool in tools}
+        domains = {corpus.domain_of[name] for name in here}
+        absent = dice.choice([tool for tool in corpus.tools if corpus.domain_of[tool["name"]] not in domains])
+        yield {"role": "user", "content": ask_of(absent, corpus, dice).said}
+        yield {"role": "assistant", "content": dice.choice(NO_TOOL)}
+        return
+    ask = wish(tools, corpus, dice)
+    yield {"role": "user", "content": ask.said}
+    calls = [_call(number, names.get(name, name), arguments) for number, (name, arguments) in enumerate(ask.calls)]
+    yield {"role": "assistant", "content": None, "tool_calls": calls}
+    if must_call:
+        return
+    results, answer = ask.results, ask.answer
+    if len(results) == 1 and dice.random() < 0.06:
+        error, answer = dice.choice(ERRORS)
+        results = [error]
+    for call, result in zip(calls, results, strict=True):
+        yield {"role": "tool", "tool_call_id": call["id"], "content": result}
+    yield {"role": "assistant", "content": answer}
+
+
+def _call(number: int, name: str, arguments: Json) -> Json:
+    return {
+        "id": f"call_{number}",
+        "type": "function",
+        "function": {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)},
+    }
+
+
+def wish(tools: list[Json], corpus: Corpus, dice: random.Random) -> Ask:
+    """One call most of the time, two now and then: of two tools, or of one."""
+    draw, tool = dice.random(), dice.choice(tools)
+    if draw < 0.12 and (double := twice(tool, corpus, dice)) is not None:
+        return double
+    first = ask_of(tool, corpus, dice)
+    others = [other for other in tools if other is not tool]
+    if draw < 0.32 and others:
+        second = ask_of(dice.choice(others), corpus, dice)
+        return Ask(
+            _joint(first.said, second.said, dice),
+            first.calls + second.calls,
+            first.results + second.results,
+            f"{first.answer} {second.answer}",
+        )
+    return first
+
+
+def _joint(first: str, second: str, dice: random.Random) -> str:
+    if not first.rstrip().endswith((".", "!", "?")):
+        first += "."
+    open_end = first.rstrip().rstrip(".?!")
+    return dice.choice(JOINTS).format(
+        a=first, b=second, a_open=open_end, a_low=_lower(first), b_low=_lower(second)
+    )
+
+
+def _lower(text: str) -> str:
+    """The first letter small, unless the word is a name or all capitals."""
+    word = text.split(" ", 1)[0].strip(string.punctuation)
+    is_common = word.istitle() and word.lower() in COMMON
+    return text[:1].lower() + text[1:] if is_common else text
+
+
+COMMON = frozenset(
+    "a an any are as book can could check count create do does did find fetch get give has have how i'd if in is list "
+    "look make may my need open please put run set show tell the there turn what what's when where which who why will "
+    "would you your let's let add remove delete move start stop mark send pull work convert calculate was were at for "
+    "on of our and to".split()
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--number", type=int, default=20000)
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args()
+    dice, corpus = random.Random(chosen.seed), Corpus()
+    for _ in range(chosen.number):
+        print(json.dumps(conversation(corpus, dice), ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()

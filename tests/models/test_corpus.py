@@ -1,0 +1,109 @@
+"""The corpus that the demo model's adapter is trained on: well-formed, right, and apart from what it is measured with."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import re
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jsonschema_rs
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+SLOT = re.compile(r"\{(\w+)\}")
+RUN = 5
+"""So many words in a row that are the same are no accident."""
+
+
+@cache
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "models" / "toolcalling" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def corpus() -> Any:
+    return generator().Corpus()
+
+
+@cache
+def conversations() -> list[dict[str, Any]]:
+    dice = random.Random(7)
+    return [generator().conversation(corpus(), dice) for _ in range(400)]
+
+
+@cache
+def benchmark() -> tuple[list[dict[str, Any]], list[str]]:
+    folder = ROOT / "bench" / "toolcalling"
+    questions = yaml.safe_load((folder / "questions.yaml").read_text())
+    asks = [question["ask"] for half in questions.values() for question in half]
+    return yaml.safe_load((folder / "tools.yaml").read_text()), asks
+
+
+def words(text: str) -> list[str]:
+    return re.findall(r"\w+", text.lower())
+
+
+def runs(text: str) -> set[tuple[str, ...]]:
+    found = words(text)
+    return {tuple(found[at : at + RUN]) for at in range(len(found) - RUN + 1)}
+
+
+def test_tools_have_names_of_their_own() -> None:
+    names = [tool["name"] for tool in corpus().tools]
+    assert len(names) == len(set(names))
+    assert len(names) > 200
+
+
+@pytest.mark.parametrize("domain", sorted(path.stem for path in (ROOT / "models/toolcalling/corpus").glob("*.yaml")))
+def test_every_ask_names_what_the_call_needs_and_nothing_else(domain: str) -> None:
+    for tool in corpus().domains.get(domain, []):
+        parameters = tool.get("parameters") or {}
+        required = {name for name, field in parameters.items() if not field.get("optional")}
+        for ask in tool.get("asks") or []:
+            slots = set(SLOT.findall(ask))
+            assert required <= slots <= parameters.keys(), f"{tool['name']}: {ask}"
+
+
+def test_calls_that_are_to_be_learnt_are_valid_under_the_schemas_on_offer() -> None:
+    for conversation in conversations():
+        schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in conversation["tools"]}
+        for message in conversation["messages"]:
+            for call in message.get("tool_calls") or []:
+                arguments = json.loads(call["function"]["arguments"])
+                jsonschema_rs.validate({**schemas[call["function"]["name"]], "additionalProperties": False}, arguments)
+
+
+def test_no_slot_is_left_open_in_what_is_said() -> None:
+    slots = {name for tool in corpus().tools for name in (*(tool.get("parameters") or {}), *(tool.get("gives") or {}))}
+    for conversation in conversations():
+        for message in conversation["messages"]:
+            assert not slots.intersection(SLOT.findall(message["content"] or "")), message
+
+
+def test_no_tool_of_the_benchmark_is_trained_on() -> None:
+    tools, _ = benchmark()
+    trained = {tuple(words(tool["name"].replace("_", " "))) for tool in corpus().tools}
+    measured = {tuple(words(tool["name"].replace("_", " "))) for tool in tools}
+    assert not trained & measured
+
+
+def test_no_question_of_the_benchmark_is_trained_on() -> None:
+    _, asks = benchmark()
+    trained = {ask.lower() for tool in corpus().tools for ask in tool.get("asks") or []}
+    trained |= {case["ask"].lower() for tool in corpus().tools for case in tool.get("cases") or []}
+    trained |= {pair["ask"].lower() for pair in corpus().chat}
+    assert not trained & {ask.lower() for ask in asks}
+    seen = {run for ask in trained for run in runs(SLOT.sub(" slot ", ask))}
+    alike = [ask for ask in asks if (mine := runs(ask)) and len(mine & seen) > len(mine) / 2]
+    assert not alike
