@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 LOCK := requirements/dev.lock
+MODELS := .models
 WORKERS ?= 2
 
 .PHONY: help setup serve test check format coverage manifest reference docs bench lock clean
@@ -84,4 +85,4 @@ lock:  ## compile the lock files anew (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header -o requirements/bench.lock requirements/bench.in
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) $(BENCH) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(BENCH) $(MODELS) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

@@ -12,6 +12,8 @@ from antwort.engine.live import LiveRun
 from antwort.engine.pipe import Outlet
 from antwort.testing import GrammarError, StreamChecker
 
+pytest_plugins = ["local_model"]
+
 
 class WatchedOutlet(Outlet):
     """An outlet that holds what it sends against the grammar."""

@@ -12,7 +12,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 LEAVES = ("identity", "errors", "ids", "concurrency", "notes", "version")
 CONTRACTS = ("tools.base", "providers.base", "storage.base", "runs.base")
-ROOMS = ("api", "db", "tools", "providers", "storage", "runs", "engine", "transport", "telemetry", "inspector")
+ROOMS = ("api", "db", "tools", "providers", "storage", "runs", "engine", "transport", "telemetry", "inspector", "local")
 MAKERS = ("access", "backends", "observing", "toolsets")
 """Each makes one part of the server of the settings."""
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "testing": ("api", *CONTRACTS, *LEAVES),
     "telemetry": ("api", "engine", "transport", *CONTRACTS, *LEAVES),
     "config": ("api", "engine", *CONTRACTS, "tools.limits", *LEAVES),
+    "local": LEAVES,
     "access": ("transport", "config", *LEAVES),
     "toolsets": ("tools", "config.problems", *LEAVES),
     "backends": ("providers", "config", "testing", *LEAVES),
