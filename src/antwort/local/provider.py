@@ -1,0 +1,165 @@
+"""A model on this machine, as a provider."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, suppress
+from pathlib import Path
+
+from antwort.api.responses import Model
+from antwort.errors import BackendUnavailable, ModelNotFound
+from antwort.local import files, traits
+from antwort.local.child import Order
+from antwort.local.demo import DEMO_NAME
+from antwort.local.keeper import Keeper
+from antwort.local.process import ModelProcess
+from antwort.providers.base import Capabilities, ChatRequest, Delta
+from antwort.providers.chat import ChatProvider, Timeouts
+from antwort.providers.connection import CONNECT_SHARE
+from antwort.providers.verdicts import is_unconnected
+
+_TIMEOUTS = Timeouts(connect=1.0, first_byte=600.0, idle=300.0)
+"""A large model on a small machine reads a long prompt for minutes, and says nothing meanwhile."""
+CHECK_SECONDS = 1.8
+"""Seconds that whoever looks after the model waits for it."""
+_LAST_BREATH = 0.5
+"""Seconds between the moment when a process is no longer reached and the one when it has ended."""
+_CAPABILITIES = Capabilities(vision=False)
+
+
+class LocalProvider:
+    """Runs a GGUF file with llama.cpp, in a process of its own that is started when it is first needed, started again
+    when it dies, and ended with `close` or with this process, whichever comes first.
+
+        async with Engine(LocalProvider("models/qwen3-4b.gguf")) as engine:
+            response = await engine.create(input="Hello")
+
+    `model` is the file; of the demo model, which is known by its name, the chat template, the sampling and the adapter
+    are our own. `name` is what requests call it: unset, after the file. `template` is a file with a chat template to
+    use instead of the model's own, `adapter` a LoRA adapter (GGUF). `context` is how many tokens a request and its
+    answer may have together, `slots` how many requests are worked on at once, `threads` how many processor threads
+    that takes (unset: all cores), and `ready` how many seconds it may take to load. `patience` is how many seconds an
+    inference waits for a model that is not loaded yet (unset: as long as it may take); then it is a `NotReady`.
+
+    Raises `CannotRun` when llama.cpp is not installed (`pip install 'antwort[local]'`) or a file is not what it should
+    be. `await provider.ready()` waits until the model is loaded.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        name: str | None = None,
+        template: str | Path | None = None,
+        adapter: str | Path | None = None,
+        context: int = 4096,
+        slots: int = 2,
+        threads: int | None = None,
+        ready: float = 120.0,
+        patience: float | None = None,
+    ) -> None:
+        if not files.has_llama():
+            raise files.NotInstalled
+        self.file = files.gguf(Path(model))
+        self.is_demo = traits.is_demo(self.file)
+        self.name = name or (DEMO_NAME if self.is_demo else self.file.stem)
+        self._order = Order(
+            parent=os.getpid(),
+            key="",
+            model=str(self.file),
+            name=self.name,
+            template=files.template(Path(template)) if template else traits.TEMPLATE if self.is_demo else None,
+            adapter=self._adapter(adapter),
+            context=context,
+            slots=slots,
+            threads=threads or _cores(),
+            temperature=traits.TEMPERATURE if self.is_demo else None,
+            longest=traits.LONGEST_ANSWER if self.is_demo else None,
+        )
+        self._patience = ready if patience is None else patience
+        self._keeper = Keeper(self.name, self._begin, ready=ready)
+        self._chat: ChatProvider | None = None
+        self._chats_with: ModelProcess | None = None
+
+    async def ready(self) -> None:
+        """Start it, and wait until it is loaded. Raises `CannotRun` when it cannot be."""
+        await self._keeper.first()
+
+    @property
+    def pid(self) -> int | None:
+        """The process that runs it now; None when there is none that answers."""
+        return self._keeper.pid
+
+    async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+        """As the contract says. Raises `NotReady` where the model is not loaded, after some wait for it."""
+        if request.model != self.name:
+            raise ModelNotFound(request.model)
+        chat = await self._backend()
+        try:
+            async with aclosing(chat.infer(request)) as batches:
+                async for batch in batches:
+                    yield batch
+            return
+        except BackendUnavailable as error:
+            if not is_unconnected(error) or not await self._has_ended():
+                raise
+        chat = await self._backend()  # nothing was sent to the process that is gone: the next one can answer
+        async with aclosing(chat.infer(request)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def models(self) -> Sequence[Model]:
+        return [Model(id=self.name)]
+
+    def capabilities(self, model: str) -> Capabilities:  # noqa: ARG002 - one model, one answer
+        return _CAPABILITIES
+
+    async def check(self) -> None:
+        """Raise `BackendUnavailable` unless it answers, after a short wait while it is loading."""
+        chat = await self._backend(CHECK_SECONDS)
+        await chat.check()
+
+    async def close(self) -> None:
+        await self._keeper.close()
+        if self._chat is not None:
+            await self._chat.close()
+
+    # ---- within ----
+
+    async def _backend(self, most: float | None = None) -> ChatProvider:
+        """Whom to ask: each process has an address and a key of its own. Raises `NotReady`."""
+        limits = (self._patience, CONNECT_SHARE.get(), most)
+        process = await self._keeper.process(min(each for each in limits if each is not None))
+        if self._chat is None or self._chats_with is not process:
+            former = self._chat
+            self._chats_with = process
+            self._chat = ChatProvider(
+                f"{process.address}/v1", api_key=process.key, capabilities=_CAPABILITIES, timeouts=_TIMEOUTS
+            )
+            if former is not None:
+                await former.close()
+        return self._chat
+
+    async def _has_ended(self) -> bool:
+        """Whether the process is gone, which can be seen at its door before the system tells."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_BREATH):
+                if self._chats_with is not None:
+                    await self._chats_with.ended()
+                return True
+        return False
+
+    async def _begin(self) -> ModelProcess:
+        return await ModelProcess.start({**self._order, "key": secrets.token_urlsafe(32)})
+
+    def _adapter(self, given: str | Path | None) -> str | None:
+        path = Path(given) if given else traits.tools_adapter() if self.is_demo else None
+        return None if path is None else str(files.gguf(path))
+
+
+def _cores() -> int:
+    """Those that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
