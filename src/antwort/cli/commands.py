@@ -22,6 +22,8 @@ class Command(NamedTuple):
 
 
 SHELLS = ("bash", "zsh", "fish")
+_PASSED_ON = ("--backend", "--backend-key-file", "--scripted", "--config")
+"""What `antwort chat` says to a server that it starts."""
 
 _SERVE = Command(
     "serve",
@@ -131,16 +133,51 @@ _DOCTOR = Command(
     description="Probe a backend and say what works, what does not, and what to do about it.",
 )
 
+_THERE, _ITS_OWN, _TALK = "a server that runs", "a server of its own", "the conversation"
+
 _CHAT = Command(
     "chat",
     "talk to a model in the terminal",
     "antwort.cli.chat:run",
     (
-        Flag("--url", "a running server's address (default: that on port 8080, or else a new one)", metavar="URL"),
-        Flag("--key-file", "a file with the server's API key (or set ANTWORT_API_KEY)", metavar="FILE", takes="file"),
-        Flag("--model", "the model to talk to", metavar="MODEL"),
+        Flag(
+            "--url",
+            "its address (or set ANTWORT_URL; default: http://127.0.0.1:8080, if one answers there)",
+            _THERE,
+            metavar="URL",
+        ),
+        Flag("--key-file", "a file with its API key (or set ANTWORT_API_KEY)", _THERE, metavar="FILE", takes="file"),
+        Flag("--new", "start one, even where one runs", _ITS_OWN),
+        *(flag._replace(group=_ITS_OWN) for flag in FLAGS if flag.name in _PASSED_ON),
+        Flag("--model", "the model to talk to; a .gguf file is run by a server of its own", _TALK, metavar="MODEL"),
+        Flag(
+            "--tools",
+            "a label of tools that the model may use; can be given several times (default: all there are)",
+            _TALK,
+            metavar="LABEL",
+            is_repeatable=True,
+            excludes="--no-tools",
+        ),
+        Flag("--no-tools", "the model may use no tools", _TALK),
+        Flag("--system", "what the model is told first", _TALK, metavar="TEXT"),
+        Flag("--no-history", "do not keep what is typed for the next time", _TALK),
     ),
-    description="Talk to a model in the terminal, and see its tools at work.",
+    arguments=(Flag("question", "asked once; without it, a conversation", metavar="QUESTION", is_optional=True),),
+    description=(
+        "Talk to a model in the terminal, and see its tools at work: through a server that runs, or through one\n"
+        "that is started for the conversation, with demo tools, keeps nothing, and is gone afterwards."
+    ),
+    examples="""
+  antwort chat
+      with the server on port 8080, or else with one of its own
+  antwort chat --backend http://localhost:8000/v1 --model qwen3
+      with a server of its own in front of a backend
+  antwort chat --model ~/models/some.gguf
+      with a model that is run right here
+  antwort chat "How many miles are 42 km?"
+      one question, one answer
+  echo "How many miles are 42 km?" | antwort chat > answer.txt
+      the same, as plain text""",
 )
 
 _CODEX = Command(

@@ -1,0 +1,152 @@
+"""The server, over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Iterator
+from typing import TypeVar
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from antwort.api.wire import encode
+from antwort.chat.frames import Frame, message_in, read_frame
+from antwort.providers.exchange import BadAnswer, Cut, HttpFault, TimedOut
+from antwort.providers.http import HttpClient, Reply, Timeouts
+from antwort.providers.sse import SseParser
+
+T = TypeVar("T")
+
+_QUICK = Timeouts(connect=2.0, first_byte=10.0, idle=10.0)
+_AT_ONCE = Timeouts(connect=0.5, first_byte=2.0, idle=2.0)
+_PATIENT = Timeouts(connect=5.0, first_byte=900.0, idle=900.0)
+_LARGEST = 16 * 2**20
+_END = b"[DONE]"
+
+
+class ChatFault(Exception):
+    """Something that the person at the terminal is told, in one line."""
+
+
+class ServerGone(ChatFault):
+    """The server could not be reached, or was lost."""
+
+
+class Refused(ChatFault):
+    """The server answered with an error."""
+
+    def __init__(self, status: int, message: str, code: str = "", param: str = "") -> None:
+        super().__init__(message)
+        self.status, self.code, self.param = status, code, param
+
+
+class Toolset(msgspec.Struct, frozen=True):
+    label: str
+    tools: tuple[str, ...] = ()
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: tuple[_Model, ...]
+
+
+class _Toolsets(msgspec.Struct):
+    data: tuple[Toolset, ...]
+
+
+class _Fault(msgspec.Struct):
+    error: object = None
+
+
+class Client:
+    """Speaks to the server at `url`, with or without the `/v1` at its end. Raises `ValueError` for what is no URL."""
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        parts = urlsplit(url.strip())
+        self.url = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/v1')}"
+        self._root = f"{parts.path.rstrip('/').removesuffix('/v1')}/v1"
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._http = HttpClient(f"{parts.scheme}://{parts.netloc}", headers=headers, timeouts=_QUICK)
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def is_there(self) -> bool:
+        """Whether a server of this kind answers, for whoever asks."""
+        try:
+            reply = await self._http.request("GET", f"{self._root}/models", timeouts=_AT_ONCE)
+            async with reply:
+                body = await reply.read(_LARGEST)
+        except HttpFault:
+            return False
+        return reply.status == 401 or (reply.status == 200 and _read(body, _Models) is not None)
+
+    async def models(self) -> list[str]:
+        return [model.id for model in (await self._get("models", _Models)).data]
+
+    async def toolsets(self) -> list[Toolset]:
+        """What the server offers by label; a server that does not tell has none that are known."""
+        try:
+            return list((await self._get("toolsets", _Toolsets)).data)
+        except Refused:
+            return []
+
+    async def frames(self, request: dict[str, object]) -> AsyncGenerator[Frame, None]:
+        """The events of the answer. Closing the generator tells the server that nobody listens any more."""
+        with self._faults():
+            reply = await self._http.request("POST", f"{self._root}/responses", encode(request), _PATIENT)
+            async with reply:
+                await self._check(reply)
+                parser = SseParser()
+                async for data in reply.reads():
+                    for payload in parser.feed(data):
+                        if payload != _END:
+                            yield read_frame(payload)
+                    if parser.open_size > _LARGEST:
+                        raise BadAnswer("an event is too long")
+
+    async def cancel(self, response_id: str) -> None:
+        """Make sure that it has ended. One that has is left as it is, and a server that cannot be asked, too."""
+        with contextlib.suppress(HttpFault):
+            target = f"{self._root}/responses/{quote(response_id, safe='')}/cancel"
+            (await self._http.request("POST", target, timeouts=_AT_ONCE)).close()
+
+    async def _get(self, place: str, to: type[T]) -> T:
+        with self._faults():
+            async with await self._http.request("GET", f"{self._root}/{place}") as reply:
+                await self._check(reply)
+                read = _read(await reply.read(_LARGEST), to)
+        if read is None:
+            raise Refused(502, f"What answers at {self.url} is not a server of the Responses API.")
+        return read
+
+    @contextlib.contextmanager
+    def _faults(self) -> Iterator[None]:
+        try:
+            yield
+        except TimedOut as exc:
+            raise ServerGone(f"The server at {self.url} does not answer.") from exc
+        except BadAnswer as exc:
+            raise ServerGone(f"What answers at {self.url} is not understood.") from exc
+        except Cut as exc:
+            raise ServerGone(f"The connection to {self.url} was lost.") from exc
+        except HttpFault as exc:
+            raise ServerGone(f"The server at {self.url} cannot be reached.") from exc
+
+    async def _check(self, reply: Reply) -> None:
+        if reply.status < 400:
+            return
+        fault = _read(await reply.read(_LARGEST), _Fault) or _Fault()
+        said = message_in(fault.error) or f"The server answered with the status {reply.status}."
+        detail = fault.error if isinstance(fault.error, dict) else {}
+        raise Refused(reply.status, said, str(detail.get("code") or ""), str(detail.get("param") or ""))
+
+
+def _read(body: bytes, to: type[T]) -> T | None:
+    try:
+        return msgspec.json.decode(body, type=to)
+    except (ValueError, RecursionError):
+        return None

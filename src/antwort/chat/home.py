@@ -1,0 +1,67 @@
+"""The server that the chat is held with: one that runs, or one of our own."""
+
+from __future__ import annotations
+
+from antwort.chat.client import ChatFault, Client, Toolset
+from antwort.chat.server import OwnServer, Report
+
+USUAL_URL = "http://127.0.0.1:8080"
+
+
+class Home:
+    """`client` speaks to it; a server of our own that has died is started again by `ready`."""
+
+    def __init__(self, client: Client, own: OwnServer | None = None) -> None:
+        self.client = client
+        self.models: list[str] = []
+        self.toolsets: list[Toolset] = []
+        self._own = own
+
+    @property
+    def is_own(self) -> bool:
+        return self._own is not None
+
+    async def ready(self, report: Report) -> None:
+        """Raises `ChatFault`."""
+        if self._own is not None and not self._own.is_running:
+            await self.client.close()
+            await self._own.start(report)
+            self.client = Client(self._own.url, self._own.key)
+
+    async def look(self) -> None:
+        """See what there is. Raises `ChatFault`."""
+        self.models = await self.client.models()
+        self.toolsets = await self.client.toolsets()
+
+    async def close(self) -> None:
+        await self.client.close()
+        if self._own is not None:
+            await self._own.stop()
+
+
+async def running(url: str, key: str | None) -> Home:
+    """Raises `ChatFault` for what is no address."""
+    try:
+        return Home(Client(url, key))
+    except ValueError as exc:
+        raise ChatFault(f"{url!r} is not the address of a server, such as {USUAL_URL}.") from exc
+
+
+async def usual(key: str | None) -> Home | None:
+    """The server at the usual address, if one answers there."""
+    client = Client(USUAL_URL, key)
+    if await client.is_there():
+        return Home(client)
+    await client.close()
+    return None
+
+
+async def own(flags: tuple[str, ...], report: Report) -> Home:
+    """Raises `ChatFault`; nothing is left of a server that does not start."""
+    server = OwnServer(flags)
+    try:
+        await server.start(report)
+        return Home(Client(server.url, server.key), server)
+    except BaseException:
+        await server.stop()
+        raise

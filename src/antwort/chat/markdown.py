@@ -1,0 +1,77 @@
+"""How a block of Markdown looks: quiet, without frames, nothing hidden behind words."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from markdown_it.token import Token
+from rich import markdown
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.padding import Padding
+from rich.syntax import Syntax
+from rich.text import Text
+from rich.theme import Theme
+
+from antwort.chat.blocks import PARSER
+
+THEME = Theme(
+    {
+        "markdown.h1": "bold underline",
+        "markdown.h2": "bold underline",
+        "markdown.h3": "bold",
+        "markdown.h4": "bold",
+        "markdown.h5": "bold",
+        "markdown.h6": "bold",
+        "markdown.code": "cyan",
+        "markdown.code_block": "cyan",
+        "markdown.block_quote": "dim",
+        "markdown.hr": "dim",
+        "markdown.item.bullet": "dim",
+        "markdown.item.number": "dim",
+        "markdown.link": "underline",
+        "markdown.link_url": "dim",
+        "markdown.table.border": "dim",
+        "markdown.table.header": "bold",
+    }
+)
+_INDENT = (0, 0, 0, 2)
+
+
+class _Code(markdown.CodeBlock):
+    """In the terminal's own colours, on its own ground."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        code = str(self.text).rstrip("\n")
+        syntax = Syntax(code, self.lexer_name, theme="ansi_dark", background_color="default", word_wrap=True)
+        yield Padding(syntax, _INDENT)
+
+
+class _Heading(markdown.Heading):
+    LEVEL_ALIGN: ClassVar = {}
+
+
+class _Image(markdown.ImageItem):
+    """By its words and its address."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text.assemble("[", self.text or "image", "]", (f" ({self.destination})", "dim"), end="")
+
+
+class Markdown(markdown.Markdown):
+    """Links show where they lead, in plain sight; the terminal is not told to make them clickable."""
+
+    elements: ClassVar[dict[str, type[markdown.MarkdownElement]]] = {
+        **markdown.Markdown.elements,
+        "fence": _Code,
+        "code_block": _Code,
+        "heading_open": _Heading,
+        "image": _Image,
+    }
+
+    def __init__(self, source: str) -> None:
+        super().__init__("", hyperlinks=False)
+        self.parsed: list[Token] = PARSER.parse(source)
+
+
+def rendered(source: str) -> RenderableType:
+    return Markdown(source)

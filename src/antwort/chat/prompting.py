@@ -1,0 +1,131 @@
+"""The line at which somebody types."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import is_searching
+from prompt_toolkit.formatted_text import FormattedText
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.shortcuts import CompleteStyle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LARGEST = 1024 * 1024
+"""Bytes of the history; of a larger one the older half is dropped."""
+_NEW_ENTRY = b"\n# "
+
+Complete = Callable[[str], Iterable[str]]
+
+
+class Prompt:
+    """Raises `EOFError` when whoever sits there has had enough."""
+
+    def __init__(self, sign: str, complete: Complete, history: Path | None) -> None:
+        self._session: PromptSession[str] = PromptSession(
+            FormattedText([("ansicyan bold", f"{sign} ")]),
+            multiline=True,
+            key_bindings=bindings(),
+            completer=_Words(complete),
+            complete_while_typing=False,
+            complete_style=CompleteStyle.READLINE_LIKE,
+            history=open_history(history),
+            prompt_continuation="  ",
+        )
+
+    async def ask(self) -> str:
+        return await self._session.prompt_async(handle_sigint=False)
+
+
+class _Words(Completer):
+    def __init__(self, complete: Complete) -> None:
+        self._complete = complete
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:  # noqa: ARG002
+        before = document.text_before_cursor
+        last = before.rpartition(" ")[2]
+        return [Completion(word, -len(last)) for word in self._complete(before)]
+
+
+def bindings() -> KeyBindings:
+    """Enter sends, unless a backslash says that more is to come; Alt-Enter is a new line; Ctrl-C clears."""
+    keys = KeyBindings()
+
+    @keys.add("enter", filter=~is_searching)
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if buffer.document.is_cursor_at_the_end and buffer.text.endswith("\\"):
+            buffer.delete_before_cursor()
+            buffer.insert_text("\n")
+        else:
+            buffer.validate_and_handle()
+
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    @keys.add("c-c", filter=~is_searching)
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.reset()
+
+    return keys
+
+
+# ---- what was typed before ----
+
+
+def open_history(file: Path | None) -> History:
+    """In the file, which is for nobody else to read; in memory where there is none, or it cannot be had."""
+    if file is None:
+        return InMemoryHistory()
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
+        file.chmod(0o600)
+        _trim(file)
+    except OSError:
+        return InMemoryHistory()
+    return FileHistory(file)
+
+
+def _trim(file: Path) -> None:
+    if file.stat().st_size > _LARGEST:
+        kept = file.read_bytes()[-_LARGEST // 2 :]
+        file.write_bytes(kept[kept.find(_NEW_ENTRY) :] if _NEW_ENTRY in kept else b"")
+
+
+# ---- while nobody is asked ----
+
+
+@contextmanager
+def unechoed(number: int) -> Iterator[None]:
+    """Keys typed meanwhile do not show among the words of the answer; they wait for the next prompt."""
+    try:
+        import termios
+
+        before = termios.tcgetattr(number)
+    except (ImportError, OSError, ValueError):
+        yield
+        return
+    except Exception as exc:
+        if type(exc).__module__ != "termios":
+            raise
+        yield
+        return
+    quiet = list(before)
+    quiet[3] &= ~(termios.ECHO | termios.ICANON)
+    try:
+        termios.tcsetattr(number, termios.TCSADRAIN, quiet)
+        yield
+    finally:
+        with suppress(OSError, termios.error):
+            termios.tcsetattr(number, termios.TCSADRAIN, before)

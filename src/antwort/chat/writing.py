@@ -1,0 +1,177 @@
+"""An answer on its way to the screen: what is finished is written once, and only the growing end is drawn again."""
+
+from __future__ import annotations
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from antwort.chat.answer import Answer, Called, Part, Said, Thought
+from antwort.chat.blocks import Block, split
+from antwort.chat.calls import arguments_shown, result_shown, seconds_shown
+from antwort.chat.markdown import rendered
+from antwort.chat.screen import Screen
+from antwort.chat.scrub import scrub
+
+_INDENT = 2
+_TURNS_PER_SECOND = 10
+
+
+class Writing:
+    """Follows one answer."""
+
+    def __init__(self, screen: Screen, answer: Answer) -> None:
+        self._screen, self._answer = screen, answer
+        self._at = 0
+        """How many parts are written."""
+        self._offset = 0
+        """How much of the text of the part that is being written has been, in whole blocks."""
+        self._lines = 0
+        """How many lines of the growing block have been."""
+        self._before = ""
+        """The kind of what was written last; empty before anything was."""
+
+    def draw(self, now: float) -> None:
+        """Bring the screen up to date."""
+        above, growing = self._update(now)
+        self._screen.paint(above, [*growing[-self._screen.room :], "", self._clock(now)])
+
+    def finish(self, now: float) -> None:
+        """Write the rest, and what it took."""
+        above, _ = self._update(now)
+        self._screen.paint([*above, "", *self._screen.lines(self._account())], [])
+
+    # ---- parts ----
+
+    def _update(self, now: float) -> tuple[list[str], list[str]]:
+        """What is final since the last time, and what is not."""
+        above: list[str] = []
+        growing: list[str] = []
+        before = self._before
+        for part in self._answer.parts[self._at :]:
+            if not growing and isinstance(part, Said) and not part.is_done:
+                done, growing = self._blocks(scrub(part.text)[self._offset :], is_whole=False)
+                above += done
+                before = self._before
+            elif growing or not part.is_done:
+                lines, before = self._waiting(part, before, now)
+                growing += lines
+            else:
+                above += self._rest(part, now)
+                before = self._before
+                self._at, self._offset, self._lines = self._at + 1, 0, 0
+        return above, growing
+
+    def _rest(self, part: Part, now: float) -> list[str]:
+        """All of a finished part that has not been written."""
+        if isinstance(part, Said):
+            return self._blocks(scrub(part.text)[self._offset :], is_whole=True)[0]
+        shown, kind = self._look(part, now)
+        lines = self._screen.lines(shown, indent=_INDENT)[self._lines :] if shown else []
+        return self._set_apart(lines, kind)
+
+    def _waiting(self, part: Part, before: str, now: float) -> tuple[list[str], str]:
+        """The lines of a part that is not finished, or stands behind one that is not."""
+        shown, kind = self._look(part, now)
+        lines = self._screen.lines(shown, indent=_INDENT) if shown else []
+        gap = [] if not lines or kind == before == "call" else [""]
+        return [*gap, *lines], kind if lines else before
+
+    def _set_apart(self, lines: list[str], kind: str) -> list[str]:
+        """With a blank line before it, unless it continues what is there."""
+        if not lines:
+            return []
+        gap = [] if self._lines or kind == self._before == "call" else [""]
+        self._before = kind
+        return [*gap, *lines]
+
+    def _look(self, part: Part, now: float) -> tuple[RenderableType | None, str]:
+        match part:
+            case Called():
+                return _call_look(part, self._mark(part, now), now), "call"
+            case Thought():
+                return (Text(scrub(part.text).strip(), style="dim italic") if part.text.strip() else None), "thought"
+            case Said():
+                return Text(scrub(part.text)), "text"
+            case _:
+                return Text(f"{self._screen.glyphs.failed} {scrub(part.text)}", style="red"), "problem"
+
+    def _mark(self, called: Called, now: float) -> tuple[str, str]:
+        glyphs = self._screen.glyphs
+        if not called.is_done:
+            return self._spinner(now), "cyan"
+        return (glyphs.failed, "red") if called.error else (glyphs.ran, "green")
+
+    # ---- text ----
+
+    def _blocks(self, text: str, *, is_whole: bool) -> tuple[list[str], list[str]]:
+        """The lines of the blocks that are finished, and those of the one that grows."""
+        done: list[str] = []
+        for block in split(text, is_whole=is_whole):
+            lines = self._screen.lines(rendered(block.source))
+            if not block.is_finished:
+                return done, self._grow(block, lines, done)
+            done += self._set_block_apart(block, lines)
+            self._offset, self._lines, self._before = self._offset + len(block.source), 0, block.kind
+        return done, []
+
+    def _grow(self, block: Block, lines: list[str], done: list[str]) -> list[str]:
+        """Code is written line by line when it is longer than what may change: its lines stay as they are."""
+        over = len(lines) - self._lines - self._screen.room
+        if block.kind == "fence" and over > 0:
+            done += self._set_block_apart(block, lines[: self._lines + over])
+            self._lines += over
+        return self._set_block_apart(block, lines)
+
+    def _set_block_apart(self, block: Block, lines: list[str]) -> list[str]:
+        gap = [] if self._lines or block.joins(self._before) else [""]
+        return [*gap, *lines[self._lines :]]
+
+    # ---- the last line ----
+
+    def _clock(self, now: float) -> str:
+        took = seconds_shown(now - self._answer.began)
+        line = Text.assemble((self._spinner(now), "cyan"), (f" {took}", "dim"))
+        [shown] = self._screen.lines(line)
+        return shown
+
+    def _spinner(self, now: float) -> str:
+        frames = self._screen.glyphs.spinner
+        return frames[int((now - self._answer.began) * _TURNS_PER_SECOND) % len(frames)]
+
+    def _account(self) -> Text:
+        answer, dot = self._answer, f" {self._screen.glyphs.dot} "
+        account = Text(dot.join(_figures(answer)), style="dim")
+        if answer.status == "cancelled":
+            return Text.assemble(("cancelled", "yellow"), (dot, "dim"), account)
+        if answer.problem:
+            style = "red" if answer.status == "failed" else "yellow"
+            return Text.assemble((f"{scrub(answer.problem)}\n", style), account)
+        return account
+
+
+def _figures(answer: Answer) -> list[str]:
+    figures = []
+    if answer.usage.input_tokens or answer.usage.output_tokens:
+        figures += [f"{answer.usage.input_tokens} tokens in", f"{answer.usage.output_tokens} out"]
+    if answer.ended is not None:
+        figures.append(seconds_shown(answer.ended - answer.began))
+    if (speed := answer.tokens_per_second()) is not None:
+        figures.append(f"{speed:.0f} tokens/s")
+    return figures
+
+
+def _call_look(called: Called, mark: tuple[str, str], now: float) -> Text:
+    """`✓ demo.calculate(expression: "17 * 23")  3 ms`, and below it what came of it."""
+    seconds = called.seconds(now)
+    shown = Text.assemble(
+        mark,
+        " ",
+        (scrub(called.title), "bold"),
+        (f"({arguments_shown(called.arguments)})", ""),
+        ("" if seconds is None else f"  {seconds_shown(seconds)}", "dim"),
+    )
+    if called.is_done:
+        said, style = (called.error, "red") if called.error else (called.output, "dim")
+        for line in result_shown(said).split("\n"):
+            shown.append(f"\n  {line}", style=style)
+    return shown

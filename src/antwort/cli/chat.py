@@ -1,0 +1,139 @@
+"""`antwort chat`: talk to a model in the terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from antwort.cli.say import complain
+from antwort.config.paths import expanded
+from antwort.config.problems import CannotStart
+from antwort.config.secrets import can_be_sent, read_secret_file
+
+if TYPE_CHECKING:
+    from antwort.chat.start import Options
+
+URL_VARIABLE = "ANTWORT_URL"
+KEY_VARIABLE = "ANTWORT_API_KEY"
+_LARGEST_INPUT = 16 * 2**20
+_STATUS_ENDED = 143
+
+
+def run(given: Mapping[str, object]) -> int:
+    from antwort.chat.client import ChatFault
+    from antwort.chat.start import chat
+
+    try:
+        return asyncio.run(chat(options(given, os.environ)))
+    except ChatFault as fault:
+        return complain(CannotStart(str(fault)))
+    except CannotStart as fault:
+        return complain(fault)
+    except asyncio.CancelledError:  # a signal to end
+        return _STATUS_ENDED
+    except OSError as exc:  # the terminal is gone, or nobody reads any more
+        return _leave(exc)
+
+
+def _leave(reason: OSError) -> int:
+    """What was not written would be tried again at the end, and complained about."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    return 0 if isinstance(reason, BrokenPipeError) else 1
+
+
+def options(given: Mapping[str, object], environment: Mapping[str, str]) -> Options:
+    """Raises `CannotStart`."""
+    from antwort.chat.start import Options
+
+    is_seen = sys.stdout.isatty()
+    flags = own_flags(given)
+    url = _text(given, "url") or (environment.get(URL_VARIABLE) if flags is None else None) or None
+    if _text(given, "url") and flags is not None:
+        raise CannotStart(
+            "--url names a server that runs, and the other flags one to be started: leave one of them out."
+        )
+    model = _text(given, "model")
+    return Options(
+        question=_question(given),
+        url=url,
+        key=_key(given, environment),
+        model=None if model and is_file(model) else model,
+        labels=_labels(given),
+        system=_text(given, "system") or "",
+        history=None if given.get("no_history") else history_file(),
+        own=flags,
+        is_plain=not is_seen,
+    )
+
+
+def own_flags(given: Mapping[str, object]) -> tuple[str, ...] | None:
+    """The flags of `antwort serve` that are asked for here; None where nothing is said of a server of one's own."""
+    flags: list[str] = ["--scripted"] if given.get("scripted") else []
+    for name in ("backend", "backend_key_file", "config"):
+        for value in _values(given, name):
+            flags += [f"--{name.replace('_', '-')}", value]
+    model = _text(given, "model")
+    if model and is_file(model):
+        flags += ["--model", model]
+    if not flags and not given.get("new"):
+        return None
+    return (*flags, "--demo-tools")
+
+
+def is_file(model: str) -> bool:
+    """Whether what stands in the place of a model's name is the file of one."""
+    return model.lower().endswith(".gguf")
+
+
+def history_file() -> Path | None:
+    import platformdirs
+
+    try:
+        folder = platformdirs.user_state_path("antwort", appauthor=False)
+    except RuntimeError:  # a user without a home
+        return None
+    return None if str(folder).startswith("~") else folder / "chat-history"
+
+
+def _question(given: Mapping[str, object]) -> str | None:
+    """What is asked once; None where somebody sits at a terminal to ask."""
+    if (question := _text(given, "question")) is None:
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            return None
+        question = sys.stdin.read(_LARGEST_INPUT)
+    if not question.strip():
+        raise CannotStart("There is no question: say `antwort chat QUESTION`, or give it on standard input.")
+    return question.strip()
+
+
+def _key(given: Mapping[str, object], environment: Mapping[str, str]) -> str | None:
+    file = _text(given, "key_file")
+    try:
+        key = read_secret_file(Path(expanded(file))) if file else environment.get(KEY_VARIABLE, "").strip()
+    except ValueError as exc:
+        raise CannotStart(f"The server's key {exc}.") from exc
+    if key and not can_be_sent(key):
+        raise CannotStart("The server's key cannot be sent: only printable ASCII can.")
+    return key or None
+
+
+def _labels(given: Mapping[str, object]) -> tuple[str, ...] | None:
+    return () if given.get("no_tools") else tuple(_values(given, "tools")) or None
+
+
+def _text(given: Mapping[str, object], name: str) -> str | None:
+    value = given.get(name)
+    return value if isinstance(value, str) and value else None
+
+
+def _values(given: Mapping[str, object], name: str) -> Sequence[str]:
+    value = given.get(name)
+    if isinstance(value, list):
+        return [str(each) for each in value]
+    return [value] if isinstance(value, str) else []
