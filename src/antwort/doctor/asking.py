@@ -1,0 +1,161 @@
+"""Asking a backend over HTTP, within bounds of time and size. Every answer is a value; nothing is raised."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Mapping
+from urllib.parse import quote, urlsplit
+
+from antwort.api.wire import Plain, Wire, encode
+from antwort.config.secrets import Secret
+from antwort.doctor.answers import Answer, Fault, Piece
+from antwort.providers.connection import Timeouts
+from antwort.providers.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
+from antwort.providers.http import HttpClient, Reply
+
+ANSWER_CAP = 2**20
+"""Bytes of an answer that are read."""
+CONNECT_SECONDS = 5.0
+LOOK_SECONDS = 10.0
+"""For what needs no inference."""
+_SAFE = "/%:@!$&'()*+,;=~"
+_DONE = (b"\ndata: [DONE]", b"\ndata:[DONE]")
+
+
+class Access(Wire):
+    """What it takes to be let in by a backend."""
+
+    key: Secret | None = None
+    headers: Mapping[str, Secret] = {}
+    tls: ssl.SSLContext | None = None
+
+    def secrets(self) -> tuple[str, ...]:
+        own = () if self.key is None else (self.key.reveal(),)
+        return (*own, *(value.reveal() for value in self.headers.values()))
+
+
+class Line:
+    """A connection to one backend. `patience`: the seconds that one inference may take."""
+
+    def __init__(self, url: str, access: Access, patience: float) -> None:
+        parts = urlsplit(url)
+        self._secrets = access.secrets()
+        self._patience = patience
+        self._http = HttpClient(
+            f"{parts.scheme}://{parts.netloc}",
+            headers=_fields(access),
+            timeouts=Timeouts(connect=min(CONNECT_SECONDS, patience), first_byte=patience, idle=patience),
+            tls=access.tls,
+        )
+
+    async def get(self, url: str) -> Answer:
+        return await self._exchange("GET", url, None, min(LOOK_SECONDS, self._patience))
+
+    async def post(self, url: str, body: Plain | bytes, *, is_brief: bool = False) -> Answer:
+        """`is_brief`: the first piece of a good answer is enough, and then the backend is hung up on."""
+        encoded = body if isinstance(body, bytes) else encode(body)
+        return await self._exchange("POST", url, encoded, self._patience, is_brief=is_brief)
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def _exchange(
+        self, method: str, url: str, body: bytes | None, seconds: float, *, is_brief: bool = False
+    ) -> Answer:
+        reading = _Reading(self._secrets, is_brief=is_brief)
+        try:
+            async with asyncio.timeout(seconds):
+                async with await self._http.request(method, _target(url), body) as reply:
+                    await reading.read(reply)
+        except TimeoutError:
+            return reading.ended("endless" if reading.pieces else "slow")
+        except HttpFault as fault:
+            return reading.ended(*_told(fault, reading))
+        return reading.ended("endless" if reading.size > ANSWER_CAP else "")
+
+
+class _Reading:
+    """An answer on its way in."""
+
+    def __init__(self, secrets: tuple[str, ...], *, is_brief: bool) -> None:
+        self._secrets, self._is_brief = secrets, is_brief
+        self._clock = asyncio.get_running_loop().time
+        self._start = self._clock()
+        self._status, self._headers = 0, dict[str, str]()
+        self.pieces: list[Piece] = []
+        self.size = 0
+
+    async def read(self, reply: Reply) -> None:
+        self._status, self._headers = reply.status, {name: reply.headers[name] for name in reply.headers}
+        tail = b"\n"
+        async for data in reply.reads():
+            self.pieces.append(Piece(self._clock() - self._start, data))
+            self.size += len(data)
+            tail = tail[-len(_DONE[0]) :] + data
+            if self.size > ANSWER_CAP or (self._is_brief and self._status < 400):
+                return
+            if any(mark in tail for mark in _DONE):
+                reply.release()
+                return
+
+    def ended(self, fault: Fault, reason: str = "") -> Answer:
+        return Answer(
+            status=self._status,
+            headers=self._headers,
+            pieces=tuple(self.pieces),
+            seconds=self._clock() - self._start,
+            fault=fault,
+            reason=reason,
+            secrets=self._secrets,
+        )
+
+
+def _fields(access: Access) -> dict[str, str]:
+    own = {"Accept-Encoding": "identity"}
+    if access.key is not None:
+        own["Authorization"] = f"Bearer {access.key.reveal()}"
+    return own | {name: value.reveal() for name, value in access.headers.items()}
+
+
+def _target(url: str) -> str:
+    parts = urlsplit(url)
+    query = f"?{quote(parts.query, safe=_SAFE + '?')}" if parts.query else ""
+    return f"{quote(parts.path, safe=_SAFE) or '/'}{query}"
+
+
+def below(base: str, path: str) -> str:
+    """The address of an endpoint; a query of the base goes along."""
+    address, mark, query = base.partition("?")
+    return f"{address.rstrip('/')}{path}{mark}{query}"
+
+
+def _told(fault: HttpFault, reading: _Reading) -> tuple[Fault, str]:
+    match fault:
+        case ConnectFailed():
+            return "unreachable", _reason(fault.__cause__)
+        case ConnectTimedOut():
+            return "unreachable", "connecting took too long"
+        case TimedOut():
+            return ("endless" if reading.pieces else "slow"), ""
+        case Cut(heard=False):
+            return "cut", "it closed the connection without an answer"
+        case Cut():
+            return "cut", "its answer broke off"
+        case _:
+            return "garbled", "what answers there does not speak HTTP"
+
+
+def _reason(cause: BaseException | None) -> str:
+    match cause:
+        case socket.gaierror():
+            return "its name is not known"
+        case ssl.SSLCertVerificationError():
+            return "its certificate is not trusted (a backend's `ca_file` names another authority)"
+        case ssl.SSLError():
+            return "it does not speak TLS as it should (http:// instead of https://?)"
+        case ConnectionRefusedError():
+            return "nothing listens there"
+        case _:
+            return "no connection could be made"

@@ -1,0 +1,155 @@
+"""Which engine a backend is, and what it says about itself without being asked to infer. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from antwort.doctor.answers import Answer, quoted
+from antwort.doctor.findings import Engine, EngineName
+from antwort.errors import AntwortError
+from antwort.providers.listing import listed_models
+
+OWN_ENDPOINTS = ("/props", "/version", "/api/version", "/api/ps")
+"""Of llama.cpp, of vLLM, and of Ollama: beside the versioned ones."""
+
+_OWNERS: Mapping[str, EngineName] = {"vllm": "vllm", "llamacpp": "llama.cpp", "sglang": "sglang", "library": "ollama"}
+_CONTEXT_FIELDS = ("max_model_len", "context_length", "context_window", "n_ctx")
+_CONTEXT_WORDS = (
+    re.compile(r"maximum context length (?:is|of) (\d+)"),
+    re.compile(r"available context size \((\d+)"),
+    re.compile(r"context (?:length|size|window)\D{0,20}(\d{3,})"),
+)
+_NO_CHAT = ("embed", "rerank", "whisper", "tts", "bge-")
+
+
+class Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a backend before it has inferred anything; None: it does not say."""
+
+    engine: Engine = Engine()
+    models: tuple[str, ...] = ()
+    context: int | None = None
+    context_origin: str = ""
+    offers_tools: bool | None = None
+    """Whether its chat template tells a model of tools."""
+    sees: bool | None = None
+    """Whether it takes images."""
+
+
+def names_in(listing: Answer) -> tuple[str, ...]:
+    try:
+        return tuple(model.id for model in listed_models(listing.body)) if listing.is_good else ()
+    except AntwortError:
+        return ()
+
+
+def likely_chat(models: tuple[str, ...]) -> str | None:
+    """The model to ask where nobody says which: the first whose name does not speak of another trade."""
+    fit = (name for name in models if not any(word in name.lower() for word in _NO_CHAT))
+    return next(fit, models[0] if models else None)
+
+
+def facts_of(listing: Answer, own: Mapping[str, Answer], model: str | None) -> Facts:
+    """`own`: what came from `OWN_ENDPOINTS`."""
+    props = _table(own.get("/props"))
+    context, origin = _context(listing, own, model)
+    caps, modalities = props.get("chat_template_caps"), props.get("modalities")
+    return Facts(
+        engine=_engine(listing, own, model),
+        models=names_in(listing),
+        context=context,
+        context_origin=origin,
+        offers_tools=_flag(caps, "supports_tools"),
+        sees=_flag(modalities, "vision"),
+    )
+
+
+def _table(answer: Answer | None) -> dict[str, Any]:
+    told = answer.plain() if answer is not None and answer.is_good else None
+    return told if isinstance(told, dict) else {}
+
+
+def _flag(table: object, name: str) -> bool | None:
+    value = table.get(name) if isinstance(table, dict) else None
+    return value if isinstance(value, bool) else None
+
+
+# ---- which engine ----
+
+
+def _engine(listing: Answer, own: Mapping[str, Answer], model: str | None) -> Engine:
+    name = _name(listing, own, model)
+    return Engine(name=name, version=_version(name, listing, own))
+
+
+def _name(listing: Answer, own: Mapping[str, Answer], model: str | None) -> EngineName:
+    """A proxy names itself in its headers, an engine as the owner of its models."""
+    if any(header.startswith("x-litellm") for header in listing.headers):
+        return "litellm"
+    for entry in _entries(listing, model):
+        if name := _OWNERS.get(str(entry.get("owned_by"))):
+            return name
+    if listing.headers.get("server", "").lower() == "llama.cpp" or "build_info" in _table(own.get("/props")):
+        return "llama.cpp"
+    return "ollama" if _table(own.get("/api/version")).get("version") else "unknown"
+
+
+def _version(name: EngineName, listing: Answer, own: Mapping[str, Answer]) -> str:
+    match name:
+        case "llama.cpp":
+            told = _table(own.get("/props")).get("build_info")
+        case "vllm":
+            told = _table(own.get("/version")).get("version")
+        case "ollama":
+            told = _table(own.get("/api/version")).get("version")
+        case "litellm":
+            told = listing.headers.get("x-litellm-version")
+        case _:
+            told = None
+    return quoted(told) if isinstance(told, str) else ""
+
+
+# ---- how much fits ----
+
+
+def _context(listing: Answer, own: Mapping[str, Answer], model: str | None) -> tuple[int | None, str]:
+    """llama.cpp's list tells the context of all slots together in some versions; its /props that of one."""
+    settings = _table(own.get("/props")).get("default_generation_settings")
+    if (size := _size(settings)) is not None:
+        return size, "/props"
+    for entry in _entries(listing, model):
+        for table in (entry, entry.get("meta")):
+            if (size := _size(table)) is not None:
+                return size, "the list of models"
+    for entry in _tables(_table(own.get("/api/ps")).get("models")):
+        if entry.get("name") == model and (size := _size(entry)) is not None:
+            return size, "/api/ps"
+    return None, ""
+
+
+def _entries(listing: Answer, model: str | None) -> Iterator[dict[str, Any]]:
+    """What the list says of the model, or of all where none is named."""
+    for entry in _tables(_table(listing).get("data")):
+        if model is None or entry.get("id") == model:
+            yield entry
+
+
+def _tables(told: object) -> list[dict[str, Any]]:
+    return [entry for entry in told if isinstance(entry, dict)] if isinstance(told, list) else []
+
+
+def _size(table: object) -> int | None:
+    for field in _CONTEXT_FIELDS:
+        value = table.get(field) if isinstance(table, dict) else None
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
+            return value
+    return None
+
+
+def context_in(refusal: str) -> int | None:
+    """The context length that a refusal speaks of."""
+    found = (pattern.search(refusal.lower()) for pattern in _CONTEXT_WORDS)
+    return next((int(match[1][:12]) for match in found if match), None)

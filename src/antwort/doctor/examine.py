@@ -1,0 +1,244 @@
+"""One examination of a backend: it is asked, one question after the other, and what it answers is judged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+
+from antwort.api.wire import UNSET, Plain, Wire, replace
+from antwort.config.addresses import without_query
+from antwort.config.settings import BackendSettings
+from antwort.doctor import questions, tool_verdicts, verdicts
+from antwort.doctor.addresses import candidates, root_of
+from antwort.doctor.answers import Answer
+from antwort.doctor.asking import Access, Line, below
+from antwort.doctor.engines import OWN_ENDPOINTS, Facts, facts_of, likely_chat, names_in
+from antwort.doctor.findings import Examination, Finding, Value, outcome
+from antwort.doctor.questions import Manner
+from antwort.doctor.tool_verdicts import Choice, Seen
+
+PATIENCE = 60.0
+"""Seconds for one inference: a model may have to be loaded first."""
+_MOST_SLOW = 2
+_MOST_MANNERS = 3
+_CHAT, _MODELS = "/chat/completions", "/models"
+
+
+class Subject(Wire):
+    """A backend to examine."""
+
+    name: str
+    url: str
+    access: Access = Access()
+    model: str | None = None
+    """The model to ask; None: the first that it lists."""
+    settings: BackendSettings | None = None
+    """What is set about it, where it is a configured one."""
+
+
+class OutOfReach(Exception):
+    """There is nothing to examine; the message says why, as a sentence goes on after the backend's address."""
+
+
+class Visit:
+    """An examination on its way. `begin` is told what is looked at next, by the name of its probe."""
+
+    def __init__(
+        self, subject: Subject, *, patience: float = PATIENCE, begin: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._subject = subject
+        self._patience = patience
+        self._begin = begin
+        self._base = candidates(subject.url)[0]
+        self._facts = Facts()
+        self._findings: list[Finding] = []
+        self._settings: dict[str, Value] = {}
+        self._slow = 0
+        self._is_lost = False
+        self._manner = _manner(subject)
+        self._line = Line(self._base, subject.access, patience)
+
+    # ---- what comes of it ----
+
+    def examination(self) -> Examination:
+        """What is known so far."""
+        return Examination(
+            name=self._subject.name,
+            url=without_query(self._base),
+            outcome=outcome(self._findings, in_force(self._subject.settings)),
+            engine=self._facts.engine,
+            model=self._manner.model or None,
+            findings=tuple(self._findings),
+            settings=self._settings | {k: v for finding in self._findings for k, v in finding.settings.items()},
+        )
+
+    @property
+    def base(self) -> str:
+        """The base address that works, with its query."""
+        return self._base
+
+    async def findings(self) -> AsyncGenerator[Finding, None]:
+        """In the order of `PROBES`. Raises `OutOfReach` before the first."""
+        try:
+            async with aclosing(self._examine()) as found:
+                async for finding in found:
+                    self._findings.append(finding)
+                    yield finding
+        finally:
+            await self._line.close()
+
+    async def _examine(self) -> AsyncGenerator[Finding, None]:
+        listing = await self._reach()
+        yield self._about_address(listing)
+        yield verdicts.about_models(listing, self._facts.models, self._manner.model or None)
+        if not self._manner.model:
+            return
+        text = await self._ask_text()
+        yield verdicts.about_streaming(text)
+        yield verdicts.about_limit(self._manner, text, is_set=self._is_set("max_tokens_field"))
+        yield verdicts.about_usage(self._manner, text, is_set=self._is_set("stream_usage"))
+        schema = verdicts.about_schema(await self._ask("json_schema", questions.schema(self._manner)))
+        answers = await self._ask_for_calls()
+        for finding in await self._about_tools(answers, schema):
+            yield finding
+        yield schema
+        yield verdicts.about_reasoning((text, *answers.values()), self._facts, self._reasoning_field())
+        yield verdicts.about_images(await self._ask("images", questions.image(self._manner)), self._facts)
+        yield verdicts.about_context(self._facts, await self._ask_for_too_much())
+        yield verdicts.about_errors(await self._ask("errors", questions.MALFORMED))
+        yield verdicts.about_first_token(text)
+        yield verdicts.about_speed(text)
+
+    # ---- finding it ----
+
+    async def _reach(self) -> Answer:
+        """Settles the base address, the facts and the model; returns the list of models."""
+        self._begin("reachable")
+        listing = await self._find_base()
+        own = await asyncio.gather(*(self._line.get(f"{root_of(self._base)}{path}") for path in OWN_ENDPOINTS))
+        model = self._manner.model or likely_chat(names_in(listing)) or ""
+        self._facts = facts_of(listing, dict(zip(OWN_ENDPOINTS, own, strict=True)), model or None)
+        self._manner = replace(self._manner, model=model)
+        return listing
+
+    async def _find_base(self) -> Answer:
+        tried = []
+        for base in candidates(self._subject.url):
+            listing = await self._line.get(below(base, _MODELS))
+            _check_reach(listing, has_key=self._subject.access.key is not None)
+            if listing.is_good and isinstance(listing.plain(), dict | list):
+                self._base = base
+                return listing
+            tried.append((base, listing))
+        for base, listing in tried:
+            refusal = await self._line.post(below(base, _CHAT), questions.MALFORMED)
+            _check_reach(refusal, has_key=self._subject.access.key is not None)
+            if refusal.status not in (0, 404, 405) and not refusal.is_good:
+                self._base = base
+                return listing
+        raise OutOfReach("answers, but neither there nor beside it is a Chat Completions API")
+
+    def _about_address(self, listing: Answer) -> Finding:
+        seen = f"answers in {listing.seconds * 1000:.0f} ms at {without_query(self._base)}"
+        settings = self._subject.settings
+        if settings is None or settings.url.rstrip("/") == self._base:
+            return Finding(probe="reachable", verdict="works", seen=seen)
+        remedy = "antwort asks where `url` says; set it to this: --write does"
+        return Finding(
+            probe="reachable", verdict="fails", seen=seen, remedy=remedy, blocks=True, settings={"url": self._base}
+        )
+
+    # ---- asking ----
+
+    def _is_set(self, capability: str) -> bool:
+        settings = self._subject.settings
+        return settings is not None and getattr(settings.capabilities, capability) is not UNSET
+
+    def _reasoning_field(self) -> str | None:
+        field = self._subject.settings.capabilities.reasoning_field if self._subject.settings else UNSET
+        return "reasoning_content" if field is UNSET else field
+
+    async def _ask(self, probe: str, question: Plain | bytes, *, is_brief: bool = False) -> Answer:
+        if self._is_lost:
+            return Answer(fault="unasked")
+        self._begin(probe)
+        answer = await self._line.post(below(self._base, _CHAT), question, is_brief=is_brief)
+        if answer.fault == "slow":
+            self._slow += 1
+            self._is_lost = self._slow >= _MOST_SLOW
+        return answer
+
+    async def _ask_text(self) -> Answer:
+        """The first question of all: a refusal of the manner it is asked in is heeded from then on."""
+        answer = await self._ask("streaming", questions.text(self._manner))
+        for _ in range(_MOST_MANNERS):
+            manner = None if answer.is_good else questions.adapted(self._manner, answer.problem())
+            if manner is None:
+                break
+            self._manner = manner
+            answer = await self._ask("streaming", questions.text(self._manner))
+        self._is_lost = self._is_lost or not answer.is_good or answer.fault == "endless"
+        self._manner = replace(self._manner, call_tokens=verdicts.tokens_for_calls(answer, self._facts))
+        return answer
+
+    async def _ask_for_calls(self) -> Mapping[Choice, Answer]:
+        return {
+            "auto": await self._ask("tools.auto", questions.auto(self._manner)),
+            "required": await self._ask("tools.required", questions.required(self._manner)),
+            "named": await self._ask("tools.named", questions.named(self._manner)),
+            "parallel": await self._ask("tools.parallel", questions.parallel(self._manner)),
+        }
+
+    async def _about_tools(self, answers: Mapping[Choice, Answer], schema: Finding) -> tuple[Finding, ...]:
+        seen: dict[Choice, Seen] = {
+            choice: tool_verdicts.judge(choice, answer, self._facts) for choice, answer in answers.items()
+        }
+        whole = None
+        if all(each.verdict != "works" for each in seen.values()) and self._facts.offers_tools is not False:
+            question = questions.required(self._manner, is_streamed=False)
+            whole = await self._ask("tools.streamed", question)
+        self._settings = tool_verdicts.settings_of(seen, schema.verdict)
+        choices = tool_verdicts.about_choices(seen, schema.verdict, self._facts, self._manner.model)
+        return (*choices, tool_verdicts.about_streamed(tuple(answers.values()), whole, schema.verdict))
+
+    async def _ask_for_too_much(self) -> Answer | None:
+        if self._facts.context is not None:
+            return None
+        return await self._ask("context_length", questions.overlong(self._manner), is_brief=True)
+
+
+def _manner(subject: Subject) -> Manner:
+    manner = Manner(model=subject.model or "")
+    if subject.settings is None:
+        return manner
+    told = subject.settings.capabilities
+    return Manner(
+        model=manner.model,
+        limit=manner.limit if told.max_tokens_field is UNSET else told.max_tokens_field,
+        has_usage=told.stream_usage is not False,
+    )
+
+
+def _check_reach(answer: Answer, *, has_key: bool) -> None:
+    match answer.fault:
+        case "unreachable" | "cut" | "garbled":
+            raise OutOfReach(f"cannot be reached: {answer.reason}")
+        case "slow":
+            raise OutOfReach(f"does not answer: it was waited for {answer.seconds:.0f} s")
+    if answer.status in (401, 403):
+        fix = "the key is not the right one" if has_key else "say --backend-key-file, or set ANTWORT_BACKEND_API_KEY"
+        raise OutOfReach(f"asks for a key: {fix}")
+    if answer.status == 503:
+        words = answer.problem()
+        raise OutOfReach(f"is not ready{f': {words}' if words else ''} (try again in a moment)")
+
+
+def in_force(settings: BackendSettings | None) -> dict[str, Value]:
+    """What is set about a backend, by the paths within its entry."""
+    if settings is None:
+        return {}
+    capabilities = settings.capabilities
+    told = ((name, getattr(capabilities, name)) for name in capabilities.__struct_fields__)
+    found = {f"capabilities.{name}": value for name, value in told if value is not UNSET}
+    return {"url": settings.url, "tool_calling": settings.tool_calling, **found}
