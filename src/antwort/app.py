@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from antwort.access import hashed, make_cors, make_door
-from antwort.backends import make_fleet, patient
+from antwort.backends import make_fleet, make_local, patient
 from antwort.config.checks import check, check_ready
 from antwort.config.problems import CannotStart
 from antwort.config.settings import Settings
@@ -25,6 +26,9 @@ from antwort.transport.doorway import Doorway
 from antwort.transport.http import Transport
 from antwort.transport.keys import Keyring
 
+if TYPE_CHECKING:
+    from antwort.local.provider import LocalProvider
+
 
 class App:
     """An engine, the ASGI application in front of it, and what stands beside them."""
@@ -36,12 +40,15 @@ class App:
         *,
         drain: float,
         fleet: Fleet | None = None,
+        local: LocalProvider | None = None,
         toolsets: Sequence[ToolsetInfo] = (),
         metrics_port: MetricsPort | None = None,
     ) -> None:
         self.engine = engine
         self.toolsets = toolsets
         """What requests can reach by label."""
+        self.local = local
+        """The model that runs on this machine as a part of the server, if there is one."""
         self.metrics_port = metrics_port
         self._fleet = fleet
         self._drain = drain
@@ -89,6 +96,7 @@ class _Parts(msgspec.Struct, frozen=True):
     cors: Cors | None
     seen: Observation
     fleet: Fleet
+    local: LocalProvider | None
 
 
 async def build(settings: Settings) -> App:
@@ -107,9 +115,11 @@ async def build(settings: Settings) -> App:
 
 def _make_parts(settings: Settings) -> _Parts:
     tools = load_tools(settings.tools.modules, entry_points=settings.tools.entry_points)
+    local = make_local(settings)
     door = make_door(settings)
     seen = observe(settings, [toolset.label for toolset in tools.toolsets], door)
-    return _Parts(settings, tools, door, make_cors(settings), seen, make_fleet(settings, wrap=seen.provider))
+    fleet = make_fleet(settings, wrap=seen.provider, local=local)
+    return _Parts(settings, tools, door, make_cors(settings), seen, fleet, local)
 
 
 def _assemble(parts: _Parts, store: ResponseStore) -> App:
@@ -127,6 +137,7 @@ def _assemble(parts: _Parts, store: ResponseStore) -> App:
         lambda app: _face(app, parts),
         drain=settings.server.drain,
         fleet=parts.fleet,
+        local=parts.local,
         toolsets=parts.tools.toolsets,
         metrics_port=seen.port,
     )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 import ssl
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from antwort.config.addresses import checked_backend
+from antwort.config.checks import LOCAL, runs_a_model
 from antwort.config.problems import CannotStart
 from antwort.config.settings import BackendSettings, RetrySettings, RoutingSettings, Settings
 from antwort.providers.base import Provider
@@ -16,6 +20,7 @@ from antwort.providers.resilience import Retrying
 from antwort.providers.routing import Route, RouteTo, Rules
 
 if TYPE_CHECKING:
+    from antwort.local.provider import LocalProvider
     from antwort.providers.remote import Remote
 
 Wrap: TypeAlias = Callable[[str, Provider], Provider]
@@ -26,14 +31,49 @@ def _as_it_is(name: str, provider: Provider) -> Provider:  # noqa: ARG001 - the 
     return provider
 
 
-def make_fleet(settings: Settings, *, wrap: Wrap = _as_it_is) -> Fleet:
-    """Raises `CannotStart` when the settings name a backend that cannot be spoken to, or a route to nobody."""
-    members = [_member(backend, wrap) for backend in settings.backends] or [_stand_in(wrap)]
+def make_fleet(settings: Settings, *, wrap: Wrap = _as_it_is, local: LocalProvider | None = None) -> Fleet:
+    """`local` is what `make_local` has made of the same settings; without it, it is made here.
+
+    Raises `CannotStart` when the settings name a backend that cannot be spoken to, or a route to nobody.
+    """
+    members = [_member(backend, wrap) for backend in settings.backends]
+    if (local := local or make_local(settings)) is not None:
+        members.append(_local_member(settings, local, wrap))
+    members = members or [_stand_in(wrap)]
     routing = settings.routing
     try:
         return Fleet(members, _rules(routing), refresh=routing.refresh, health=routing.health)
     except ValueError as exc:
         raise CannotStart(f"The backends cannot be used: {exc}.") from exc
+
+
+def make_local(settings: Settings) -> LocalProvider | None:
+    """The model that antwort is to run by itself, if there is one; it is not started yet.
+
+    Raises `CannotStart`, which says what brings what is missing.
+    """
+    if not runs_a_model(settings):
+        return None
+    from antwort.local.files import CannotRun
+    from antwort.local.provider import LocalProvider
+
+    given = settings.local
+    file = _demo_file(settings) if given.model is None else Path(given.model)
+    _check_parts(settings, file)
+    try:
+        return LocalProvider(
+            file,
+            name=given.name,
+            template=given.template,
+            adapter=given.adapter,
+            context=given.context,
+            slots=given.slots,
+            threads=given.threads,
+            ready=given.ready,
+            patience=PATIENCE,
+        )
+    except CannotRun as exc:
+        raise CannotStart(f"The model cannot be run: {exc}.") from exc
 
 
 def patient(provider: Provider, retry: RetrySettings) -> Retrying:
@@ -52,6 +92,60 @@ def _member(backend: BackendSettings, wrap: Wrap) -> Member:
         most=backend.max_exchanges,
         breaker=Breaker(backend.breaker.failures, backend.breaker.open),
     )
+
+
+# ---- the model of our own ----
+
+PATIENCE = 1.8
+"""Seconds that an inference waits for a model that is loading: below the two for which `response.created` is held
+back, so that a model that takes longer shows as an HTTP error, with the time to wait.
+"""
+_OTHERS = "or name a backend with --backend URL, or a GGUF file with --model FILE; --scripted does without a model"
+
+
+def _local_member(settings: Settings, local: LocalProvider, wrap: Wrap) -> Member:
+    """It needs no breaker: whoever keeps it alive knows when it is there, and when to leave it alone."""
+    return Member(
+        LOCAL,
+        wrap(LOCAL, local),
+        kind="local",
+        models=[local.name],
+        most=settings.local.slots,
+        breaker=Breaker(failures=sys.maxsize),
+    )
+
+
+def _demo_file(settings: Settings) -> Path:
+    from antwort.local.demo import demo_path
+
+    try:
+        return demo_path(settings.data_folder())
+    except CannotStart as exc:
+        raise CannotStart(
+            f"There is no home folder that the demo model could be in: say --data DIR, {_OTHERS}."
+        ) from exc
+
+
+def _check_parts(settings: Settings, file: Path) -> None:
+    """Raises `CannotStart` with the one command that brings what is missing."""
+    from antwort.local.demo import is_there
+    from antwort.local.files import has_llama
+
+    install = "pip install 'antwort[local]'"
+    data = "" if settings.data is None else f" --data {shlex.quote(settings.data)}"
+    match has_llama(), settings.local.model is not None or is_there(file):
+        case True, True:
+            return
+        case False, True:
+            missing, brings = "llama.cpp is not installed", f"`{install}` brings it"
+        case True, False:
+            missing, brings = "the demo model is not there", f"`antwort model pull{data}` fetches it"
+        case _:
+            missing = "neither llama.cpp nor the demo model is there"
+            brings = f"`{install} && antwort model pull{data}` brings both"
+    if settings.local.model is not None:
+        raise CannotStart(f"The model cannot be run: {missing}; {brings}.")
+    raise CannotStart(f"No backend is named, and {missing}: {brings}; {_OTHERS}.")
 
 
 def _stand_in(wrap: Wrap) -> Member:

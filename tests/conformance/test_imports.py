@@ -38,18 +38,22 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "transport": ("api", "engine", *CONTRACTS, *LEAVES),
     "inspector": ("api", "engine", "transport", *CONTRACTS, *LEAVES),
+    # A client of the server: it knows what travels, and how to read and write it.
+    "chat": ("api", "providers.http", "providers.exchange", "providers.sse", *LEAVES),
     "testing": ("api", *CONTRACTS, *LEAVES),
     "telemetry": ("api", "engine", "transport", *CONTRACTS, *LEAVES),
     "config": ("api", "engine", *CONTRACTS, "tools.limits", *LEAVES),
-    "local": LEAVES,
+    "local": ("providers", "api", *LEAVES),
+    # A client of backends, as plain as it can be: it judges what they answer, and what that means for the settings.
+    "doctor": ("api", "providers", "config", *LEAVES),
     "access": ("transport", "config", *LEAVES),
     "toolsets": ("tools", "config.problems", *LEAVES),
-    "backends": ("providers", "config", "testing", *LEAVES),
+    "backends": ("providers", "local", "config", "testing", *LEAVES),
     "observing": ("telemetry", "engine", "transport", "config", *CONTRACTS, *LEAVES),
     # What puts the pieces together may know them all. Only there are the fakes of `testing` of use outside of tests.
     "app": (*ROOMS, "config", *MAKERS, "testing", *LEAVES),
     "asgi": (*ROOMS, "config", *MAKERS, "app", *LEAVES),
-    "cli": (*ROOMS, "config", *MAKERS, "testing", "app", *LEAVES),
+    "cli": (*ROOMS, "doctor", "chat", "config", *MAKERS, "testing", "app", *LEAVES),
     "__main__": ("cli",),
     # The public face: names of every room, imported when they are asked for.
     "__init__": ("api", "engine", "tools", "providers", "storage", "config", "asgi", *LEAVES),

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antwort.cli.say import say
+from antwort.cli.waiting import shown
 from antwort.config.addresses import is_loopback, without_query
 from antwort.config.checks import keys_required
+from antwort.config.problems import CannotStart
 from antwort.config.repeating import printable
 from antwort.config.settings import Settings
 from antwort.observing import metrics_for_strangers
@@ -18,6 +20,7 @@ from antwort.version import __version__
 
 if TYPE_CHECKING:
     from antwort.app import App
+    from antwort.local.provider import LocalProvider
     from antwort.providers.member import BackendStatus
     from antwort.tools.toolset import ToolsetInfo
 
@@ -32,15 +35,18 @@ def address(host: str, port: int) -> str:
 
 
 async def announce(app: App, settings: Settings, port: int, file: Path | None = None) -> None:
-    """Say at once where the server listens, and the rest when the backends have been asked.
+    """Say at once where the server listens, and the rest when the model is loaded and the backends have been asked.
 
-    `file` is the one that the settings came from: it may be one that nobody named.
+    Raises `CannotStart` when the model cannot be loaded. `file` is the one that the settings came from: it may be one
+    that nobody named.
     """
     say(f"antwort {__version__} listens on {address(settings.server.host, port)}")
+    if app.local is not None:
+        await _load(app.local)
     backends = await app.survey()
     near = address(_EVERYWHERE.get(settings.server.host, settings.server.host), port)
     lines = [
-        *_backends(settings, backends),
+        *_backends(app, settings, backends),
         *_tools(app.toolsets),
         ("keys", _keys(settings)),
         *_metrics(app, settings, near),
@@ -51,8 +57,26 @@ async def announce(app: App, settings: Settings, port: int, file: Path | None = 
     say(*(f"  {title:8} {text}" for title, text in lines))
 
 
-def _backends(settings: Settings, backends: Sequence[BackendStatus]) -> Iterator[tuple[str, str]]:
-    if not settings.backends:
+async def _load(model: LocalProvider) -> None:
+    from antwort.local.files import CannotRun
+
+    try:
+        await shown(model.ready(), f"  {'model':8} loading {printable(model.name)}")
+    except CannotRun as exc:
+        raise CannotStart(f"The model {model.name} cannot be loaded: {exc}.") from exc
+
+
+def _local(model: LocalProvider) -> str:
+    from antwort.local.traits import ABOUT
+
+    about = ABOUT if model.is_demo else f"the file {printable(str(model.file))}"
+    return f"{printable(model.name)} on this machine: {about}"
+
+
+def _backends(app: App, settings: Settings, backends: Sequence[BackendStatus]) -> Iterator[tuple[str, str]]:
+    if app.local is not None:
+        yield "model", _local(app.local)
+    elif not settings.backends:
         yield "backend", "none: a scripted stand-in answers, not a model"
     status = {backend.name: backend for backend in backends}
     is_alone = len(settings.backends) == 1

@@ -37,11 +37,10 @@ _EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - where it listens is the operator
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAKE_ONE = "make one with `antwort key`"
 _ONE_OF_THEM = "leave the keys out, or leave auth.required out"
+_LOCAL_FILES = ("model", "template", "adapter")
 _OURS = ("connection", "content-length", "content-type", "host", "transfer-encoding")
-_NO_BACKEND = (
-    "There is nobody to answer: name a Chat Completions backend with --backend URL (or `backends` in antwort.yaml), "
-    "or try the server with --scripted."
-)
+LOCAL = "local"
+"""What the model that antwort runs by itself is called among the backends."""
 
 
 def check(settings: Settings) -> Settings:
@@ -87,13 +86,18 @@ def _plain(value: object) -> object:
 
 
 def check_ready(settings: Settings) -> None:
-    """Raises `CannotStart` where nobody would answer, anybody could come in, or data has no place to be kept in."""
-    if not settings.backends and not settings.scripted:
-        raise CannotStart(_NO_BACKEND)
+    """Raises `CannotStart` where anybody could come in, or data has no place to be kept in. Whether somebody is there
+    to answer shows when the backends are made.
+    """
     if keys_required(settings) and not settings.auth.keys:
         raise CannotStart(_no_keys(settings))
     if not settings.memory:
         settings.data_folder()
+
+
+def runs_a_model(settings: Settings) -> bool:
+    """Whether antwort runs a model by itself: the one that is named, or the demo model where nobody else answers."""
+    return settings.local.model is not None or not (settings.backends or settings.scripted)
 
 
 def keys_required(settings: Settings) -> bool:
@@ -118,13 +122,27 @@ def find_problems(settings: Settings) -> Iterator[Problem]:
     """All that is wrong, with no word of a secret in it."""
     yield from _about_server(settings)
     yield from _about_paths(settings)
+    yield from _about_local(settings)
     for at, backend in enumerate(settings.backends):
         yield from _about_backend(backend, f"backends[{at}]")
     yield from _repeated((backend.name for backend in settings.backends), "backends[{}].name", "another backend")
-    yield from _about_routing(settings.routing, {backend.name for backend in settings.backends})
+    yield from _about_routing(settings.routing, _names(settings))
     yield from _about_auth(settings.auth)
     yield from _about_value(settings.metrics.key, "metrics.key")
     yield from _about_cors(settings.cors)
+
+
+def _names(settings: Settings) -> set[str]:
+    own = {LOCAL} if runs_a_model(settings) else set()
+    return own | {backend.name for backend in settings.backends}
+
+
+def _about_local(settings: Settings) -> Iterator[Problem]:
+    for at, backend in enumerate(settings.backends):
+        if backend.name == LOCAL and runs_a_model(settings):
+            yield Problem(f"backends[{at}].name", "is that of the model that antwort runs by itself", "choose another")
+    if settings.local.name is not None and not settings.local.name.strip():
+        yield Problem("local.name", "must not be empty", "leave it out to have it named after the file")
 
 
 def _about_server(settings: Settings) -> Iterator[Problem]:
@@ -153,6 +171,7 @@ def _about_paths(settings: Settings) -> Iterator[Problem]:
         ("data", settings.data),
         *((f"tools.modules[{at}]", name) for at, name in enumerate(settings.tools.modules)),
         *((f"backends[{at}].ca_file", backend.ca_file) for at, backend in enumerate(settings.backends)),
+        *((f"local.{field}", getattr(settings.local, field)) for field in _LOCAL_FILES),
     ):
         try:
             expanded(name or "")
@@ -168,6 +187,7 @@ def tidied(settings: Settings) -> Settings:
             replace(backend, url=checked_backend(backend.url), ca_file=_expanded(backend.ca_file))
             for backend in settings.backends
         ),
+        local=replace(settings.local, **{field: _expanded(getattr(settings.local, field)) for field in _LOCAL_FILES}),
         data=_expanded(settings.data),
         tools=replace(settings.tools, modules=tuple(expanded(name) for name in settings.tools.modules)),
     )

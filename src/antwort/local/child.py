@@ -51,10 +51,18 @@ def main() -> None:
     order: Order = json.loads(line)
     _end_with(order["parent"])
     output = _take_output()
-    server = importlib.import_module("xllamacpp").Server(parameters(order))  # which returns when the model is loaded
+    server = _serve(order)
     os.write(output, f"{server.listening_address}\n".encode())
     sys.stdin.buffer.read()
     os._exit(0)  # nobody is left to be told anything, and an inference under way may take its time
+
+
+def _serve(order: Order) -> Any:
+    """Load the model and answer for it, as long as what is returned is kept."""
+    try:
+        return importlib.import_module("xllamacpp").Server(parameters(order))
+    except RuntimeError:  # why has been logged
+        sys.exit(1)
 
 
 def _end_with(parent: int) -> None:

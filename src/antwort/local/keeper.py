@@ -17,7 +17,8 @@ from antwort.providers.failures import NotReady
 _log = logging.getLogger("antwort.local")
 
 PAUSES = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
-"""Seconds before the next start, after so many short lives in a row: one death is an accident and costs no time."""
+"""Seconds before the next start, after so many short lives in a row: one death is an accident and costs no time. A
+start that fails is none."""
 STEADY = 60.0
 """Seconds of a life that is no longer short."""
 _TRY_AGAIN = 2.0
@@ -48,6 +49,7 @@ class Keeper:
         self._first: Once[None] = Once()
         self._is_closed = False
         self._short_lives = 0
+        self._has_failed = False
         self._next_start = 0.0
         self._problem = _LOADING
 
@@ -109,11 +111,15 @@ class Keeper:
         while True:
             began = self._clock()
             end = await self._live()
-            self._short_lives = 0 if self._clock() - began >= STEADY else self._short_lives + 1
-            pause = PAUSES[min(max(self._short_lives - 1, 0), len(PAUSES) - 1)]
+            pause = self._pause(self._clock() - began)
             self._tell(end, pause)
             self._next_start = self._clock() + pause
             await self._sleep(pause)
+
+    def _pause(self, lived: float) -> float:
+        is_steady = lived >= STEADY and not self._has_failed
+        self._short_lives = 0 if is_steady else max(self._short_lives, self._has_failed) + 1
+        return PAUSES[min(max(self._short_lives - 1, 0), len(PAUSES) - 1)]
 
     async def _live(self) -> Ended:
         """One life of it, to its end."""
@@ -140,20 +146,22 @@ class Keeper:
         except TimeoutError as exc:
             raise Ended(f"it was not ready after {self._ready:g} seconds, which local.ready allows") from exc
         _log.info("the model %s is ready after %.1f seconds", self._name, self._clock() - began)
-        self._process = process
+        self._process, self._has_failed = process, False
         self._coming.set(None)
         self._first.set(None)
 
     def _fail(self, end: Ended) -> None:
         """Those who wait for the start are told that it has failed; later ones wait for the next."""
+        self._has_failed = True
         self._problem = f"The model cannot be loaded ({end}); the server's log says more."
         self._first.fail(CannotRun(end.error or str(end)))
         coming, self._coming = self._coming, Once()
         coming.set(None)
 
     def _tell(self, end: Ended, pause: float) -> None:
+        what = "cannot be loaded" if self._has_failed else "has stopped"
         when = f"in {pause:g} seconds" if pause else "now"
-        _log.warning("the model %s has stopped: %s; it is started again %s", self._name, end, when)
+        _log.warning("the model %s %s: %s; the next start is %s", self._name, what, end, when)
         if not _log.isEnabledFor(logging.DEBUG):  # they have been logged otherwise
             for line in end.last_words:
                 _log.warning("llama.cpp: %s", line)

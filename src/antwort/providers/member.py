@@ -12,6 +12,7 @@ from antwort.errors import AntwortError
 from antwort.notes import reason_behind
 from antwort.providers.base import Provider
 from antwort.providers.breaker import Breaker
+from antwort.providers.failures import NotReady
 from antwort.providers.places import Places
 from antwort.providers.routing import Known
 from antwort.providers.verdicts import is_out_of_reach, may_go_elsewhere
@@ -146,7 +147,8 @@ class Member:
 
     def _lost(self, error: AntwortError) -> None:
         if not self._is_out_of_reach:
-            _log.warning("the backend %s is out of reach: %s%s", self.name, error.message, reason_behind(error))
+            level = logging.INFO if isinstance(error, NotReady) else logging.WARNING  # it is there, and on its way
+            _log.log(level, "the backend %s is out of reach: %s%s", self.name, error.message, reason_behind(error))
         self._is_out_of_reach = self._is_seen = True
         self.error = error
 
