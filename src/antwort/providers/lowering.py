@@ -7,7 +7,7 @@ The words are part of what the embedded model's adapter was trained on: who chan
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,6 +15,9 @@ import msgspec
 from antwort.api.wire import UNSET, replace
 from antwort.providers.base import ChatCall, ChatMessage, ChatTool
 from antwort.providers.signatures import listing
+
+MOST_CALLS = 8
+"""In one answer."""
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -24,7 +27,7 @@ class Choice(msgspec.Struct, frozen=True):
     """Those that may be called now."""
     may_answer: bool = True
     """Whether words will do, too."""
-    most: int = 8
+    most: int = MOST_CALLS
     """How many calls at most."""
 
 
@@ -47,13 +50,17 @@ def lowered(messages: Sequence[ChatMessage], choice: Choice) -> list[ChatMessage
     """The same conversation without tool calls and tool results in it, the tools told of at its beginning."""
     told = instructions(choice)
     rest = list(messages)
-    if rest and rest[0].role in ("system", "developer") and isinstance(rest[0].content, str):
-        first = rest.pop(0)
-        told = f"{first.content}\n\n{told}"
-    return [ChatMessage(role="system", content=told), *_told(rest)]
+    if rest and rest[0].role in ("system", "developer") and _is_text(rest[0].content):
+        told = f"{_text(rest.pop(0).content)}\n\n{told}"
+    return [ChatMessage(role="system", content=told), *_told(rest, _said)]
 
 
-def _told(messages: Sequence[ChatMessage]) -> Iterator[ChatMessage]:
+def told_plainly(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """The same for an answer that is to be words, and is not held to a form: only what was called is told in one."""
+    return list(_told(messages, _said_plainly))
+
+
+def _told(messages: Sequence[ChatMessage], said: Callable[[ChatMessage], ChatMessage]) -> Iterator[ChatMessage]:
     """Results of one turn come as one message of the user, who alone speaks besides the model in most templates."""
     names: dict[str, str] = {}
     results: list[str] = []
@@ -65,9 +72,8 @@ def _told(messages: Sequence[ChatMessage]) -> Iterator[ChatMessage]:
         if results:
             yield _gathered(results)
             results = []
-        if isinstance(message.tool_calls, list):
-            names.update((call.id, call.function.name) for call in message.tool_calls)
-        yield _said(message) if message.role == "assistant" else message
+        names.update((call.id, call.function.name) for call in _calls(message))
+        yield said(message) if message.role == "assistant" else message
     if results:
         yield _gathered(results)
 
@@ -76,17 +82,28 @@ def _gathered(results: Sequence[str]) -> ChatMessage:
     return ChatMessage(role="user", content="Results:\n" + "\n".join(results))
 
 
+def _calls(message: ChatMessage) -> Sequence[ChatCall]:
+    return message.tool_calls if isinstance(message.tool_calls, list) else ()
+
+
 def _said(message: ChatMessage) -> ChatMessage:
     """What the model said, in the form that it is to answer in."""
-    calls = message.tool_calls if isinstance(message.tool_calls, list) else []
-    form = calls_form(calls) if calls else answer_form(_text(message.content))
-    return replace(message, content=form, tool_calls=UNSET)
+    return _with_calls(message) if _calls(message) else replace(message, content=answer_form(_text(message.content)))
+
+
+def _said_plainly(message: ChatMessage) -> ChatMessage:
+    return _with_calls(message) if _calls(message) else message
+
+
+def _with_calls(message: ChatMessage) -> ChatMessage:
+    """Words that came with the calls stand before them, as templates with tool calls have it."""
+    parts = (_text(message.content), calls_form(_calls(message)))
+    return replace(message, content="\n".join(filter(None, parts)), tool_calls=UNSET)
 
 
 def calls_form(calls: Sequence[ChatCall]) -> str:
-    return json.dumps(
-        {"calls": [{"name": call.function.name, "arguments": _arguments(call)} for call in calls]}, ensure_ascii=False
-    )
+    made = [{"name": call.function.name, "arguments": _arguments(call)} for call in calls]
+    return json.dumps({"calls": made}, ensure_ascii=False)
 
 
 def answer_form(text: str) -> str:
@@ -96,8 +113,14 @@ def answer_form(text: str) -> str:
 def _arguments(call: ChatCall) -> object:
     try:
         return json.loads(call.function.arguments or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
+
+
+def _is_text(content: object) -> bool:
+    """Whether words say all of it: a picture cannot be told of."""
+    parts = content if isinstance(content, list) else []
+    return isinstance(content, str) or all(isinstance(part.get("text"), str) for part in parts)
 
 
 def _text(content: object) -> str:

@@ -1,0 +1,53 @@
+"""The schema that an answer is held to: calls of the tools that may be called, words where they will do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from antwort.api.wire import Plain
+from antwort.providers.base import ChatTool
+from antwort.providers.lowering import Choice
+from antwort.providers.schemas import Cleaning
+
+WORDS: Plain = {"type": "string"}
+
+
+def response_format(choice: Choice, answer: Plain | None = None) -> Plain:
+    """What makes a backend hold the answer to `answer_schema`."""
+    schema = answer_schema(choice, answer)
+    return {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": schema}}
+
+
+def answer_schema(choice: Choice, answer: Plain | None = None) -> Plain:
+    """`answer` is the schema of what is said in place of a call; None: words.
+
+    The order of the keys is the order in which a model writes them: a call's name comes first.
+    """
+    cleaning = Cleaning()
+    forms = [_calls(choice, cleaning)] if choice.tools else []
+    if choice.may_answer or not forms:
+        forms.append(_closed({"answer": WORDS if answer is None else cleaning.value(answer)}))
+    schema = forms[0] if len(forms) == 1 else {"anyOf": forms}
+    definitions = cleaning.definitions()
+    return {**schema, "$defs": definitions} if definitions else schema
+
+
+def _calls(choice: Choice, cleaning: Cleaning) -> Plain:
+    items = [_call(tool, cleaning) for tool in choice.tools]
+    item = items[0] if len(items) == 1 else {"anyOf": items}
+    return _closed({"calls": {"type": "array", "items": item, "minItems": 1, "maxItems": choice.most}})
+
+
+def _call(tool: ChatTool, cleaning: Cleaning) -> Plain:
+    parameters = tool.function.parameters
+    arguments = cleaning.arguments(parameters if isinstance(parameters, dict) else {})
+    return _closed({"name": {"const": tool.function.name}, "arguments": arguments})
+
+
+def _closed(properties: Mapping[str, object]) -> Plain:
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": list(properties),
+        "additionalProperties": False,
+    }
