@@ -49,14 +49,16 @@ class _Source(msgspec.Struct, frozen=True):
     objects: Sequence[LocalTool[..., Any] | ToolExecutor]
 
 
-def load_tools(modules: Iterable[str], *, entry_points: bool) -> LoadedTools:
-    """All that the modules (`mypkg.tools`, `path/to/tools.py`) and the installed packages offer.
+def load_tools(modules: Iterable[str], *, entry_points: bool, demo: bool = False) -> LoadedTools:
+    """All that the modules (`mypkg.tools`, `path/to/tools.py`) and the installed packages offer, and the demo tools.
 
     Raises `CannotStart`. Modules are code: they are imported, and can do whatever the server can.
     """
     sources = [_read_module(name) for name in dict.fromkeys(modules)]
     if entry_points:
         sources += _installed()
+    if demo:
+        sources.append(_demo())
     seen: set[int] = set()
     executors: list[ToolExecutor] = []
     infos: dict[str, ToolsetInfo] = {}
@@ -231,6 +233,12 @@ def _told(exc: BaseException) -> str:
     """What an exception says, as part of a sentence."""
     said = " ".join(str(exc).split())
     return (said if isinstance(exc, ValueError) else f"{type(exc).__name__}: {said}").rstrip(" :.")
+
+
+def _demo() -> _Source:
+    from antwort.tools.demo import LABEL, demo_tools
+
+    return _Source(LABEL, "antwort itself", [demo_tools()])
 
 
 # ---- installed packages ----

@@ -6,6 +6,7 @@ Both come from one struct built of the function's parameters, so what the schema
 from __future__ import annotations
 
 import inspect
+import keyword
 import types
 import typing
 from collections.abc import Callable
@@ -112,7 +113,13 @@ def _struct(label: str, offered: dict[str, tuple[Any, inspect.Parameter]]) -> ty
             raise TypeError(f"{label}: parameter {name!r} of type {hint!r} has no JSON schema: {error}") from error
         is_required = parameter.default is parameter.empty
         fields.append((name, hint) if is_required else (name, hint | UnsetType, UNSET))
-    return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+    return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, rename=_called)
+
+
+def _called(name: str) -> str:
+    """What a model calls a parameter: `from_`, which Python does not let be called `from`, is `from`."""
+    word = name.removesuffix("_")
+    return word if keyword.iskeyword(word) else name
 
 
 def _schema(
@@ -121,10 +128,11 @@ def _schema(
     (reference,), definitions = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
     schema = definitions.pop(reference["$ref"].removeprefix("#/$defs/"))
     del schema["title"]
-    for name, described in schema["properties"].items():
+    for name, parameter in offered.items():
+        described = schema["properties"][_called(name)]
         if name in notes:
             described.setdefault("description", notes[name])
-        if (default := _plain(offered[name].default)) is not UNSET:
+        if (default := _plain(parameter.default)) is not UNSET:
             described["default"] = default
     return {**schema, "$defs": definitions} if definitions else schema
 

@@ -1,0 +1,298 @@
+"""A calculator that reads its expressions itself: nothing of them is ever run as Python. Pure.
+
+Numbers, `+ - * / // % ** ^`, parentheses, percentages (`15% of 80`), a few functions and constants. What an expression
+may take is bounded before it is worked out, so that no expression takes long.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, NoReturn, TypeAlias
+
+Number: TypeAlias = int | float
+
+LONGEST = 1000
+"""Characters of an expression."""
+DEEPEST = 40
+"""Parentheses, signs and powers within each other."""
+LARGEST = 4096
+"""Bits of a whole number."""
+_MOST_FACTORS = 500
+_MOST_DIGITS = 100
+
+
+class CannotCalculate(ValueError):
+    """The expression has no value here; the message says why, to the one who wrote it."""
+
+
+def calculate(expression: str) -> Number:
+    """Its value, exact where it is whole. Raises `CannotCalculate`."""
+    if len(expression) > LONGEST:
+        raise CannotCalculate(f"The expression is longer than {LONGEST} characters.")
+    try:
+        return _Reader(_tokens(_plain(expression))).value()
+    except ZeroDivisionError:
+        raise CannotCalculate("The expression divides by zero.") from None
+    except OverflowError:
+        raise CannotCalculate(_TOO_LARGE) from None
+
+
+def shown(value: Number) -> str:
+    """As people write it: without the noise of binary fractions."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        value = int(value)
+    return str(value) if isinstance(value, int) else f"{value:.15g}"
+
+
+_TOO_LARGE = "The result is too large."
+_NOT_REAL = "The expression has no real value."
+
+
+# ---- tokens ----
+
+
+class _Token(NamedTuple):
+    kind: str
+    """`number`, `name`, or the sign itself; `end` behind the last one."""
+    text: str
+    at: int
+
+
+_TOKEN = re.compile(
+    r"\s*(?:(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)|([A-Za-z_]\w*)|(\*\*|//|[-+*/%^(),]))"
+)
+_CALL = re.compile(r"[A-Za-z_]\w*\s*\(")
+_GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?![\d,])")
+_TIMES = re.compile(r"(?<=[\d)])\s*[xX]\s*(?=[\d(.])")
+_SIGNS = str.maketrans({"\u00d7": "*", "\u00b7": "*", "\u00f7": "/", "\u2212": "-", "\u2013": "-", "\u03c0": "pi"})
+"""As they are written on paper: times, a dot, divided by, minus, a dash, and the letter pi."""
+
+
+def _plain(expression: str) -> str:
+    """In the signs that are understood. A comma groups digits where it does not stand between arguments."""
+    text = _TIMES.sub("*", expression.translate(_SIGNS)).rstrip("=? \t\r\n").strip()
+    return text if _CALL.search(text) else _GROUPED.sub(lambda found: found[0].replace(",", ""), text)
+
+
+def _tokens(text: str) -> list[_Token]:
+    tokens: list[_Token] = []
+    at = 0
+    while at < len(text):
+        found = _TOKEN.match(text, at)
+        if found is None:
+            sign = text[at:].lstrip()[0]
+            raise CannotCalculate(f"{sign!r} means nothing in an expression.")
+        number, name, sign = found.groups()
+        tokens.append(_Token("number" if number else "name" if name else sign, found[0].strip(), found.start()))
+        at = found.end()
+    return [*tokens, _Token("end", "", at)]
+
+
+# ---- operations, each within its bounds ----
+
+
+def _bounded(value: Number) -> Number:
+    is_large = value.bit_length() > LARGEST if isinstance(value, int) else not math.isfinite(value)
+    if is_large:
+        raise CannotCalculate(_TOO_LARGE)
+    return value
+
+
+def _power(base: Number, exponent: Number) -> Number:
+    are_whole = isinstance(base, int) and isinstance(exponent, int)
+    if are_whole and (int(base).bit_length() - 1) * exponent > LARGEST:
+        raise CannotCalculate(_TOO_LARGE)
+    result: Number | complex = base**exponent
+    if isinstance(result, complex):
+        raise CannotCalculate(_NOT_REAL)
+    return result
+
+
+_BINARY: Mapping[str, Callable[[Number, Number], Number]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "of": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "//": lambda a, b: a // b,
+    "%": lambda a, b: a % b,
+}
+
+
+def _round(value: Number, digits: Number = 0) -> Number:
+    if not isinstance(digits, int) or abs(digits) > _MOST_DIGITS:
+        raise CannotCalculate(f"round takes a whole number of digits, at most {_MOST_DIGITS}.")
+    return round(value, digits) if digits else round(value)
+
+
+def _factorial(value: Number) -> Number:
+    if value != int(value) or not 0 <= value <= _MOST_FACTORS:
+        raise CannotCalculate(f"factorial takes a whole number from 0 to {_MOST_FACTORS}.")
+    return math.factorial(int(value))
+
+
+def _mean(*values: Number) -> Number:
+    return sum(values) / len(values)
+
+
+class _Function(NamedTuple):
+    run: Callable[..., Number]
+    least: int = 1
+    most: int = 1
+
+
+_ANY = LONGEST
+FUNCTIONS: Mapping[str, _Function] = {
+    "sqrt": _Function(math.sqrt),
+    "cbrt": _Function(math.cbrt),
+    "exp": _Function(math.exp),
+    "ln": _Function(math.log),
+    "log": _Function(math.log, 1, 2),
+    "log2": _Function(math.log2),
+    "log10": _Function(math.log10),
+    "sin": _Function(math.sin),
+    "cos": _Function(math.cos),
+    "tan": _Function(math.tan),
+    "asin": _Function(math.asin),
+    "acos": _Function(math.acos),
+    "atan": _Function(math.atan),
+    "degrees": _Function(math.degrees),
+    "radians": _Function(math.radians),
+    "abs": _Function(abs),
+    "round": _Function(_round, 1, 2),
+    "floor": _Function(math.floor),
+    "ceil": _Function(math.ceil),
+    "factorial": _Function(_factorial),
+    "pow": _Function(_power, 2, 2),
+    "min": _Function(min, 1, _ANY),
+    "max": _Function(max, 1, _ANY),
+    "sum": _Function(lambda *values: sum(values), 1, _ANY),
+    "mean": _Function(_mean, 1, _ANY),
+}
+CONSTANTS: Mapping[str, float] = {"pi": math.pi, "e": math.e, "tau": math.tau}
+
+
+# ---- reading ----
+
+
+class _Reader:
+    """Reads by precedence and works out as it reads: sums, products, signs, powers, percentages, atoms."""
+
+    def __init__(self, tokens: list[_Token]) -> None:
+        self._tokens = tokens
+        self._at = 0
+        self._depth = 0
+
+    def value(self) -> Number:
+        value = self._sum()
+        if self._next.kind != "end":
+            self._refuse()
+        return value
+
+    @property
+    def _next(self) -> _Token:
+        return self._tokens[self._at]
+
+    def _take(self, *kinds: str) -> _Token | None:
+        """The next token where it is one of these."""
+        token = self._next
+        if token.kind not in kinds:
+            return None
+        self._at += 1
+        return token
+
+    def _sum(self) -> Number:
+        value = self._product()
+        while sign := self._take("+", "-"):
+            value = _bounded(_BINARY[sign.kind](value, self._product()))
+        return value
+
+    def _product(self) -> Number:
+        value = self._signed()
+        while sign := self._take("*", "/", "//", "%") or self._take_of():
+            value = _bounded(_BINARY[sign.text](value, self._signed()))
+        return value
+
+    def _take_of(self) -> _Token | None:
+        return self._take("name") if self._next.text == "of" else None
+
+    def _signed(self) -> Number:
+        if sign := self._take("+", "-"):
+            value = self._deeper(self._signed)
+            return -value if sign.kind == "-" else value
+        return self._powered()
+
+    def _powered(self) -> Number:
+        base = self._percentage()
+        if self._take("**", "^"):
+            return _bounded(_power(base, self._deeper(self._signed)))
+        return base
+
+    def _percentage(self) -> Number:
+        """`%` stands for a hundredth where no operand follows; before a sign it does, too: `50% - 3`."""
+        value = self._atom()
+        following = self._tokens[self._at + 1] if self._next.kind == "%" else self._next
+        is_operand = following.kind in ("number", "(") or (following.kind == "name" and following.text != "of")
+        if self._next.kind == "%" and not is_operand:
+            self._at += 1
+            return value / 100
+        return value
+
+    def _atom(self) -> Number:
+        if token := self._take("number"):
+            return _bounded(int(token.text) if token.text.isdigit() else float(token.text))
+        if token := self._take("name"):
+            return self._named(token.text.lower())
+        if self._take("("):
+            value = self._deeper(self._sum)
+            return self._closed(value)
+        return self._refuse()
+
+    def _closed(self, value: Number) -> Number:
+        if not self._take(")"):
+            self._refuse()
+        return value
+
+    def _named(self, name: str) -> Number:
+        if self._next.kind == "(" and name in FUNCTIONS:
+            self._at += 1
+            return self._called(name, FUNCTIONS[name])
+        if name in CONSTANTS:
+            return CONSTANTS[name]
+        known = f"there are {', '.join(FUNCTIONS)}, and {', '.join(CONSTANTS)}"
+        what = f"{name} is a function: write {name}(…)" if name in FUNCTIONS else f"There is no {name!r}; {known}"
+        raise CannotCalculate(f"{what}.")
+
+    def _called(self, name: str, function: _Function) -> Number:
+        arguments = [] if self._next.kind == ")" else [self._deeper(self._sum)]
+        while arguments and self._take(","):
+            arguments.append(self._deeper(self._sum))
+        self._closed(0)
+        if not function.least <= len(arguments) <= function.most:
+            raise CannotCalculate(f"{name} cannot be given {len(arguments)} arguments.")
+        try:
+            return _bounded(function.run(*arguments))
+        except CannotCalculate:
+            raise
+        except ValueError:
+            raise CannotCalculate(_NOT_REAL) from None
+
+    def _deeper(self, read: Callable[[], Number]) -> Number:
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise CannotCalculate(f"The expression has more than {DEEPEST} levels.")
+        value = read()
+        self._depth -= 1
+        return value
+
+    def _refuse(self) -> NoReturn:
+        token = self._next
+        if token.kind == "end":
+            raise CannotCalculate("The expression ends too early." if self._at else "The expression is empty.")
+        hint = "; write * to multiply" if token.kind in ("number", "name", "(") else ""
+        raise CannotCalculate(f"{token.text!r} cannot stand where it does, after {self._before()!r}{hint}.")
+
+    def _before(self) -> str:
+        return "".join(token.text for token in self._tokens[max(self._at - 4, 0) : self._at])

@@ -1,0 +1,87 @@
+"""Time zones by the names that people have for them: IANA's, those of cities, abbreviations and offsets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, timedelta, timezone, tzinfo
+from functools import cache
+from zoneinfo import ZoneInfo, available_timezones
+
+_LONGEST = 60
+_OFFSET = re.compile(r"(?:utc|gmt)?\s*([+-])\s*(\d{1,2})(?::?(\d{2}))?", re.IGNORECASE)
+
+_ALSO: Mapping[str, str] = {
+    "Africa/Johannesburg": "south africa|cape town|sast",
+    "America/Chicago": "central time|ct|cst|cdt|dallas|houston|austin|texas",
+    "America/Denver": "mountain time|mt|mdt|salt lake city",
+    "America/Los_Angeles": "pacific time|pt|pst|pdt|la|san francisco|san diego|seattle|las vegas|california",
+    "America/New_York": "eastern time|et|edt|nyc|new york city|boston|washington|washington dc|miami|atlanta",
+    "America/Sao_Paulo": "brazil|rio|rio de janeiro|brasilia",
+    "America/Toronto": "ottawa|montreal",
+    "Asia/Dubai": "abu dhabi|uae",
+    "Asia/Kolkata": "india|ist|delhi|new delhi|mumbai|bangalore|bengaluru|chennai",
+    "Asia/Seoul": "south korea|korea|kst",
+    "Asia/Shanghai": "china|beijing|peking|shenzhen|guangzhou",
+    "Asia/Tokyo": "jst|osaka|kyoto",
+    "Australia/Sydney": "canberra|aest|aedt",
+    "Europe/Berlin": "germany|munich|hamburg|frankfurt|cologne|cest",
+    "Europe/London": "uk|england|britain|united kingdom|bst|manchester|edinburgh",
+    "Europe/Madrid": "spain|barcelona",
+    "Europe/Paris": "france|lyon|marseille",
+    "Europe/Rome": "italy|milan|naples",
+    "Europe/Zurich": "switzerland|geneva|bern",
+    "Europe/Amsterdam": "netherlands|rotterdam",
+    "Europe/Vienna": "austria",
+}
+"""Names that the zone database does not have."""
+
+
+class UnknownZone(ValueError):
+    """There is no such zone; the message names some that are near."""
+
+
+def find_zone(name: str) -> tuple[str, tzinfo]:
+    """What the zone is called, and the zone. Raises `UnknownZone`."""
+    if found := _OFFSET.fullmatch(name.strip()):
+        return _offset(name, found)
+    known = _zones()
+    for part in (name, name.partition(",")[0]):  # "Paris, France"
+        if (zone := known.get(_plain(part))) is not None:
+            return zone, ZoneInfo(zone)
+    if _plain(name) in ("utc", "gmt", "z", "zulu"):
+        return "UTC", UTC
+    raise UnknownZone(_unknown(name))
+
+
+def _offset(name: str, found: re.Match[str]) -> tuple[str, tzinfo]:
+    size = timedelta(hours=int(found[2]), minutes=int(found[3] or 0))
+    if size > timedelta(hours=14) or int(found[3] or 0) > 59:
+        raise UnknownZone(f"{name.strip()!r} is no offset that any place has.")
+    zone = timezone(-size if found[1] == "-" else size)
+    return str(zone), zone
+
+
+def _plain(name: str) -> str:
+    return " ".join(name[:_LONGEST].replace("_", " ").casefold().split())
+
+
+@cache
+def _zones() -> Mapping[str, str]:
+    """Every name that a zone is found by. On a machine without the zone database, none."""
+    names = sorted(zone for zone in available_timezones() if not zone.startswith(("posix/", "right/", "Etc/")))
+    known = {other: zone for zone, others in _ALSO.items() if zone in names for other in others.split("|")}
+    by_city = {_plain(zone.rpartition("/")[2]): zone for zone in reversed(names)}
+    return {**known, **by_city, **{_plain(zone): zone for zone in names}}
+
+
+def _unknown(name: str) -> str:
+    from difflib import get_close_matches
+
+    known = _zones()
+    what = f"There is no time zone {name[:_LONGEST]!r}"
+    if not known:
+        return f"{what} on this machine, which has no zone database; say UTC, or an offset such as +02:00."
+    near = dict.fromkeys(known[each] for each in get_close_matches(_plain(name), known, 3))
+    hint = f"near it are {', '.join(near)}" if near else "say a city, a zone such as Europe/Berlin, or an offset"
+    return f"{what}; {hint}."
