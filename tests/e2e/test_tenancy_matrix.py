@@ -163,6 +163,8 @@ ROWS: dict[tuple[str, str], list[Way]] = {
     ("HEAD", "/v1/models"): [plain("/v1/models")],
     ("GET", "/v1/models/{name}"): [plain("/v1/models/scripted")],
     ("HEAD", "/v1/models/{name}"): [plain("/v1/models/scripted")],
+    ("GET", "/v1/toolsets"): [plain("/v1/toolsets")],
+    ("HEAD", "/v1/toolsets"): [plain("/v1/toolsets")],
     # Open:
     ("GET", "/healthz"): [],
     ("HEAD", "/healthz"): [],

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Self, Unpack
 
 from antwort.api.events import StreamEvent
-from antwort.api.items import ItemReference
+from antwort.api.items import ItemReference, McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
 from antwort.api.status import FINAL
@@ -20,7 +20,7 @@ from antwort.engine.live import Ended, LiveRun
 from antwort.engine.plan import Plan, check_capabilities, draft_response
 from antwort.engine.rows import end_unborn, new_row
 from antwort.engine.settings import EngineSettings, checked
-from antwort.engine.toolbox import Shelf, build_toolbox, check_labels
+from antwort.engine.toolbox import Shelf, build_toolbox, check_labels, list_tools
 from antwort.errors import (
     AntwortError,
     BackendTimeout,
@@ -68,7 +68,7 @@ class Engine:
         self._provider = provider
         self._store = _memory() if store is None else store
         self._executors = all_limited(executors, settings.tool_limits)
-        check_labels(executors)
+        self._labels = check_labels(executors)
         self._live: dict[str, LiveRun] = {}
         self._unwritten: dict[str, LiveRun] = {}
         """Runs whose end could not be recorded. It is written when somebody asks for them."""
@@ -282,6 +282,11 @@ class Engine:
     async def models(self, identity: Identity = ANONYMOUS) -> Sequence[Model]:
         """Those that may be used."""
         return [model for model in await self._provider.models() if identity.may_use(model.id)]
+
+    async def toolsets(self, identity: Identity = ANONYMOUS) -> Sequence[McpListTools]:
+        """What requests can reach by label, each as the request would be shown it."""
+        shelf = Shelf(self._executors, identity, self.settings)
+        return [await list_tools(label, shelf) for label in self._labels]
 
     async def check(self) -> dict[str, str]:
         """Each part that must be there, with `ok` or what is wrong with it."""

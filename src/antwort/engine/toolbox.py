@@ -52,12 +52,23 @@ class Shelf(msgspec.Struct, frozen=True):
     settings: EngineSettings
 
 
-def check_labels(executors: Sequence[object]) -> None:
-    """The first of two would answer for both, and nobody would notice."""
+def check_labels(executors: Sequence[object]) -> tuple[str, ...]:
+    """The labels that there are. The first of two would answer for both, and nobody would notice."""
     labels = Counter(executor.label for executor in executors if isinstance(executor, Labelled))
     for label, number in labels.items():
         if number > 1:
             raise ValueError(f"There are two tool servers labelled {label!r}.")
+    return tuple(labels)
+
+
+async def list_tools(label: str, shelf: Shelf) -> McpListTools:
+    """What a request that names the label, and nothing else of it, is offered."""
+    tool = McpTool(server_label=label)
+    try:
+        offer = await _ask(tool, shelf) or _Offer()
+    except InvalidField as fault:
+        offer = _Offer(problem=fault.message)
+    return _listing(tool, offer)
 
 
 class _Offer(msgspec.Struct, frozen=True):

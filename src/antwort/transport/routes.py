@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 from urllib.parse import unquote
 
-from antwort.api.items import InputItem
+from antwort.api.items import InputItem, McpListTools
 from antwort.api.requests import parse_request
 from antwort.api.responses import Model, Response
 from antwort.api.wire import Wire, encode
@@ -61,6 +61,11 @@ class ModelList(Wire, kw_only=True):
     data: tuple[Model, ...]
 
 
+class ToolsetList(Wire, kw_only=True):
+    object: Literal["list"] = "list"
+    data: tuple[McpListTools, ...]
+
+
 class Deleted(Wire, kw_only=True):
     id: str
     object: Literal["response"] = "response"
@@ -88,6 +93,7 @@ class Routes:
         self._places: dict[tuple[str, ...], Offered] = {
             ("v1", "responses"): {"POST": self.create, **_readable(self.list)},
             ("v1", "models"): _readable(self.models),
+            ("v1", "toolsets"): _readable(self.toolsets),
             ("healthz",): _readable(self.health),
             ("readyz",): _readable(self.readiness),
             **{tuple(path.split("/")[1:]): _readable(endpoint) for path, endpoint in extra.items()},
@@ -178,7 +184,7 @@ class Routes:
         listed = ItemList(data=found.items, first_id=first, last_id=last, has_more=found.has_more)
         await exchange.answer(encode(listed))
 
-    # ---- models and health ----
+    # ---- models, tools and health ----
 
     async def models(self, exchange: Exchange, _: str) -> None:
         await exchange.answer(encode(ModelList(data=tuple(await self._engine.models(exchange.identity)))))
@@ -188,6 +194,10 @@ class Routes:
             if model.id == name:
                 return await exchange.answer(encode(model))
         raise ModelNotFound(name[:LONGEST_ID])
+
+    async def toolsets(self, exchange: Exchange, _: str) -> None:
+        """Not in the standard: what requests can reach by label."""
+        await exchange.answer(encode(ToolsetList(data=tuple(await self._engine.toolsets(exchange.identity)))))
 
     async def health(self, exchange: Exchange, _: str) -> None:
         await exchange.answer(b'{"status":"ok"}')
