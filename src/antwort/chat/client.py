@@ -40,9 +40,20 @@ class Refused(ChatFault):
         self.status, self.code, self.param = status, code, param
 
 
-class Toolset(msgspec.Struct, frozen=True):
+class _Tool(msgspec.Struct, frozen=True):
+    name: str
+
+
+class Toolset(msgspec.Struct, frozen=True, rename={"label": "server_label"}):
+    """What a server offers under a label; `error` says why it could not be asked."""
+
     label: str
-    tools: tuple[str, ...] = ()
+    tools: tuple[_Tool, ...] = ()
+    error: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(tool.name for tool in self.tools)
 
 
 class _Model(msgspec.Struct):

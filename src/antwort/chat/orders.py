@@ -113,10 +113,11 @@ class Orders:
 
     def _list_tools(self) -> None:
         chosen = self._conversation.labels
-        known = {toolset.label: toolset.tools for toolset in self._home.toolsets}
+        known = {toolset.label: toolset.names for toolset in self._home.toolsets}
         labels = list(dict.fromkeys([*known, *chosen]))
         if not labels:
             self._screen.say("The server names no tools. `/tools LABEL on` tries a label that you know.")
+            return
         table = _columns()
         for label in labels:
             switch = Text("on", style="green") if label in chosen else Text("off", style="dim")

@@ -31,6 +31,7 @@ class Prompt:
     """Raises `EOFError` when whoever sits there has had enough."""
 
     def __init__(self, sign: str, complete: Complete, history: Path | None) -> None:
+        os.environ.setdefault("PROMPT_TOOLKIT_NO_CPR", "1")  # no question to the terminal that it may answer too late
         self._session: PromptSession[str] = PromptSession(
             FormattedText([("ansicyan bold", f"{sign} ")]),
             multiline=True,

@@ -68,8 +68,7 @@ class Screen:
         width = max(min(self._console.width, _WIDEST) - indent, min(_LEAST_WIDTH, self._console.width))
         options = self._console.options.update(width=width)
         with self._console.capture() as captured:
-            for line in self._console.render_lines(Scrubbed(shown), options, pad=False):
-                self._console.print(_Line(line), end="\n", soft_wrap=True)
+            self._console.print(_Trimmed(self._console.render_lines(Scrubbed(shown), options, pad=False)), crop=False)
         return [f"{' ' * indent}{line}" for line in captured.get().split("\n")[:-1]]
 
     def show(self, shown: RenderableType, *, indent: int = 0) -> None:
@@ -91,17 +90,19 @@ class Screen:
         self._file.flush()
 
 
-class _Line:
-    """Segments of one line, without the blanks at their end."""
+class _Trimmed:
+    """Lines without the blanks at their ends: they would be copied along, and break where a window gets narrower."""
 
-    def __init__(self, segments: Sequence[Segment]) -> None:
-        self._segments = list(segments)
+    def __init__(self, lines: Sequence[Sequence[Segment]]) -> None:
+        self._lines = lines
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        segments = self._segments
-        while segments and not segments[-1].text.strip(" "):
-            segments.pop()
-        if segments:
-            last = segments.pop()
-            segments.append(Segment(last.text.rstrip(" "), last.style))
-        yield from segments
+        for line in self._lines:
+            segments = list(line)
+            while segments and not segments[-1].text.strip(" "):
+                segments.pop()
+            if segments:
+                last = segments.pop()
+                segments.append(Segment(last.text.rstrip(" "), last.style))
+            yield from segments
+            yield Segment.line()

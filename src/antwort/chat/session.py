@@ -52,36 +52,32 @@ class Session:
     async def turn(self, text: str) -> Answer:
         """Ask, and show the answer as it comes. What goes wrong is told, and the next turn may go better."""
         answer = Answer(began=time.monotonic())
+        writing = Writing(self._screen, answer)
         with unechoed(sys.stdin.fileno()):
             try:
                 await awaited(self._screen, self._home.ready)
-                await self._follow(text, answer)
+                await self._follow(text, answer, writing)
             except ChatFault as fault:
                 answer.finish("failed", self._said(fault), time.monotonic())
-                self._finish(text, answer)
+            self._conversation.note(text, answer)
+            writing.finish(time.monotonic())
         return answer
 
-    async def _follow(self, text: str, answer: Answer) -> None:
+    async def _follow(self, text: str, answer: Answer, writing: Writing) -> None:
         """Until the answer has ended, or Ctrl-C ends it."""
         receiving = asyncio.create_task(receive(self._home, self._conversation, text, answer))
-        writing = Writing(self._screen, answer)
-        with _interrupts(receiving.cancel):
-            while not receiving.done():
-                writing.draw(time.monotonic())
-                await asyncio.wait({receiving}, timeout=_FRAME)
+        try:
+            with _interrupts(receiving.cancel):
+                while not receiving.done():
+                    writing.draw(time.monotonic())
+                    await asyncio.wait({receiving}, timeout=_FRAME)
+        finally:
+            receiving.cancel()
+            await asyncio.wait({receiving})
         if receiving.cancelled():
             await self._cancel(answer)
-        fault = None if receiving.cancelled() else receiving.exception()
-        if isinstance(fault, ChatFault):
-            answer.finish("failed", self._said(fault), time.monotonic())
-        elif fault is not None:
-            raise fault
-        self._conversation.note(text, answer)
-        writing.finish(time.monotonic())
-
-    def _finish(self, text: str, answer: Answer) -> None:
-        self._conversation.note(text, answer)
-        Writing(self._screen, answer).finish(time.monotonic())
+        else:
+            receiving.result()
 
     async def _cancel(self, answer: Answer) -> None:
         answer.finish("cancelled", "", time.monotonic())

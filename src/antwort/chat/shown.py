@@ -49,7 +49,7 @@ def _greet(screen: Screen, home: Home, conversation: Conversation) -> None:
     dot = f" {screen.glyphs.dot} "
     where = "a server of its own, gone with this chat" if home.is_own else home.client.url
     screen.say(dot.join([f"antwort {__version__}", conversation.model or "the server's model", where]))
-    known = {toolset.label: toolset.tools for toolset in home.toolsets}
+    known = {toolset.label: toolset.names for toolset in home.toolsets}
     for label in conversation.labels:
         tools = f": {', '.join(known[label])}" if known.get(label) else ""
         screen.say(f"tools {label}{tools}")
