@@ -114,7 +114,8 @@ async def build(settings: Settings) -> App:
 
 
 def _make_parts(settings: Settings) -> _Parts:
-    tools = load_tools(settings.tools.modules, entry_points=settings.tools.entry_points)
+    offered = settings.tools
+    tools = load_tools(offered.modules, entry_points=offered.entry_points, demo=offered.demo)
     local = make_local(settings)
     door = make_door(settings)
     seen = observe(settings, [toolset.label for toolset in tools.toolsets], door)

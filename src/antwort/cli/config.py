@@ -59,9 +59,10 @@ def _faults(settings: Settings) -> Iterator[CannotStart]:
     from antwort.config.checks import check_ready
     from antwort.toolsets import load_tools
 
+    tools = settings.tools
     for part in (
         lambda: check_ready(settings),
-        lambda: load_tools(settings.tools.modules, entry_points=settings.tools.entry_points),
+        lambda: load_tools(tools.modules, entry_points=tools.entry_points, demo=tools.demo),
         lambda: make_fleet(settings),
     ):
         try:
