@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from antwort.config.addresses import checked_backend
 from antwort.config.checks import LOCAL, runs_a_model
 from antwort.config.problems import CannotStart
-from antwort.config.settings import BackendSettings, RetrySettings, RoutingSettings, Settings
+from antwort.config.settings import BackendSettings, RetrySettings, RoutingSettings, Settings, ToolCalling
 from antwort.providers.base import Provider
 from antwort.providers.breaker import Breaker
 from antwort.providers.fleet import Fleet, Member
@@ -84,7 +84,7 @@ def patient(provider: Provider, retry: RetrySettings) -> Retrying:
 def _member(backend: BackendSettings, wrap: Wrap) -> Member:
     return Member(
         backend.name,
-        wrap(backend.name, _provider(backend)),
+        _calling(wrap(backend.name, _provider(backend)), backend.tool_calling if backend.kind == "chat" else "native"),
         kind=backend.kind,
         models=backend.models,
         prefix=backend.prefix or "",
@@ -105,9 +105,12 @@ _OTHERS = "or name a backend with --backend URL, or a GGUF file with --model FIL
 
 def _local_member(settings: Settings, local: LocalProvider, wrap: Wrap) -> Member:
     """It needs no breaker: whoever keeps it alive knows when it is there, and when to leave it alone."""
+    mode = settings.local.tool_calling
+    if mode == "auto" and local.is_demo:
+        mode = "constrained"
     return Member(
         LOCAL,
-        wrap(LOCAL, local),
+        _calling(wrap(LOCAL, local), mode),
         kind="local",
         models=[local.name],
         most=settings.local.slots,
@@ -152,6 +155,15 @@ def _stand_in(wrap: Wrap) -> Member:
     from antwort.testing.demo import DEMO_MODEL, demo_provider
 
     return Member("scripted", wrap("scripted", demo_provider()), kind="scripted", models=[DEMO_MODEL])
+
+
+def _calling(provider: Provider, mode: ToolCalling) -> Provider:
+    """The provider, with tool calls for models that have none of their own."""
+    if mode == "native":
+        return provider
+    from antwort.providers.constrained import Constrained
+
+    return Constrained(provider, mode)
 
 
 def _provider(backend: BackendSettings) -> Provider:

@@ -52,7 +52,7 @@ async def announce(app: App, settings: Settings, port: int, file: Path | None = 
         *_metrics(app, settings, near),
         *([] if file is None else [("config", str(file))]),
         ("data", "in memory, gone when the server stops" if settings.memory else str(settings.data_folder())),
-        ("try", _example(settings, backends, near)),
+        ("try", _example(settings, backends, near, _question(app.local))),
     ]
     say(*(f"  {title:8} {text}" for title, text in lines))
 
@@ -126,9 +126,14 @@ def _metrics(app: App, settings: Settings, near: str) -> Iterator[tuple[str, str
     yield "metrics", f"{place}/metrics{_READERS[metrics_for_strangers(settings)]}"
 
 
-def _example(settings: Settings, backends: Sequence[BackendStatus], near: str) -> str:
+def _question(model: LocalProvider | None) -> str:
+    """The demo model knows a few capitals, and finds no end to its greetings."""
+    return "What is the capital of France?" if model is not None and model.is_demo else "Say hello."
+
+
+def _example(settings: Settings, backends: Sequence[BackendStatus], near: str, question: str) -> str:
     models = [model for backend in backends for model in backend.models or ()]
     model = settings.default_model or next(iter(models), None)
-    body = json.dumps({"model": model, "input": "Say hello."} if model else {"input": "Say hello."})
+    body = json.dumps({"model": model, "input": question} if model else {"input": question})
     key = f" {_KEY}" if keys_required(settings) else ""
     return f"curl {near}/v1/responses{key} -H 'Content-Type: application/json' -d {shlex.quote(body)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
@@ -11,11 +10,11 @@ from pathlib import Path
 
 from antwort.api.responses import Model
 from antwort.errors import BackendUnavailable, ModelNotFound
-from antwort.local import files, traits
-from antwort.local.child import Order
-from antwort.local.demo import DEMO_NAME
+from antwort.local.files import NotInstalled, has_llama
 from antwort.local.keeper import Keeper
+from antwort.local.orders import make_order
 from antwort.local.process import ModelProcess
+from antwort.local.traits import is_demo
 from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.chat import ChatProvider, Timeouts
 from antwort.providers.connection import CONNECT_SHARE
@@ -61,24 +60,20 @@ class LocalProvider:
         ready: float = 120.0,
         patience: float | None = None,
     ) -> None:
-        if not files.has_llama():
-            raise files.NotInstalled
-        self.file = files.gguf(Path(model))
-        self.is_demo = traits.is_demo(self.file)
-        self.name = name or (DEMO_NAME if self.is_demo else self.file.stem)
-        self._order = Order(
-            parent=os.getpid(),
-            key="",
-            model=str(self.file),
-            name=self.name,
-            template=files.template(Path(template)) if template else traits.TEMPLATE if self.is_demo else None,
-            adapter=self._adapter(adapter),
+        if not has_llama():
+            raise NotInstalled
+        self._order = make_order(
+            Path(model),
+            name=name,
+            template=Path(template) if template else None,
+            adapter=Path(adapter) if adapter else None,
             context=context,
             slots=slots,
-            threads=threads or _cores(),
-            temperature=traits.TEMPERATURE if self.is_demo else None,
-            longest=traits.LONGEST_ANSWER if self.is_demo else None,
+            threads=threads,
         )
+        self.name = self._order["name"]
+        self.file = Path(self._order["model"])
+        self.is_demo = is_demo(self.file)
         self._patience = ready if patience is None else patience
         self._keeper = Keeper(self.name, self._begin, ready=ready)
         self._chat: ChatProvider | None = None
@@ -154,12 +149,3 @@ class LocalProvider:
 
     async def _begin(self) -> ModelProcess:
         return await ModelProcess.start({**self._order, "key": secrets.token_urlsafe(32)})
-
-    def _adapter(self, given: str | Path | None) -> str | None:
-        path = Path(given) if given else traits.tools_adapter() if self.is_demo else None
-        return None if path is None else str(files.gguf(path))
-
-
-def _cores() -> int:
-    """Those that this process may use, where the system tells."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

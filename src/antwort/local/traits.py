@@ -14,7 +14,7 @@ TEMPLATE = (
 """ChatML and no more: with the template in its own file, which adds a system prompt, it talks nonsense."""
 TEMPERATURE = 0.0
 """So small a model loses the thread when it is left any freedom."""
-LONGEST_ANSWER = 1024
+LONGEST_ANSWER = 512
 """Tokens; now and then it does not find an end by itself."""
 
 

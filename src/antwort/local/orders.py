@@ -1,0 +1,46 @@
+"""What the model's process is told to do: the operator's word, or else what suits the model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from antwort.local import files, traits
+from antwort.local.child import Order
+from antwort.local.demo import DEMO_NAME
+
+
+def make_order(
+    model: Path,
+    *,
+    name: str | None = None,
+    template: Path | None = None,
+    adapter: Path | None = None,
+    context: int = 4096,
+    slots: int = 2,
+    threads: int | None = None,
+) -> Order:
+    """As `LocalProvider` takes them; the key is left empty. Raises `CannotRun` for files that are not what they should
+    be.
+    """
+    file = files.gguf(model)
+    is_demo = traits.is_demo(file)
+    adapter = adapter or (traits.tools_adapter() if is_demo else None)
+    return Order(
+        parent=os.getpid(),
+        key="",
+        model=str(file),
+        name=name or (DEMO_NAME if is_demo else file.stem),
+        template=files.template(template) if template else traits.TEMPLATE if is_demo else None,
+        adapter=None if adapter is None else str(files.gguf(adapter)),
+        context=context,
+        slots=slots,
+        threads=threads or _cores(),
+        temperature=traits.TEMPERATURE if is_demo else None,
+        longest=traits.LONGEST_ANSWER if is_demo else None,
+    )
+
+
+def _cores() -> int:
+    """Those that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
