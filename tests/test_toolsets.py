@@ -361,3 +361,19 @@ def test_a_broken_package_is_one_sentence_that_says_how_to_start_without_it(
     install(write, monkeypatch, entry, acme=TOOLSET + "\n    NUMBER = 42\n")
     assert problem().startswith(said)
     assert problem().endswith("or set tools.entry_points to false to start without the tools of installed packages.")
+
+
+# ---- the demo tools ----
+
+
+def test_the_demo_tools_are_offered_when_they_are_asked_for() -> None:
+    assert load_tools([], entry_points=False).toolsets == ()
+    loaded = load_tools([], entry_points=False, demo=True)
+    tools = ("current_time", "calculate", "convert_units")
+    assert loaded.toolsets == (ToolsetInfo("demo", tools, "antwort itself"),)
+
+
+def test_a_toolset_of_their_name_is_told_apart_before_the_start(write: Write) -> None:
+    write("mine.py", TOOLSET.replace('"calc"', '"demo"'))
+    with pytest.raises(CannotStart, match=r"There are two toolsets named 'demo', from .*mine.* and antwort itself"):
+        load_tools(["mine"], entry_points=False, demo=True)

@@ -268,3 +268,22 @@ def test_a_context_is_given_however_its_type_is_written_and_is_no_part_of_the_sc
 def test_what_is_a_context_or_something_else_has_no_schema() -> None:
     with pytest.raises(TypeError, match="parameter 'x'"):
         read_signature(takes(ToolContext | str))
+
+
+def test_a_parameter_that_python_cannot_call_so_is_called_by_the_word_itself() -> None:
+    def move(from_: str, to: str, class_: int = 1, from__: int = 2, id_: int = 3) -> None:
+        """Move.
+
+        Args:
+            from_: Where it is.
+        """
+
+    signature = read_signature(move)
+    properties = signature.parameters["properties"]
+    assert [*properties] == ["from", "to", "class", "from__", "id_"]
+    assert signature.parameters["required"] == ["from", "to"]
+    assert properties["from"] == {"type": "string", "description": "Where it is."}
+    assert properties["class"] == {"type": "integer", "default": 1}
+    assert signature.read('{"from": "a", "to": "b", "class": 4}') == {"from_": "a", "to": "b", "class_": 4}
+    with pytest.raises(msgspec.ValidationError):
+        signature.read('{"from_": "a", "to": "b"}')

@@ -77,7 +77,7 @@ def convert_units(value: float, from_: str, to: str) -> str | ToolResult:
         source, target = units.find_unit(from_), units.find_unit(to)
     except units.CannotConvert as exc:
         return _failed(exc)
-    return f"{units.shown(value)} {source.name} = {units.shown(result)} {target.name}"
+    return f"{units.counted(value, source)} = {units.counted(result, target)}"
 
 
 def _failed(reason: ValueError) -> ToolResult:

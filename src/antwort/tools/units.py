@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -61,6 +62,16 @@ def shown(value: float) -> str:
     before = math.floor(math.log10(abs(value))) + 1
     text = f"{value:.{max(7 - before, 0)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def counted(value: float, unit: Unit) -> str:
+    """So many of them."""
+    name = _PLURAL.sub(lambda found: _ODD.get(found[0], found[0][:-1]), unit.name, count=1) if value == 1 else unit.name
+    return f"{shown(value)} {name}"
+
+
+_ODD = {"feet": "foot", "inches": "inch", "centuries": "century"}
+_PLURAL = re.compile(r"\b(feet|\w+s)\b")
 
 
 def _plain(name: str) -> str:
@@ -217,10 +228,10 @@ _TABLE: Mapping[str, tuple[tuple[str, float, str], ...]] = {
     ),
 }
 _TEMPERATURES = (
-    (Unit("temperature", "degrees Celsius", 1, 273.15), "C|celsius|centigrade|degree celsius|deg c"),
+    (Unit("temperature", "degrees Celsius", 1, 273.15), "C|celsius|centigrade|degree celsius|deg c|degree c|degrees c"),
     (
         Unit("temperature", "degrees Fahrenheit", 5 / 9, 459.67 * 5 / 9),
-        "F|fahrenheit|degree fahrenheit|deg f",
+        "F|fahrenheit|degree fahrenheit|deg f|degree f|degrees f",
     ),
     (Unit("temperature", "kelvins", 1), "K|degrees kelvin"),
 )
