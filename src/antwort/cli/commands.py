@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from antwort.config.flags import FLAGS, Flag
+from antwort.config.flags import FLAGS, KEY_VARIABLE, Flag
 
 
 class Command(NamedTuple):
@@ -122,15 +122,37 @@ _DOCTOR = Command(
     "antwort.cli.doctor:run",
     (
         Flag("--model", "the model to ask (default: the first it lists)", metavar="MODEL"),
-        Flag("--backend-key-file", "a file with the backend's API key", metavar="FILE", takes="file"),
-        Flag("--write", "record the findings in the configuration file", "output"),
-        Flag("--json", "the findings as JSON", "output"),
+        Flag(
+            "--backend-key-file",
+            f"a file with the backend's API key (or set {KEY_VARIABLE})",
+            metavar="FILE",
+            takes="file",
+        ),
+        Flag("--timeout", "seconds that one answer may take (default: 60)", metavar="S"),
         Flag("--config", "the configuration file", metavar="FILE", takes="file"),
+        Flag("--write", "record the findings in the configuration file, and show what changed", "output"),
+        Flag("--json", "the findings as JSON", "output"),
     ),
     arguments=(
-        Flag("url", "the backend's base address; without it, the configured ones", metavar="URL", is_optional=True),
+        Flag(
+            "url",
+            "the backend's address, with or without /v1; without it, those configured",
+            metavar="URL",
+            is_optional=True,
+        ),
     ),
-    description="Probe a backend and say what works, what does not, and what to do about it.",
+    description=(
+        "Probe a backend and say what works, what does not, and what to do about it. About ten short answers are\n"
+        "asked for. Without a URL, all configured backends are probed, or the model that antwort runs by itself."
+    ),
+    examples="""
+  antwort doctor http://localhost:8000
+  antwort doctor http://localhost:11434 --model qwen3:4b --write
+  antwort doctor --json > findings.json
+
+The exit status is 0 where antwort can work with all of them, maybe by making up for something; 1 where something is
+broken that it cannot make up for; 2 where the command line is wrong; 3 where a backend is out of reach, not ready,
+or asks for a key.""",
 )
 
 _THERE, _ITS_OWN, _TALK = "a server that runs", "a server of its own", "the conversation"

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from antwort.config.settings import ToolCalling
 from antwort.doctor.findings import EngineName, Verdict
 
-CONSTRAINED = "antwort asks with constrained decoding instead (tool_calling: auto)"
+CONSTRAINED = "antwort asks again with constrained decoding (tool_calling: auto)"
 FOR_WRITE = "--write records it"
 
 _PARSERS = (
@@ -55,15 +56,18 @@ def for_tools(engine: EngineName, model: str, refusal: str = "") -> str:
     return _TOOLS.get(engine, "")
 
 
-def about_tools(schema: Verdict, flag: str) -> str:
-    """`schema`: whether answers can be held to a JSON schema, which is what antwort makes up for tools with."""
-    match schema:
-        case "works":
-            return joined(CONSTRAINED, f"or {flag}" if flag else "")
-        case "fails":
-            return joined("antwort cannot make up for it without JSON schemas", flag)
-        case _:
-            return joined(f"{CONSTRAINED}, if JSON schemas work there", f"or {flag}" if flag else "")
+def about_tools(schema: Verdict, mode: ToolCalling, flag: str, *, is_noticed: bool) -> str:
+    """`schema`: whether answers can be held to a JSON schema, which is what antwort makes up for tools with.
+    `is_noticed`: whether `auto` sees by itself that it has to.
+    """
+    other = f"or {flag}" if flag else ""
+    if schema == "fails":
+        return joined("antwort cannot make up for it without JSON schemas", flag)
+    if mode == "constrained":
+        return "antwort asks with constrained decoding (tool_calling: constrained)"
+    if mode == "native" or not is_noticed:
+        return joined(f"antwort makes up for it once `tool_calling` is constrained: {FOR_WRITE}", other)
+    return joined(CONSTRAINED if schema == "works" else f"{CONSTRAINED}, if JSON schemas work there", other)
 
 
 def about_reasoning(engine: EngineName) -> str:

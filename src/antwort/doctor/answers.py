@@ -13,10 +13,15 @@ from antwort.errors import AntwortError
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, TextDelta
 from antwort.providers.chunks import ChunkReader, WholeReader
 from antwort.providers.failures import read_problem, scrub
+from antwort.providers.reading import Reader
+from antwort.providers.responses import ResponsesReader, WholeResponseReader
 from antwort.providers.sse import SseParser
 
 Fault: TypeAlias = Literal["", "unreachable", "slow", "endless", "cut", "garbled", "unasked"]
 """Why there is no answer, or no whole one. `endless`: it was still coming when enough had been read."""
+
+Speech: TypeAlias = Literal["chat", "responses"]
+"""What was spoken: Chat Completions, or the Responses API."""
 
 _QUOTE = 48
 _FIELDS = ("reasoning_content", "reasoning")
@@ -40,6 +45,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     secrets: tuple[str, ...] = ()
     """What must not be repeated of it."""
+    speech: Speech = "chat"
 
     @property
     def body(self) -> bytes:
@@ -110,7 +116,7 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 
 def hear(answer: Answer) -> Heard:
     """Of a good answer; anything that is wrong with it is told as `trouble`."""
-    reader = ChunkReader() if answer.is_streamed else WholeReader()
+    reader = _reader(answer)
     timed: list[tuple[float, Delta]] = []
     for seconds, data in answer.pieces:
         timed += [(seconds, delta) for delta in reader.feed(data)]
@@ -123,6 +129,12 @@ def hear(answer: Answer) -> Heard:
         timed.append((answer.seconds, Finished("length")))
         trouble = ""
     return _heard(timed, answer, trouble)
+
+
+def _reader(answer: Answer) -> Reader:
+    if answer.speech == "responses":
+        return ResponsesReader() if answer.is_streamed else WholeResponseReader()
+    return ChunkReader() if answer.is_streamed else WholeReader()
 
 
 def _heard(timed: Sequence[tuple[float, Delta]], answer: Answer, trouble: str) -> Heard:
@@ -140,7 +152,7 @@ def _heard(timed: Sequence[tuple[float, Delta]], answer: Answer, trouble: str) -
         deltas=len(times),
         first=times[0] if times else None,
         last=times[-1] if times else 0.0,
-        is_done=any(payload.startswith(b"[DONE]") for payload in payloads),
+        is_done=answer.speech == "responses" or any(payload.startswith(b"[DONE]") for payload in payloads),
         trouble=trouble,
     )
 

@@ -8,18 +8,23 @@ import ssl
 from collections.abc import Mapping
 from urllib.parse import quote, urlsplit
 
+import msgspec
+
 from antwort.api.wire import Plain, Wire, encode
 from antwort.config.secrets import Secret
-from antwort.doctor.answers import Answer, Fault, Piece
+from antwort.doctor.answers import Answer, Fault, Piece, Speech
+from antwort.providers.base import ChatRequest
 from antwort.providers.connection import Timeouts
 from antwort.providers.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
 from antwort.providers.http import HttpClient, Reply
+from antwort.providers.native_request import native_request
 
 ANSWER_CAP = 2**20
 """Bytes of an answer that are read."""
 CONNECT_SECONDS = 5.0
 LOOK_SECONDS = 10.0
 """For what needs no inference."""
+PATHS: Mapping[Speech, str] = {"chat": "/chat/completions", "responses": "/responses"}
 _SAFE = "/%:@!$&'()*+,;=~"
 _DONE = (b"\ndata: [DONE]", b"\ndata:[DONE]")
 
@@ -39,8 +44,9 @@ class Access(Wire):
 class Line:
     """A connection to one backend. `patience`: the seconds that one inference may take."""
 
-    def __init__(self, url: str, access: Access, patience: float) -> None:
+    def __init__(self, url: str, access: Access, patience: float, speech: Speech = "chat") -> None:
         parts = urlsplit(url)
+        self._speech: Speech = speech
         self._secrets = access.secrets()
         self._patience = patience
         self._http = HttpClient(
@@ -53,10 +59,11 @@ class Line:
     async def get(self, url: str) -> Answer:
         return await self._exchange("GET", url, None, min(LOOK_SECONDS, self._patience))
 
-    async def post(self, url: str, body: Plain | bytes, *, is_brief: bool = False) -> Answer:
+    async def ask(self, base: str, question: Plain | bytes, *, is_brief: bool = False) -> Answer:
         """`is_brief`: the first piece of a good answer is enough, and then the backend is hung up on."""
-        encoded = body if isinstance(body, bytes) else encode(body)
-        return await self._exchange("POST", url, encoded, self._patience, is_brief=is_brief)
+        body = question if isinstance(question, bytes) else _encoded(question, self._speech)
+        url = below(base, PATHS[self._speech])
+        return await self._exchange("POST", url, body, self._patience, is_brief=is_brief)
 
     async def close(self) -> None:
         await self._http.close()
@@ -64,7 +71,7 @@ class Line:
     async def _exchange(
         self, method: str, url: str, body: bytes | None, seconds: float, *, is_brief: bool = False
     ) -> Answer:
-        reading = _Reading(self._secrets, is_brief=is_brief)
+        reading = _Reading(self._secrets, self._speech, is_brief=is_brief)
         try:
             async with asyncio.timeout(seconds):
                 async with await self._http.request(method, _target(url), body) as reply:
@@ -79,8 +86,9 @@ class Line:
 class _Reading:
     """An answer on its way in."""
 
-    def __init__(self, secrets: tuple[str, ...], *, is_brief: bool) -> None:
+    def __init__(self, secrets: tuple[str, ...], speech: Speech, *, is_brief: bool) -> None:
         self._secrets, self._is_brief = secrets, is_brief
+        self._speech: Speech = speech
         self._clock = asyncio.get_running_loop().time
         self._start = self._clock()
         self._status, self._headers = 0, dict[str, str]()
@@ -109,7 +117,14 @@ class _Reading:
             fault=fault,
             reason=reason,
             secrets=self._secrets,
+            speech=self._speech,
         )
+
+
+def _encoded(question: Plain, speech: Speech) -> bytes:
+    if speech == "chat":
+        return encode(question)
+    return encode(native_request(msgspec.convert(question, ChatRequest)))
 
 
 def _fields(access: Access) -> dict[str, str]:

@@ -11,18 +11,18 @@ from antwort.config.addresses import without_query
 from antwort.config.settings import BackendSettings
 from antwort.doctor import questions, tool_verdicts, verdicts
 from antwort.doctor.addresses import candidates, root_of
-from antwort.doctor.answers import Answer
-from antwort.doctor.asking import Access, Line, below
+from antwort.doctor.answers import Answer, Speech
+from antwort.doctor.asking import PATHS, Access, Line, below
 from antwort.doctor.engines import OWN_ENDPOINTS, Facts, facts_of, likely_chat, names_in
 from antwort.doctor.findings import Examination, Finding, Value, outcome
 from antwort.doctor.questions import Manner
-from antwort.doctor.tool_verdicts import Choice, Seen
+from antwort.doctor.tool_verdicts import Choice, Tools, judge
 
 PATIENCE = 60.0
 """Seconds for one inference: a model may have to be loaded first."""
 _MOST_SLOW = 2
 _MOST_MANNERS = 3
-_CHAT, _MODELS = "/chat/completions", "/models"
+_MODELS = "/models"
 
 
 class Subject(Wire):
@@ -57,7 +57,8 @@ class Visit:
         self._slow = 0
         self._is_lost = False
         self._manner = _manner(subject)
-        self._line = Line(self._base, subject.access, patience)
+        self._speech: Speech = "chat" if subject.settings is None else subject.settings.kind
+        self._line = Line(self._base, subject.access, patience, self._speech)
 
     # ---- what comes of it ----
 
@@ -132,12 +133,12 @@ class Visit:
                 return listing
             tried.append((base, listing))
         for base, listing in tried:
-            refusal = await self._line.post(below(base, _CHAT), questions.MALFORMED)
+            refusal = await self._line.ask(base, questions.MALFORMED)
             _check_reach(refusal, has_key=self._subject.access.key is not None)
             if refusal.status not in (0, 404, 405) and not refusal.is_good:
                 self._base = base
                 return listing
-        raise OutOfReach("answers, but neither there nor beside it is a Chat Completions API")
+        raise OutOfReach(f"answers, but there is no {PATHS[self._speech]}, with or without /v1")
 
     def _about_address(self, listing: Answer) -> Finding:
         seen = f"answers in {listing.seconds * 1000:.0f} ms at {without_query(self._base)}"
@@ -163,7 +164,7 @@ class Visit:
         if self._is_lost:
             return Answer(fault="unasked")
         self._begin(probe)
-        answer = await self._line.post(below(self._base, _CHAT), question, is_brief=is_brief)
+        answer = await self._line.ask(self._base, question, is_brief=is_brief)
         if answer.fault == "slow":
             self._slow += 1
             self._is_lost = self._slow >= _MOST_SLOW
@@ -191,16 +192,21 @@ class Visit:
         }
 
     async def _about_tools(self, answers: Mapping[Choice, Answer], schema: Finding) -> tuple[Finding, ...]:
-        seen: dict[Choice, Seen] = {
-            choice: tool_verdicts.judge(choice, answer, self._facts) for choice, answer in answers.items()
-        }
+        settings = self._subject.settings
+        tools = Tools(
+            seen={choice: judge(choice, answer, self._facts) for choice, answer in answers.items()},
+            schema=schema.verdict,
+            facts=self._facts,
+            model=self._manner.model,
+            mode="auto" if settings is None else settings.tool_calling,
+            speech=self._speech,
+        )
         whole = None
-        if all(each.verdict != "works" for each in seen.values()) and self._facts.offers_tools is not False:
-            question = questions.required(self._manner, is_streamed=False)
-            whole = await self._ask("tools.streamed", question)
-        self._settings = tool_verdicts.settings_of(seen, schema.verdict)
-        choices = tool_verdicts.about_choices(seen, schema.verdict, self._facts, self._manner.model)
-        return (*choices, tool_verdicts.about_streamed(tuple(answers.values()), whole, schema.verdict))
+        if not tools.has_called and self._facts.offers_tools is not False:
+            whole = await self._ask("tools.streamed", questions.required(self._manner, is_streamed=False))
+        self._settings = tool_verdicts.settings_of(tools)
+        streamed = tool_verdicts.about_streamed(tools, tuple(answers.values()), whole)
+        return (*tool_verdicts.about_choices(tools), streamed)
 
     async def _ask_for_too_much(self) -> Answer | None:
         if self._facts.context is not None:

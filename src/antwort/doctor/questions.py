@@ -58,7 +58,8 @@ def auto(manner: Manner) -> Plain:
 
 def required(manner: Manner, *, is_streamed: bool = True) -> Plain:
     """Nothing in the words calls for a function: one that is called is called because it must be."""
-    return _with_tools(manner, "Say hello.", "required") | ({} if is_streamed else {"stream": False})
+    asked = _with_tools(manner, "Say hello.", "required")
+    return asked if is_streamed else {name: value for name, value in asked.items() if not name.startswith("stream")}
 
 
 def named(manner: Manner) -> Plain:

@@ -7,12 +7,15 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from antwort.config.settings import ToolCalling
 from antwort.doctor import advice
-from antwort.doctor.answers import Answer, Heard, hear, quoted
+from antwort.doctor.answers import Answer, Heard, Speech, hear, quoted
 from antwort.doctor.engines import Facts
 from antwort.doctor.findings import Finding, Value, Verdict
 from antwort.doctor.questions import FORCED, TOOLS
 from antwort.doctor.verdicts import trouble_with
+from antwort.providers.constrained import refuses_tools
+from antwort.providers.failures import error_for
 
 Choice: TypeAlias = Literal["auto", "required", "named", "parallel"]
 
@@ -27,13 +30,16 @@ class Seen(msgspec.Struct, frozen=True):
     verdict: Verdict
     seen: str
     refusal: str = ""
+    is_noticed: bool = False
+    """Whether a provider whose `tool_calling` is `auto` sees that it does not work, and asks again."""
 
 
 def judge(choice: Choice, answer: Answer, facts: Facts) -> Seen:
     if answer.is_missing:
         return Seen("unknown", trouble_with(answer))
     if trouble := trouble_with(answer):
-        return Seen("fails", trouble, answer.problem())
+        error = error_for(answer.status, answer.headers, answer.body)
+        return Seen("fails", trouble, answer.problem(), is_noticed=refuses_tools(error))
     heard = hear(answer)
     if heard.trouble:
         return Seen("fails", heard.trouble.rstrip("."))
@@ -49,7 +55,7 @@ def _judge_calls(choice: Choice, heard: Heard) -> Seen:
     if unknown := next((call.name for call in heard.calls if call.name not in _NAMES), None):
         return Seen("fails", f"it called {quoted(unknown)!r}, which it was not offered")
     if choice == "named" and {call.name for call in heard.calls} != {FORCED}:
-        return Seen("fails", f"the choice is ignored: it called {quoted(first.name)}")
+        return Seen("fails", f"the choice is ignored: it called {quoted(first.name)}", is_noticed=True)
     if choice == "parallel" and len(heard.calls) == 1:
         return Seen("unknown", "one call where two were allowed, which is the model's right")
     more = f" and {len(heard.calls) - 1} more" if len(heard.calls) > 1 else ""
@@ -57,35 +63,64 @@ def _judge_calls(choice: Choice, heard: Heard) -> Seen:
 
 
 def _judge_words(choice: Choice, heard: Heard, facts: Facts) -> Seen:
+    """Words where a call had to come are noticed; where it only might have, nobody can know."""
+    is_forced = choice != "auto"
     if any(mark in heard.text for mark in _MARKS):
-        return Seen("fails", f"the call came as text: {quoted(heard.text)!r}")
+        return Seen("fails", f"the call came as text: {quoted(heard.text)!r}", is_noticed=is_forced)
     if facts.offers_tools is False:
-        return Seen("fails", "its chat template does not tell the model of tools")
+        return Seen("fails", "its chat template does not tell the model of tools", is_noticed=is_forced)
     if not heard.text:
         why = "was cut off by its length limit" if heard.is_cut else "was empty"
         return Seen("unknown", f"the answer {why}")
-    if choice == "auto":
+    if not is_forced:
         return Seen("unknown", f"it answered in words, which is its right: {quoted(heard.text)!r}")
-    return Seen("fails", f"the choice is ignored: {quoted(heard.text)!r}")
+    return Seen("fails", f"the choice is ignored: {quoted(heard.text)!r}", is_noticed=True)
 
 
-def about_choices(seen: Mapping[Choice, Seen], schema: Verdict, facts: Facts, model: str) -> tuple[Finding, ...]:
-    refusal = next((each.refusal for each in seen.values() if each.refusal), "")
-    flag = advice.for_tools(facts.engine.name, model, refusal)
-    has_called = any(each.verdict == "works" for each in seen.values())
-    return tuple(
-        Finding(
-            probe=f"tools.{choice}",
-            verdict=each.verdict,
-            seen=each.seen,
-            remedy=advice.about_tools(schema, "" if has_called else flag) if each.verdict == "fails" else "",
-            blocks=each.verdict == "fails" and schema == "fails" and not has_called,
-        )
-        for choice, each in seen.items()
+class Tools(msgspec.Struct, frozen=True):
+    """What all findings about tools are made of."""
+
+    seen: Mapping[Choice, Seen]
+    schema: Verdict
+    facts: Facts
+    model: str
+    mode: ToolCalling = "auto"
+    """What is set about the backend."""
+    speech: Speech = "chat"
+
+    @property
+    def has_called(self) -> bool:
+        return any(each.verdict == "works" for each in self.seen.values())
+
+    def flag(self) -> str:
+        """What would make the backend call by itself, where it never does."""
+        refusal = next((each.refusal for each in self.seen.values() if each.refusal), "")
+        return "" if self.has_called else advice.for_tools(self.facts.engine.name, self.model, refusal)
+
+
+def about_choices(tools: Tools) -> tuple[Finding, ...]:
+    return tuple(_about_choice(f"tools.{choice}", each, tools) for choice, each in tools.seen.items())
+
+
+def _about_choice(probe: str, seen: Seen, tools: Tools) -> Finding:
+    if seen.verdict != "fails":
+        return Finding(probe=probe, verdict=seen.verdict, seen=seen.seen)
+    if tools.speech == "responses":
+        remedy = "of a backend that speaks the Responses API itself, antwort takes calls as they come"
+        return Finding(probe=probe, verdict="fails", seen=seen.seen, remedy=remedy, blocks=not tools.has_called)
+    is_unnoticed = tools.mode == "native" or not seen.is_noticed
+    is_helpless = tools.schema == "fails"
+    return Finding(
+        probe=probe,
+        verdict="fails",
+        seen=seen.seen,
+        remedy=advice.about_tools(tools.schema, tools.mode, tools.flag(), is_noticed=seen.is_noticed),
+        blocks=not tools.has_called if is_helpless else is_unnoticed,
+        settings={} if is_helpless or not is_unnoticed else {"tool_calling": "constrained"},
     )
 
 
-def about_streamed(streamed: tuple[Answer, ...], whole: Answer | None, schema: Verdict) -> Finding:
+def about_streamed(tools: Tools, streamed: tuple[Answer, ...], whole: Answer | None) -> Finding:
     """`whole`: an answer that was not streamed, asked for where no streamed one had a call in it."""
     heard = [hear(answer) for answer in streamed if answer.is_good and answer.is_streamed]
     pieces = [call.pieces for each in heard for call in each.calls]
@@ -94,16 +129,17 @@ def about_streamed(streamed: tuple[Answer, ...], whole: Answer | None, schema: V
         seen = f"arguments in up to {most} pieces" if most > 1 else "each call whole, in one piece"
         return Finding(probe="tools.streamed", verdict="works", seen=seen)
     if whole is not None and whole.is_good and hear(whole).calls:
-        seen = "calls come only where the answer is not streamed"
-        return Finding(probe="tools.streamed", verdict="fails", seen=seen, remedy=advice.about_tools(schema, ""))
+        return _about_choice("tools.streamed", Seen("fails", "calls come only where the answer is not streamed"), tools)
     return Finding(probe="tools.streamed", verdict="unknown", seen="no call came that could be looked at")
 
 
-def settings_of(seen: Mapping[Choice, Seen], schema: Verdict) -> dict[str, Value]:
+def settings_of(tools: Tools) -> dict[str, Value]:
     """How tools are to be called, where that is beyond doubt; `auto` finds out the rest by itself."""
-    told = {choice: each.verdict for choice, each in seen.items() if choice != "parallel"}
+    if tools.speech == "responses":
+        return {}
+    told = {choice: each.verdict for choice, each in tools.seen.items() if choice != "parallel"}
     if told and all(verdict == "works" for verdict in told.values()):
         return {"tool_calling": "native"}
-    if "works" not in told.values() and "fails" in told.values() and schema == "works":
+    if "works" not in told.values() and "fails" in told.values() and tools.schema == "works":
         return {"tool_calling": "constrained"}
     return {}

@@ -191,6 +191,8 @@ def about_reasoning(answers: tuple[Answer, ...], facts: Facts, in_force: str | N
         settings: dict[str, Value] = {} if field == in_force else {"capabilities.reasoning_field": field}
         remedy = f"antwort sends it back in {in_force}: {advice.FOR_WRITE}" if settings else ""
         return Finding(probe="reasoning_field", verdict="works", seen=field, remedy=remedy, settings=settings)
+    if any(each.reasoning for each in heard):
+        return Finding(probe="reasoning_field", verdict="works", seen="items of the type reasoning")
     if any(mark in each.text for each in heard for mark in _MARKS):
         remedy = advice.about_reasoning(facts.engine.name)
         seen = "the thoughts come inside the text, as <think>"

@@ -88,6 +88,13 @@ class LocalProvider:
         """The process that runs it now; None when there is none that answers."""
         return self._keeper.pid
 
+    async def door(self) -> tuple[str, str]:
+        """The address and the key of the process that runs it now, for whoever looks at llama.cpp itself. Raises
+        `NotReady`.
+        """
+        process = await self._keeper.process(self._patience)
+        return process.address, process.key
+
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         """As the contract says. Raises `NotReady` where the model is not loaded, after some wait for it."""
         if request.model != self.name:

@@ -1,0 +1,129 @@
+"""The findings about a backend, kept as its settings in the configuration file."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from antwort.config.names import is_name
+from antwort.config.problems import CannotStart
+from antwort.config.reading import read
+from antwort.config.settings import BackendSettings
+from antwort.doctor.editing import CannotEdit, Fields, edited, entry_lines
+from antwort.doctor.examine import in_force
+from antwort.doctor.findings import Examination, Value
+
+
+class Record(NamedTuple):
+    """What came of recording: the lines of a diff, empty where nothing had to change."""
+
+    file: Path
+    diff: tuple[str, ...]
+
+
+class CannotRecord(Exception):
+    """The file was left as it is. The message says why, and `paste` what to put there by hand."""
+
+    def __init__(self, reason: str, paste: str) -> None:
+        super().__init__(reason)
+        self.paste = paste
+
+
+def record(
+    file: Path, examined: Examination, base: str, *, settings: BackendSettings | None, key_file: str | None = None
+) -> Record:
+    """Keep what was found about a backend. `settings` are those that it has in this file; None: it is not in it.
+
+    `base` is its address. Of its key only the place is written, where it came from a file. Raises `CannotRecord`.
+    """
+    told = in_force(settings)
+    changes = nested({path: value for path, value in examined.settings.items() if told.get(path) != value})
+    fresh = {"name": examined.name, "url": base, **_key(key_file), **nested(examined.settings)}
+    before = _text(file)
+    if settings is not None and not changes:
+        return Record(file, ())
+    try:
+        after = edited(before, examined.name, changes, fresh)
+        _replace(file, after)
+    except (CannotEdit, CannotStart, OSError) as exc:
+        reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+        lines = "\n".join(["backends:", *entry_lines({"name": examined.name, **(changes if settings else fresh)})])
+        raise CannotRecord(reason.rstrip("."), _shown(lines)) from exc
+    return Record(file, tuple(_diff(file, before, after)))
+
+
+def new_name(engine: str, taken: set[str]) -> str:
+    """What a backend that is not configured yet is to be called."""
+    name = engine if is_name(engine) and engine != "unknown" else "default"
+    numbered = (f"{name}-{number}" for number in range(2, len(taken) + 3))
+    return name if name not in taken else next(each for each in numbered if each not in taken)
+
+
+def nested(settings: Mapping[str, Value]) -> Fields:
+    """By the tables that the paths lead through."""
+    fields: dict[str, Any] = {}
+    for path, value in settings.items():
+        table, _, name = path.rpartition(".")
+        place: dict[str, Any] = fields.setdefault(table, {}) if table else fields
+        place[name] = value
+    return fields
+
+
+def _key(key_file: str | None) -> Fields:
+    return {} if key_file is None else {"api_key": {"file": str(Path(key_file).absolute())}}
+
+
+def _text(file: Path) -> str:
+    try:
+        with file.open(encoding="utf-8", newline="") as opened:
+            return opened.read()
+    except FileNotFoundError:
+        return ""
+
+
+def _replace(file: Path, text: str) -> None:
+    """All or nothing, and only if the settings can be read then. Raises `CannotStart` and `OSError`."""
+    place = Path(os.path.realpath(file))  # a link stays one
+    handle, name = tempfile.mkstemp(prefix=f".{place.name}.", suffix=".new", dir=place.parent)
+    new = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as opened:
+            opened.write(text)
+        _check(new, file)
+        new.chmod(place.stat().st_mode & 0o7777 if place.exists() else 0o666 & ~_umask())
+        new.replace(place)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            new.unlink()
+
+
+def _check(new: Path, file: Path) -> None:
+    try:
+        read({"config": str(new)})
+    except CannotStart as exc:
+        raise CannotStart(str(exc).replace(str(new), str(file))) from exc
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _diff(file: Path, before: str, after: str) -> list[str]:
+    """Without the lines around: there may be secrets in them."""
+    name = str(file)
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=0, lineterm="")
+    return [_shown(line) for line in lines]
+
+
+def _shown(text: str) -> str:
+    """Some backends take their key in the query of their address."""
+    return "\n".join(
+        f"{head}{mark}{'…' if mark else ''}" for head, mark, _ in (li.partition("?") for li in text.split("\n"))
+    )
