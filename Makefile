@@ -22,10 +22,16 @@ $(READY): $(LOCK) pyproject.toml
 setup: $(READY)  ## set up .venv with antwort and all that its development needs
 	@echo "Ready: source $(VENV)/bin/activate, then antwort --help"
 
-serve: $(READY)  ## start the server (ARGS="--backend URL --port N"; without a backend: a scripted model)
-	$(BIN)/antwort serve $(ARGS) $(if $(findstring --backend,$(ARGS)),,--scripted)
+# Somebody else answers where the flags or the environment say so; the model is kept where the server looks for it.
+ANSWERED = $(strip $(foreach flag,--backend --scripted --model,$(findstring $(flag),$(ARGS))) $(ANTWORT_BACKEND))
+KEPT = $(shell printf '%s\n' '$(ARGS)' | grep -oE -e '--(data|config)[= ][^ ]+')
+PULL = $(BIN)/antwort model path $(KEPT) >/dev/null 2>&1 || $(BIN)/antwort model pull $(KEPT) >/dev/null
 
-test: $(READY)  ## run the tests
+serve: $(READY)  ## start the server with the demo tools; no --backend, --model or --scripted in ARGS: with the demo model, fetched once (93 MB)
+	@$(if $(ANSWERED),,$(PULL))
+	$(BIN)/antwort serve --demo-tools $(ARGS)
+
+test: $(READY)  ## run the tests; those that ask a real model fetch it once (93 MB), into .models
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
 
 check: $(READY)  ## ruff and the strict type checker, over src and tests

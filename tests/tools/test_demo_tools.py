@@ -10,6 +10,7 @@ from zoneinfo import available_timezones
 import pytest
 
 from antwort.api.items import McpCall, McpListTools
+from antwort.api.wire import UNSET
 from antwort.providers.base import ChatTool, ChatToolFunction
 from antwort.providers.signatures import listing
 from antwort.testing import ScriptedProvider, answer, call, say
@@ -50,7 +51,7 @@ def problem(result: str | ToolResult) -> str:
 
 def test_a_small_model_reads_them_in_a_few_lines() -> None:
     functions = [
-        ChatToolFunction(name=each.name, description=each.description, parameters=each.parameters)
+        ChatToolFunction(name=each.name, description=each.description or UNSET, parameters=each.parameters or UNSET)
         for each in (local.definition for local in demo_tools().tools)
     ]
     assert listing([ChatTool(function=function) for function in functions]).splitlines() == [
