@@ -7,7 +7,7 @@ LOCK := requirements/dev.lock
 MODELS := .models
 WORKERS ?= 2
 
-.PHONY: help setup serve test check format coverage manifest reference docs bench lock clean
+.PHONY: help setup serve test check format coverage manifest reference docs bench bench-toolcalling bench-toolcalling-variants lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -84,6 +84,16 @@ bench: $(READY) $(BENCH)/.ready  ## measure against the backend itself and the l
 	$(BIN)/python bench/run.py --bin $(CURDIR)/$(BENCH)/bin --dir $(CURDIR)/$(BENCH) --peers bench/servers.toml \
 		--only $(PEERS) --scen $(SCEN) --rounds $(ROUNDS) --conc $(CONC) --lock $(BENCH)/lock --out $(BENCH)/results.jsonl
 	$(BIN)/python bench/summarize.py $(BENCH)/results.jsonl
+
+HALF ?= test
+
+bench-toolcalling: $(READY)  ## measure tool choice of the demo model, native and constrained (HALF=dev|test)
+	@$(BIN)/antwort model path >/dev/null || $(BIN)/antwort model pull
+	PYTHONPATH=bench $(BIN)/python -m toolcalling.run --half $(HALF)
+
+bench-toolcalling-variants: $(READY)  ## compare ways to ask the demo model for calls, on the half to choose by
+	@$(BIN)/antwort model path >/dev/null || $(BIN)/antwort model pull
+	PYTHONPATH=bench $(BIN)/python -m toolcalling.variants
 
 lock:  ## compile the lock files anew (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header -o requirements/run.lock pyproject.toml

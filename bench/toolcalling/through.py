@@ -1,0 +1,61 @@
+"""The way that users get: antwort's own provider for models without tool calls, in front of the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import aclosing
+
+from toolcalling.engine import NAME, Engine
+from toolcalling.forms import TOKENS, call_of
+from toolcalling.judge import Call
+from toolcalling.modes import Reply
+
+from antwort.local.traits import TEMPLATE
+from antwort.providers.base import CallDelta, ChatMessage, ChatRequest, ChatTool, Delta
+from antwort.providers.chat import ChatProvider
+from antwort.providers.constrained import Constrained
+
+
+class ThroughAntwort:
+    template = TEMPLATE
+
+    def ask(self, engine: Engine, tools: Sequence[ChatTool], question: str) -> Reply:
+        request = ChatRequest(
+            model=NAME,
+            messages=[ChatMessage(role="user", content=question)],
+            tools=list(tools),
+            stream=True,
+            temperature=0.0,
+            max_tokens=TOKENS,
+        )
+        deltas = asyncio.run(_infer(engine, request))
+        return Reply(_calls(deltas), [repr(delta) for delta in deltas])
+
+
+async def _infer(engine: Engine, request: ChatRequest) -> list[Delta]:
+    provider = Constrained(ChatProvider(engine.base, api_key=engine.key), "constrained")
+    try:
+        async with aclosing(provider.infer(request)) as batches:
+            return [delta async for batch in batches for delta in batch]
+    finally:
+        await provider.close()
+
+
+def _calls(deltas: Sequence[Delta]) -> tuple[Call, ...]:
+    names: dict[int, str] = {}
+    arguments: dict[int, str] = {}
+    for delta in deltas:
+        if isinstance(delta, CallDelta):
+            names[delta.index] = names.get(delta.index, "") + delta.name
+            arguments[delta.index] = arguments.get(delta.index, "") + delta.arguments
+    return tuple(call_of(name, _decoded(arguments[index])) for index, name in names.items())
+
+
+def _decoded(arguments: str) -> object:
+    """None where an answer was cut off."""
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return None
