@@ -38,7 +38,7 @@ def split(text: str, *, is_whole: bool) -> list[Block]:
     lines = text.split("\n")
     whole = len(lines) - 1
     starts = list(_starts(PARSER.parse(text)))
-    ends = [*(line for _, line in starts[1:]), len(lines)]
+    ends = [*(line for _, line in starts[1:]), len(lines)][: len(starts)]
     return [
         Block(kind, _source(lines, 0 if i == 0 else start, end), is_whole or (end < whole and i + 1 < len(starts)))
         for i, ((kind, start), end) in enumerate(zip(starts, ends, strict=True))

@@ -8,6 +8,7 @@ from markdown_it.token import Token
 from rich import markdown
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.syntax import Syntax
 from rich.text import Text
 from rich.theme import Theme
@@ -50,6 +51,19 @@ class _Heading(markdown.Heading):
     LEVEL_ALIGN: ClassVar = {}
 
 
+class _Item(markdown.ListItem):
+    """With a dot behind its number."""
+
+    def render_number(self, console: Console, options: ConsoleOptions, number: int, last_number: int) -> RenderResult:
+        sign = f"{number}. ".rjust(len(str(last_number)) + 2)
+        lines = console.render_lines(self.elements, options.update(width=options.max_width - len(sign)))
+        style = console.get_style("markdown.item.number")
+        for at, line in enumerate(lines):
+            yield Segment(" " * len(sign) if at else sign, style)
+            yield from line
+            yield Segment.line()
+
+
 class _Image(markdown.ImageItem):
     """By its words and its address."""
 
@@ -66,6 +80,7 @@ class Markdown(markdown.Markdown):
         "code_block": _Code,
         "heading_open": _Heading,
         "image": _Image,
+        "list_item_open": _Item,
     }
 
     def __init__(self, source: str) -> None:

@@ -61,7 +61,7 @@ class Screen:
     @property
     def room(self) -> int:
         """How many lines may change at once: what has left the terminal at its top cannot be reached any more."""
-        return max(self._console.height - 4, 3)
+        return max(self._console.height - 4, 1)
 
     def lines(self, shown: RenderableType, *, indent: int = 0) -> list[str]:
         """The lines that it takes, styled, each as short as it can be. Long lines of text would be hard to read."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from antwort.chat.answer import Answer, Called, Part, Said, Thought
@@ -13,6 +14,7 @@ from antwort.chat.screen import Screen
 from antwort.chat.scrub import scrub
 
 _INDENT = 2
+_CODE = ("fence", "code_block")
 _TURNS_PER_SECOND = 10
 
 
@@ -104,20 +106,34 @@ class Writing:
     # ---- text ----
 
     def _blocks(self, text: str, *, is_whole: bool) -> tuple[list[str], list[str]]:
-        """The lines of the blocks that are finished, and those of the one that grows."""
+        """The lines of the blocks that are finished, and those of the ones that are not: mostly one, and two where the
+        second has just begun."""
         done: list[str] = []
+        growing: list[str] = []
+        before = ""
         for block in split(text, is_whole=is_whole):
-            lines = self._screen.lines(rendered(block.source))
-            if not block.is_finished:
-                return done, self._grow(block, lines, done)
-            done += self._set_block_apart(block, lines)
-            self._offset, self._lines, self._before = self._offset + len(block.source), 0, block.kind
-        return done, []
+            lines = self._lines_of(block)
+            if block.is_finished:
+                done += self._set_block_apart(block, lines)
+                self._offset, self._lines, self._before = self._offset + len(block.source), 0, block.kind
+            elif before:
+                growing += lines if block.joins(before) else ["", *lines]
+            else:
+                growing, before = self._grow(block, lines, done), block.kind
+        return done, growing
+
+    def _lines_of(self, block: Block) -> list[str]:
+        """Without the blank lines that some kinds have around them: those between blocks are set here."""
+        lines = self._screen.lines(rendered(block.source))
+        if block.kind in _CODE:
+            return lines
+        filled = [at for at, line in enumerate(lines) if line]
+        return lines[filled[0] : filled[-1] + 1] if filled else []
 
     def _grow(self, block: Block, lines: list[str], done: list[str]) -> list[str]:
         """Code is written line by line when it is longer than what may change: its lines stay as they are."""
         over = len(lines) - self._lines - self._screen.room
-        if block.kind == "fence" and over > 0:
+        if block.kind in _CODE and over > 0:
             done += self._set_block_apart(block, lines[: self._lines + over])
             self._lines += over
         return self._set_block_apart(block, lines)
@@ -131,8 +147,7 @@ class Writing:
     def _clock(self, now: float) -> str:
         took = seconds_shown(now - self._answer.began)
         line = Text.assemble((self._spinner(now), "cyan"), (f" {took}", "dim"))
-        [shown] = self._screen.lines(line)
-        return shown
+        return self._screen.lines(line)[0]
 
     def _spinner(self, now: float) -> str:
         frames = self._screen.glyphs.spinner
@@ -160,18 +175,17 @@ def _figures(answer: Answer) -> list[str]:
     return figures
 
 
-def _call_look(called: Called, mark: tuple[str, str], now: float) -> Text:
+def _call_look(called: Called, mark: tuple[str, str], now: float) -> RenderableType:
     """`✓ demo.calculate(expression: "17 * 23")  3 ms`, and below it what came of it."""
     seconds = called.seconds(now)
-    shown = Text.assemble(
+    head = Text.assemble(
         mark,
         " ",
         (scrub(called.title), "bold"),
-        (f"({arguments_shown(called.arguments)})", ""),
+        f"({arguments_shown(called.arguments)})",
         ("" if seconds is None else f"  {seconds_shown(seconds)}", "dim"),
     )
-    if called.is_done:
-        said, style = (called.error, "red") if called.error else (called.output, "dim")
-        for line in result_shown(said).split("\n"):
-            shown.append(f"\n  {line}", style=style)
-    return shown
+    if not called.is_done:
+        return head
+    said, style = (called.error, "red") if called.error else (called.output, "dim")
+    return Group(head, Padding(Text(result_shown(said), style=style), (0, 0, 0, _INDENT)))

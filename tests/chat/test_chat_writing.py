@@ -1,0 +1,234 @@
+"""An answer on its way to the screen."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antwort.chat.answer import Answer, Called, Problem, Said, Thought
+from antwort.chat.frames import Tokens
+from antwort.chat.region import repaint, rows
+from antwort.chat.screen import FINE, PLAIN, glyphs_for
+from chat_screen_kit import ThoughtOf, writing_of
+
+PIECES = [
+    *("# ", "- ", "1. ", "10. ", "> ", "```", "```py\n", "\n", "\n\n", "**", "`", "word ", "|a|b|\n", "|-|-|\n", "|x|"),
+    *("    code\n", "---\n", "===\n", "[x]: http://u\n", "<b>", "日本語", "🙂", "\t", "\r\n", "longword" * 9 + " "),
+    *("[l](http://a/%1b[31m)", "<http://b/%9b2J>", "&#x202e;", "&#27;", "\x1b[2J", "\x1b]0;hi\x07", "![i](u)", "\x9b"),
+]
+
+
+def whole(text: str, width: int = 80, height: int = 24) -> list[str]:
+    terminal = ThoughtOf(width, height)
+    writing, answer = writing_of(terminal, Said(text))
+    answer.finish("completed", "", 1.0)
+    writing.finish(1.0)
+    return terminal.lines()
+
+
+def grown(text: str, cuts: list[int], width: int, height: int) -> ThoughtOf:
+    terminal = ThoughtOf(width, height)
+    said = Said()
+    writing, answer = writing_of(terminal, said)
+    for number, cut in enumerate(sorted(cuts)):
+        said.text = text[:cut]
+        writing.draw(number / 10)
+    said.text = text
+    answer.finish("completed", "", 1.0)
+    writing.finish(1.0)
+    return terminal
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from(PIECES), max_size=40).map("".join),
+    st.lists(st.integers(0, 200), max_size=30),
+    st.sampled_from([(20, 5), (40, 10), (80, 24)]),
+)
+def test_text_that_grew_looks_as_if_it_had_come_at_once(text: str, cuts: list[int], size: tuple[int, int]) -> None:
+    """However it was cut, and however little of it the terminal shows: nothing is lost, nothing stands twice."""
+    seen = grown(text, cuts, *size)
+    assert [line for line in seen.lines() if line] == [line for line in whole(text, *size) if line]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=30).map("".join), st.lists(st.integers(0, 200), max_size=5))
+def test_no_text_gives_the_terminal_orders(text: str, cuts: list[int]) -> None:
+    written = grown(text, cuts, 40, 10).written
+    ours = re.sub(r"\x1b\[(\d+A|J|2K)\r?", "", written)
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", ours)
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 11])
+def test_a_window_of_hardly_any_width_shows_what_it_can(width: int) -> None:
+    assert whole("# One\n\n- two\n\n```py\nthree\n```\n\n|a|b|\n|-|-|\n|c|d|\n\n> four\n\n10. five", width)
+
+
+def test_markdown_is_shown_without_its_marks_and_nothing_is_hidden() -> None:
+    text = (
+        "## Title\n\nSome **bold** `code` <b>tag</b>, a [link](https://x.example/y).\n\n1. one\n2. two\n\n![i](pic.png)"
+    )
+    assert whole(text)[1:-2] == [
+        "Title",
+        "",
+        "Some bold code <b>tag</b>, a link (https://x.example/y).",
+        "",
+        "1. one",
+        "2. two",
+        "",
+        "[i] (pic.png)",
+    ]
+
+
+def test_the_terminal_is_not_told_of_links() -> None:
+    assert "\x1b]8" not in grown("[click](https://evil.example)", [3, 9], 80, 24).written
+
+
+def test_finished_blocks_are_written_once_and_only_the_growing_one_again() -> None:
+    terminal = ThoughtOf()
+    said = Said("First paragraph.\n\nSecond\none")
+    writing, _ = writing_of(terminal, said)
+    writing.draw(0.0)
+    for number in range(1, 5):
+        said.text += f" and {number}"
+        writing.draw(number / 10)
+    assert terminal.written.count("First paragraph.") == 1
+    assert terminal.written.count("Second one") == 5
+
+
+def test_every_word_is_shown_as_soon_as_it_is_there() -> None:
+    """Also of a line that is not whole, before which nothing is finished."""
+    terminal = ThoughtOf()
+    writing, _ = writing_of(terminal, Said("One.\n\n- two\n- thr"))
+    writing.draw(0.0)
+    assert terminal.lines()[:5] == ["", "One.", "", " • two", " • thr"]
+
+
+def test_code_that_is_longer_than_the_window_scrolls_as_it_comes() -> None:
+    terminal = ThoughtOf(height=10)
+    said = Said("```\n" + "".join(f"line {number}\n" for number in range(30)))
+    writing, _ = writing_of(terminal, said)
+    writing.draw(0.0)
+    assert [line for line in terminal.lines() if "line" in line] == [f"  line {number}" for number in range(30)]
+
+
+# ---- calls, thoughts, figures ----
+
+
+def test_a_call_is_shown_with_its_arguments_its_result_and_its_time() -> None:
+    terminal = ThoughtOf()
+    called = Called(name="calculate", label="demo", arguments='{"expression": "17 * 23"}', began=0.0)
+    writing, answer = writing_of(terminal, called)
+    writing.draw(1.5)
+    assert terminal.lines()[1] == '  ⠴ demo.calculate(expression: "17 * 23")  1.5 s'
+    called.output = "391"
+    called.end(2.0)
+    answer.finish("completed", "", 2.0)
+    writing.finish(2.0)
+    assert terminal.lines()[1:] == ['  ✓ demo.calculate(expression: "17 * 23")  2.0 s', "    391", "", "2.0 s"]
+
+
+def test_calls_side_by_side_are_written_in_their_order() -> None:
+    terminal = ThoughtOf()
+    first, second = (
+        Called(name="slow", began=0.0),
+        Called(name="fast", began=0.0, output="done", is_done=True, ended=0.01),
+    )
+    writing, answer = writing_of(terminal, first, second)
+    writing.draw(0.5)
+    assert terminal.lines()[1:4] == ["  ⠴ slow()  0.5 s", "  ✓ fast()  10 ms", "    done"]
+    first.error = "it broke"
+    first.end(1.0)
+    answer.finish("completed", "", 1.0)
+    writing.finish(1.0)
+    assert terminal.lines()[1:5] == ["  ✗ slow()  1.0 s", "    it broke", "  ✓ fast()  10 ms", "    done"]
+
+
+def test_what_a_tool_says_is_shortened_and_gives_no_orders() -> None:
+    terminal = ThoughtOf()
+    output = "\n".join(f"\x1b[31mline {number}" for number in range(9))
+    writing, answer = writing_of(
+        terminal, Called(name="x\x1b[2J", arguments="not \x07json", output=output, is_done=True)
+    )
+    answer.finish("completed", "", 1.0)
+    writing.finish(1.0)
+    assert terminal.lines()[1:4] == ["  ✓ x␛[2J(not ␇json)", "    ␛[31mline 0", "    ␛[31mline 1"]
+    assert terminal.lines()[8] == "    … 3 more lines"
+
+
+def test_thoughts_calls_and_words_stand_apart() -> None:
+    terminal = ThoughtOf()
+    called = Called(name="f", output="1", is_done=True)
+    writing, answer = writing_of(terminal, Thought("Hm."), called, Said("So."), Problem("down"))
+    answer.finish("completed", "", 1.0)
+    writing.finish(1.0)
+    assert terminal.lines() == ["", "  Hm.", "", "  ✓ f()", "    1", "", "So.", "", "  ✗ down", "", "1.0 s"]
+
+
+def test_words_that_come_while_a_call_still_runs_wait_behind_it() -> None:
+    terminal = ThoughtOf()
+    called, said = Called(name="f", began=0.0), Said("Meanwhile")
+    writing, answer = writing_of(terminal, called, said)
+    writing.draw(0.0)
+    called.output = "1"
+    answer.finish("completed", "", 1.0)
+    writing.finish(1.0)
+    assert terminal.lines()[1:5] == ["  ✗ f()  1.0 s", "    There was no result.", "", "Meanwhile"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "shown"),
+    [
+        (Answer(0.0, usage=Tokens(12, 40), first_piece=1.0), ["12 tokens in · 40 out · 3.0 s · 20 tokens/s"]),
+        (Answer(0.0), ["3.0 s"]),
+    ],
+)
+def test_a_turn_ends_with_what_it_took(answer: Answer, shown: list[str]) -> None:
+    terminal = ThoughtOf()
+    writing, ending = writing_of(terminal)
+    ending.usage, ending.first_piece = answer.usage, answer.first_piece
+    ending.finish("completed", "", 3.0)
+    writing.finish(3.0)
+    assert terminal.lines()[1:] == shown
+
+
+def test_a_turn_that_went_wrong_says_so() -> None:
+    terminal = ThoughtOf()
+    writing, answer = writing_of(terminal, Said("Half a sen"))
+    answer.finish("failed", "The backend \x1b[2Jis gone.", 3.0)
+    writing.finish(3.0)
+    assert terminal.lines()[1:] == ["Half a sen", "", "The backend ␛[2Jis gone.", "3.0 s"]
+
+
+def test_a_cancelled_turn_keeps_what_was_said() -> None:
+    terminal = ThoughtOf()
+    writing, answer = writing_of(terminal, Said("Half a sen"))
+    writing.draw(0.0)
+    answer.finish("cancelled", "", 3.0)
+    writing.finish(3.0)
+    assert terminal.lines()[1:] == ["Half a sen", "", "cancelled · 3.0 s"]
+
+
+# ---- the lines that change ----
+
+
+def test_a_terminal_without_every_character_gets_plain_signs() -> None:
+    assert glyphs_for("utf-8") == FINE
+    assert glyphs_for("ascii") == PLAIN
+    assert glyphs_for("no such encoding") == PLAIN
+    assert "".join(PLAIN).isascii()
+
+
+def test_only_lines_that_differ_are_written_again() -> None:
+    assert repaint(["a", "b", "c"], [], ["a", "b", "d"], 80) == "\x1b[1A\r\x1b[2Kd\n"
+    assert repaint(["a"], [], ["a", "b"], 80) == "b\n"
+    assert repaint([], ["x"], ["a"], 80) == "x\na\n"
+    assert repaint(["a", "b"], ["x"], ["b"], 80) == "\x1b[2A\r\x1b[Jx\nb\n"
+
+
+def test_a_window_that_was_made_narrower_has_broken_lines() -> None:
+    assert rows(["\x1b[2m12345\x1b[0m", "", "日本語"], 4) == 2 + 1 + 2
+    assert repaint(["12345"], [], ["new"], 4) == "\x1b[2A\r\x1b[Jnew\n"
