@@ -69,9 +69,9 @@ def test_check_says_all_that_is_wrong(capsys: pytest.CaptureFixture[str]) -> Non
     ]
 
 
-def test_check_also_asks_whether_the_server_could_start(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "check"]) == 1
-    assert "There is nobody to answer" in capsys.readouterr().err
+def test_check_also_asks_whether_the_server_could_start(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["config", "check", "--data", str(tmp_path)]) == 1
+    assert "No backend is named, and the demo model is not there" in capsys.readouterr().err
     assert main(["config", "check", "--scripted", "--host", "0.0.0.0"]) == 1
     assert "needs API keys" in capsys.readouterr().err
     assert main(["config", "check", "--scripted", "--port", "x"]) == 2

@@ -15,7 +15,7 @@ from antwort.cli import main
 from antwort.cli.commands import COMMANDS
 from antwort.cli.parser import parse
 from antwort.config import Secret, read
-from antwort.config.settings import BackendSettings, LogSettings, ServerSettings, Settings, ToolSettings
+from antwort.config.settings import BackendSettings, LocalSettings, LogSettings, ServerSettings, Settings, ToolSettings
 from antwort.engine.settings import LoopSettings
 from live_server import PATIENCE, launched, run, start
 from raw_http import ask
@@ -37,12 +37,14 @@ def test_every_flag_becomes_its_setting(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("sk-file\n")
     given = "--host 0.0.0.0 --port 9 --data /somewhere --drain 3 --log-level debug --log-format json --default-model m "
     given += "--max-turns 4 --deadline 5 --mixed-turns execute --requires-action event --strict --set server.linger=6 "
-    given += f"--tools a --tools b --backend http://localhost:8000/v1/ --backend-key-file {tmp_path / 'key'}"
+    given += f"--tools a --tools b --backend http://localhost:8000/v1/ --backend-key-file {tmp_path / 'key'} "
+    given += "--model some.gguf --demo-tools"
     assert settings_of(*given.split()) == Settings(
         backends=(BackendSettings(name="default", url="http://localhost:8000/v1", api_key=Secret("sk-file")),),
         server=ServerSettings(host="0.0.0.0", port=9, drain=3.0, linger=6.0),
         data="/somewhere",
-        tools=ToolSettings(modules=("a", "b")),
+        local=LocalSettings(model="some.gguf"),
+        tools=ToolSettings(modules=("a", "b"), demo=True),
         log=LogSettings(level="debug", format="json"),
         default_model="m",
         loop=LoopSettings(max_turns=4, deadline=5.0, mixed_turns="execute", requires_action="event", strict=True),
@@ -96,10 +98,23 @@ async def failure(*arguments: str) -> str:
     return errors
 
 
-async def test_without_a_backend_it_says_both_ways_to_have_one() -> None:
-    said = await failure()
+async def test_without_a_backend_and_the_demo_model_it_says_how_to_have_one(tmp_path: Path) -> None:
+    said = await failure("--data", str(tmp_path), "--port", "0")
+    assert f"the demo model is not there: `antwort model pull --data {tmp_path}` fetches it" in said
     assert "--backend URL" in said
+    assert "--model FILE" in said
     assert "--scripted" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"), [(None, "there is no file {}"), (b"GGML", "{} is not a GGUF file"), (b"", "{} is not a")]
+)
+async def test_a_model_that_is_no_model_is_one_sentence(tmp_path: Path, content: bytes | None, problem: str) -> None:
+    file = tmp_path / "some.gguf"
+    if content is not None:
+        file.write_bytes(content)
+    said = await failure("--memory", "--port", "0", "--model", str(file))
+    assert said.startswith(f"antwort: The model cannot be run: {problem.format(repr(str(file)))}")
 
 
 @pytest.mark.proves("MISTAKE-27")

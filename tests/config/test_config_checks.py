@@ -9,12 +9,17 @@ from typing import Any, Literal, cast
 import pytest
 
 from antwort.config import BadSettings, CannotStart, Secret, Settings, check, check_ready, keys_required
+from antwort.config.checks import find_problems, runs_a_model
 from antwort.config.settings import (
     AuthSettings,
     BackendSettings,
     KeySettings,
+    LocalSettings,
     LoopSettings,
     MetricsSettings,
+    RouteSettings,
+    RouteTarget,
+    RoutingSettings,
     ServerSettings,
     ToolSettings,
 )
@@ -322,8 +327,35 @@ def test_keys_can_be_required_always_or_never() -> None:
         check_ready(settings(required="always"))
 
 
-def test_a_server_that_nobody_answers_for_cannot_start() -> None:
-    with pytest.raises(CannotStart, match=r"--backend URL .* --scripted\.$"):
-        check_ready(Settings())
-    check_ready(Settings(scripted=True))
-    check_ready(Settings(backends=(BackendSettings(name="a", url="http://a"),)))
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, True),
+        ({"scripted": True}, False),
+        ({"backends": (BackendSettings(name="a", url="http://a"),)}, False),
+        ({"local": LocalSettings(model="m.gguf")}, True),
+        ({"local": LocalSettings(model="m.gguf"), "scripted": True}, True),
+        ({"local": LocalSettings(model="m.gguf"), "backends": (BackendSettings(name="a", url="http://a"),)}, True),
+        ({"local": LocalSettings(slots=1), "backends": (BackendSettings(name="a", url="http://a"),)}, False),
+    ],
+)
+def test_a_model_runs_here_where_it_is_named_or_where_nobody_else_answers(
+    fields: dict[str, Any], expected: bool
+) -> None:
+    assert runs_a_model(Settings(**fields)) is expected
+
+
+def test_the_model_that_runs_here_can_be_routed_to_and_keeps_its_name_among_the_backends() -> None:
+    route = RoutingSettings(routes=(RouteSettings(model="best", to=(RouteTarget(backend="local"),)),))
+    backend = BackendSettings(name="local", url="http://a")
+    assert not [*find_problems(Settings(routing=route))]
+    assert [each.path for each in find_problems(Settings(routing=route, scripted=True))] == [
+        "routing.routes[0].to[0].backend"
+    ]
+    assert not [*find_problems(Settings(backends=(backend,)))]
+    both = Settings(backends=(backend,), local=LocalSettings(model="m.gguf"))
+    assert [each.path for each in find_problems(both)] == ["backends[0].name"]
+
+
+def test_a_model_has_a_name() -> None:
+    assert [each.path for each in find_problems(Settings(local=LocalSettings(name=" ")))] == ["local.name"]

@@ -60,6 +60,9 @@ def test_a_user_without_a_home_needs_no_file_and_is_asked_for_a_data_folder() ->
         ("tools: {modules: [~/tools.py]}", "tools.modules[0]"),
         ("backends: [{name: a, url: http://a, ca_file: ~/ca.pem}]", "backends[0].ca_file"),
         ("metrics: {key: {file: ~/key}}", "metrics.key"),
+        ("local: {model: ~/m.gguf}", "local.model"),
+        ("local: {template: ~/chat.jinja}", "local.template"),
+        ("local: {adapter: ~/lora.gguf}", "local.adapter"),
     ],
 )
 def test_a_home_that_is_not_known_is_one_sentence(text: str, path: str, operator: Operator) -> None:
@@ -79,10 +82,11 @@ def test_a_tilde_is_the_home_wherever_a_path_is_given(operator: Operator, monkey
     operator.writes("0123456789abcdef", "key")
     settings = operator.gets(
         "backends: [{name: a, url: http://a, ca_file: ~/ca.pem}]\nmetrics: {key: {file: ~/key}}",
-        {"ANTWORT_DATA": "~/data"},
+        {"ANTWORT_DATA": "~/data", "ANTWORT_LOCAL_MODEL": "~/m.gguf"},
         tools=["~/tools.py", "a.b"],
     )
     assert settings.data == f"{operator.folder}/data"
+    assert settings.local.model == f"{operator.folder}/m.gguf"
     assert settings.backends[0].ca_file == f"{operator.folder}/ca.pem"
     assert settings.tools.modules == (f"{operator.folder}/tools.py", "a.b")
     assert settings.metrics.key is not None

@@ -43,7 +43,9 @@ class Keeper:
         self._name, self._begin, self._ready = name, begin, ready
         self._sleep, self._clock = sleep, clock
         self._task: asyncio.Task[None] | None = None
+        self._begun: ModelProcess | None = None
         self._process: ModelProcess | None = None
+        """The one that answers."""
         self._coming: Once[None] = Once()
         """What comes of the start that is under way, or due."""
         self._first: Once[None] = Once()
@@ -87,6 +89,8 @@ class Keeper:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
+        if self._begun is not None:
+            await self._begun.stop()
         self._coming.set(None)
 
     # ---- within ----
@@ -123,9 +127,8 @@ class Keeper:
 
     async def _live(self) -> Ended:
         """One life of it, to its end."""
-        process = None
         try:
-            process = await self._begin()
+            process = self._begun = await self._begin()
             await self._come_up(process)
             end = await process.ended()
             self._problem = f"The model has stopped ({end}) and is started again; try again in a few seconds."
@@ -134,8 +137,8 @@ class Keeper:
             self._fail(end)
         finally:
             self._lose()
-            if process is not None:
-                await process.stop()
+            if self._begun is not None:
+                await self._begun.stop()
         return end
 
     async def _come_up(self, process: ModelProcess) -> None:

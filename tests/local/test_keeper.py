@@ -1,0 +1,165 @@
+"""A model's process is kept alive."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from antwort.local.files import CannotRun
+from antwort.local.keeper import PAUSES, STEADY, Keeper
+from antwort.local.process import ModelProcess
+from antwort.providers.failures import NotReady
+from local_kit import BROKEN, GOOD, SLOW, Lives
+
+PATIENCE = 20.0
+
+
+class Naps:
+    """Pauses that are over at once, but for the last that is allowed: it lasts until it is told to end."""
+
+    def __init__(self, most: int = 100) -> None:
+        self.taken: list[float] = []
+        self.most = most
+        self.all_taken, self.over = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, seconds: float) -> None:
+        self.taken.append(seconds)
+        if len(self.taken) >= self.most:
+            self.all_taken.set()
+            await self.over.wait()
+
+
+@asynccontextmanager
+async def kept(
+    begin: Callable[[], Awaitable[ModelProcess]],
+    naps: Naps | None = None,
+    *,
+    ready: float = PATIENCE,
+    clock: Callable[[], float] = lambda: 0.0,
+) -> AsyncIterator[Keeper]:
+    keeper = Keeper("m", begin, ready=ready, sleep=naps or Naps(), clock=clock)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            yield keeper
+    finally:
+        await keeper.close()
+
+
+async def test_it_is_started_when_somebody_asks_and_once_for_all() -> None:
+    lives = Lives(GOOD)
+    async with kept(lives) as keeper:
+        assert (lives.begun, keeper.pid) == ([], None)
+        found = await asyncio.gather(*(keeper.process(PATIENCE) for _ in range(5)))
+        assert found == lives.begun * 5
+        assert len(lives.begun) == 1
+        assert keeper.pid == lives.begun[0].pid
+    assert lives.begun[0].has_ended
+
+
+async def test_who_asks_while_it_loads_waits_and_is_told_to_come_back() -> None:
+    lives = Lives(SLOW)
+    async with kept(lives) as keeper:
+        with pytest.raises(NotReady, match="still being loaded") as caught:
+            await keeper.process(0.01)
+        assert caught.value.retry_after == 2.0
+    assert all(each.has_ended for each in lives.begun)
+
+
+async def test_one_that_is_killed_is_started_again_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    lives = Lives(GOOD)
+    naps = Naps(most=3)
+    async with kept(lives, naps) as keeper:
+        first = await keeper.process(PATIENCE)
+        os.kill(first.pid, signal.SIGKILL)
+        await first.ended()
+        assert await keeper.process(PATIENCE) is lives.begun[1]
+        assert naps.taken == [0.0]
+    assert "the model m has stopped: its process was ended by SIGKILL; the next start is now" in caplog.messages
+
+
+async def test_one_that_keeps_dying_is_left_alone_for_longer_and_longer() -> None:
+    lives = Lives(("ready=http://127.0.0.1:9", "exit=1"))
+    naps = Naps(most=9)
+    async with kept(lives, naps) as keeper:
+        keeper.start()
+        await naps.all_taken.wait()
+        assert naps.taken == [*PAUSES, 30.0, 30.0]
+        with pytest.raises(NotReady, match=r"has stopped \(its process ended with status 1\) and is started") as caught:
+            await keeper.process(0.01)
+        assert caught.value.retry_after == 32.0
+
+
+async def test_a_long_life_makes_good_for_the_short_ones_before_it() -> None:
+    now = 0.0
+    lives, naps = Lives(("ready=http://127.0.0.1:9", "exit=1")), Naps(most=5)
+
+    async def begin() -> ModelProcess:
+        nonlocal now
+        now += STEADY if len(lives.begun) == 2 else 0.0  # the third one's life is a long one
+        return await lives()
+
+    async with kept(begin, naps, clock=lambda: now) as keeper:
+        keeper.start()
+        await naps.all_taken.wait()
+    assert naps.taken == [0.0, 1.0, 0.0, 0.0, 1.0]
+
+
+async def test_one_whose_first_start_fails_says_why_and_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    lives = Lives(BROKEN, GOOD)
+    naps = Naps(most=1)
+    async with kept(lives, naps) as keeper:
+        with pytest.raises(CannotRun, match=r"^gguf_init: failed to read header$"):
+            await keeper.first()
+        await naps.all_taken.wait()
+        assert naps.taken == [1.0]
+        naps.over.set()
+        assert await keeper.process(PATIENCE) is lives.begun[1]
+    assert caplog.messages == [
+        "the model m cannot be loaded: its process ended with status 3; the next start is in 1 seconds",
+        "llama.cpp: 0.00.002 E gguf_init: failed to read header",
+        "llama.cpp: E more",
+    ]
+
+
+async def test_who_waits_for_a_start_that_fails_is_told_at_once_and_nothing_of_the_log() -> None:
+    async with kept(Lives(BROKEN), Naps(most=1)) as keeper:
+        with pytest.raises(NotReady) as caught:
+            await keeper.process(PATIENCE)
+    assert caught.value.message == (
+        "The model cannot be loaded (its process ended with status 3); the server's log says more."
+    )
+
+
+async def test_one_that_takes_too_long_to_load_is_ended() -> None:
+    lives = Lives(SLOW)
+    async with kept(lives, Naps(most=1), ready=0.05) as keeper:
+        with pytest.raises(CannotRun, match=r"not ready after 0\.05 seconds, which local\.ready allows"):
+            await keeper.first()
+    assert lives.begun[0].has_ended
+
+
+async def test_a_process_that_cannot_even_be_started_is_no_different() -> None:
+    async def begin() -> ModelProcess:
+        raise FileNotFoundError(2, "No such file or directory")
+
+    async with kept(begin, Naps(most=1)) as keeper:
+        with pytest.raises(CannotRun, match="its process cannot be started: No such file or directory"):
+            await keeper.first()
+
+
+async def test_what_is_closed_stays_closed() -> None:
+    lives = Lives(GOOD)
+    async with kept(lives) as keeper:
+        await keeper.first()
+        await keeper.close()
+        with pytest.raises(NotReady, match="has been stopped"):
+            await keeper.process(PATIENCE)
+    unused = Keeper("m", Lives(GOOD), ready=1.0)
+    await unused.close()
+    with pytest.raises(CannotRun, match="has been stopped"):
+        await unused.first()

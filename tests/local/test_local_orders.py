@@ -1,0 +1,143 @@
+"""What a model's process is told, and what llama.cpp makes of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from antwort.local import files, orders, traits
+from antwort.local.child import parameters
+from antwort.local.files import CannotRun, NotInstalled
+from antwort.local.orders import make_order
+from antwort.local.provider import LocalProvider
+from local_kit import gguf_file
+
+
+def test_a_model_is_called_after_its_file_and_brings_all_else_along(tmp_path: Path) -> None:
+    order = make_order(gguf_file(tmp_path / "qwen3-4b.Q4.gguf"))
+    assert order == {
+        "parent": os.getpid(),
+        "key": "",
+        "model": str(tmp_path / "qwen3-4b.Q4.gguf"),
+        "name": "qwen3-4b.Q4",
+        "template": None,
+        "adapter": None,
+        "context": 4096,
+        "slots": 2,
+        "threads": len(os.sched_getaffinity(0)),
+        "temperature": None,
+        "longest": None,
+    }
+
+
+def test_what_the_operator_says_holds(tmp_path: Path) -> None:
+    (tmp_path / "chat.jinja").write_text("{{ messages }} é", encoding="utf-8")
+    order = make_order(
+        gguf_file(tmp_path / "m.gguf"),
+        name="house",
+        template=tmp_path / "chat.jinja",
+        adapter=gguf_file(tmp_path / "lora.gguf"),
+        context=512,
+        slots=3,
+        threads=5,
+    )
+    assert (order["name"], order["template"]) == ("house", "{{ messages }} é")
+    assert order["adapter"] == str(tmp_path / "lora.gguf")
+    assert (order["context"], order["slots"], order["threads"]) == (512, 3, 5)
+
+
+@pytest.fixture
+def any_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file is the demo model."""
+    monkeypatch.setattr(traits, "is_demo", lambda _: True)
+
+
+@pytest.mark.usefixtures("any_demo")
+def test_the_demo_model_gets_what_suits_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = gguf_file(tmp_path / "tools.gguf")
+    monkeypatch.setattr(traits, "tools_adapter", lambda: adapter)
+    order = make_order(gguf_file(tmp_path / "m.gguf"))
+    assert order["name"] == "smollm2-135m-instruct"
+    assert (order["template"], order["temperature"], order["longest"]) == (traits.TEMPLATE, 0.0, 512)
+    assert order["adapter"] == str(adapter)
+    assert make_order(tmp_path / "m.gguf", name="other")["name"] == "other"
+
+
+@pytest.mark.usefixtures("any_demo")
+def test_the_demo_model_does_without_its_adapter_where_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traits, "tools_adapter", lambda: None)
+    assert make_order(gguf_file(tmp_path / "m.gguf"))["adapter"] is None
+
+
+def test_the_demo_model_is_known_by_its_name_and_size(tmp_path: Path) -> None:
+    assert not traits.is_demo(gguf_file(tmp_path / "SmolLM2-135M-Instruct.Q4_1.gguf"))
+
+
+def test_llama_cpp_is_told_all_of_it(tmp_path: Path) -> None:
+    order = make_order(
+        gguf_file(tmp_path / "m.gguf"), adapter=gguf_file(tmp_path / "lora.gguf"), context=512, slots=3, threads=5
+    )
+    made = parameters({**order, "key": "hush", "template": "T", "temperature": 0.5, "longest": 7})
+    assert (made.model.path, made.model_alias) == (order["model"], {"m"})
+    assert (made.hostnames, made.port, made.api_keys, made.ui) == (["127.0.0.1"], 0, ["hush"], False)
+    assert (made.n_parallel, made.n_ctx) == (3, 1536)
+    assert (made.cpuparams.n_threads, made.cpuparams_batch.n_threads) == (5, 5)
+    assert (made.chat_template, made.use_jinja, made.n_predict) == ("T", True, 7)
+    assert made.sampling.temp == 0.5
+    assert [(each.path, each.scale) for each in made.lora_adapters] == [(order["adapter"], 1.0)]
+
+
+def test_what_is_not_said_is_left_to_llama_cpp(tmp_path: Path) -> None:
+    made = parameters(make_order(gguf_file(tmp_path / "m.gguf")))
+    assert (made.chat_template, made.n_predict, list(made.lora_adapters)) == ("", -1, [])
+    assert made.sampling.temp > 0
+
+
+# ---- what cannot be run ----
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [(None, "there is no file '{}'"), (b"", "'{}' is not a GGUF file"), (b"GGML rest", "'{}' is not a GGUF file")],
+)
+def test_a_file_that_is_no_model_is_refused(tmp_path: Path, content: bytes | None, problem: str) -> None:
+    file = tmp_path / "m.gguf"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(CannotRun) as caught:
+        make_order(file)
+    assert str(caught.value) == problem.format(file)
+    with pytest.raises(CannotRun):
+        make_order(gguf_file(tmp_path / "good.gguf"), adapter=file)
+
+
+def test_a_folder_and_a_name_that_no_file_has_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CannotRun, match="cannot be read: Is a directory"):
+        make_order(tmp_path)
+    with pytest.raises(CannotRun, match="cannot be read: no file has such a name"):
+        make_order(Path("a\0b"))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"), [(b"\xff", "it is not UTF-8"), (b"x" * (2**20 + 1), "is too long for a chat template")]
+)
+def test_a_file_that_is_no_template_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / "chat.jinja").write_bytes(content)
+    with pytest.raises(CannotRun, match=problem):
+        make_order(gguf_file(tmp_path / "m.gguf"), template=tmp_path / "chat.jinja")
+
+
+def test_without_llama_cpp_the_command_that_brings_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "find_spec", lambda _: None)
+    with pytest.raises(NotInstalled, match=r"pip install 'antwort\[local\]'"):
+        LocalProvider(gguf_file(tmp_path / "m.gguf"))
+
+
+def test_cores_are_counted_where_the_system_does_not_tell_which_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert orders._cores() == 7

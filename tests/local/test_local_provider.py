@@ -1,0 +1,134 @@
+"""A model on this machine, as a provider: whoever runs it, it answers like any backend."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from antwort.errors import AntwortError, ModelNotFound
+from antwort.local.files import CannotRun
+from antwort.local.provider import LocalProvider
+from antwort.providers.base import ChatRequest, Delta, TextDelta
+from antwort.providers.connection import CONNECT_SHARE
+from antwort.providers.failures import NotReady
+from chat_backend import ChatBackend, Says
+from fleet_kit import asking
+from local_kit import BROKEN, SLOW, Lives, gguf_file
+
+ASKED = asking(stream=True)
+
+
+def ready_at(backend: ChatBackend) -> Sequence[str]:
+    return (f"ready={backend.url.removesuffix('/v1')}", "wait")
+
+
+@asynccontextmanager
+async def provided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *scripts: Sequence[str], patience: float | None = None
+) -> AsyncIterator[tuple[LocalProvider, Lives]]:
+    """A provider of the model `m`, whose processes take these steps."""
+    provider = LocalProvider(gguf_file(tmp_path / "m.gguf"), patience=patience)
+    lives = Lives(*scripts)
+    monkeypatch.setattr(provider._keeper, "_begin", lives)
+    try:
+        async with asyncio.timeout(20):
+            yield provider, lives
+    finally:
+        await provider.close()
+    assert all(each.has_ended for each in lives.begun)
+
+
+async def said(provider: LocalProvider, request: ChatRequest = ASKED) -> str:
+    batches: list[list[Delta]] = [batch async for batch in provider.infer(request)]
+    return "".join(each.text for batch in batches for each in batch if isinstance(each, TextDelta))
+
+
+async def test_an_inference_starts_the_model_and_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with ChatBackend(Says(["Hello"])) as backend:
+        async with provided(tmp_path, monkeypatch, ready_at(backend)) as (provider, lives):
+            assert (provider.name, provider.is_demo, provider.pid) == ("m", False, None)
+            assert [model.id for model in await provider.models()] == ["m"]
+            assert not provider.capabilities("m").vision
+            assert not lives.begun
+            assert await said(provider) == "Hello"
+            await provider.check()
+            assert provider.pid == lives.begun[0].pid
+        assert backend.keys == ["Bearer hush"] * len(backend.keys)
+
+
+async def test_it_answers_by_its_own_name_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with provided(tmp_path, monkeypatch, SLOW) as (provider, lives):
+        with pytest.raises(ModelNotFound):
+            await said(provider, asking("gpt-5"))
+        assert not lives.begun
+
+
+async def test_every_process_has_a_key_of_its_own(tmp_path: Path) -> None:
+    provider = LocalProvider(gguf_file(tmp_path / "m.gguf"))
+    one, other = await provider._begin(), await provider._begin()
+    assert len({one.key, other.key, ""}) == 3
+    await one.stop()
+    await other.stop()
+
+
+@pytest.mark.parametrize("share", [None, 0.01])
+async def test_an_inference_waits_no_longer_than_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float | None
+) -> None:
+    """Another backend may be there for the same model: then there is only a share of the time."""
+    async with provided(tmp_path, monkeypatch, SLOW, patience=0.01 if share is None else 60) as (provider, _):
+        CONNECT_SHARE.set(share)
+        with pytest.raises(NotReady) as caught:
+            await said(provider)
+        CONNECT_SHARE.set(None)
+    assert caught.value.retry_after is not None
+
+
+async def test_what_comes_after_its_death_goes_to_the_next_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        ChatBackend(Says(["one"])) as first,
+        ChatBackend(Says(["two"])) as second,
+        provided(tmp_path, monkeypatch, ready_at(first), ready_at(second)) as (provider, lives),
+    ):
+        assert await said(provider) == "one"
+        os.kill(lives.begun[0].pid, signal.SIGKILL)
+        await lives.begun[0].ended()
+        assert await said(provider) == "two"
+
+
+async def test_a_death_that_shows_only_at_the_door_costs_nobody_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no longer reached, and the system has not told yet that it is gone."""
+    async with ChatBackend(Says(["two"])) as second:
+        gone = ("ready=http://127.0.0.1:9", "wait")
+        async with provided(tmp_path, monkeypatch, gone, ready_at(second)) as (provider, lives):
+            await provider.ready()
+            asyncio.get_running_loop().call_later(0.05, os.kill, lives.begun[0].pid, signal.SIGKILL)
+            assert await said(provider) == "two"
+
+
+async def test_one_that_is_there_and_cannot_be_reached_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with provided(tmp_path, monkeypatch, ("ready=http://127.0.0.1:9", "wait")) as (provider, lives):
+        with pytest.raises(AntwortError) as caught:
+            await said(provider)
+        assert (caught.value.status, caught.value.code) == (503, "backend_unavailable")
+        with pytest.raises(AntwortError):
+            await provider.check()
+        assert len(lives.begun) == 1
+
+
+async def test_a_model_that_cannot_be_loaded_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with provided(tmp_path, monkeypatch, BROKEN) as (provider, _):
+        with pytest.raises(CannotRun, match="failed to read header"):
+            await provider.ready()

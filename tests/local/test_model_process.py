@@ -1,0 +1,83 @@
+"""One life of a model's process, seen from this side."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+
+import pytest
+
+from antwort.local import process as process_module
+from antwort.local.process import Ended
+from local_kit import ADDRESS, BROKEN, GOOD, SLOW, begin
+
+
+async def test_it_tells_where_it_answers_and_ends_when_its_input_does() -> None:
+    process = await begin(*GOOD)
+    await process.ready()
+    assert (process.address, process.key, process.has_ended) == (ADDRESS, "hush", False)
+    await process.stop()
+    assert process.has_ended
+    assert str(await process.ended()) == "its process ended with status 0"
+
+
+async def test_it_is_out_of_reach_of_the_terminal() -> None:
+    process = await begin(*GOOD)
+    await process.ready()
+    assert os.getsid(process.pid) == os.getpgid(process.pid) == process.pid
+    await process.stop()
+
+
+async def test_one_that_does_not_come_up_says_why() -> None:
+    process = await begin(*BROKEN)
+    with pytest.raises(Ended, match=r"^its process ended with status 3$") as caught:
+        await process.ready()
+    assert caught.value.last_words == ("0.00.002 E gguf_init: failed to read header", "E more")
+    assert caught.value.error == "gguf_init: failed to read header"
+    await process.stop()
+
+
+async def test_one_that_dies_without_a_word_has_no_error_to_tell() -> None:
+    process = await begin("exit=1")
+    with pytest.raises(Ended) as caught:
+        await process.ready()
+    assert (caught.value.last_words, caught.value.error) == ((), "")
+    await process.stop()
+
+
+async def test_one_that_is_killed_was_ended_by_a_signal() -> None:
+    process = await begin(*GOOD)
+    await process.ready()
+    os.kill(process.pid, signal.SIGKILL)
+    assert str(await process.ended()) == "its process was ended by SIGKILL"
+    await process.stop()
+
+
+async def test_one_that_does_not_end_by_itself_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_module, "_GRACE", 0.05)
+    process = await begin(f"ready={ADDRESS}", "deaf")
+    await process.ready()
+    await process.stop()
+    assert str(await process.ended()) == "its process was ended by SIGKILL"
+
+
+async def test_its_log_is_a_part_of_ours_line_by_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "antwort.local")
+    process = await begin("log=one\ntw", "log=o\n", f"log={'x' * 5000}\n", "log=\udcff end", *GOOD)
+    await process.ready()
+    await process.stop()
+    assert caplog.messages == [
+        "llama.cpp: one",
+        "llama.cpp: two",
+        f"llama.cpp: {'x' * 2000}",
+        "llama.cpp: � end",
+    ]
+
+
+async def test_several_may_wait_for_its_end() -> None:
+    process = await begin(*SLOW)
+    waiting = [asyncio.create_task(process.ended()) for _ in range(3)]
+    await process.stop()
+    assert {str(end) for end in await asyncio.gather(*waiting)} == {"its process ended with status 0"}

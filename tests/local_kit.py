@@ -1,0 +1,70 @@
+"""Processes that behave as the one of a model does, without a model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from antwort.local.child import Order
+from antwort.local.process import ModelProcess
+
+_SCRIPT = """
+import json, os, sys, time
+order = json.loads(sys.stdin.buffer.readline())
+for step in sys.argv[1:]:
+    verb, _, word = step.partition("=")
+    if verb == "log":
+        os.write(2, word.encode("utf-8", "surrogateescape"))
+    elif verb == "ready":
+        os.write(1, word.encode() + b"\\n")
+    elif verb == "exit":
+        os._exit(int(word))
+    elif verb == "wait":
+        sys.stdin.buffer.read()
+    elif verb == "deaf":
+        time.sleep(3600)
+"""
+ADDRESS = "http://127.0.0.1:9"
+GOOD = (f"ready={ADDRESS}", "wait")
+BROKEN = ("log=0.00.001 I srv init: loading\n0.00.002 E gguf_init: failed to read header\nE more\n", "exit=3")
+SLOW = ("wait",)
+
+ORDER = Order(
+    parent=0,
+    key="hush",
+    model="m.gguf",
+    name="m",
+    template=None,
+    adapter=None,
+    context=512,
+    slots=1,
+    threads=1,
+    temperature=None,
+    longest=None,
+)
+
+
+async def begin(*steps: str) -> ModelProcess:
+    """A process that takes these steps: `log=TEXT`, `ready=ADDRESS`, `exit=STATUS`, `wait` for its input to end, and
+    `deaf`, which does not."""
+    return await ModelProcess.start(ORDER, (sys.executable, "-S", "-c", _SCRIPT, *steps))
+
+
+class Lives:
+    """Begins one process after the other; each takes the next steps, and the last ones are taken again and again."""
+
+    def __init__(self, *scripts: Sequence[str]) -> None:
+        self._scripts = list(scripts)
+        self.begun: list[ModelProcess] = []
+
+    async def __call__(self) -> ModelProcess:
+        steps = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
+        self.begun.append(await begin(*steps))
+        return self.begun[-1]
+
+
+def gguf_file(path: Path) -> Path:
+    """A file that begins as a model does."""
+    path.write_bytes(b"GGUF\x03\x00\x00\x00")
+    return path
