@@ -30,8 +30,15 @@ _SERVE = Command(
     "answer the Responses API over HTTP",
     "antwort.cli.serve:run",
     FLAGS,
-    description="Answer the Responses API over HTTP, in front of Chat Completions backends.",
+    description=(
+        "Answer the Responses API over HTTP, in front of Chat Completions backends, or with a model that antwort runs\n"
+        "by itself: without a backend that is the demo model, which `antwort model pull` brings."
+    ),
     examples="""
+  antwort serve --demo-tools
+      the demo model, small and often wrong, with a few tools to see them called
+  antwort serve --model ~/models/qwen3-4b.gguf
+      a GGUF file, run by llama.cpp (`pip install 'antwort[local]'`)
   antwort serve --scripted --memory
       try it: a stand-in answers, nothing is kept
   antwort serve --backend http://localhost:8000/v1 --tools mypkg.mytools

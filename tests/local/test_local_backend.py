@@ -1,0 +1,109 @@
+"""The model that antwort runs by itself, among the backends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import antwort.local.demo
+import antwort.local.files
+from antwort.backends import make_fleet, make_local
+from antwort.config import CannotStart, Settings
+from antwort.config import settings as settings_module
+from antwort.config.settings import BackendSettings, LocalSettings
+from antwort.local import traits
+from antwort.providers.constrained import Constrained
+from local_kit import gguf_file
+
+AWAY = BackendSettings(name="b", url="http://127.0.0.1:9/v1")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return str(gguf_file(tmp_path / "some-model.gguf"))
+
+
+def test_it_is_the_only_backend_where_no_other_is_named(model: str) -> None:
+    [status] = make_fleet(Settings(local=LocalSettings(model=model))).status()
+    assert (status.name, status.kind, status.models, status.state) == ("local", "local", ("some-model",), "unknown")
+
+
+def test_it_stands_beside_those_that_are_named(model: str) -> None:
+    fleet = make_fleet(Settings(backends=(AWAY,), local=LocalSettings(model=model, name="house")))
+    assert [(each.name, each.models) for each in fleet.status()] == [("b", None), ("local", ("house",))]
+
+
+def test_it_is_not_there_where_others_answer() -> None:
+    assert make_local(Settings(backends=(AWAY,))) is None
+    assert make_local(Settings(scripted=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("tool_calling", "is_demo", "mode"),
+    [
+        ("auto", False, "auto"),
+        ("auto", True, "constrained"),
+        ("constrained", False, "constrained"),
+        ("native", True, None),
+    ],
+)
+def test_the_demo_model_is_never_asked_for_tool_calls_that_it_cannot_make(
+    model: str, monkeypatch: pytest.MonkeyPatch, tool_calling: Any, is_demo: bool, mode: str | None
+) -> None:
+    monkeypatch.setattr(traits, "is_demo", lambda _: is_demo)
+    monkeypatch.setattr("antwort.local.provider.is_demo", lambda _: is_demo)
+    fleet = make_fleet(Settings(local=LocalSettings(model=model, tool_calling=tool_calling)))
+    [member] = fleet._members
+    assert (member.provider._mode if isinstance(member.provider, Constrained) else None) == mode
+
+
+# ---- what is missing ----
+
+
+OTHERS = "or name a backend with --backend URL, or a GGUF file with --model FILE; --scripted does without a model."
+INSTALL = "pip install 'antwort[local]'"
+
+
+@pytest.mark.parametrize(
+    ("has_llama", "has_model", "said"),
+    [
+        (True, False, "the demo model is not there: `antwort model pull --data '{0}'` fetches it"),
+        (False, True, f"llama.cpp is not installed: `{INSTALL}` brings it"),
+        (
+            False,
+            False,
+            f"neither llama.cpp nor the demo model is there: `{INSTALL} && antwort model pull --data '{{0}}'` brings both",
+        ),
+    ],
+)
+def test_the_one_command_is_told_that_brings_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_llama: bool, has_model: bool, said: str
+) -> None:
+    monkeypatch.setattr(antwort.local.files, "has_llama", lambda: has_llama)
+    monkeypatch.setattr(antwort.local.demo, "is_there", lambda _: has_model)
+    data = tmp_path / "my data"
+    with pytest.raises(CannotStart) as caught:
+        make_local(Settings(data=str(data)))
+    assert str(caught.value) == f"No backend is named, and {said.format(data)}; {OTHERS}"
+
+
+def test_a_model_that_is_named_needs_llama_cpp_alone(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(antwort.local.files, "has_llama", lambda: False)
+    with pytest.raises(CannotStart) as caught:
+        make_local(Settings(local=LocalSettings(model=model)))
+    assert str(caught.value) == f"The model cannot be run: llama.cpp is not installed; `{INSTALL}` brings it."
+
+
+def test_a_user_without_a_home_has_no_demo_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings_module, "own_folder", lambda _: None)
+    with pytest.raises(CannotStart, match=r"no home folder .* --data DIR, or name a backend"):
+        make_local(Settings(memory=True))
+
+
+def test_a_file_that_is_wrong_is_one_sentence(tmp_path: Path, model: str) -> None:
+    adapter = str(tmp_path / "none.gguf")
+    with pytest.raises(CannotStart) as caught:
+        make_local(Settings(local=LocalSettings(model=model, adapter=adapter)))
+    assert str(caught.value) == f"The model cannot be run: there is no file {adapter!r}."
