@@ -214,11 +214,19 @@ _CODEX = Command(
     "the provider block for Codex CLI's configuration",
     "antwort.cli.codex:run",
     (
-        Flag("--url", "the server's address (default: http://127.0.0.1:8080)", metavar="URL"),
-        Flag("--model", "the model that Codex is to use", metavar="MODEL"),
-        Flag("--write", "add it to Codex's config.toml", "output"),
+        Flag("--url", "the server's address (default: ANTWORT_URL, or http://127.0.0.1:8080)", metavar="URL"),
+        Flag("--model", "the model that Codex is to use (default: the server's, where it has one)", metavar="MODEL"),
+        Flag("--write", "add it to Codex's config.toml, and leave all else in there as it is", "output"),
     ),
-    description="Print what makes Codex CLI use this server, for its config.toml, or add it there.",
+    description=(
+        "Print what makes Codex CLI use this server, for its config.toml (in CODEX_HOME, or else ~/.codex), or add it.\n"
+        "Where the server wants a key, Codex is told to take it from ANTWORT_API_KEY."
+    ),
+    examples="""
+  antwort codex
+      show what belongs in the file
+  antwort codex --write && codex
+      put it there, and go""",
 )
 
 COMMANDS: tuple[Command, ...] = (
