@@ -152,6 +152,8 @@ class Client:
             return
         fault = _read(await reply.read(_LARGEST), _Fault) or _Fault()
         said = message_in(fault.error) or f"The server answered with the status {reply.status}."
+        if reply.status == 401:
+            said += " Give the server's key by --key-file FILE, or in ANTWORT_API_KEY."
         detail = fault.error if isinstance(fault.error, dict) else {}
         raise Refused(reply.status, said, str(detail.get("code") or ""), str(detail.get("param") or ""))
 

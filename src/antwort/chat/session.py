@@ -92,8 +92,6 @@ class Session:
                 return f"The server has no tools labelled {label!r}; they are switched off now. Ask again."
         if isinstance(fault, Refused) and fault.param == "model":
             return f"{fault} `/model` lists the models."
-        if isinstance(fault, Refused) and fault.status == 401:
-            return f"{fault} Give the server's key by --key-file FILE, or in ANTWORT_API_KEY."
         return str(fault)
 
 
