@@ -162,6 +162,10 @@ class Backend:
             self._writers.discard(writer)
             writer.transport.abort() if self._answers[-1].ending == "cut" else writer.close()
 
+    def chosen(self) -> Answer:
+        """The answer to the request that came last."""
+        return self._answers[min(len(self.requests), len(self._answers)) - 1]
+
     async def close(self) -> None:
         for task in list(self._tasks):
             task.cancel()
@@ -170,7 +174,7 @@ class Backend:
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Whether the connection can be used again."""
         self.requests.append(await _read_request(reader))
-        answer = self._answers[min(len(self.requests), len(self._answers)) - 1]
+        answer = self.chosen()
         self.asked.set()
         if answer.ending != "silence":
             await self._play(answer, writer)

@@ -298,7 +298,7 @@ async def _local(settings: Settings, given: Mapping[str, object]) -> AsyncIterat
     if local is None:
         raise CannotStart("There is no backend to examine: a scripted stand-in answers, not a model.")
     try:
-        await shown(local.ready(), f"loading {local.name}")
+        await (local.ready() if given.get("json") else shown(local.ready(), f"loading {local.name}"))
         address, key = await local.door()
         mode = settings.local.tool_calling
         backend = BackendSettings(

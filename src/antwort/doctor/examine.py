@@ -141,7 +141,7 @@ class Visit:
         raise OutOfReach(f"answers, but there is no {PATHS[self._speech]}, with or without /v1")
 
     def _about_address(self, listing: Answer) -> Finding:
-        seen = f"answers in {listing.seconds * 1000:.0f} ms at {without_query(self._base)}"
+        seen = f"answers in {verdicts.in_seconds(listing.seconds)} at {without_query(self._base)}"
         settings = self._subject.settings
         if settings is None or settings.url.rstrip("/") == self._base:
             return Finding(probe="reachable", verdict="works", seen=seen)
@@ -231,7 +231,7 @@ def _check_reach(answer: Answer, *, has_key: bool) -> None:
         case "unreachable" | "cut" | "garbled":
             raise OutOfReach(f"cannot be reached: {answer.reason}")
         case "slow":
-            raise OutOfReach(f"does not answer: it was waited for {answer.seconds:.0f} s")
+            raise OutOfReach(f"does not answer: it was waited for {verdicts.in_seconds(answer.seconds)}")
     if answer.status in (401, 403):
         fix = "the key is not the right one" if has_key else "say --backend-key-file, or set ANTWORT_BACKEND_API_KEY"
         raise OutOfReach(f"asks for a key: {fix}")

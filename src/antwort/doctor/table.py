@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+import textwrap
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TextIO
 
 from antwort.config.repeating import printable
@@ -11,12 +12,12 @@ from antwort.config.shown import written
 from antwort.doctor.findings import PROBES, Examination, Finding, Value, Verdict
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.text import Text
+    from rich.console import Console
 
 WIDTH = 100
 """Where there is no terminal to ask for its own."""
 _NARROW = 56
+_NARROWEST = 16
 _TITLE = max(map(len, PROBES.values()))
 _MARKS: Mapping[Verdict, str] = {"works": "✓", "fails": "\N{EN DASH}", "unknown": "?"}
 _PLAIN_MARKS: Mapping[Verdict, str] = {"works": "ok", "fails": "no", "unknown": "?"}
@@ -37,56 +38,49 @@ class Table:
 
     def __init__(self, to: Console) -> None:
         self._to = to
-        is_rich = _can_write(to.encoding, "✓\N{EN DASH}→")
-        self._marks = _MARKS if is_rich else _PLAIN_MARKS
-        self._arrow = "→" if is_rich else "->"
+        has_marks = _can_write(to.encoding, "✓\N{EN DASH}→·")
+        self._marks = _MARKS if has_marks else _PLAIN_MARKS
+        self._arrow, self._dot = ("→", " · ") if has_marks else ("->", ", ")
         self._mark_width = max(map(len, self._marks.values()))
+        beside = self._mark_width + _TITLE + 4
+        self._indent = beside if to.width >= _NARROW else self._mark_width + 2
+        self._is_wide = to.width >= _NARROW
 
     def head(self, examined: Examination) -> None:
         told = [examined.url, examined.engine.title, *([examined.model] if examined.model else [])]
-        self._to.print(printable(" · ".join(told) if self._arrow == "→" else ", ".join(told)), style="bold")
-        self._to.print()
+        self._say(printable(self._dot.join(told)), "bold")
+        self._say("")
 
     def row(self, finding: Finding) -> None:
-        self._to.print(self._narrow(finding) if self._to.width < _NARROW else self._wide(finding))
+        from rich.text import Text
+
+        seen, *rest = [*self._wrapped(finding.seen), *self._remedy(finding)]
+        mark = Text(self._marks[finding.verdict].ljust(self._mark_width), _STYLES[finding.verdict])
+        title = finding.title.ljust(_TITLE) if self._is_wide else finding.title
+        if self._is_wide:
+            self._to.print(Text.assemble(mark, f"  {title}  {seen}"), soft_wrap=True)
+        else:
+            self._to.print(Text.assemble(mark, f"  {title}"), soft_wrap=True)
+            rest = [seen, *rest]
+        for line in rest:
+            self._say(f"{' ' * self._indent}{line}")
 
     def foot(self, examined: Examination, *, is_written: bool) -> None:
-        self._to.print()
-        for line in conclusion(examined, is_written=is_written):
-            self._to.print(line)
+        self._say("")
+        for sentence in conclusion(examined, is_written=is_written):
+            self._say(textwrap.fill(sentence, self._to.width, break_on_hyphens=False, break_long_words=False))
 
-    def _wide(self, finding: Finding) -> RenderableType:
-        from rich.table import Table as Grid
+    def _remedy(self, finding: Finding) -> Iterator[str]:
+        lead = f"{self._arrow} "
+        for at, line in enumerate(self._wrapped(finding.remedy, len(lead)) if finding.remedy else []):
+            yield f"{' ' * len(lead) if at else lead}{line}"
 
-        grid = Grid.grid(padding=(0, 2, 0, 0))
-        grid.add_column(width=self._mark_width)
-        grid.add_column(width=_TITLE)
-        grid.add_column(overflow="fold")
-        grid.add_row(self._mark(finding), finding.title, finding.seen)
-        if finding.remedy:
-            grid.add_row("", "", self._remedy(finding))
-        return grid
+    def _wrapped(self, text: str, lead: int = 0) -> list[str]:
+        width = max(self._to.width - self._indent - lead, _NARROWEST)
+        return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
 
-    def _narrow(self, finding: Finding) -> RenderableType:
-        from rich.console import Group
-        from rich.padding import Padding
-        from rich.text import Text
-
-        head = Text.assemble(self._mark(finding), " ", finding.title)
-        rest: list[RenderableType] = [Text(finding.seen), *([self._remedy(finding)] if finding.remedy else [])]
-        return Group(head, *(Padding(each, (0, 0, 0, self._mark_width + 1)) for each in rest))
-
-    def _mark(self, finding: Finding) -> Text:
-        from rich.text import Text
-
-        return Text(self._marks[finding.verdict], _STYLES[finding.verdict])
-
-    def _remedy(self, finding: Finding) -> RenderableType:
-        from rich.table import Table as Grid
-
-        grid = Grid.grid(padding=(0, 1, 0, 0))
-        grid.add_row(self._arrow, finding.remedy)
-        return grid
+    def _say(self, line: str, style: str | None = None) -> None:
+        self._to.print(line, style=style, soft_wrap=True)
 
 
 def _can_write(encoding: str, text: str) -> bool:
@@ -97,17 +91,18 @@ def _can_write(encoding: str, text: str) -> bool:
     return True
 
 
-def conclusion(examined: Examination, *, is_written: bool) -> Iterable[str]:
-    blocking = [finding.title for finding in examined.findings if finding.blocks]
-    made_up = [finding for finding in examined.findings if finding.verdict == "fails" and not finding.blocks]
+def conclusion(examined: Examination, *, is_written: bool) -> Iterator[str]:
+    fails = [finding for finding in examined.findings if finding.verdict == "fails"]
     if examined.outcome == "broken":
-        yield f"Not fit as it is: {', '.join(blocking)}."
-    elif made_up or blocking:
+        blocking = [finding for finding in fails if finding.blocks]
+        mended = ", which --write mends" if all(finding.settings for finding in blocking) else ""
+        yield f"Not fit as it is: {', '.join(finding.title for finding in blocking)}{mended}."
+    elif fails:
         yield "antwort can work with it, in spite of what does not work by itself."
     else:
         yield "antwort can work with it."
     if examined.settings and not is_written:
-        yield f"--write would record: {_listed(examined.settings)}."
+        yield f"--write records: {_listed(examined.settings)}."
 
 
 def _listed(settings: Mapping[str, Value]) -> str:

@@ -99,10 +99,15 @@ class Tools(msgspec.Struct, frozen=True):
 
 
 def about_choices(tools: Tools) -> tuple[Finding, ...]:
-    return tuple(_about_choice(f"tools.{choice}", each, tools) for choice, each in tools.seen.items())
+    """What to set at the backend is told once, where it is first missed."""
+    first = next((choice for choice, each in tools.seen.items() if each.verdict == "fails"), None)
+    return tuple(
+        _about_choice(f"tools.{choice}", each, tools, tools.flag() if choice == first else "")
+        for choice, each in tools.seen.items()
+    )
 
 
-def _about_choice(probe: str, seen: Seen, tools: Tools) -> Finding:
+def _about_choice(probe: str, seen: Seen, tools: Tools, flag: str = "") -> Finding:
     if seen.verdict != "fails":
         return Finding(probe=probe, verdict=seen.verdict, seen=seen.seen)
     if tools.speech == "responses":
@@ -114,7 +119,7 @@ def _about_choice(probe: str, seen: Seen, tools: Tools) -> Finding:
         probe=probe,
         verdict="fails",
         seen=seen.seen,
-        remedy=advice.about_tools(tools.schema, tools.mode, tools.flag(), is_noticed=seen.is_noticed),
+        remedy=advice.about_tools(tools.schema, tools.mode, flag, is_noticed=seen.is_noticed),
         blocks=not tools.has_called if is_helpless else is_unnoticed,
         settings={} if is_helpless or not is_unnoticed else {"tool_calling": "constrained"},
     )

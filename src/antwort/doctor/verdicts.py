@@ -21,7 +21,7 @@ def trouble_with(answer: Answer) -> str:
     """Why there is nothing in an answer to judge; empty where there is something."""
     match answer.fault:
         case "slow":
-            return f"no answer within {answer.seconds:.0f} s"
+            return f"no answer within {in_seconds(answer.seconds)}"
         case "unasked":
             return "not asked, as earlier questions went unanswered"
         case "unreachable" | "garbled":
@@ -121,7 +121,7 @@ def about_first_token(answer: Answer) -> Finding:
     first = hear(answer).first if answer.is_good else None
     if first is None:
         return Finding(probe="first_token", verdict="unknown", seen="no token came")
-    return Finding(probe="first_token", verdict="works", seen=_seconds(first))
+    return Finding(probe="first_token", verdict="works", seen=in_seconds(first))
 
 
 def about_speed(answer: Answer) -> Finding:
@@ -137,7 +137,7 @@ def about_speed(answer: Answer) -> Finding:
     )
 
 
-def _seconds(seconds: float) -> str:
+def in_seconds(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
