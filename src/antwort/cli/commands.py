@@ -219,7 +219,7 @@ _CODEX = Command(
         Flag("--write", "add it to Codex's config.toml, and leave all else in there as it is", "output"),
     ),
     description=(
-        "Print what makes Codex CLI use this server, for its config.toml (in CODEX_HOME, or else ~/.codex), or add it.\n"
+        "Print what makes Codex CLI use this server, for its config.toml (in CODEX_HOME or ~/.codex), or add it.\n"
         "Where the server wants a key, Codex is told to take it from ANTWORT_API_KEY."
     ),
     examples="""
