@@ -120,11 +120,11 @@ def _as_schema(tool: ChatTool) -> str:
 
 
 def read(text: str) -> tuple[Call, ...]:
-    """The calls of an answer. One that is cut off while it calls is a call that is not valid."""
+    """The calls of an answer; one that is cut off while it calls is one call that is cut off."""
     try:
         answer = json.loads(text)
     except ValueError:
-        return (Call("", None),) if _CALLS.match(text) else ()
+        return (Call("", None, is_cut=True),) if _CALLS.match(text) else ()
     if not isinstance(answer, dict):
         return ()
     return tuple(call_of(call.get("name", ""), call.get("arguments")) for call in answer.get("calls", ()))

@@ -5,7 +5,8 @@
   value itself, as a list of values of which one will do, as `"~word"` for a text that has the word in it, or as `"*"`
   for any text; one whose name ends in `?` may be missing. An argument that is not expected is wrong, and so is a call
   that its tool's schema does not allow.
-* **Valid**: the tool is offered, and the arguments are what its schema allows.
+* **Valid**: the tool is offered, and the arguments are what its schema allows. A call that is cut off where the answer
+  reaches its longest counts by itself: it is neither valid nor not, and the answer is wrong.
 
 Texts are compared without regard to case, to underscores for spaces, and to quotes and marks around them. Numbers are
 compared by their value.
@@ -28,6 +29,8 @@ class Call(NamedTuple):
 
     name: str
     arguments: Mapping[str, object] | None
+    is_cut: bool = False
+    """The answer reached its longest before the call was whole: nobody would run it."""
 
 
 class Verdict(NamedTuple):
@@ -36,6 +39,8 @@ class Verdict(NamedTuple):
     valid: int
     """How many of the calls the schemas allow."""
     calls: int
+    cut: int = 0
+    """Calls, besides those, that were cut off."""
 
 
 class Judge:
@@ -47,10 +52,13 @@ class Judge:
         }
 
     def judge(self, question: Question, calls: Sequence[Call]) -> Verdict:
-        valid = sum(map(self.is_valid, calls))
-        tools = sorted(call.name for call in calls) == sorted(one.name for one in question.calls)
+        whole = [call for call in calls if not call.is_cut]
+        valid = sum(map(self.is_valid, whole))
+        tools = len(whole) == len(calls) and sorted(call.name for call in calls) == sorted(
+            one.name for one in question.calls
+        )
         arguments = tools and valid == len(calls) and _all_match(question.calls, calls)
-        return Verdict(tools, arguments, valid, len(calls))
+        return Verdict(tools, arguments, valid, len(whole), len(calls) - len(whole))
 
     def is_valid(self, call: Call) -> bool:
         check = self._checks.get(call.name)

@@ -33,6 +33,7 @@ class Score(NamedTuple):
     by_kind: dict[str, float]
     """Right tools, of the questions of a kind."""
     calls: int
+    cut: int
     seconds: float
     """For a question, on average."""
 
@@ -68,6 +69,7 @@ def score(asked: Sequence[Asked]) -> Score:
         valid=sum(one.verdict.valid for one in asked) / calls if calls else 1.0,
         by_kind={kind: share(right) for kind, right in kinds.items()},
         calls=calls,
+        cut=sum(one.verdict.cut for one in asked),
         seconds=sum(one.seconds for one in asked) / max(1, len(asked)),
     )
 
@@ -90,6 +92,7 @@ def record(asked: Sequence[Asked]) -> list[dict[str, Any]]:
             "right_tools": one.verdict.tools,
             "right_arguments": one.verdict.arguments,
             "valid_calls": one.verdict.valid,
+            "cut_off": one.verdict.cut,
             "seconds": round(one.seconds, 3),
         }
         for one in asked
@@ -112,5 +115,6 @@ def table(title: str, scores: dict[str, Score]) -> str:
 
 def _line(name: str, one: Score) -> list[str]:
     valid = f"{one.valid:.0%} of {one.calls}" if one.calls else "no calls"
+    valid += f", {one.cut} cut off" if one.cut else ""
     kinds = [f"{one.by_kind[kind]:.0%}" for kind in KINDS]
     return [name, f"{one.tools:.0%}", f"{one.arguments:.0%}", valid, *kinds, f"{one.seconds:.1f}"]

@@ -70,8 +70,7 @@ class InTwoSteps:
     def ask(self, engine: Engine, tools: Sequence[ChatTool], question: str) -> Reply:
         names = self._names(engine, tools, question)
         chosen = [tool for name in names for tool in tools if tool.function.name == name]
-        calls = tuple(call_of(tool.function.name, self._arguments(engine, tool, question)) for tool in chosen)
-        return Reply(calls, names)
+        return Reply(tuple(self._call(engine, tool, question) for tool in chosen), names)
 
     def _names(self, engine: Engine, tools: Sequence[ChatTool], question: str) -> list[str]:
         form = Form()
@@ -85,19 +84,22 @@ class InTwoSteps:
             "required": ["functions"],
             "additionalProperties": False,
         }
-        return list(_json(engine, told, question, schema).get("functions", ()))
+        return list((_json(engine, told, question, schema) or {}).get("functions", ()))
 
-    def _arguments(self, engine: Engine, tool: ChatTool, question: str) -> object:
+    def _call(self, engine: Engine, tool: ChatTool, question: str) -> Call:
         told = f"You call this function:\n{Form().told([tool]).splitlines()[1]}\n\nReply with its arguments as JSON."
         parameters = tool.function.parameters
-        return _json(engine, told, question, parameters if isinstance(parameters, dict) else {"type": "object"})
+        schema = parameters if isinstance(parameters, dict) else {"type": "object"}
+        arguments = _json(engine, told, question, schema)
+        return Call(tool.function.name, arguments, is_cut=arguments is None)
 
 
-def _json(engine: Engine, told: str, question: str, schema: dict[str, Any]) -> dict[str, Any]:
+def _json(engine: Engine, told: str, question: str, schema: dict[str, Any]) -> dict[str, Any] | None:
+    """None where the answer is cut off."""
     messages = [said("system", told), said("user", question)]
     text = engine.ask({"messages": messages, "response_format": constrained(schema), **sampled()})["content"]
     try:
         answer = json.loads(text)
     except ValueError:
-        return {}
-    return answer if isinstance(answer, dict) else {}
+        return None
+    return answer if isinstance(answer, dict) else None

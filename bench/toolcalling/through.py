@@ -13,7 +13,7 @@ from toolcalling.judge import Call
 from toolcalling.modes import Reply
 
 from antwort.local.traits import TEMPLATE
-from antwort.providers.base import CallDelta, ChatMessage, ChatRequest, ChatTool, Delta
+from antwort.providers.base import CallDelta, ChatMessage, ChatRequest, ChatTool, Delta, Finished
 from antwort.providers.chat import ChatProvider
 from antwort.providers.constrained import Constrained
 
@@ -50,12 +50,12 @@ def _calls(deltas: Sequence[Delta]) -> tuple[Call, ...]:
         if isinstance(delta, CallDelta):
             names[delta.index] = names.get(delta.index, "") + delta.name
             arguments[delta.index] = arguments.get(delta.index, "") + delta.arguments
-    return tuple(call_of(name, _decoded(arguments[index])) for index, name in names.items())
+    is_cut = any(isinstance(delta, Finished) and delta.finish == "length" for delta in deltas)
+    return tuple(_call(name, arguments[index], is_cut=is_cut) for index, name in names.items())
 
 
-def _decoded(arguments: str) -> object:
-    """None where an answer was cut off."""
+def _call(name: str, arguments: str, *, is_cut: bool) -> Call:
     try:
-        return json.loads(arguments)
+        return call_of(name, json.loads(arguments))
     except ValueError:
-        return None
+        return Call(name, None, is_cut=is_cut)

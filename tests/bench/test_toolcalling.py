@@ -213,8 +213,8 @@ def test_examples_are_of_tools_that_are_not_offered() -> None:
 
 
 @pytest.mark.parametrize("text", ['{"calls": [{"name": "get_wea', '{\n "calls": ['])
-def test_calls_that_are_cut_off_count_as_a_call_that_is_not_valid(text: str) -> None:
-    assert JUDGE.judge(WEATHER, read(text)) == Verdict(False, False, 0, 1)
+def test_calls_that_are_cut_off_are_wrong_and_counted_by_themselves(text: str) -> None:
+    assert JUDGE.judge(WEATHER, read(text)) == Verdict(False, False, 0, 0, cut=1)
 
 
 def test_an_answer_that_is_cut_off_is_no_call() -> None:
@@ -226,13 +226,14 @@ def test_scores_are_shares_by_kind_and_in_all() -> None:
         _asked(WEATHER, [weather(city="Oslo")]),
         _asked(TIMER, [timer(duration=9, unit="minutes")]),
         _asked(BOTH, [weather(city="Oslo"), Call("nothing", {})]),
-        _asked(CHAT, []),
+        _asked(CHAT, [Call("get_weather", None, is_cut=True)]),
     ]
     told = score(asked)
-    assert (told.tools, told.arguments, told.valid, told.calls) == (0.75, 0.5, 0.75, 4)
-    assert told.by_kind == {"none": 1.0, "one": 1.0, "two": 0.0}
+    assert (told.tools, told.arguments, told.valid, told.calls, told.cut) == (0.5, 0.25, 0.75, 4, 1)
+    assert told.by_kind == {"none": 0.0, "one": 1.0, "two": 0.0}
     assert (
-        table("mode", {"native": told}).splitlines()[-1] == "| native | 75% | 50% | 75% of 4 | 100% | 100% | 0% | 1.0 |"
+        table("mode", {"native": told}).splitlines()[-1]
+        == "| native | 50% | 25% | 75% of 4, 1 cut off | 0% | 100% | 0% | 1.0 |"
     )
 
 
