@@ -260,5 +260,7 @@ def _why_incomplete(response: Ending) -> str:
 _REASONS = {
     "max_output_tokens": "The answer was cut off: it had become as long as it may be.",
     "max_turns": "The answer was cut off: the model had been asked as often as it may be.",
+    "max_tool_calls": "The answer was cut off: as many tools had been called as may be.",
+    "deadline": "The answer was cut off: it had taken as long as it may.",
     "content_filter": "The answer was cut off by a content filter.",
 }

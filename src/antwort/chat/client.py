@@ -68,6 +68,10 @@ class _Toolsets(msgspec.Struct):
     data: tuple[Toolset, ...]
 
 
+class _Health(msgspec.Struct):
+    status: str
+
+
 class _Fault(msgspec.Struct):
     error: object = None
 
@@ -86,14 +90,17 @@ class Client:
         await self._http.close()
 
     async def is_there(self) -> bool:
-        """Whether a server of this kind answers, for whoever asks."""
+        """Whether a server of ours answers, with or without a key: others listen on usual ports, too."""
         try:
-            reply = await self._http.request("GET", f"{self._root}/models", timeouts=_AT_ONCE)
-            async with reply:
-                body = await reply.read(_LARGEST)
+            _, health = await self._look("/healthz")
+            status, listed = await self._look("/v1/toolsets")
         except HttpFault:
             return False
-        return reply.status == 401 or (reply.status == 200 and _read(body, _Models) is not None)
+        return _read(health, _Health) == _Health("ok") and (status == 401 or _read(listed, _Toolsets) is not None)
+
+    async def _look(self, place: str) -> tuple[int, bytes]:
+        async with await self._http.request("GET", place, timeouts=_AT_ONCE) as reply:
+            return reply.status, await reply.read(_LARGEST)
 
     async def models(self) -> list[str]:
         return [model.id for model in (await self._get("models", _Models)).data]

@@ -137,14 +137,14 @@ class Orders:
             self._screen.say("There is nothing to save yet.", "yellow")
             return
         now = datetime.now().astimezone()
+        text = transcript(self._conversation.turns, self._conversation.model or "the server's model", now)
+        name = name or usual_name(now)
         try:
-            file = Path(name or usual_name(now)).expanduser()
-            text = transcript(self._conversation.turns, self._conversation.model or "the server's model", now)
-            save(file, text, overwrite=overwrite)
+            save(file := Path(name).expanduser(), text, overwrite=overwrite)
         except FileExistsError:
             self._screen.say(f"{name} is there already; `/save! {name}` overwrites it.", "yellow")
         except (OSError, RuntimeError, ValueError) as exc:
-            said = getattr(exc, "strerror", None) or str(exc)
+            said = getattr(exc, "strerror", None) or "there is no such place"
             self._screen.say(f"Cannot write {name}: {said}.", "red")
         else:
             self._screen.say(f"Saved to {file}.")

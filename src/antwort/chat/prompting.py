@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TextIO
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
@@ -16,9 +16,6 @@ from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.shortcuts import CompleteStyle
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _LARGEST = 1024 * 1024
 """Bytes of the history; of a larger one the older half is dropped."""
@@ -108,25 +105,24 @@ def _trim(file: Path) -> None:
 
 
 @contextmanager
-def unechoed(number: int) -> Iterator[None]:
+def unechoed(stream: TextIO) -> Iterator[None]:
     """Keys typed meanwhile do not show among the words of the answer; they wait for the next prompt."""
     try:
         import termios
-
+    except ImportError:  # not to be had on Windows
+        yield
+        return
+    failures = (termios.error, OSError, ValueError)
+    try:
+        number = stream.fileno()
         before = termios.tcgetattr(number)
-    except (ImportError, OSError, ValueError):
+    except failures:  # no terminal
         yield
         return
-    except Exception as exc:
-        if type(exc).__module__ != "termios":
-            raise
-        yield
-        return
-    quiet = list(before)
-    quiet[3] &= ~(termios.ECHO | termios.ICANON)
+    quiet = [*before[:3], before[3] & ~(termios.ECHO | termios.ICANON), *before[4:]]
     try:
         termios.tcsetattr(number, termios.TCSADRAIN, quiet)
         yield
     finally:
-        with suppress(OSError, termios.error):
+        with suppress(*failures):
             termios.tcsetattr(number, termios.TCSADRAIN, before)

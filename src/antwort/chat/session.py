@@ -53,7 +53,7 @@ class Session:
         """Ask, and show the answer as it comes. What goes wrong is told, and the next turn may go better."""
         answer = Answer(began=time.monotonic())
         writing = Writing(self._screen, answer)
-        with unechoed(sys.stdin.fileno()):
+        with unechoed(sys.stdin):
             try:
                 await awaited(self._screen, self._home.ready)
                 await self._follow(text, answer, writing)

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from antwort.cli.say import complain
 from antwort.config.paths import expanded
@@ -51,7 +51,6 @@ def options(given: Mapping[str, object], environment: Mapping[str, str]) -> Opti
     """Raises `CannotStart`."""
     from antwort.chat.start import Options
 
-    is_seen = sys.stdout.isatty()
     flags = own_flags(given)
     url = _text(given, "url") or (environment.get(URL_VARIABLE) if flags is None else None) or None
     if _text(given, "url") and flags is not None:
@@ -68,7 +67,7 @@ def options(given: Mapping[str, object], environment: Mapping[str, str]) -> Opti
         system=_text(given, "system") or "",
         history=None if given.get("no_history") else history_file(),
         own=flags,
-        is_plain=not is_seen,
+        is_plain=not _is_terminal(sys.stdout),
     )
 
 
@@ -104,12 +103,26 @@ def history_file() -> Path | None:
 def _question(given: Mapping[str, object]) -> str | None:
     """What is asked once; None where somebody sits at a terminal to ask."""
     if (question := _text(given, "question")) is None:
-        if sys.stdin.isatty() and sys.stdout.isatty():
+        if _is_terminal(sys.stdin) and _is_terminal(sys.stdout):
             return None
-        question = sys.stdin.read(_LARGEST_INPUT)
+        question = _read_input()
     if not question.strip():
         raise CannotStart("There is no question: say `antwort chat QUESTION`, or give it on standard input.")
     return question.strip()
+
+
+def _read_input() -> str:
+    if sys.stdin is None or _is_terminal(sys.stdin):  # nobody knows that they are to type something
+        return ""
+    data = sys.stdin.buffer.read(_LARGEST_INPUT + 1)
+    if len(data) > _LARGEST_INPUT:
+        raise CannotStart(f"The question is larger than {_LARGEST_INPUT} bytes.")
+    return data.decode(errors="replace")
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    """A stream that was closed before we began is none."""
+    return stream is not None and stream.isatty()
 
 
 def _key(given: Mapping[str, object], environment: Mapping[str, str]) -> str | None:

@@ -1,0 +1,192 @@
+"""What is sent, what can be typed, and how it reads in words."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import msgspec
+import pytest
+
+from antwort.chat.answer import Answer, Status
+from antwort.chat.calls import arguments_shown, result_shown, seconds_shown
+from antwort.chat.commands import COMMANDS, Typed, completions, parse, unknown
+from antwort.chat.conversation import Conversation
+from antwort.chat.home import Home
+from antwort.chat.orders import Orders
+from antwort.chat.screen import Screen
+
+ITEM = msgspec.Raw(b'{"type":"message"}')
+
+
+def ended(status: Status = "completed", response_id: str = "resp_1") -> Answer:
+    return Answer(0.0, status=status, response_id=response_id, output=[ITEM])
+
+
+def user(text: str) -> dict[str, object]:
+    return {"type": "message", "role": "user", "content": text}
+
+
+# ---- what is sent ----
+
+
+def test_the_first_request_has_what_was_said_and_what_is_chosen() -> None:
+    assert Conversation().request("Hi") == {"stream": True, "input": [user("Hi")]}
+    request = Conversation(model="m", labels=["demo"], system="Be brief.").request("Hi")
+    assert (request["model"], request["instructions"]) == ("m", "Be brief.")
+    assert request["tools"] == [{"type": "mcp", "server_label": "demo", "require_approval": "never"}]
+
+
+def test_the_next_request_goes_on_from_the_last_answer_that_came_to_its_end() -> None:
+    conversation = Conversation()
+    conversation.note("One", ended(response_id="resp_1"))
+    conversation.note("Two", ended("failed", "resp_2"))
+    conversation.note("Three", ended("cancelled", "resp_3"))
+    request = conversation.request("Four")
+    assert (request["previous_response_id"], request["input"]) == ("resp_1", [user("Four")])
+    conversation.note("Four", ended("incomplete", "resp_4"))
+    assert conversation.request("Five")["previous_response_id"] == "resp_4"
+
+
+@pytest.mark.parametrize(
+    ("code", "param"),
+    [("previous_response_not_found", "previous_response_id"), ("", "previous_response_id"), ("response_not_found", "")],
+)
+def test_a_server_that_has_forgotten_is_sent_all_from_then_on(code: str, param: str) -> None:
+    conversation = Conversation()
+    conversation.note("One", ended())
+    assert conversation.forgotten(code, param)
+    request = conversation.request("Two")
+    assert "previous_response_id" not in request
+    assert request["input"] == [user("One"), ITEM, user("Two")]
+    assert not conversation.forgotten(code, param)  # all was sent: it would not help to send it again
+
+
+def test_an_error_about_something_else_is_no_forgetting() -> None:
+    conversation = Conversation()
+    assert not conversation.forgotten("previous_response_not_found", "previous_response_id")
+    conversation.note("One", ended())
+    assert not conversation.forgotten("model_not_found", "model")
+
+
+def test_a_new_conversation_knows_nothing_and_keeps_what_is_chosen() -> None:
+    conversation = Conversation(model="m", labels=["demo"])
+    conversation.note("One", ended())
+    conversation.forgotten("previous_response_not_found", "")
+    conversation.begin_anew()
+    assert conversation.turns == []
+    assert conversation.request("Hi")["input"] == [user("Hi")]
+    conversation.note("Hi", ended(response_id="resp_2"))
+    assert conversation.request("Two")["previous_response_id"] == "resp_2"
+    assert (conversation.model, conversation.labels) == ("m", ["demo"])
+
+
+def test_tools_are_switched_each_once() -> None:
+    conversation = Conversation()
+    for on in (True, True):
+        conversation.switch("demo", on=on)
+    assert conversation.labels == ["demo"]
+    for on in (False, False):
+        conversation.switch("demo", on=on)
+    assert conversation.labels == []
+
+
+# ---- what can be typed ----
+
+
+@pytest.mark.parametrize(
+    ("line", "typed"),
+    [
+        ("Hello", None),
+        (" /help is a command", None),
+        ("/etc/passwd\nis a file", None),
+        ("/help", Typed("/help")),
+        ("/HELP ", Typed("/help")),
+        ("/exit", Typed("/quit")),
+        ("/model  qwen3 ", Typed("/model", "qwen3")),
+        ("/save! my file.md", Typed("/save", "my file.md", is_forced=True)),
+        ("/nonsense", Typed("/nonsense")),
+    ],
+)
+def test_a_line_is_a_command_or_for_the_model(line: str, typed: Typed | None) -> None:
+    assert parse(line) == typed
+
+
+def test_what_is_no_command_is_told_with_what_may_be_meant() -> None:
+    assert unknown("/tool") == "There is no command /tool; did you mean /tools?"
+    assert unknown("/xyzzy") == "There is no command /xyzzy; /help lists what there is."
+
+
+@pytest.mark.parametrize(
+    ("before", "words"),
+    [
+        ("/", [command.name for command in COMMANDS]),
+        ("/s", ["/system", "/save"]),
+        ("/model ", ["small", "large"]),
+        ("/model la", ["large"]),
+        ("/tools ", ["demo"]),
+        ("/tools demo o", ["on", "off"]),
+        ("/new ", []),
+        ("hello /m", []),
+        ("/m\n", []),
+    ],
+)
+def test_commands_and_what_they_take_are_completed(before: str, words: list[str]) -> None:
+    assert list(completions(before, ["small", "large"], ["demo"])) == words
+
+
+async def test_every_command_that_is_listed_is_known() -> None:
+    class Said:
+        def __init__(self) -> None:
+            self.texts: list[str] = []
+
+        def say(self, text: str, style: str = "") -> None:
+            self.texts.append(text + style)
+
+        def show(self, *_: object, **__: object) -> None: ...
+
+    class Nowhere:
+        models: tuple[str, ...] = ()
+        toolsets: tuple[str, ...] = ()
+
+        async def look(self) -> None: ...
+
+    said = Said()
+    orders = Orders(cast("Screen", said), cast("Home", Nowhere()), Conversation())
+    for command in COMMANDS:
+        assert await orders.obey(Typed(command.name)) is (command.name != "/quit")
+    assert not any("There is no command" in text for text in said.texts)
+
+
+# ---- in words ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ('{"expression": "17 * 23", "digits": 4}', 'expression: "17 * 23", digits: 4'),
+        ('{"deep": {"a": [1, null]}}', 'deep: {"a":[1,null]}'),
+        ("", ""),
+        ("{}", ""),
+        ('{"half": "wri', '{"half": "wri'),
+        ("[1, 2]", "[1, 2]"),
+        ('{"text": "two\\nlines"}', 'text: "two\\nlines"'),
+    ],
+)
+def test_arguments_read_as_a_person_would_write_them(arguments: str, shown: str) -> None:
+    assert arguments_shown(arguments) == shown
+
+
+def test_long_arguments_and_results_are_shortened() -> None:
+    assert len(arguments_shown('{"a": "' + "x" * 9999 + '"}')) < 100
+    assert len(arguments_shown("x" * 9999)) == 240
+    assert result_shown("one\ntwo\n") == "one\ntwo"
+    assert result_shown("\n".join("x" * 7)) == "\n".join([*"xxxxxx", "… 1 more line"])
+    assert len(result_shown("y" * 9999)) == 400
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0.0, "0 ms"), (0.0042, "4 ms"), (0.0999, "0.1 s"), (1.26, "1.3 s"), (59.99, "60.0 s"), (125.2, "2 min 05 s")],
+)
+def test_seconds_are_as_exact_as_they_need_to_be(seconds: float, shown: str) -> None:
+    assert seconds_shown(seconds) == shown

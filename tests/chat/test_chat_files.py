@@ -1,0 +1,110 @@
+"""The transcript and the history: what is in them, and who can read them."""
+
+from __future__ import annotations
+
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from prompt_toolkit.history import FileHistory, InMemoryHistory
+
+from antwort.chat.answer import Answer, Called, Problem, Said, Thought
+from antwort.chat.prompting import open_history
+from antwort.chat.transcript import fenced, save, transcript, usual_name
+
+NOW = datetime(2026, 11, 15, 9, 5, 7, tzinfo=UTC)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_transcript_tells_all_that_was_shown() -> None:
+    called = Called("add", "demo", '{"a": 1}', began=1.0, ended=1.5, output="2")
+    broken = Called("sub", "demo", "{}", error="it broke")
+    answer = Answer(0.0, [Thought("Hm.\nSo."), called, broken, Problem("down"), Said("It is **2**.")], "completed")
+    answer.model = "m"
+    cut = Answer(0.0, [Said("Half")], "failed", problem="The answer broke off.")
+    assert transcript([("How much?", answer), ("And now?", cut)], "m", NOW) == (
+        "# Chat with m\n\n2026-11-15 09:05\n\n## You\n\nHow much?\n\n## m\n\n> Hm.\n> So.\n\n"
+        '**demo.add**, 0.5 s\n\n```json\n{"a": 1}\n```\n\n```\n2\n```\n\n'
+        "**demo.sub**, failed\n\n```json\n{}\n```\n\n```\nit broke\n```\n\n*down*\n\nIt is **2**.\n\n"
+        "## You\n\nAnd now?\n\n## Answer\n\nHalf\n\n*The answer broke off.*\n"
+    )
+
+
+def test_a_transcript_gives_no_orders_to_the_terminal_that_shows_it() -> None:
+    text = transcript([("\x1b[2J", Answer(0.0, [Said("\x1b]0;x\x07")], "completed"))], "\x9b", NOW)
+    assert "\x1b" not in text
+    assert "\x9b" not in text
+
+
+def test_a_fence_is_longer_than_those_within() -> None:
+    assert fenced("a\n```\nb") == "````\na\n```\nb\n````"
+
+
+def test_a_transcript_is_for_nobody_else_and_replaces_nothing_unasked(tmp_path: Path) -> None:
+    file = tmp_path / "chat.md"
+    save(file, "one")
+    assert (file.read_text(), mode(file)) == ("one", 0o600)
+    with pytest.raises(FileExistsError):
+        save(file, "two")
+    file.chmod(0o644)
+    save(file, "three", overwrite=True)
+    assert (file.read_text(), mode(file)) == ("three", 0o600)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
+    victim, link = tmp_path / "victim", tmp_path / "link"
+    victim.write_text("precious")
+    link.symlink_to(victim)
+    with pytest.raises(FileExistsError):
+        save(link, "x")
+    save(link, "x", overwrite=True)
+    assert (victim.read_text(), link.read_text()) == ("precious", "x")
+
+
+def test_what_cannot_replace_a_file_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match=r"."):
+        save(tmp_path / "folder", "x", overwrite=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_the_usual_name_tells_when() -> None:
+    assert usual_name(NOW) == "antwort-chat-2026-11-15-090507.md"
+
+
+# ---- history ----
+
+
+def test_the_history_is_for_nobody_else_whatever_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "state" / "antwort" / "chat-history"
+    history = open_history(file)
+    assert isinstance(history, FileHistory)
+    history.store_string("two\nlines")
+    assert (mode(file), mode(file.parent)) == (0o600, 0o700)
+    file.chmod(0o644)
+    again = open_history(file)
+    assert mode(file) == 0o600
+    assert list(again.load_history_strings()) == ["two\nlines"]
+
+
+def test_a_history_that_cannot_be_kept_is_forgotten(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    assert isinstance(open_history(tmp_path / "file" / "history"), InMemoryHistory)
+    assert isinstance(open_history(None), InMemoryHistory)
+
+
+def test_of_a_long_history_the_older_half_is_dropped(tmp_path: Path) -> None:
+    file = tmp_path / "chat-history"
+    history = FileHistory(file)
+    for number in range(1200):
+        history.store_string(f"{number} " + "x" * 1000)
+    kept = list(open_history(file).load_history_strings())
+    assert file.stat().st_size < 600_000
+    assert 400 < len(kept) < 600
+    assert kept[0].startswith("1199 ")
+    assert all(len(entry) > 1000 for entry in kept)
