@@ -6,15 +6,19 @@ import asyncio
 import json
 import os
 import re
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pexpect
+import pyte
 import pytest
 
 from antwort.api.wire import decode
 from antwort.cli import main
 from antwort.config import load
 from antwort.doctor.findings import PROBES, Report
+from live_server import start
 from replay import LLAMA_CPP, LLAMA_CPP_LOADING, LLAMA_CPP_WITHOUT_TOOLS, VLLM, ReplayedEngine, playing
 from replay_backend import whole
 
@@ -120,6 +124,33 @@ async def test_a_narrow_terminal_gets_what_was_seen_below_its_title(
     assert max(map(len, lines[1:])) <= 42
     at = lines.index("✓  errors well-formed")
     assert lines[at + 1] == "   status 400 with an error object"
+
+
+async def test_a_terminal_sees_what_is_looked_at_and_keeps_the_table(vllm: ReplayedEngine) -> None:
+    def watched() -> tuple[str, int]:
+        child = pexpect.spawn(
+            sys.executable, ["-m", "antwort", "doctor", vllm.url], encoding="utf-8", dimensions=(60, 90), timeout=30
+        )
+        child.expect(pexpect.EOF)
+        child.close()
+        return child.before or "", child.exitstatus
+
+    raw, status = await asyncio.to_thread(watched)
+    screen = pyte.Screen(90, 60)
+    pyte.Stream(screen).feed(raw)
+    lines = [line.rstrip() for line in screen.display]
+    assert status == 0
+    assert "tool calls, parallel …" in raw  # while it is asked
+    assert not any(line.endswith(" …") for line in lines)  # and gone afterwards
+    assert "✓  errors well-formed    status 400 with an error object" in lines
+    assert "\x1b[32m✓" in raw
+
+
+async def test_a_terminal_without_such_marks_gets_words(vllm: ReplayedEngine) -> None:
+    process = await start("doctor", vllm.url, environment={"PYTHONIOENCODING": "ascii"})
+    output, _ = await process.communicate()
+    assert b"ok  errors well-formed    status 400 with an error object\n" in output
+    assert b"no  images" in output
 
 
 async def test_json_has_a_line_for_every_probe_and_nothing_else_is_printed(

@@ -97,4 +97,4 @@ def test_flags_for_reasoning_and_context_are_those_of_the_engine() -> None:
 
 
 def test_what_a_model_says_cannot_command_a_terminal() -> None:
-    assert quoted("\x1b[31mred\x07 \u202e" + "x" * 100) == "\\x1b[31mred\\x07 \\u202e" + "x" * 23 + "…"
+    assert quoted("\x1b[31mred\x07 \u202e" + "x" * 100) == "\\x1b[31mred\\x07 \\u202e" + "x" * 25 + "…"

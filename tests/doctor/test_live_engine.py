@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from antwort.api.wire import decode
 from antwort.doctor.findings import PROBES, Report
 from doctor_kit import verdicts
@@ -14,9 +16,10 @@ from local_model import keep_in
 PATIENCE = 300.0
 
 
+@pytest.mark.xdist_group("model")
 async def test_the_model_that_antwort_runs_by_itself_is_fit_for_it(demo_model: Path, tmp_path: Path) -> None:
     keep_in(tmp_path, demo_model)
-    process = await start("doctor", "--json", environment={"ANTWORT_DATA": str(tmp_path)})
+    process = await start("doctor", "--json", environment={"ANTWORT_DATA": str(tmp_path), "ANTWORT_LOCAL_THREADS": "1"})
     async with asyncio.timeout(PATIENCE):
         output, errors = await process.communicate()
     assert (process.returncode, errors) == (0, b"")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -62,7 +62,8 @@ class _Consultation:
         from antwort.api.wire import encode
         from antwort.doctor.findings import Report
 
-        examined = [await self._examine(subject) async for subject in self._subjects()]
+        async with aclosing(self._subjects()) as subjects:
+            examined = [await self._examine(subject) async for subject in subjects]
         if self._is_json:
             import msgspec
 
@@ -71,7 +72,7 @@ class _Consultation:
                 return 1
         return _status(examined)
 
-    async def _subjects(self) -> AsyncIterator[Subject]:
+    async def _subjects(self) -> AsyncGenerator[Subject, None]:
         """Those to examine, one after the other."""
         url, settings = self._given.get("url"), _settings(self._loaded)
         if isinstance(url, str):
