@@ -17,17 +17,14 @@ def kind_of(request: ChatRequest) -> Kind:
     """A request without tools leaves none to choose."""
     if not offered(request):
         return "none"
-    match request.tool_choice:
-        case "none":
-            return "none"
-        case "required":
-            return "required"
-        case {"type": "allowed_tools"} as choice:
-            return "required" if _allowed(choice).get("mode") == "required" else "auto"
-        case {}:
+    choice = request.tool_choice
+    if isinstance(choice, dict):
+        if choice.get("type") != "allowed_tools":
             return "named"
-        case _:
-            return "auto"
+        choice = "required" if _allowed(choice).get("mode") == "required" else "auto"
+    if choice == "none":
+        return "none"
+    return "required" if choice == "required" else "auto"
 
 
 def choice_of(request: ChatRequest) -> Choice:

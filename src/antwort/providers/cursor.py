@@ -60,6 +60,13 @@ class Cursor:
             raise OtherForm
         self._at += 1
 
+    def fence(self) -> Reading:
+        """The opening of a block of code, and what it is said to be."""
+        for mark in "```":
+            yield from self.expect(mark)
+        while (yield from self.peek()).isalpha():
+            self._at += 1
+
     def key(self) -> Generator[None, None, str]:
         """A key of an object, and its colon."""
         name = yield from self.string()

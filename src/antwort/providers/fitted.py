@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from antwort.api.wire import Plain
 from antwort.providers.base import ChatTool
 from antwort.providers.lowering import Choice
-from antwort.providers.schemas import Cleaning
+from antwort.providers.schemas.cleaning import Cleaning
 
 WORDS: Plain = {"type": "string"}
 

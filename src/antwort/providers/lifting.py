@@ -15,7 +15,7 @@ from antwort.providers.cursor import Cursor, OtherForm, Reading
 CUT = frozenset({"length", "content_filter"})
 """Finish reasons that say the answer was broken off."""
 
-_SPACE = " \t\r\n"
+_SPACE = " \t\r\n`"
 _MARKS = "{}[],:" + _SPACE
 
 
@@ -55,7 +55,7 @@ class Lifting:
             self._tell_rest(self._cursor.text)
 
     def _tell_rest(self, text: str) -> None:
-        """What is not of the form, as it came. The space that may follow the form says nothing."""
+        """What is not of the form, as it came. Space that follows the form, or the end of a block, says nothing."""
         if rest := text.lstrip(_SPACE) if self._is_known else text:
             self._is_known = False
             self._tell(rest)
@@ -91,6 +91,8 @@ class Lifting:
 
     def _form(self) -> Reading:
         cursor = self._cursor
+        if (yield from cursor.peek()) == "`":  # some models cannot write JSON otherwise, and some backends let them
+            yield from cursor.fence()
         yield from cursor.expect("{")
         key = yield from cursor.key()
         if key == "calls":

@@ -1,0 +1,1 @@
+"""JSON schemas of others, made fit for constrained decoding. All pure."""

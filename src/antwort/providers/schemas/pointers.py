@@ -1,0 +1,35 @@
+"""References within a JSON schema. Pure: nothing is ever fetched."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+from antwort.api.wire import Plain
+
+
+def resolved(reference: str, root: Plain) -> tuple[str, object]:
+    """Where a reference leads in the end, and what stands there: None for what is not in the document, or a circle."""
+    seen: set[str] = set()
+    while reference not in seen:
+        seen.add(reference)
+        target = found(reference, root)
+        if not isinstance(target, dict) or not isinstance(further := target.get("$ref"), str) or len(target) > 1:
+            return reference, target
+        reference = further
+    return reference, None
+
+
+def found(reference: str, root: Plain) -> object:
+    """What a reference points to, be it another one."""
+    if reference == "#":
+        return root
+    if not reference.startswith("#/"):
+        return None
+    place: object = root
+    for step in unquote(reference[2:]).split("/"):
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(place, list) and key.isdecimal() and int(key) < len(place):
+            place = place[int(key)]
+        else:
+            place = place.get(key) if isinstance(place, dict) else None
+    return place
