@@ -64,17 +64,18 @@ def test_the_demo_model_is_never_asked_for_tool_calls_that_it_cannot_make(
 
 OTHERS = "or name a backend with --backend URL, or a GGUF file with --model FILE; --scripted does without a model."
 INSTALL = "pip install 'antwort[local]'"
+PULL = "antwort model pull --data '{0}'"
 
 
 @pytest.mark.parametrize(
     ("has_llama", "has_model", "said"),
     [
-        (True, False, "the demo model is not there: `antwort model pull --data '{0}'` fetches it"),
+        (True, False, f"the demo model is not there: `{PULL}` fetches it"),
         (False, True, f"llama.cpp is not installed: `{INSTALL}` brings it"),
         (
             False,
             False,
-            f"neither llama.cpp nor the demo model is there: `{INSTALL} && antwort model pull --data '{{0}}'` brings both",
+            f"neither llama.cpp nor the demo model is there: `{INSTALL} && {PULL}` brings both",
         ),
     ],
 )
