@@ -201,7 +201,11 @@ def test_every_form_takes_the_right_answers_and_reads_them_back(form: Form) -> N
     check = jsonschema_rs.validator_for(form.schema(TOOLS))
     for question in QUESTIONS["dev"]:
         calls = next(_right_answers(question))
-        answer = {"calls": [call._asdict() for call in calls]} if calls else {"answer": "Hello."}
+        answer = (
+            {"calls": [{"name": call.name, "arguments": call.arguments} for call in calls]}
+            if calls
+            else {"answer": "Hello."}
+        )
         assert check.is_valid(answer)
         assert list(read(json.dumps(answer))) == calls
 
