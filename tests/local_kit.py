@@ -17,7 +17,7 @@ for step in sys.argv[1:]:
     if verb == "log":
         os.write(2, word.encode("utf-8", "surrogateescape"))
     elif verb == "ready":
-        os.write(1, word.encode() + b"\\n")
+        os.write(1, word.encode("utf-8", "surrogateescape") + b"\\n")
     elif verb == "exit":
         os._exit(int(word))
     elif verb == "wait":

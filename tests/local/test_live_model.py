@@ -207,15 +207,19 @@ async def test_a_server_that_is_killed_takes_its_model_along(data: str) -> None:
         await until_gone(child)
 
 
-async def test_a_server_that_is_killed_while_the_model_loads_takes_it_along(data: str) -> None:
+@pytest.mark.parametrize(("how", "status"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGTERM, 0)])
+async def test_a_server_that_is_ended_while_the_model_loads_takes_it_along(
+    data: str, how: signal.Signals, status: int
+) -> None:
     process = await start("serve", "--port", "0", "--data", data, *SMALL)
     assert process.stdout is not None
     async with asyncio.timeout(PATIENCE):
         assert b"listens on" in await process.stdout.readline()
         while not (found := children(process.pid)):  # noqa: ASYNC110 - it is the server's child
             await asyncio.sleep(0.01)
-        process.kill()
+        process.send_signal(how)
         await process.communicate()
+    assert process.returncode == status
     await until_gone(found[0])
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,27 @@ def test_the_demo_model_is_never_asked_for_tool_calls_that_it_cannot_make(
     fleet = make_fleet(Settings(local=LocalSettings(model=model, tool_calling=tool_calling)))
     [member] = fleet._members
     assert (member.provider._mode if isinstance(member.provider, Constrained) else None) == mode
+
+
+SERVED = """
+import asyncio, sys
+from antwort.app import build
+from antwort.cli import greeting, serve
+from antwort.config import Settings
+from antwort.config.settings import BackendSettings
+
+async def main():
+    app = await build(Settings(backends=(BackendSettings(name="b", url="http://127.0.0.1:9/v1"),), memory=True))
+    await app.close()
+
+asyncio.run(main())
+print([name for name in sys.modules if name.startswith(("antwort.local", "xllamacpp"))])
+"""
+
+
+def test_a_server_in_front_of_backends_loads_nothing_of_it() -> None:
+    done = subprocess.run([sys.executable, "-c", SERVED], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 # ---- what is missing ----

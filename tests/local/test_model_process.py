@@ -80,4 +80,18 @@ async def test_several_may_wait_for_its_end() -> None:
     process = await begin(*SLOW)
     waiting = [asyncio.create_task(process.ended()) for _ in range(3)]
     await process.stop()
-    assert {str(end) for end in await asyncio.gather(*waiting)} == {"its process ended with status 0"}
+    assert {str(end) for end in await asyncio.gather(*waiting)} == {"its process was ended by SIGKILL"}
+
+
+async def test_one_that_is_still_loading_is_not_waited_for() -> None:
+    process = await begin("deaf")
+    await process.stop()
+    assert str(await process.ended()) == "its process was ended by SIGKILL"
+
+
+@pytest.mark.parametrize("word", ["\udcff", "x" * 100_000])
+async def test_one_that_does_not_say_where_it_answers_is_of_no_use(word: str) -> None:
+    process = await begin(f"ready={word}", "wait")
+    with pytest.raises(Ended, match="does not say where it answers"):
+        await process.ready()
+    await process.stop()

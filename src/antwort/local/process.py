@@ -80,10 +80,13 @@ class ModelProcess:
     async def ready(self) -> None:
         """Wait until it answers. Raises `Ended`."""
         assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        if not line.endswith(b"\n"):
+        try:
+            line = (await self._process.stdout.readline()).decode("ascii")
+        except ValueError as exc:  # a line without an end, or not of our writing
+            raise Ended("its process does not say where it answers") from exc
+        if not line.endswith("\n"):
             raise await self.ended()
-        self.address = line.decode().strip()
+        self.address = line.strip()
 
     async def ended(self) -> Ended:
         """Wait for its end; what came of it."""
@@ -92,11 +95,11 @@ class ModelProcess:
         return Ended(_in_words(status), self._last_words)
 
     async def stop(self) -> None:
-        """End it, if it has not ended."""
+        """End it, if it has not ended. While it loads it hears nothing, and has nothing to lose."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            async with asyncio.timeout(_GRACE):
+            async with asyncio.timeout(_GRACE if self.address else 0):
                 await self.ended()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
