@@ -9,7 +9,7 @@ import pytest
 
 from antwort.api.wire import decode
 from antwort.doctor.findings import PROBES, Report
-from doctor_kit import verdicts
+from doctor_kit import by_probe, verdicts
 from live_server import start
 from local_model import keep_in
 
@@ -31,3 +31,5 @@ async def test_the_model_that_antwort_runs_by_itself_is_fit_for_it(demo_model: P
         assert told[probe] == "works", probe
     assert {told[f"tools.{choice}"] for choice in ("auto", "required", "named", "parallel")} == {"fails"}
     assert (told["images"], told["context_length"], told["first_token"]) == ("fails", "works", "works")
+    assert found.settings == {}  # antwort knows it already
+    assert "`local.context` gives it more" in by_probe(found)["context_length"].remedy

@@ -114,12 +114,14 @@ class _Consultation:
 
     def _concluded(self, visit: Visit, subject: Subject) -> Examination:
         from antwort.api.wire import replace
+        from antwort.doctor.examine import in_force
         from antwort.doctor.findings import outcome
 
         examined = visit.examination()
         is_written = bool(self._given.get("write")) and self._write(visit, subject)
         if is_written:
-            examined = replace(examined, outcome=outcome(examined.findings, examined.settings))
+            set_now = in_force(subject.settings) | dict(examined.settings)
+            examined = replace(examined, outcome=outcome(examined.findings, set_now))
         if not self._is_json:
             self._table.foot(examined, is_written=is_written)
         return examined
@@ -135,7 +137,7 @@ class _Consultation:
         from antwort.doctor.record import CannotRecord, new_name, record
 
         out = sys.stderr if self._is_json else sys.stdout
-        if subject.name == _LOCAL:
+        if subject.is_ours:
             print("\nNothing is recorded: antwort knows the model that it runs by itself.", file=out)
             return False
         loaded = self._loaded
@@ -308,8 +310,14 @@ async def _local(settings: Settings, given: Mapping[str, object]) -> AsyncIterat
             tool_calling="constrained" if mode == "auto" and local.is_demo else mode,
             capabilities=CapabilitySettings(vision=False),
         )
-        access = Access(key=Secret(key))
-        yield Subject(name=_LOCAL, url=backend.url, access=access, model=_model(given) or local.name, settings=backend)
+        yield Subject(
+            name=_LOCAL,
+            url=backend.url,
+            access=Access(key=Secret(key)),
+            model=_model(given) or local.name,
+            settings=backend,
+            is_ours=True,
+        )
     except CannotRun as exc:
         raise CannotStart(f"The model {local.name} cannot be loaded: {exc}.") from exc
     finally:

@@ -74,9 +74,12 @@ def about_reasoning(engine: EngineName) -> str:
     return joined("antwort passes the thoughts on as text", _REASONING.get(engine, ""))
 
 
-def about_images(engine: EngineName) -> str:
+def about_images(engine: EngineName, *, is_off: bool) -> str:
+    if is_off:
+        return "antwort refuses images for it, as `vision` is off"
     return joined(f"antwort refuses images for it once `vision` is off: {FOR_WRITE}", _IMAGES.get(engine, ""))
 
 
-def about_context(engine: EngineName) -> str:
-    return joined("that is little for tools and long talks", _CONTEXT.get(engine, ""))
+def about_context(engine: EngineName, *, is_ours: bool = False) -> str:
+    more = "`local.context` gives it more" if is_ours else _CONTEXT.get(engine, "")
+    return joined("that is little for tools and long talks", more)

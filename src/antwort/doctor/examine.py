@@ -35,6 +35,8 @@ class Subject(Wire):
     """The model to ask; None: the first that it lists."""
     settings: BackendSettings | None = None
     """What is set about it, where it is a configured one."""
+    is_ours: bool = False
+    """Whether it is the model that antwort runs by itself."""
 
 
 class OutOfReach(Exception):
@@ -64,14 +66,16 @@ class Visit:
 
     def examination(self) -> Examination:
         """What is known so far."""
+        told = in_force(self._subject.settings)
+        wanted = self._settings | {path: value for each in self._findings for path, value in each.settings.items()}
         return Examination(
             name=self._subject.name,
             url=without_query(self._base),
-            outcome=outcome(self._findings, in_force(self._subject.settings)),
+            outcome=outcome(self._findings, told),
             engine=self._facts.engine,
             model=self._manner.model or None,
             findings=tuple(self._findings),
-            settings=self._settings | {k: v for finding in self._findings for k, v in finding.settings.items()},
+            settings={path: value for path, value in wanted.items() if told.get(path) != value},
         )
 
     @property
@@ -105,8 +109,10 @@ class Visit:
             yield finding
         yield schema
         yield verdicts.about_reasoning((text, *answers.values()), self._facts, self._reasoning_field())
-        yield verdicts.about_images(await self._ask("images", questions.image(self._manner)), self._facts)
-        yield verdicts.about_context(self._facts, await self._ask_for_too_much())
+        image = await self._ask("images", questions.image(self._manner))
+        yield verdicts.about_images(image, self._facts, is_off=self._sees_nothing())
+        refusal = await self._ask_for_too_much()
+        yield verdicts.about_context(self._facts, refusal, is_ours=self._subject.is_ours)
         yield verdicts.about_errors(await self._ask("errors", questions.MALFORMED))
         yield verdicts.about_first_token(text)
         yield verdicts.about_speed(text)
@@ -155,6 +161,10 @@ class Visit:
     def _is_set(self, capability: str) -> bool:
         settings = self._subject.settings
         return settings is not None and getattr(settings.capabilities, capability) is not UNSET
+
+    def _sees_nothing(self) -> bool:
+        settings = self._subject.settings
+        return settings is not None and settings.capabilities.vision is False
 
     def _reasoning_field(self) -> str | None:
         field = self._subject.settings.capabilities.reasoning_field if self._subject.settings else UNSET

@@ -15,7 +15,6 @@ from antwort.config.problems import CannotStart
 from antwort.config.reading import read
 from antwort.config.settings import BackendSettings
 from antwort.doctor.editing import CannotEdit, Fields, edited, entry_lines
-from antwort.doctor.examine import in_force
 from antwort.doctor.findings import Examination, Value
 
 
@@ -41,9 +40,8 @@ def record(
 
     `base` is its address. Of its key only the place is written, where it came from a file. Raises `CannotRecord`.
     """
-    told = in_force(settings)
-    changes = nested({path: value for path, value in examined.settings.items() if told.get(path) != value})
-    fresh = {"name": examined.name, "url": base, **_key(key_file), **nested(examined.settings)}
+    changes = nested(examined.settings)
+    fresh = {"name": examined.name, "url": base, **_key(key_file), **changes}
     before = _text(file)
     if settings is not None and not changes:
         return Record(file, ())

@@ -200,7 +200,8 @@ def about_reasoning(answers: tuple[Answer, ...], facts: Facts, in_force: str | N
     return Finding(probe="reasoning_field", verdict="unknown", seen="the model did not think aloud")
 
 
-def about_images(answer: Answer, facts: Facts) -> Finding:
+def about_images(answer: Answer, facts: Facts, *, is_off: bool) -> Finding:
+    """`is_off`: `vision` is set so already."""
     if answer.is_missing:
         return Finding(probe="images", verdict="unknown", seen=trouble_with(answer))
     if (trouble := trouble_with(answer)) or facts.sees is False:
@@ -208,7 +209,7 @@ def about_images(answer: Answer, facts: Facts) -> Finding:
             probe="images",
             verdict="fails",
             seen=trouble or "it says of itself that it takes none",
-            remedy=advice.about_images(facts.engine.name),
+            remedy=advice.about_images(facts.engine.name, is_off=is_off),
             settings={"capabilities.vision": False},
         )
     heard = hear(answer)
@@ -221,14 +222,14 @@ def about_images(answer: Answer, facts: Facts) -> Finding:
 # ---- context and errors ----
 
 
-def about_context(facts: Facts, refusal: Answer | None) -> Finding:
+def about_context(facts: Facts, refusal: Answer | None, *, is_ours: bool = False) -> Finding:
     """`refusal`: the answer to a question for more than any context holds, where it had to be asked."""
     size, origin = facts.context, facts.context_origin
     if size is None and refusal is not None and not refusal.is_good:
         size, origin = context_in(refusal.problem()), "an error"
     if size is None:
         return Finding(probe="context_length", verdict="unknown", seen="it does not say")
-    remedy = advice.about_context(facts.engine.name) if size < SMALL_CONTEXT else ""
+    remedy = advice.about_context(facts.engine.name, is_ours=is_ours) if size < SMALL_CONTEXT else ""
     return Finding(probe="context_length", verdict="works", seen=f"{size} tokens, by {origin}", remedy=remedy)
 
 
