@@ -42,7 +42,8 @@ def test_the_help_of_a_command_names_every_flag(name: str, capsys: pytest.Captur
     [command] = [command for each, command in all_commands() if each == name]
     for flag in command.flags:
         assert f"  {flag.name}" in shown
-    assert shown.startswith(f"usage: antwort {name} [options]\n")
+    words = [f"[{each.metavar}]" for each in command.arguments if each.is_optional]
+    assert shown.startswith(f"usage: {' '.join(['antwort', name, *words, '[options]'])}\n")
     assert max(len(line) for line in shown.splitlines()) <= 120
 
 
@@ -52,14 +53,18 @@ def test_the_help_of_serve_is_in_groups_with_examples(capsys: pytest.CaptureFixt
     titles = ["who answers:", "where it listens:", "what it keeps:", "the loop:", "logs:", "all other settings:"]
     assert [line for line in shown.splitlines() if line in titles] == titles
     assert "ANTWORT_BACKEND_API_KEY" in shown
-    assert "examples:\n  antwort serve --scripted --memory\n" in shown
+    assert "examples:\n  antwort serve --demo-tools\n" in shown
+    assert "\n  antwort serve --scripted --memory\n" in shown
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["serv"], "antwort: there is no command 'serv'; did you mean serve?"),
-        (["xyzzy"], "antwort: there is no command 'xyzzy'; the commands are serve, config, key, completion"),
+        (
+            ["xyzzy"],
+            f"antwort: there is no command 'xyzzy'; the commands are {', '.join(each.name for each in COMMANDS)}",
+        ),
         (["config", "shwo"], "antwort config: there is no command 'shwo'; did you mean show?"),
         (["serve", "--prot", "1"], "antwort serve: there is no option --prot; did you mean --port?"),
         (["serve", "--back=http://a"], "antwort serve: there is no option --back; did you mean --backend?"),
