@@ -31,7 +31,7 @@ class ThroughAntwort:
             max_tokens=TOKENS,
         )
         deltas = asyncio.run(_infer(engine, request))
-        return Reply(_calls(deltas), [repr(delta) for delta in deltas])
+        return Reply(calls_in(deltas), [repr(delta) for delta in deltas])
 
 
 async def _infer(engine: Engine, request: ChatRequest) -> list[Delta]:
@@ -43,19 +43,26 @@ async def _infer(engine: Engine, request: ChatRequest) -> list[Delta]:
         await provider.close()
 
 
-def _calls(deltas: Sequence[Delta]) -> tuple[Call, ...]:
+def calls_in(deltas: Sequence[Delta]) -> tuple[Call, ...]:
     names: dict[int, str] = {}
     arguments: dict[int, str] = {}
     for delta in deltas:
         if isinstance(delta, CallDelta):
             names[delta.index] = names.get(delta.index, "") + delta.name
             arguments[delta.index] = arguments.get(delta.index, "") + delta.arguments
+    made = tuple(_call(name, arguments[index]) for index, name in names.items())
     is_cut = any(isinstance(delta, Finished) and delta.finish == "length" for delta in deltas)
-    return tuple(_call(name, arguments[index], is_cut=is_cut) for index, name in names.items())
+    return _cut(made) if made and is_cut else made
 
 
-def _call(name: str, arguments: str, *, is_cut: bool) -> Call:
+def _call(name: str, arguments: str) -> Call:
     try:
         return call_of(name, json.loads(arguments))
     except ValueError:
-        return Call(name, None, is_cut=is_cut)
+        return Call(name, None)
+
+
+def _cut(calls: tuple[Call, ...]) -> tuple[Call, ...]:
+    """Calls after which the answer went on until it was cut off: at the latest of the next one."""
+    whole = calls if calls[-1].arguments is not None else calls[:-1]
+    return (*whole, Call("", None, is_cut=True))

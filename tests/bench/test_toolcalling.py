@@ -15,8 +15,10 @@ from toolcalling.measure import Asked, score, table
 from toolcalling.modes import Reply
 from toolcalling.run import contenders
 from toolcalling.setting import ADAPTER
+from toolcalling.through import calls_in
 from toolcalling.variants import VARIANTS
 
+from antwort.providers.base import CallDelta, Finished, TextDelta
 from antwort.providers.lowering import Choice, instructions
 
 TOOLS = load_tools()
@@ -223,6 +225,23 @@ def test_calls_that_are_cut_off_are_wrong_and_counted_by_themselves(text: str) -
 
 def test_an_answer_that_is_cut_off_is_no_call() -> None:
     assert read('{"answer": "Once upon a ti') == ()
+
+
+def test_calls_are_put_together_from_their_pieces() -> None:
+    deltas = [
+        CallDelta(0, "get_weather", '{"city":'),
+        CallDelta(0, "", '"Oslo"}'),
+        CallDelta(1, "set_timer", "{}"),
+        Finished("tool_calls"),
+    ]
+    assert calls_in(deltas) == (weather(city="Oslo"), timer())
+    assert calls_in([TextDelta("Hi"), Finished("length")]) == ()
+
+
+@pytest.mark.parametrize("more", [[], [CallDelta(1, "set_timer", '{"dura')]])
+def test_what_the_limit_of_an_answer_cuts_off_is_never_right(more: list[CallDelta]) -> None:
+    calls = calls_in([CallDelta(0, "get_weather", '{"city":"Oslo"}'), *more, Finished("length")])
+    assert JUDGE.judge(WEATHER, calls) == Verdict(False, False, 1, 1, cut=1)
 
 
 def test_scores_are_shares_by_kind_and_in_all() -> None:
