@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from antwort.cli.say import complain, tell
+from antwort.cli.subjects import Misused, local_subject, subject_at, subject_of
 from antwort.config.problems import CannotStart
 
 if TYPE_CHECKING:
-    import ssl
-
     from rich.console import Console
 
     from antwort.config.reading import Loaded
-    from antwort.config.secrets import Secret
-    from antwort.config.settings import BackendSettings, Settings
+    from antwort.config.settings import Settings
     from antwort.doctor.examine import Subject, Visit
     from antwort.doctor.findings import Examination
 
-_LOCAL = "local"
 UNREACHABLE = 3
 """The exit status where a backend cannot be examined: out of reach, not ready, or closed to us."""
 _LONGEST = 3600.0
 
 
-class _Misused(CannotStart):
-    """The command line is to blame."""
-
-
 def run(given: Mapping[str, object]) -> int:
     try:
         return asyncio.run(_Consultation(given).hold())
-    except _Misused as exc:
+    except Misused as exc:
         print(f"antwort doctor: {exc}", file=sys.stderr)
         return 2
     except CannotStart as exc:
@@ -76,12 +68,12 @@ class _Consultation:
         """Those to examine, one after the other."""
         url, settings = self._given.get("url"), _settings(self._loaded)
         if isinstance(url, str):
-            yield _subject_at(url, self._given, settings)
+            yield subject_at(url, self._given, settings)
         elif settings.backends:
             for backend in settings.backends:
-                yield _subject_of(backend, self._given)
+                yield subject_of(backend, self._given)
         else:
-            async with _local(settings, self._given) as subject:
+            async with local_subject(settings, self._given) as subject:
                 yield subject
 
     # ---- one backend ----
@@ -199,7 +191,7 @@ def _patience(given: object) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds <= _LONGEST:
-        raise _Misused(f"--timeout must be a number of seconds, more than 0 and at most {_LONGEST:g}.")
+        raise Misused(f"--timeout must be a number of seconds, more than 0 and at most {_LONGEST:g}.")
     return seconds
 
 
@@ -222,103 +214,3 @@ def _settings(loaded: Loaded | None) -> Settings:
     from antwort.config.settings import Settings
 
     return Settings() if loaded is None else loaded.settings
-
-
-def _subject_at(url: str, given: Mapping[str, object], settings: Settings) -> Subject:
-    """The backend at an address: a configured one, if its address may be meant, or else one of its own."""
-    from antwort.config.addresses import address_problem
-    from antwort.doctor.addresses import candidates
-    from antwort.doctor.asking import Access
-    from antwort.doctor.examine import Subject
-
-    places = candidates(url)
-    if problem := address_problem(places[0]):
-        raise _Misused(f"The backend's address {problem}.")
-    key = _key(given)
-    for backend in settings.backends:
-        if backend.url.rstrip("/") in places:
-            return _subject_of(backend, given, key)
-    return Subject(name="", url=url, access=Access(key=key), model=_model(given))
-
-
-def _subject_of(backend: BackendSettings, given: Mapping[str, object], key: Secret | None = None) -> Subject:
-    from antwort.doctor.asking import Access
-    from antwort.doctor.examine import Subject
-
-    access = Access(key=key or backend.api_key, headers=backend.headers, tls=_tls(backend))
-    model = _model(given) or (backend.models[0] if backend.models else None)
-    return Subject(name=backend.name, url=backend.url, access=access, model=model, settings=backend)
-
-
-def _model(given: Mapping[str, object]) -> str | None:
-    model = given.get("model")
-    return model if isinstance(model, str) and model else None
-
-
-def _key(given: Mapping[str, object]) -> Secret | None:
-    """Of a backend that is named by its address: from the file that is named, or else from the environment."""
-    from antwort.config.flags import KEY_VARIABLE
-    from antwort.config.paths import expanded
-    from antwort.config.secrets import Secret, can_be_sent, read_secret_file
-
-    named = given.get("backend_key_file") or os.environ.get(f"{KEY_VARIABLE}_FILE")
-    try:
-        text = read_secret_file(Path(expanded(str(named)))) if named else os.environ.get(KEY_VARIABLE, "").strip()
-    except ValueError as exc:
-        raise CannotStart(f"The backend's key {exc}.") from exc
-    if not can_be_sent(text):
-        raise CannotStart("The backend's key cannot be sent: it must be one line of printable ASCII.")
-    return Secret(text) if text else None
-
-
-def _tls(backend: BackendSettings) -> ssl.SSLContext | None:
-    if backend.ca_file is None:
-        return None
-    import ssl
-
-    try:
-        return ssl.create_default_context(cafile=backend.ca_file)
-    except OSError as exc:
-        problem = f"the certificates in {backend.ca_file!r} cannot be read"
-        raise CannotStart(f"The backend {backend.name!r} cannot be used: {problem}.") from exc
-
-
-# ---- the model of our own ----
-
-
-@asynccontextmanager
-async def _local(settings: Settings, given: Mapping[str, object]) -> AsyncIterator[Subject]:
-    """The model that antwort runs by itself, started for the occasion. Raises `CannotStart`."""
-    from antwort.backends import make_local
-    from antwort.cli.waiting import shown
-    from antwort.config.secrets import Secret
-    from antwort.config.settings import BackendSettings, CapabilitySettings
-    from antwort.doctor.asking import Access
-    from antwort.doctor.examine import Subject
-    from antwort.local.files import CannotRun
-
-    local = make_local(settings)
-    if local is None:
-        raise CannotStart("There is no backend to examine: a scripted stand-in answers, not a model.")
-    try:
-        await (local.ready() if given.get("json") else shown(local.ready(), f"loading {local.name}"))
-        address, key = await local.door()
-        mode = settings.local.tool_calling
-        backend = BackendSettings(
-            name=_LOCAL,
-            url=f"{address}/v1",
-            tool_calling="constrained" if mode == "auto" and local.is_demo else mode,
-            capabilities=CapabilitySettings(vision=False),
-        )
-        yield Subject(
-            name=_LOCAL,
-            url=backend.url,
-            access=Access(key=Secret(key)),
-            model=_model(given) or local.name,
-            settings=backend,
-            is_ours=True,
-        )
-    except CannotRun as exc:
-        raise CannotStart(f"The model {local.name} cannot be loaded: {exc}.") from exc
-    finally:
-        await local.close()
