@@ -42,6 +42,8 @@ class Form(NamedTuple):
     lists_schemas: bool = False
     """The tools as JSON schemas, not as signatures."""
     examples: int = 0
+    ends_in_call: bool = False
+    """The last example is one that calls."""
     arguments_first: bool = False
     """An answer names a call's arguments before its tool."""
     answer_first: bool = False
@@ -70,7 +72,9 @@ class Form(NamedTuple):
         return f"Reply with one JSON object. {first}\nIf none is needed, or you have the results, answer: {answer}"
 
     def _shown(self) -> list[dict[str, str]]:
-        turns = ((said("user", ask), self._replied(calls, text)) for ask, calls, text in EXAMPLES[: self.examples])
+        shown = EXAMPLES[: self.examples]
+        ordered = shown[::-1] if self.ends_in_call else shown
+        turns = ((said("user", ask), self._replied(calls, text)) for ask, calls, text in ordered)
         return [message for turn in turns for message in turn]
 
     def _replied(self, calls: Sequence[tuple[str, dict[str, Any]]], text: str) -> dict[str, str]:

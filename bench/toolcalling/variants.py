@@ -13,6 +13,8 @@ VARIANTS: dict[str, Mode] = {
     "JSON schemas": Formed(Form(lists_schemas=True)),
     "2 examples": Formed(Form(examples=2)),
     "4 examples": Formed(Form(examples=4)),
+    "2 examples, a call last": Formed(Form(examples=2, ends_in_call=True)),
+    "4 examples, a call last": Formed(Form(examples=4, ends_in_call=True)),
     "JSON schemas, 4 examples": Formed(Form(lists_schemas=True, examples=4)),
     "arguments first": Formed(Form(arguments_first=True)),
     "answer first": Formed(Form(answer_first=True)),

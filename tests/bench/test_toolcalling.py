@@ -18,7 +18,7 @@ from toolcalling.setting import ADAPTER
 from toolcalling.through import calls_in
 from toolcalling.variants import VARIANTS
 
-from antwort.providers.base import CallDelta, Finished, TextDelta
+from antwort.providers.base import CallDelta, Delta, Finished, TextDelta
 from antwort.providers.lowering import Choice, instructions
 
 TOOLS = load_tools()
@@ -218,6 +218,13 @@ def test_examples_are_of_tools_that_are_not_offered() -> None:
     assert not [name for name in NAMES if name in shown]
 
 
+@pytest.mark.parametrize("examples", [2, 4])
+def test_the_last_example_is_a_call_where_that_is_asked_for(examples: int) -> None:
+    *_, answer, question = Form(examples=examples, ends_in_call=True).body(TOOLS, "Hi!")["messages"]
+    assert "calls" in json.loads(answer["content"])
+    assert question["content"] == "Hi!"
+
+
 @pytest.mark.parametrize("text", ['{"calls": [{"name": "get_wea', '{\n "calls": ['])
 def test_calls_that_are_cut_off_are_wrong_and_counted_by_themselves(text: str) -> None:
     assert JUDGE.judge(WEATHER, read(text)) == Verdict(False, False, 0, 0, cut=1)
@@ -228,7 +235,7 @@ def test_an_answer_that_is_cut_off_is_no_call() -> None:
 
 
 def test_calls_are_put_together_from_their_pieces() -> None:
-    deltas = [
+    deltas: list[Delta] = [
         CallDelta(0, "get_weather", '{"city":'),
         CallDelta(0, "", '"Oslo"}'),
         CallDelta(1, "set_timer", "{}"),
