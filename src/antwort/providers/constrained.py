@@ -161,7 +161,7 @@ class Constrained:
                     if batch:
                         has_begun = True
                         self._learn(request.model, kind, first, batch)
-                        yield batch
+                    yield batch
         except AntwortError as error:
             if has_begun:
                 raise

@@ -1,0 +1,290 @@
+"""Finding out how a backend's models call tools: natively, until it is seen that this does not work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from antwort.api.wire import UNSET, replace
+from antwort.errors import (
+    AntwortError,
+    BackendCut,
+    BackendError,
+    BackendRefused,
+    BackendUnavailable,
+    ModelNotFound,
+    NotFound,
+    RequestError,
+)
+from antwort.providers.base import (
+    CallDelta,
+    ChatCall,
+    ChatFunction,
+    ChatMessage,
+    ChatRequest,
+    ChatTool,
+    ChatToolFunction,
+    Delta,
+    Finished,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+)
+from antwort.providers.constrained import Constrained, refuses_tools
+from antwort.testing.scripted import Answer, ScriptedProvider, answer, call, say, tokens
+
+TOOLS = [ChatTool(function=ChatToolFunction(name=name)) for name in ("weather", "now")]
+REQUEST = ChatRequest(model="m", messages=[ChatMessage(role="user", content="Hi")], tools=TOOLS)
+REQUIRED = replace(REQUEST, tool_choice="required")
+NAMED = replace(REQUEST, tool_choice={"type": "function", "function": {"name": "now"}})
+REFUSAL = BackendRefused('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
+NOW = [TextDelta('{"calls": [{"name": "now", "arguments": {}}]}')]
+NOW_LIFTED: list[Delta] = [CallDelta(0, "now"), CallDelta(0, "", "{}"), Finished("tool_calls")]
+
+
+def auto(*answers: Answer) -> tuple[Constrained, ScriptedProvider]:
+    inner = ScriptedProvider(*answers)
+    return Constrained(inner, "auto"), inner
+
+
+async def said(provider: Constrained, request: ChatRequest) -> list[Delta]:
+    return [delta async for batch in provider.infer(request) for delta in batch]
+
+
+def ways(inner: ScriptedProvider) -> list[str]:
+    return ["native" if request.tools is not UNSET else "constrained" for request in inner.requests]
+
+
+# ---- a backend that refuses ----
+
+
+async def test_a_backend_that_calls_tools_is_asked_as_it_is_and_answers_as_it_does() -> None:
+    provider, inner = auto(answer(say("One moment."), call("now")))
+    seen = [batch async for batch in provider.infer(REQUEST)]
+    assert inner.requests == [REQUEST]
+    assert seen[0] == []
+    assert [len(batch) for batch in seen[1:]] == [1, 1, 1, 1, 1]  # batch by batch, nothing held
+
+
+async def test_a_backend_that_refuses_tools_is_asked_again_and_from_then_on_constrained(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    provider, inner = auto([REFUSAL], answer(NOW), answer(NOW))
+    with caplog.at_level(logging.INFO, "antwort.providers"):
+        assert await said(provider, REQUEST) == NOW_LIFTED
+        assert await said(provider, REQUEST) == NOW_LIFTED
+    assert ways(inner) == ["native", "constrained", "constrained"]
+    assert [record.levelno for record in caplog.records] == [logging.INFO]
+    assert "the backend refuses tools" in caplog.messages[0]
+
+
+async def test_it_is_remembered_for_that_model_and_that_kind_of_choice_only() -> None:
+    provider, inner = auto([REFUSAL], answer(NOW), answer(call("now")), answer(call("now")))
+    await said(provider, REQUEST)
+    await said(provider, REQUIRED)
+    await said(provider, replace(REQUEST, model="other"))
+    assert ways(inner) == ["native", "constrained", "native", "native"]
+
+
+async def test_a_refusal_after_the_headers_counts_as_long_as_nothing_came() -> None:
+    provider, inner = auto([[], REFUSAL], answer(NOW))
+    assert await said(provider, REQUEST) == NOW_LIFTED
+    assert ways(inner) == ["native", "constrained"]
+
+
+@pytest.mark.parametrize("request_", [REQUEST, REQUIRED])
+async def test_that_the_backend_answers_is_told_at_once_by_whichever_answer(request_: ChatRequest) -> None:
+    hold = asyncio.Event()
+    provider, _ = auto([REFUSAL], answer(hold, NOW))
+    batches = provider.infer(request_)
+    assert await anext(batches) == []
+    hold.set()
+    assert [delta async for batch in batches for delta in batch] == NOW_LIFTED
+
+
+async def test_what_was_let_out_is_not_taken_back() -> None:
+    provider, inner = auto(answer(say("One"), REFUSAL))
+    with pytest.raises(BackendRefused):
+        await said(provider, REQUEST)
+    assert ways(inner) == ["native"]
+
+
+@pytest.mark.parametrize("error", [BackendRefused("The tool 'x' has no description."), BackendUnavailable("down")])
+async def test_another_failure_is_no_refusal(error: AntwortError) -> None:
+    provider, inner = auto([error], [error])
+    for request in (REQUEST, REQUIRED):
+        with pytest.raises(type(error)):
+            await said(provider, request)
+    assert ways(inner) == ["native", "native"]
+
+
+async def test_where_a_schema_is_refused_too_the_first_refusal_stands_and_nothing_is_remembered() -> None:
+    provider, inner = auto([REFUSAL], [BackendRefused("no json_schema here")], answer(call("now")))
+    with pytest.raises(BackendRefused, match="auto-tool-choice"):
+        await said(provider, REQUEST)
+    await said(provider, REQUEST)
+    assert ways(inner) == ["native", "constrained", "native"]
+
+
+async def test_a_backend_that_is_lost_in_between_is_what_is_told() -> None:
+    provider, _ = auto([REFUSAL], [BackendUnavailable("down")])
+    with pytest.raises(BackendUnavailable):
+        await said(provider, REQUEST)
+
+
+async def test_a_second_answer_that_breaks_off_has_broken_off() -> None:
+    provider, _ = auto([REFUSAL], answer([TextDelta('{"answer": "x')], BackendCut("cut")))
+    with pytest.raises(BackendCut):
+        await said(provider, REQUEST)
+
+
+async def test_calls_of_the_past_go_out_in_words_to_a_model_that_is_known_not_to_read_them() -> None:
+    provider, inner = auto([REFUSAL], answer(NOW), answer(say("Done.")), answer(say("Done.")))
+    called = ChatCall(id="c", function=ChatFunction(name="now", arguments="{}"))
+    past = [ChatMessage(role="assistant", tool_calls=[called]), ChatMessage(role="tool", tool_call_id="c", content="9")]
+    asked = replace(REQUEST, messages=[*REQUEST.messages, *past], tools=UNSET)
+    await said(provider, REQUEST)
+    await said(provider, asked)
+    await said(provider, replace(asked, model="unknown"))
+    assert [message.role for message in inner.requests[2].messages] == ["user", "assistant", "user"]
+    assert inner.requests[3].messages == asked.messages
+
+
+# ---- a call that must come ----
+
+
+@pytest.mark.parametrize("request_", [REQUIRED, NAMED])
+async def test_a_call_that_comes_natively_is_let_out_with_all_that_was_held(request_: ChatRequest) -> None:
+    provider, inner = auto(answer([ReasoningDelta("hm")], say("So be it"), call("now"), usage=tokens(3, 4)))
+    seen = [batch async for batch in provider.infer(request_)]
+    assert seen[:2] == [
+        [],
+        [ReasoningDelta("hm"), TextDelta("So"), TextDelta(" be"), TextDelta(" it"), CallDelta(0, "now", "{")],
+    ]
+    assert seen[2:] == [[CallDelta(0, "", "}")], [Finished("tool_calls", tokens(3, 4))]]
+    assert ways(inner) == ["native"]
+
+
+@pytest.mark.parametrize("request_", [REQUIRED, NAMED])
+@pytest.mark.parametrize("finish", ["stop", "length"])
+async def test_a_call_that_does_not_come_is_asked_for_again_and_from_then_on_constrained(
+    request_: ChatRequest, finish: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider, inner = auto(answer(say("I would rather talk."), finish=finish), answer(NOW), answer(NOW))
+    with caplog.at_level(logging.INFO, "antwort.providers"):
+        assert await said(provider, request_) == NOW_LIFTED
+        assert await said(provider, request_) == NOW_LIFTED
+    assert ways(inner) == ["native", "constrained", "constrained"]
+    assert len(caplog.records) == 1
+    assert "did not come" in caplog.messages[0]
+
+
+async def test_a_call_of_another_tool_is_not_the_one_that_was_asked_for() -> None:
+    provider, inner = auto(answer(call("weather")), answer(NOW))
+    assert await said(provider, NAMED) == NOW_LIFTED
+    assert ways(inner) == ["native", "constrained"]
+
+
+async def test_a_call_beyond_the_allowed_list_is_not_the_one_that_was_asked_for() -> None:
+    tools = [{"type": "function", "function": {"name": "now"}}]
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": tools}}
+    provider, _ = auto(answer(call("weather")), answer(NOW))
+    assert await said(provider, replace(REQUEST, tool_choice=allowed)) == NOW_LIFTED
+
+
+async def test_what_is_remembered_of_one_kind_of_choice_leaves_the_others_alone() -> None:
+    provider, inner = auto(answer(say("No.")), answer(NOW), answer(call("now")), answer(call("now")))
+    await said(provider, NAMED)
+    await said(provider, REQUIRED)
+    await said(provider, REQUEST)
+    assert ways(inner) == ["native", "constrained", "native", "native"]
+
+
+async def test_where_no_call_comes_either_way_nothing_is_remembered() -> None:
+    """A limit that is too low for any call says nothing of the backend."""
+    provider, inner = auto(
+        answer([], finish="length"), answer([TextDelta('{"ca')], finish="length"), answer(call("now"))
+    )
+    assert await said(provider, REQUIRED) == [Finished("length")]
+    await said(provider, REQUIRED)
+    assert ways(inner) == ["native", "constrained", "native"]
+
+
+@pytest.mark.parametrize("error", [BackendRefused("no json_schema here"), BackendError("failed")])
+async def test_where_a_schema_does_not_work_what_came_natively_stands(error: AntwortError) -> None:
+    provider, _ = auto(answer(say("Words")), [error])
+    assert await said(provider, REQUIRED) == [TextDelta("Words"), Finished("stop")]
+
+
+async def test_a_backend_that_refuses_such_a_choice_is_asked_constrained() -> None:
+    provider, inner = auto([BackendRefused("tool_choice 'required' is not supported")], answer(NOW))
+    assert await said(provider, REQUIRED) == NOW_LIFTED
+    assert ways(inner) == ["native", "constrained"]
+
+
+@pytest.mark.parametrize(
+    "pieces", [answer([RefusalDelta("I must not.")]), answer(say("It is"), finish="content_filter")]
+)
+async def test_a_model_that_may_not_answer_is_not_asked_again(pieces: Answer) -> None:
+    provider, inner = auto(pieces)
+    await said(provider, REQUIRED)
+    assert ways(inner) == ["native"]
+
+
+async def test_a_failure_while_the_answer_is_held_is_a_failure() -> None:
+    provider, inner = auto(answer(say("One"), BackendCut("cut")))
+    with pytest.raises(BackendCut):
+        await said(provider, REQUIRED)
+    assert ways(inner) == ["native"]
+
+
+async def test_no_more_is_remembered_than_a_thousand_models() -> None:
+    answers: list[Any] = [step for _ in range(1025) for step in ([REFUSAL], answer(NOW))]
+    provider, inner = auto(*answers, answer(NOW), answer(call("now")))
+    for number in range(1025):
+        await said(provider, replace(REQUEST, model=f"m{number}"))
+    await said(provider, replace(REQUEST, model="m1024"))
+    await said(provider, replace(REQUEST, model="m0"))
+    assert ways(inner)[-2:] == ["constrained", "native"]
+
+
+# ---- what a refusal is ----
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+        "registry.ollama.ai/library/gemma:2b does not support tools",
+        "tools param requires --jinja flag",
+        "This model does not support function calling.",
+        "Function calling is not enabled for this model",
+        "tool_choice 'required' is not supported",
+        "Unrecognized request argument supplied: tools",
+        "Extra inputs are not permitted: tools",
+        "unknown field `tools`",
+        "Tool use is not currently supported",
+    ],
+)
+def test_a_backend_that_has_no_tool_calls_says_so_in_many_ways(message: str) -> None:
+    assert refuses_tools(BackendRefused(message))
+    assert refuses_tools(NotFound(message))
+    assert not refuses_tools(BackendError(message))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BackendRefused("The tool 'x' has no description."),
+        BackendRefused("Invalid schema for function 'f': 'strin' is not valid"),
+        BackendRefused("The tool specified in `tool_choice` does not match any of the specified `tools`"),
+        BackendRefused("images are not supported"),
+        ModelNotFound("toolmaker"),
+        RequestError("The context is too long"),
+    ],
+)
+def test_a_fault_of_the_request_is_no_such_refusal(error: AntwortError) -> None:
+    assert not refuses_tools(error)
