@@ -86,6 +86,15 @@ class Markdown(markdown.Markdown):
     def __init__(self, source: str) -> None:
         super().__init__("", hyperlinks=False)
         self.parsed: list[Token] = PARSER.parse(source)
+        _keep_breaks(self.parsed)
+
+
+def _keep_breaks(tokens: list[Token]) -> None:
+    """A line that the model ends is one, as in a poem: few models break the lines of a paragraph otherwise."""
+    for token in tokens:
+        for child in token.children or ():
+            if child.type == "softbreak":
+                child.type = "hardbreak"
 
 
 def rendered(source: str) -> RenderableType:
