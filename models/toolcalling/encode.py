@@ -15,35 +15,13 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import tokenizers
-from gguf_file import read
+from tokens import tokenizer_of
 
 from antwort.providers.base import ChatMessage, ChatTool
 from antwort.providers.lowering import Choice, lowered
 
 LONGEST = 1536
 """Tokens of a conversation; longer ones are left out."""
-
-
-def tokenizer_of(model: Path) -> tokenizers.Tokenizer:
-    """The tokenizer inside a GGUF: byte-level BPE, digits apart (`smollm`)."""
-    meta, _ = read(model)
-    words: list[str] = meta["tokenizer.ggml.tokens"]
-    kinds: list[int] = meta["tokenizer.ggml.token_type"]
-    merges = [tuple(merge.split(" ", 1)) for merge in meta["tokenizer.ggml.merges"]]
-    made = tokenizers.Tokenizer(
-        tokenizers.models.BPE(vocab={word: number for number, word in enumerate(words)}, merges=merges)
-    )
-    made.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
-        [
-            tokenizers.pre_tokenizers.Digits(individual_digits=True),
-            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False),
-        ]
-    )
-    made.decoder = tokenizers.decoders.ByteLevel()
-    special = [word for word, kind in zip(words, kinds, strict=True) if kind == 3]
-    made.add_special_tokens(special)
-    return made
 
 
 def pieces(line: dict[str, Any]) -> Iterator[tuple[str, bool]]:

@@ -35,14 +35,14 @@ JOINTS = (
     "{a} Also, {b_low}",
     "{a} And {b_low}",
     "{a_open}, and {b_low}",
+    "{a_open} and {b_low}",
+    "{a_open} and {b_low}",
+    "{a_open}, then {b_low}",
+    "{a_open}; {b_low}",
+    "{a_open} and also {b_low}",
     "Two things: {a_low} {b}",
     "First, {a_low} Then {b_low}",
     "{a} Oh, and {b_low}",
-)
-NO_TOOL = (
-    "I have no function for that, sorry.",
-    "Sorry, none of my functions can do that.",
-    "I can't do that with the functions I have.",
 )
 ERRORS = (
     ("error: timed out", "The service did not answer in time, so I can't say. Please try again later."),
@@ -70,7 +70,6 @@ class Corpus:
             if path.name not in NOT_TOOLS
         }
         self.tools: list[Json] = [tool for tools in self.domains.values() for tool in tools]
-        self.domain_of = {tool["name"]: name for name, tools in self.domains.items() for tool in tools}
 
 
 # ---- one wish ----
@@ -140,7 +139,7 @@ def _outcome(
     fitting = [answer for answer in tool["answers"] if set(SLOT.findall(answer)) <= spoken.keys()]
     # A result may be written in JSON: only what looks like a slot that is known is filled.
     answer = _fill(dice.choice(fitting), spoken) if fitting else _fill_known(str(tool["result"]), known)
-    return _fill_known(str(tool["result"]), known), answer
+    return _fill_known(str(tool["result"]), known), answer[:1].upper() + answer[1:]
 
 
 def _value(field: Json, corpus: Corpus, dice: random.Random) -> tuple[Any, str]:
@@ -162,8 +161,8 @@ def _ranged(field: Json, dice: random.Random) -> float:
     step = field.get("step")
     if step is None:
         return dice.randint(int(low), int(high))
-    value = low + step * dice.randint(0, round((high - low) / step))
-    return round(value, 4)
+    value = round(low + step * dice.randint(0, round((high - low) / step)), 4)
+    return int(value) if float(value).is_integer() else value
 
 
 def _joined(words: Sequence[str]) -> str:
@@ -171,7 +170,9 @@ def _joined(words: Sequence[str]) -> str:
 
 
 def _plain(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _fill(template: str, slots: Mapping[str, str]) -> str:
@@ -212,17 +213,54 @@ def _schema(field: Json) -> Json:
 
 
 def renamed(tools: list[Json], dice: random.Random) -> dict[str, str]:
-    """Other names for tools, in one style for all of a conversation: what they do is told by more than the name."""
-    draw = dice.random()
-    if draw < 0.75:
-        return {}
+    """Other names for tools, in one style for all of a conversation: who knows the names by heart does not read on."""
     names = [tool["function"]["name"] for tool in tools]
-    if draw < 0.85:
+    style = dice.choices(("as it is", "verb", "opaque", "camel", "prefix", "dash"), (45, 25, 10, 8, 7, 5))[0]
+    if style == "verb":
+        return {name: _other_verb(name, dice) for name in names}
+    if style == "opaque":
+        stem = dice.choice(("fn_", "tool_", "op", "action_", "f", "cmd_"))
+        numbers = dice.sample(range(1, 60), len(names))
+        return {name: f"{stem}{number}" for name, number in zip(names, numbers, strict=True)}
+    if style == "camel":
         return {name: _camel(name) for name in names}
-    if draw < 0.93:
-        prefix = dice.choice(("api", "svc", "my", "app", "tool", "desk"))
+    if style == "prefix":
+        prefix = dice.choice(("api", "svc", "my", "app", "tool", "desk", "home", "user"))
         return {name: f"{prefix}_{name}" for name in names}
-    return {name: name.replace("_", "-") for name in names}
+    return {name: name.replace("_", "-") for name in names} if style == "dash" else {}
+
+
+VERBS = {
+    "get": ("fetch", "read", "lookup", "show", "query"),
+    "find": ("search", "look_up", "get", "locate"),
+    "list": ("show", "get", "all", "show_all"),
+    "search": ("find", "look_for", "query"),
+    "book": ("reserve", "make", "arrange"),
+    "create": ("add", "make", "new", "open"),
+    "add": ("create", "put", "insert", "append_to"),
+    "check": ("get", "test", "verify", "inspect"),
+    "set": ("change", "adjust", "update", "control"),
+    "start": ("run", "begin", "launch", "set"),
+    "stop": ("end", "halt", "cancel"),
+    "cancel": ("drop", "remove", "call_off"),
+    "delete": ("remove", "drop", "erase"),
+    "log": ("record", "save", "note"),
+    "report": ("file", "submit", "tell_of"),
+    "request": ("ask_for", "order", "apply_for"),
+    "reserve": ("book", "hold"),
+    "order": ("buy", "request"),
+    "buy": ("order", "purchase"),
+    "convert": ("change", "transform"),
+    "show": ("get", "display"),
+}
+
+
+def _other_verb(name: str, dice: random.Random) -> str:
+    """`find_book` becomes `search_book`, or `book`."""
+    first, _, rest = name.partition("_")
+    if not rest or first not in VERBS:
+        return name
+    return rest if dice.random() < 0.15 else f"{dice.choice(VERBS[first])}_{rest}"
 
 
 def _camel(name: str) -> str:
@@ -235,7 +273,7 @@ def _camel(name: str) -> str:
 
 def offered(corpus: Corpus, dice: random.Random) -> list[Json]:
     """Some tools: about half of them near each other, so that choosing is a skill."""
-    number = dice.choice((1, 2, 3, 3, 4, 5, 6, 7, 8, 8, 10, 12, 12, 14, 16))
+    number = dice.choice((1, 2, 3, 4, 5, 6, 8, 8, 10, 12, 12, 14, 16, 16, 18, 20))
     near = list(dice.choice(list(corpus.domains.values())))
     dice.shuffle(near)
     chosen = near[: (number + 1) // 2]
@@ -255,7 +293,7 @@ def conversation(corpus: Corpus, dice: random.Random) -> Json:
     messages: list[Json] = []
     if dice.random() < 0.3:
         messages.append({"role": "system", "content": dice.choice(SYSTEM)})
-    for _ in range(1 if must_call else dice.choice((1, 1, 2, 2, 3, 4))):
+    for _ in range(1 if must_call else dice.choice((1, 1, 2, 2, 3))):
         messages += exchange(tools, names, corpus, dice, must_call=must_call)
     return {"tools": shown, "must_call": must_call, "messages": messages}
 
@@ -265,17 +303,10 @@ def exchange(
 ) -> Iterator[Json]:
     """What the user says, and all that follows until the answer."""
     draw = dice.random()
-    if not must_call and draw < 0.2:
+    if not must_call and draw < 0.16:
         pair = dice.choice(corpus.chat)
         yield {"role": "user", "content": pair["ask"]}
         yield {"role": "assistant", "content": pair["answer"]}
-        return
-    if not must_call and draw < 0.23:
-        here = {tool["name"] for tool in tools}
-        domains = {corpus.domain_of[name] for name in here}
-        absent = dice.choice([tool for tool in corpus.tools if corpus.domain_of[tool["name"]] not in domains])
-        yield {"role": "user", "content": ask_of(absent, corpus, dice).said}
-        yield {"role": "assistant", "content": dice.choice(NO_TOOL)}
         return
     ask = wish(tools, corpus, dice)
     yield {"role": "user", "content": ask.said}
@@ -307,7 +338,7 @@ def wish(tools: list[Json], corpus: Corpus, dice: random.Random) -> Ask:
         return double
     first = ask_of(tool, corpus, dice)
     others = [other for other in tools if other is not tool]
-    if draw < 0.32 and others:
+    if draw < 0.36 and others:
         second = ask_of(dice.choice(others), corpus, dice)
         return Ask(
             _joint(first.said, second.said, dice),

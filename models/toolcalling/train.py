@@ -31,11 +31,11 @@ class Adapted(nn.Module):
         self.register_buffer("weight", weight, persistent=False)
         self.a = nn.Parameter(torch.randn(rank, weight.shape[1], device=weight.device) / math.sqrt(weight.shape[1]))
         self.b = nn.Parameter(torch.zeros(weight.shape[0], rank, device=weight.device))
-        self.scale, self.dropout = alpha / rank, nn.Dropout(dropout)
+        self.scale, self.dropout = alpha / rank, nn.Dropout(dropout) if dropout else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        low = F.linear(F.linear(self.dropout(x), self.a.to(x.dtype)), self.b.to(x.dtype))
-        return F.linear(x, self.weight) + self.scale * low
+        low = F.linear(F.linear(self.dropout(x), self.a.to(x.dtype)), (self.scale * self.b).to(x.dtype))
+        return F.linear(x, self.weight) + low
 
 
 class Block(nn.Module):
@@ -55,9 +55,7 @@ class Block(nn.Module):
         q = turned(self._heads("attn_q", x, self.heads), turns)
         k = turned(self._heads("attn_k", x, self.groups), turns)
         v = self._heads("attn_v", x, self.groups)
-        many = self.heads // self.groups
-        k, v = k.repeat_interleave(many, 1), v.repeat_interleave(many, 1)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
         return self.maps["attn_output"](y.transpose(1, 2).flatten(2))
 
     def _heads(self, name: str, x: Tensor, heads: int) -> Tensor:
@@ -65,16 +63,13 @@ class Block(nn.Module):
 
 
 def rms(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    y = x.float()
-    return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype) * weight
+    return F.rms_norm(x, weight.shape, weight, eps)
 
 
 def turned(x: Tensor, turns: Tensor) -> Tensor:
     """Rotary positions, neighbours paired: so GGUF keeps the weights of `llama` models."""
-    pairs = x.float().unflatten(-1, (-1, 2))
-    cos, sin = turns[: x.shape[2], :, 0], turns[: x.shape[2], :, 1]
-    even, odd = pairs[..., 0], pairs[..., 1]
-    return torch.stack([even * cos - odd * sin, even * sin + odd * cos], -1).flatten(-2).to(x.dtype)
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * turns[: x.shape[2]]).flatten(-2).to(x.dtype)
 
 
 class Llama(nn.Module):
@@ -90,7 +85,7 @@ class Llama(nn.Module):
         half = meta["llama.rope.dimension_count"] // 2
         rates = meta["llama.rope.freq_base"] ** (-torch.arange(half, device=device, dtype=torch.float32) / half)
         angles = torch.arange(4096, device=device)[:, None] * rates[None]
-        self.turns = torch.stack([angles.cos(), angles.sin()], -1)
+        self.turns = torch.polar(torch.ones_like(angles), angles)
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = F.embedding(tokens, self.embedding)
@@ -214,7 +209,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--alpha", type=float, default=32)
-    parser.add_argument("--dropout", type=float, default=0.05)
+    parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--rate", type=float, default=8e-4)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--batch", type=int, default=32768, help="tokens of a step, padding included")
