@@ -35,13 +35,13 @@ test: $(READY)  ## run the tests; those that ask a real model fetch it once (93 
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
 
 check: $(READY)  ## ruff and the strict type checker, over src and tests
-	$(BIN)/ruff format --check src tests scripts examples bench
-	$(BIN)/ruff check src tests scripts examples bench
+	$(BIN)/ruff format --check src tests scripts examples bench models
+	$(BIN)/ruff check src tests scripts examples bench models
 	$(BIN)/mypy
 
 format: $(READY)  ## format the code
-	$(BIN)/ruff format src tests scripts examples bench
-	$(BIN)/ruff check --fix-only --quiet src tests scripts examples bench
+	$(BIN)/ruff format src tests scripts examples bench models
+	$(BIN)/ruff check --fix-only --quiet src tests scripts examples bench models
 
 coverage: $(READY)  ## branch coverage; fails under 95 % over api, engine, tools
 	$(BIN)/coverage erase

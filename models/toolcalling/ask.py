@@ -1,7 +1,8 @@
-"""What the model says with an adapter: `python ask.py prompts.jsonl --model demo.gguf --adapter a.gguf --out answers.jsonl`.
+"""What the model says with an adapter: `python ask.py prompts.jsonl --model M.gguf --adapter A.gguf --out answers.jsonl`.
 
-A line of either file is a text in JSON: a whole prompt, template and all, and what comes after it. Nothing constrains the
-answers here: this is to look at training, on the machine that trains. What is told is measured by `bench/toolcalling`.
+A line of either file is a text in JSON: a whole prompt, template and all, and what comes after it. Nothing constrains
+the answers here: this is to look at training, on the machine that trains. What is told is measured by
+`bench/toolcalling`.
 """
 
 from __future__ import annotations

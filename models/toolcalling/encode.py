@@ -1,7 +1,7 @@
 """Conversations become tokens: `python encode.py conversations.jsonl --model demo.gguf --out tokens.npz`.
 
-The words are those of `antwort.providers.lowering`, the tokens those of llama.cpp: what is trained is what is asked later.
-Only what the assistant says is learnt. A line `{"plain": [messages]}` is a conversation without tools.
+The words are those of `antwort.providers.lowering`, the tokens those of llama.cpp: what is trained is what is asked
+later. Only what the assistant says is learnt. A line `{"plain": [messages]}` is a conversation without tools.
 """
 
 from __future__ import annotations

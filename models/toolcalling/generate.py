@@ -1,6 +1,6 @@
 """Conversations with tools, drawn from the corpus: `python generate.py --number 20000 --seed 1 > conversations.jsonl`.
 
-Each line is a conversation in Chat Completions' words: the tools on offer, and messages in which the assistant's are right.
+Each line is a conversation in Chat Completions' words: the tools on offer, and messages; the assistant's are right.
 """
 
 from __future__ import annotations
@@ -353,9 +353,7 @@ def _joint(first: str, second: str, dice: random.Random) -> str:
     if not first.rstrip().endswith((".", "!", "?")):
         first += "."
     open_end = first.rstrip().rstrip(".?!")
-    return dice.choice(JOINTS).format(
-        a=first, b=second, a_open=open_end, a_low=_lower(first), b_low=_lower(second)
-    )
+    return dice.choice(JOINTS).format(a=first, b=second, a_open=open_end, a_low=_lower(first), b_low=_lower(second))
 
 
 def _lower(text: str) -> str:
@@ -366,10 +364,83 @@ def _lower(text: str) -> str:
 
 
 COMMON = frozenset(
-    "a an any are as book can could check count create do does did find fetch get give has have how i'd if in is list "
-    "look make may my need open please put run set show tell the there turn what what's when where which who why will "
-    "would you your let's let add remove delete move start stop mark send pull work convert calculate was were at for "
-    "on of our and to".split()
+    [
+        "a",
+        "an",
+        "any",
+        "are",
+        "as",
+        "book",
+        "can",
+        "could",
+        "check",
+        "count",
+        "create",
+        "do",
+        "does",
+        "did",
+        "find",
+        "fetch",
+        "get",
+        "give",
+        "has",
+        "have",
+        "how",
+        "i'd",
+        "if",
+        "in",
+        "is",
+        "list",
+        "look",
+        "make",
+        "may",
+        "my",
+        "need",
+        "open",
+        "please",
+        "put",
+        "run",
+        "set",
+        "show",
+        "tell",
+        "the",
+        "there",
+        "turn",
+        "what",
+        "what's",
+        "when",
+        "where",
+        "which",
+        "who",
+        "why",
+        "will",
+        "would",
+        "you",
+        "your",
+        "let's",
+        "let",
+        "add",
+        "remove",
+        "delete",
+        "move",
+        "start",
+        "stop",
+        "mark",
+        "send",
+        "pull",
+        "work",
+        "convert",
+        "calculate",
+        "was",
+        "were",
+        "at",
+        "for",
+        "on",
+        "of",
+        "our",
+        "and",
+        "to",
+    ]
 )
 
 

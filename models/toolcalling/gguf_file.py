@@ -79,7 +79,7 @@ def _q8_0(blocks: np.ndarray) -> np.ndarray:
 
 
 def write_adapter(path: Path, name: str, alpha: float, tensors: Mapping[str, np.ndarray]) -> None:
-    """A LoRA adapter for models of the architecture `llama`: pairs `NAME.lora_a` (rank x in), `NAME.lora_b` (out x rank)."""
+    """A LoRA adapter for `llama` models: pairs `NAME.lora_a` (rank x in) and `NAME.lora_b` (out x rank)."""
     meta = [
         ("general.type", "adapter"),
         ("general.architecture", "llama"),

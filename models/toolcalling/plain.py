@@ -53,7 +53,7 @@ def asks(number: int, dice: random.Random) -> list[str]:
 
 @torch.no_grad()
 def answered(model: Llama, prompts: list[list[int]], most: int, device: str) -> list[list[int]]:
-    """The likeliest words, all prompts side by side. Answers that are cut are left out: they would teach to break off."""
+    """The likeliest words, all prompts side by side. Answers that are cut are empty: they would teach to break off."""
     texts = [list(prompt) for prompt in prompts]
     open_ends = list(range(len(texts)))
     for _ in range(most):

@@ -1,7 +1,7 @@
 """Train a LoRA adapter on tokens: `python train.py tokens.npz --model demo.gguf --out adapter.gguf`.
 
-The model is read out of the GGUF that it will run as, so the adapter also learns to make up for the quantization. Needs torch
-and numpy; a GPU makes it minutes instead of days.
+The model is read out of the GGUF that it will run as, so the adapter also learns to make up for the quantization. Needs
+torch and numpy; a GPU makes it minutes instead of days.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ class Adapted(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, weights: dict[str, Tensor], meta: dict[str, Any], rank: int, alpha: float, dropout: float) -> None:
+    def __init__(
+        self, weights: dict[str, Tensor], meta: dict[str, Any], rank: int, alpha: float, dropout: float
+    ) -> None:
         super().__init__()
         self.maps = nn.ModuleDict({name: Adapted(weights[name], rank, alpha, dropout) for name in LINEAR})
         self.norm_in, self.norm_mid = weights["attn_norm"], weights["ffn_norm"]

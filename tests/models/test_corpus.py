@@ -1,4 +1,4 @@
-"""The corpus that the demo model's adapter is trained on: well-formed, right, and apart from what it is measured with."""
+"""The corpus that the demo model's adapter is trained on: well-formed, right, apart from what it is measured with."""
 
 from __future__ import annotations
 
