@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
-from antwort.api.wire import Plain
+from antwort.api.wire import Plain, decode, encode
 from antwort.providers.base import ChatTool
 from antwort.providers.lowering import Choice
 from antwort.providers.schemas.cleaning import Cleaning
 
 WORDS: Plain = {"type": "string"}
+
+_KEPT_BYTES = 64 * 1024
 
 
 def response_format(choice: Choice, answer: Plain | None = None) -> Plain:
@@ -19,10 +22,24 @@ def response_format(choice: Choice, answer: Plain | None = None) -> Plain:
 
 
 def answer_schema(choice: Choice, answer: Plain | None = None) -> Plain:
-    """`answer` is the schema of what is said in place of a call; None: words.
+    """`answer` is the schema of what is said in place of a call; None: words. Not to be changed: it is kept, as the
+    turns of a run have the same tools.
 
     The order of the keys is the order in which a model writes them: a call's name comes first.
     """
+    try:
+        key = encode((choice, answer))
+    except RecursionError:  # too deep to be written, and not too deep to be cleaned
+        return _made(choice, answer)
+    return _kept(key) if len(key) <= _KEPT_BYTES else _made(choice, answer)
+
+
+@functools.lru_cache(maxsize=32)
+def _kept(key: bytes) -> Plain:
+    return _made(*decode(key, tuple[Choice, Plain | None]))
+
+
+def _made(choice: Choice, answer: Plain | None) -> Plain:
     cleaning = Cleaning()
     forms = [_calls(choice, cleaning)] if choice.tools else []
     if choice.may_answer or not forms:

@@ -6,12 +6,13 @@ from urllib.parse import unquote
 
 from antwort.api.wire import Plain
 
+_LONGEST = 32
+"""References in a row. Nobody writes more, except to keep us busy, and a circle is endless."""
+
 
 def resolved(reference: str, root: Plain) -> tuple[str, object]:
-    """Where a reference leads in the end, and what stands there: None for what is not in the document, or a circle."""
-    seen: set[str] = set()
-    while reference not in seen:
-        seen.add(reference)
+    """Where a reference leads in the end, and what stands there: None for what is not in the document."""
+    for _ in range(_LONGEST):
         target = found(reference, root)
         if not isinstance(target, dict) or not isinstance(further := target.get("$ref"), str) or len(target) > 1:
             return reference, target
