@@ -1,4 +1,4 @@
-"""What the model says with an adapter: `python ask.py prompts.jsonl --model M.gguf --adapter A.gguf --out answers.jsonl`.
+"""What the model says with an adapter: `python ask.py prompts.jsonl --model M.gguf --adapter A.gguf --out said.jsonl`.
 
 A line of either file is a text in JSON: a whole prompt, template and all, and what comes after it. Nothing constrains
 the answers here: this is to look at training, on the machine that trains. What is told is measured by

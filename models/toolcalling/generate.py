@@ -364,7 +364,8 @@ def _lower(text: str) -> str:
 
 
 COMMON = frozenset(
-    [
+    # fmt: off
+    {
         "a",
         "an",
         "any",
@@ -440,7 +441,8 @@ COMMON = frozenset(
         "our",
         "and",
         "to",
-    ]
+    }
+    # fmt: on
 )
 
 
