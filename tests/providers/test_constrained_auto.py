@@ -33,8 +33,10 @@ from antwort.providers.base import (
     RefusalDelta,
     TextDelta,
 )
+from antwort.providers.chat import ChatProvider
 from antwort.providers.constrained import Constrained, refuses_tools
 from antwort.testing.scripted import Answer, ScriptedProvider, answer, call, say, tokens
+from chat_backend import ChatBackend, Refuses, Says
 
 TOOLS = [ChatTool(function=ChatToolFunction(name=name)) for name in ("weather", "now")]
 REQUEST = ChatRequest(model="m", messages=[ChatMessage(role="user", content="Hi")], tools=TOOLS)
@@ -151,6 +153,16 @@ async def test_calls_of_the_past_go_out_in_words_to_a_model_that_is_known_not_to
     await said(provider, replace(asked, model="unknown"))
     assert [message.role for message in inner.requests[2].messages] == ["user", "assistant", "user"]
     assert inner.requests[3].messages == asked.messages
+
+
+async def test_llama_cpp_without_templates_refuses_with_a_500() -> None:
+    refusal = Refuses(500, "tools param requires --jinja flag")
+    async with ChatBackend(refusal, Says(pieces=['{"answer": "Hi"}'])) as backend:
+        provider = Constrained(ChatProvider(backend.url), "auto")
+        out = await said(provider, REQUEST)
+        await provider.close()
+    assert out[0] == TextDelta("Hi")
+    assert ["tools" in request for request in backend.requests] == [True, False]
 
 
 # ---- a call that must come ----

@@ -169,6 +169,8 @@ def _error(status: int, problem: Problem, asked: Asked, wait: float | None) -> A
             return ContextTooLong(_context_message(status, problem, asked), param="input")
         case 400 | 413 | 422:
             return BackendRefused(scrub(problem.message, asked.secrets) or "The backend refused the request.")
+        case 500 if problem.message == _NO_JINJA:
+            return BackendRefused(_NO_JINJA)
         case 401 | 403:
             return BackendError(REFUSED_CREDENTIALS)
         case 404 if asked.model and _is_about_the_model(problem):
@@ -184,6 +186,9 @@ def _error(status: int, problem: Problem, asked: Asked, wait: float | None) -> A
         case _:
             return BackendError("The backend failed to answer.")
 
+
+_NO_JINJA = "tools param requires --jinja flag"
+"""How llama.cpp refuses tools where it is told to do without templates: as if it had failed."""
 
 _CONTEXT_CODES = frozenset({"exceed_context_size_error", "context_length_exceeded"})
 _CONTEXT_TEXT = re.compile(
