@@ -93,6 +93,7 @@ def arguments(schema: dict[str, Any]) -> dict[str, Any]:
         ({"oneOf": [A, B]}, {"anyOf": [A, B]}),
         ({"anyOf": [A, {"type": "string", "format": "email"}]}, A),
         ({"anyOf": [A, False]}, A),
+        ({"anyOf": [{"properties": {"a": False}, "required": ["a"]}, A]}, A),
         (
             {"properties": {"a": A, "b": B}, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
             {"anyOf": [closed("a", a=A, b=B), closed("b", a=A, b=B)]},
