@@ -197,9 +197,25 @@ def chat_tool(tool: Json, dice: random.Random) -> Json:
     required = [name for name, field in (tool.get("parameters") or {}).items() if not field.get("optional")]
     function: Json = {"name": tool["name"]}
     if dice.random() > 0.04:
-        function["description"] = tool["description"]
+        function["description"] = _put(tool["description"], dice)
     function["parameters"] = {"type": "object", "properties": properties, "required": required}
     return {"type": "function", "function": function}
+
+
+def _put(description: str, dice: random.Random) -> str:
+    """As it is, or as others would have put it."""
+    draw, low = dice.random(), _lower(description)
+    if draw < 0.65:
+        return description
+    if draw < 0.75:
+        return description.rstrip(".")
+    if draw < 0.85:
+        return f"{description.rstrip('.')}. {dice.choice(TAILS)}"
+    return f"{dice.choice(HEADS)}{low}"
+
+
+HEADS = ("Use this to ", "Tool: ", "Function to ", "This will ", "Lets you ")
+TAILS = ("Returns JSON.", "Use when the user asks for it.", "Returns text.", "Read-only.", "Needs no confirmation.")
 
 
 def _schema(field: Json) -> Json:
@@ -255,6 +271,56 @@ VERBS = {
 }
 
 
+PARAMETERS = {
+    "city": ("town", "place", "location"),
+    "day": ("date", "when", "on"),
+    "date": ("day", "when"),
+    "time": ("at", "hour", "when"),
+    "text": ("content", "body", "message", "value"),
+    "title": ("name", "label"),
+    "name": ("title", "who"),
+    "count": ("number", "quantity", "amount"),
+    "number": ("count", "n"),
+    "query": ("topic", "search", "q", "keywords"),
+    "place": ("location", "where", "venue"),
+    "amount": ("value", "sum", "quantity"),
+    "kind": ("type", "category"),
+    "category": ("kind", "type", "section"),
+    "start": ("begin", "from_date"),
+    "quantity": ("amount", "count"),
+    "source": ("origin", "src"),
+    "target": ("destination", "dest"),
+    "language": ("lang",),
+    "minutes": ("duration",),
+    "reason": ("why", "cause"),
+    "item": ("thing", "product"),
+    "room": ("area", "zone"),
+    "state": ("mode", "status", "setting"),
+    "mode": ("state", "setting"),
+}
+
+
+def other_parameters(tools: list[Json], dice: random.Random) -> dict[str, str]:
+    """Other names for some parameters of a conversation's tools, where they stay apart."""
+    if dice.random() > 0.35:
+        return {}
+    used = {name for tool in tools for name in tool["function"]["parameters"]["properties"]}
+    chosen: dict[str, str] = {}
+    for name in used & PARAMETERS.keys():
+        other = dice.choice(PARAMETERS[name])
+        if other not in used and other not in chosen.values():
+            chosen[name] = other
+    return chosen
+
+
+def _with_names(tool: Json, names: Mapping[str, str], parameters: Mapping[str, str]) -> None:
+    function = tool["function"]
+    schema = function["parameters"]
+    function["name"] = names.get(function["name"], function["name"])
+    schema["properties"] = {parameters.get(name, name): field for name, field in schema["properties"].items()}
+    schema["required"] = [parameters.get(name, name) for name in schema["required"]]
+
+
 def _other_verb(name: str, dice: random.Random) -> str:
     """`find_book` becomes `search_book`, or `book`."""
     first, _, rest = name.partition("_")
@@ -286,20 +352,25 @@ def offered(corpus: Corpus, dice: random.Random) -> list[Json]:
 def conversation(corpus: Corpus, dice: random.Random) -> Json:
     tools = offered(corpus, dice)
     shown = [chat_tool(tool, dice) for tool in tools]
-    names = renamed(shown, dice)
+    names, parameters = renamed(shown, dice), other_parameters(shown, dice)
     for tool in shown:
-        tool["function"]["name"] = names.get(tool["function"]["name"], tool["function"]["name"])
+        _with_names(tool, names, parameters)
     must_call = dice.random() < 0.08
     messages: list[Json] = []
     if dice.random() < 0.3:
         messages.append({"role": "system", "content": dice.choice(SYSTEM)})
     for _ in range(1 if must_call else dice.choice((1, 1, 2, 2, 3))):
-        messages += exchange(tools, names, corpus, dice, must_call=must_call)
+        messages += exchange(tools, (names, parameters), corpus, dice, must_call=must_call)
     return {"tools": shown, "must_call": must_call, "messages": messages}
 
 
 def exchange(
-    tools: list[Json], names: Mapping[str, str], corpus: Corpus, dice: random.Random, *, must_call: bool
+    tools: list[Json],
+    others: tuple[Mapping[str, str], Mapping[str, str]],
+    corpus: Corpus,
+    dice: random.Random,
+    *,
+    must_call: bool,
 ) -> Iterator[Json]:
     """What the user says, and all that follows until the answer."""
     draw = dice.random()
@@ -310,7 +381,11 @@ def exchange(
         return
     ask = wish(tools, corpus, dice)
     yield {"role": "user", "content": ask.said}
-    calls = [_call(number, names.get(name, name), arguments) for number, (name, arguments) in enumerate(ask.calls)]
+    names, parameters = others
+    calls = [
+        _call(number, names.get(name, name), {parameters.get(key, key): value for key, value in arguments.items()})
+        for number, (name, arguments) in enumerate(ask.calls)
+    ]
     yield {"role": "assistant", "content": None, "tool_calls": calls}
     if must_call:
         return
@@ -364,7 +439,6 @@ def _lower(text: str) -> str:
 
 
 COMMON = frozenset(
-    # fmt: off
     {
         "a",
         "an",
@@ -442,7 +516,6 @@ COMMON = frozenset(
         "and",
         "to",
     }
-    # fmt: on
 )
 
 
