@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+SERVES := $(VENV)/.serves
 LOCK := requirements/dev.lock
+SERVE_LOCK := requirements/serve.lock
 MODELS := .models
 WORKERS ?= 2
 
@@ -12,12 +14,18 @@ WORKERS ?= 2
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
+# Whoever only serves is spared what development needs; the second lock holds the first.
+INSTALL = @test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV); \
+	echo "Setting up $(VENV) ..." && \
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r $(1) && \
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . && \
+	touch $@
+
+$(SERVES): $(SERVE_LOCK) pyproject.toml
+	$(call INSTALL,$(SERVE_LOCK))
+
 $(READY): $(LOCK) pyproject.toml
-	@echo "Setting up $(VENV) ..."
-	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r $(LOCK)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@touch $(READY)
+	$(call INSTALL,$(LOCK)) $(SERVES)
 
 setup: $(READY)  ## set up .venv with antwort and all that its development needs
 	@echo "Ready: source $(VENV)/bin/activate, then antwort --help"
@@ -27,7 +35,7 @@ ANSWERED = $(strip $(foreach flag,--backend --scripted --model,$(findstring $(fl
 KEPT = $(shell printf '%s\n' '$(ARGS)' | grep -oE -e '--(data|config)[= ][^ ]+')
 PULL = $(BIN)/antwort model path $(KEPT) >/dev/null 2>&1 || $(BIN)/antwort model pull $(KEPT) >/dev/null
 
-serve: $(READY)  ## start the server with the demo tools; no --backend, --model or --scripted in ARGS: with the demo model, fetched once (93 MB)
+serve: $(SERVES)  ## start the server with the demo tools; no --backend, --model or --scripted in ARGS: with the demo model, fetched once (93 MB)
 	@$(if $(ANSWERED),,$(PULL))
 	$(BIN)/antwort serve --demo-tools $(ARGS)
 
@@ -98,6 +106,7 @@ bench-toolcalling-variants: $(READY)  ## compare ways to ask the demo model for 
 lock:  ## compile the lock files anew (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header -o requirements/run.lock pyproject.toml
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra local --group dev -o $(LOCK) pyproject.toml
+	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --extra local --group build -o $(SERVE_LOCK) -c $(LOCK) pyproject.toml
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header -o requirements/bench.lock requirements/bench.in
 
 clean:  ## remove what the targets made
