@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from pages import ROOT, Page, fits, masked
+from pages import ROOT, Page, fits, masked, wordless
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_page_shows_what_happens(path: Path, tmp_path: Path) -> None:
-    with Page(path, tmp_path) as page:
+def test_a_page_shows_what_happens(path: Path, tmp_path: Path, demo_model: Path) -> None:
+    with Page(path, tmp_path, demo_model) as page:
         page.play()
 
 
@@ -89,3 +89,11 @@ def test_a_page_that_tells_the_truth_is_played(tmp_path: Path) -> None:
 def test_ids_times_and_durations_are_masked() -> None:
     line = '{"id":"resp_0123456789abcdef0123456789abcdef","created_at":1794715494,"time":"2026-11-15T05:50:50.123Z"}'
     assert masked(line) == '{"id":"resp_ID","created_at":TIME,"time":"TIME"}'
+
+
+def test_only_the_words_of_a_model_may_differ() -> None:
+    shown = '"name": "calculate",\n"output": "1 + 1 = 2",\n"text": "It is two."\nIt is two.\n'
+    said = '"name": "calculate",\n"output": "1+1 = 2",\n"text": "Two, I \\"think\\"."\nTwo,\nI think.\n'
+    assert fits(wordless(shown), wordless(said))
+    assert not fits(wordless(shown), wordless(said.replace("calculate", "clock")))
+    assert not fits(wordless(shown), wordless(said.rpartition("Two,")[0]))
