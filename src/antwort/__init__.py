@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from antwort.engine.settings import EngineSettings
     from antwort.errors import AntwortError, InvalidField, NotAuthenticated, NotPermitted
     from antwort.identity import Identity
+    from antwort.local.provider import LocalProvider
     from antwort.providers.base import Provider
     from antwort.providers.chat import ChatProvider
+    from antwort.providers.constrained import Constrained
     from antwort.providers.resilience import Retrying
     from antwort.storage.base import ResponseStore
     from antwort.storage.memory import MemoryStore
@@ -34,12 +36,14 @@ __all__ = [
     "AntwortError",
     "CannotStart",
     "ChatProvider",
+    "Constrained",
     "CreateRequest",
     "Engine",
     "EngineSettings",
     "Identity",
     "InvalidField",
     "LocalExecutor",
+    "LocalProvider",
     "MemoryStore",
     "NotAuthenticated",
     "NotPermitted",
@@ -68,12 +72,14 @@ _HOMES = {
     "AntwortError": "antwort.errors",
     "CannotStart": "antwort.config.problems",
     "ChatProvider": "antwort.providers.chat",
+    "Constrained": "antwort.providers.constrained",
     "CreateRequest": "antwort.api.requests",
     "Engine": "antwort.engine.engine",
     "EngineSettings": "antwort.engine.settings",
     "Identity": "antwort.identity",
     "InvalidField": "antwort.errors",
     "LocalExecutor": "antwort.tools.local",
+    "LocalProvider": "antwort.local.provider",
     "MemoryStore": "antwort.storage.memory",
     "NotAuthenticated": "antwort.errors",
     "NotPermitted": "antwort.errors",

@@ -56,7 +56,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "cli": (*ROOMS, "doctor", "chat", "config", *MAKERS, "testing", "app", *LEAVES),
     "__main__": ("cli",),
     # The public face: names of every room, imported when they are asked for.
-    "__init__": ("api", "engine", "tools", "providers", "storage", "config", "asgi", *LEAVES),
+    "__init__": ("api", "engine", "tools", "providers", "local", "storage", "config", "asgi", *LEAVES),
 }
 """For each room, or module beside them, what of ours it may import besides itself."""
 
