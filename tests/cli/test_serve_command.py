@@ -67,7 +67,6 @@ def test_every_flag_becomes_its_setting(tmp_path: Path) -> None:
         (["--deadline", "0"], "--deadline"),
         (["--deadline", "nan"], "--deadline"),
         (["--drain=-1"], "--drain"),
-        (["--memory", "--data", "x"], "--memory"),
         (["--backend", "http://localhost"], "--backend"),
         (["--mixed-turns", "maybe"], "--mixed-turns"),
         (["--log-level", "loud"], "--log-level"),

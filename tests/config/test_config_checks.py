@@ -256,9 +256,9 @@ def test_a_key_that_no_client_can_send_is_found_in_settings_that_a_program_makes
 
 
 def test_settings_that_a_program_makes_can_be_checked_too() -> None:
-    check(Settings(memory=True))
-    with pytest.raises(BadSettings, match=r"^memory and data exclude each other; leave one of them out\.$"):
-        check(Settings(memory=True, data="/here"))
+    check(Settings(memory=True, data="/here"))
+    with pytest.raises(BadSettings, match=r"^server\.host must be an address alone"):
+        check(Settings(server=ServerSettings(host="http://here")))
 
 
 @pytest.mark.parametrize(

@@ -204,14 +204,13 @@ def test_backends_in_short_and_in_full_exclude_each_other(operator: Operator) ->
 # ---- settings that exclude each other, in different layers ----
 
 
-def test_the_layer_above_chooses_between_a_folder_and_memory(operator: Operator) -> None:
+def test_whoever_names_a_folder_keeps_responses_there_unless_memory_is_asked_for_as_well(operator: Operator) -> None:
     settings = operator.gets("data: /here", memory=True)
-    assert (settings.data, settings.memory) == (None, True)
+    assert (settings.data, settings.memory) == ("/here", True)
     settings = operator.gets("memory: true", {"ANTWORT_DATA": "/here"})
     assert (settings.data, settings.memory) == ("/here", False)
-    assert operator.is_told("memory: true\ndata: /here") == [
-        "memory and data exclude each other (antwort.yaml:1); leave one of them out."
-    ]
+    settings = operator.gets("memory: true\ndata: /here")
+    assert (settings.data, settings.memory) == ("/here", True)
 
 
 def test_a_stand_in_that_is_asked_for_above_goes_before_the_files_backends(operator: Operator) -> None:

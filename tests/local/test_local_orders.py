@@ -26,7 +26,7 @@ def test_a_model_is_called_after_its_file_and_brings_all_else_along(tmp_path: Pa
         "adapter": None,
         "context": 4096,
         "slots": 2,
-        "threads": len(os.sched_getaffinity(0)),
+        "threads": max(min(2, len(os.sched_getaffinity(0))), len(os.sched_getaffinity(0)) // 2),
         "temperature": None,
         "longest": None,
     }
@@ -141,3 +141,11 @@ def test_cores_are_counted_where_the_system_does_not_tell_which_are_ours(monkeyp
     monkeypatch.delattr(os, "sched_getaffinity")
     monkeypatch.setattr(os, "cpu_count", lambda: 7)
     assert orders._cores() == 7
+
+
+@pytest.mark.parametrize(("processors", "threads"), [(1, 1), (2, 2), (3, 2), (4, 2), (8, 4), (64, 32)])
+def test_half_of_the_processors_work_but_at_least_two(
+    processors: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(processors)), raising=False)
+    assert make_order(gguf_file(tmp_path / "m.gguf"))["threads"] == threads

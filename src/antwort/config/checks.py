@@ -146,8 +146,6 @@ def _about_local(settings: Settings) -> Iterator[Problem]:
 
 
 def _about_server(settings: Settings) -> Iterator[Problem]:
-    if settings.memory and settings.data is not None:
-        yield Problem("memory", "and data exclude each other", "leave one of them out")
     for path, host in (("server.host", settings.server.host), ("metrics.host", settings.metrics.host)):
         if host and ("/" in host or "[" in host or host.count(":") == 1):
             yield Problem(path, f"must be an address alone, such as 0.0.0.0 or ::1, not {host!r}")

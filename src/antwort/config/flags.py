@@ -91,7 +91,7 @@ FLAGS = (
         "data",
         takes="folder",
     ),
-    Flag("--memory", "keep stored responses in memory only", _KEEPS, path="memory", excludes="--data"),
+    Flag("--memory", "keep stored responses in memory only", _KEEPS, path="memory"),
     Flag("--max-turns", "how often the model is asked for one response (default: 10)", _LOOP, "N", "loop.max_turns"),
     Flag("--deadline", "seconds that one response may take (default: 600)", _LOOP, "S", "loop.deadline"),
     Flag(

@@ -203,8 +203,6 @@ def exclusive(table: Table) -> Table:
     entries = dict(table.entries)
     if "data" in entries and "memory" not in entries:
         entries["memory"] = Text("false", entries["data"].origin)
-    elif _is_on(entries.get("memory")) and "data" not in entries:
-        entries["data"] = Text("", entries["memory"].origin)
     if _is_on(entries.get("scripted")) and "backends" not in entries:
         entries["backends"] = Items((), entries["scripted"].origin)
     return Table(entries, table.origin)

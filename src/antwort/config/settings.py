@@ -184,7 +184,7 @@ class LocalSettings(Wire):
     slots: Count = 2
     """How many inferences run at once; the next one waits."""
     threads: Count | None = None
-    """Processor threads; unset, as many as there are cores."""
+    """Processor threads; unset, half of the processors that this process may use, and at least two."""
     ready: Seconds = 120.0
     """How long it may take to start."""
     tool_calling: ToolCalling = "auto"
@@ -354,7 +354,7 @@ class Settings(Wire):
     data: str | None = None
     """The folder that data is kept in; unset, the user's own for applications. A `~` is the home folder."""
     memory: bool = False
-    """Nothing is kept beyond the process."""
+    """Responses are kept in memory only. The demo model is looked for in the data folder all the same."""
     server: ServerSettings = ServerSettings()
     """Where the server listens, and what it lets a client do to it."""
     routing: RoutingSettings = RoutingSettings()

@@ -35,12 +35,15 @@ def make_order(
         adapter=None if adapter is None else str(files.gguf(adapter)),
         context=context,
         slots=slots,
-        threads=threads or _cores(),
+        threads=threads or _usual_threads(),
         temperature=traits.TEMPERATURE if is_demo else None,
         longest=traits.LONGEST_ANSWER if is_demo else None,
     )
 
 
-def _cores() -> int:
-    """Those that this process may use, where the system tells."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _usual_threads() -> int:
+    """Threads wait for each other at every step: more than there are cores to themselves make all of them slow. Two
+    processors are one core, mostly.
+    """
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(min(2, processors), processors // 2)
