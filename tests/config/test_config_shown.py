@@ -59,7 +59,6 @@ def test_what_was_given_is_shown_with_its_origin_and_nothing_else(full: Operator
     shown = as_yaml(full.reads("server: {port: 9000}\nmemory: true", VARIABLES, max_turns="3"), everything=False)
     lines = [line.replace(str(full.folder) + "/", "").split("  # ") for line in shown.splitlines()]
     assert [[part.rstrip() for part in line] for line in lines] == [
-        ["data: null", "antwort.yaml:2"],
         ["memory: true", "antwort.yaml:2"],
         ["server:"],
         ["  port: 9000", "antwort.yaml:1"],

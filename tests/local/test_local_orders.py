@@ -137,10 +137,12 @@ def test_without_llama_cpp_the_command_that_brings_it_is_told(tmp_path: Path, mo
         LocalProvider(gguf_file(tmp_path / "m.gguf"))
 
 
-def test_cores_are_counted_where_the_system_does_not_tell_which_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processors_are_counted_where_the_system_does_not_tell_which_are_ours(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: 7)
-    assert orders._cores() == 7
+    monkeypatch.setattr(os, "cpu_count", lambda: 10)
+    assert orders._usual_threads() == 5
 
 
 @pytest.mark.parametrize(("processors", "threads"), [(1, 1), (2, 2), (3, 2), (4, 2), (8, 4), (64, 32)])
