@@ -42,7 +42,7 @@ NOT_RUN = ("make test", "make docs", "make bench", "make check")
 """Commands of ours that a page may show and that are not played: the tests would run themselves."""
 SERVERS = ("antwort serve", "python -m antwort.testing.backend", "make serve", "uvicorn ", "python server")
 PORTS = (8080, 8000, 8001, 8002, 9464)
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<kind>[a-z]*)(?P<rest>[^\n`]*)\n(?P<body>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL
@@ -345,6 +345,7 @@ class Page:
             "PYTHONPATH": ".",
             "PYTHONUNBUFFERED": "1",
             "COLUMNS": "100",
+            "ANTWORT_LOCAL_THREADS": "1",  # where much runs at once, threads that wait for each other are slow
             **self._exported,
         }
 

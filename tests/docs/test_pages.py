@@ -5,13 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
-from pages import ROOT, Page, fits, masked, wordless
+from pages import OF_A_MODEL, ROOT, Page, fits, masked, wordless
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def marked(path: Path) -> ParameterSet:
+    """Pages that ask a real model are played one after the other, as all tests that do."""
+    asks = OF_A_MODEL in path.read_text(encoding="utf-8")
+    marks = [pytest.mark.xdist_group("model")] if asks else []
+    return pytest.param(path, id=str(path.relative_to(ROOT)), marks=marks)
+
+
+@pytest.mark.parametrize("path", [marked(path) for path in PAGES])
 def test_a_page_shows_what_happens(path: Path, tmp_path: Path, demo_model: Path) -> None:
     with Page(path, tmp_path, demo_model) as page:
         page.play()
