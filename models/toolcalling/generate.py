@@ -306,7 +306,7 @@ def other_parameters(tools: list[Json], dice: random.Random) -> dict[str, str]:
         return {}
     used = {name for tool in tools for name in tool["function"]["parameters"]["properties"]}
     chosen: dict[str, str] = {}
-    for name in used & PARAMETERS.keys():
+    for name in sorted(used & PARAMETERS.keys()):  # sets have no order of their own
         other = dice.choice(PARAMETERS[name])
         if other not in used and other not in chosen.values():
             chosen[name] = other
