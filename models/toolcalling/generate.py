@@ -222,10 +222,18 @@ def _schema(field: Json) -> Json:
     if field.get("type") == "array":
         items = field.get("items") or {}
         choice = field.get("enum") or items.get("enum")
-        return {"type": "array", "items": {"enum": choice} if choice else {"type": items.get("type", "string")}}
+        return {"type": "array", "items": {"enum": choice} if choice else {"type": items.get("type") or _kind(field)}}
     if "enum" in field:
         return {"type": "string", "enum": field["enum"]} if "type" not in field else {"enum": field["enum"]}
     return {"type": field["type"]}
+
+
+def _kind(field: Json) -> str:
+    """What the elements of a list are, by those that there are."""
+    values = field.get("values") or (field.get("items") or {}).get("values") or ()
+    if not values or not all(isinstance(value, int | float) for value in values):
+        return "string"
+    return "integer" if all(isinstance(value, int) for value in values) else "number"
 
 
 def renamed(tools: list[Json], dice: random.Random) -> dict[str, str]:

@@ -39,7 +39,7 @@ def corpus() -> Any:
 @cache
 def conversations() -> list[dict[str, Any]]:
     dice = random.Random(7)
-    return [generator().conversation(corpus(), dice) for _ in range(400)]
+    return [generator().conversation(corpus(), dice) for _ in range(1500)]
 
 
 @cache
