@@ -28,6 +28,12 @@ def _paths(path: str) -> list[str]:
     return [path, f"{path}{_VERSION}"]
 
 
+def without_slash(base: str) -> str:
+    """The address without a slash at the end of its path; a query behind that stays."""
+    head, mark, query = base.partition("?")
+    return f"{head.rstrip('/')}{mark}{query}"
+
+
 def root_of(base: str) -> str:
     """Where an engine's own endpoints are: beside the versioned ones."""
     parts = urlsplit(base)

@@ -66,7 +66,8 @@ def about_tools(schema: Verdict, mode: ToolCalling, flag: str, *, is_noticed: bo
     if mode == "constrained":
         return "antwort asks with constrained decoding (tool_calling: constrained)"
     if mode == "native" or not is_noticed:
-        return joined(f"antwort makes up for it once `tool_calling` is constrained: {FOR_WRITE}", other)
+        proof = f": {FOR_WRITE}" if schema == "works" else ", if JSON schemas work there"
+        return joined(f"antwort makes up for it once `tool_calling` is constrained{proof}", other)
     return joined(CONSTRAINED if schema == "works" else f"{CONSTRAINED}, if JSON schemas work there", other)
 
 
@@ -74,9 +75,11 @@ def about_reasoning(engine: EngineName) -> str:
     return joined("antwort passes the thoughts on as text", _REASONING.get(engine, ""))
 
 
-def about_images(engine: EngineName, *, is_off: bool) -> str:
+def about_images(engine: EngineName, *, is_off: bool, models: int) -> str:
     if is_off:
         return "antwort refuses images for it, as `vision` is off"
+    if models > 1:
+        return f"set `vision` off if none of its {models} models takes images: it holds for all of them"
     return joined(f"antwort refuses images for it once `vision` is off: {FOR_WRITE}", _IMAGES.get(engine, ""))
 
 

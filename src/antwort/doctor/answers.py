@@ -12,7 +12,7 @@ from antwort.config.repeating import printable
 from antwort.errors import AntwortError
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, TextDelta
 from antwort.providers.chunks import ChunkReader, WholeReader
-from antwort.providers.failures import read_problem, scrub
+from antwort.providers.failures import Asked, read_problem, scrub, without
 from antwort.providers.reading import Reader
 from antwort.providers.responses import ResponsesReader, WholeResponseReader
 from antwort.providers.sse import SseParser
@@ -23,6 +23,9 @@ Fault: TypeAlias = Literal["", "unreachable", "slow", "endless", "cut", "garbled
 Speech: TypeAlias = Literal["chat", "responses"]
 """What was spoken: Chat Completions, or the Responses API."""
 
+_PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Of an answer that may be another one the next time."""
+_BUSY = frozenset({429, 503})
 _QUOTE = 48
 _FIELDS = ("reasoning_content", "reasoning")
 
@@ -57,8 +60,23 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_missing(self) -> bool:
-        """Whether it says nothing about what was asked: it did not come, or was not waited for."""
-        return self.fault in ("slow", "unasked")
+        """Whether it says nothing about what was asked: it did not come, or the backend could not just then."""
+        is_lost = self.fault in ("slow", "unasked", "unreachable", "cut", "garbled") and not self.is_good
+        return is_lost or self.status in _PASSING
+
+    @property
+    def is_busy(self) -> bool:
+        return self.status in _BUSY
+
+    @property
+    def is_redirect(self) -> bool:
+        return 300 <= self.status < 400
+
+    @property
+    def location(self) -> str:
+        """Where it sends whoever asks, without the query; empty where it does not say."""
+        told = self.headers.get("location", "").partition("#")[0].partition("?")[0]
+        return named(told, self.secrets, 200)
 
     @property
     def is_streamed(self) -> bool:
@@ -67,7 +85,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     def problem(self) -> str:
         """The words of an error, fit to be shown; empty where there are none."""
         found = read_problem(self.body)
-        return quoted(found.message, self.secrets, 200) if found else ""
+        return self.quoted(found.message, 200) if found else ""
 
     def plain(self) -> Any:
         """The body as plain values; None where it is no JSON."""
@@ -75,6 +93,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.json.decode(self.body)
         except (ValueError, RecursionError):
             return None
+
+    def quoted(self, text: str, most: int = _QUOTE) -> str:
+        """Words of it, fit to be shown."""
+        return quoted(text, self.secrets, most)
 
 
 class HeardCall(msgspec.Struct, frozen=True):
@@ -107,11 +129,16 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
     is_done: bool = False
     """Whether a stream ended with its `[DONE]`."""
     trouble: str = ""
-    """What is wrong with it."""
+    """What is wrong with it, fit to be shown."""
+    secrets: tuple[str, ...] = ()
 
     @property
     def is_cut(self) -> bool:
         return self.finish == "length"
+
+    def quoted(self, text: str) -> str:
+        """Words of it, fit to be shown."""
+        return quoted(text, self.secrets)
 
 
 def hear(answer: Answer) -> Heard:
@@ -124,7 +151,7 @@ def hear(answer: Answer) -> Heard:
     try:
         timed += [(answer.seconds, delta) for delta in reader.finish()]
     except AntwortError as exc:
-        trouble = str(exc)
+        trouble = answer.quoted(str(exc).rstrip("."), 200)
     if answer.fault == "endless":  # it was hung up on: what came is judged like an answer that a limit cut off
         timed.append((answer.seconds, Finished("length")))
         trouble = ""
@@ -132,9 +159,10 @@ def hear(answer: Answer) -> Heard:
 
 
 def _reader(answer: Answer) -> Reader:
+    asked = Asked(secrets=answer.secrets)
     if answer.speech == "responses":
-        return ResponsesReader() if answer.is_streamed else WholeResponseReader()
-    return ChunkReader() if answer.is_streamed else WholeReader()
+        return ResponsesReader(asked) if answer.is_streamed else WholeResponseReader(asked)
+    return ChunkReader(asked) if answer.is_streamed else WholeReader(asked)
 
 
 def _heard(timed: Sequence[tuple[float, Delta]], answer: Answer, trouble: str) -> Heard:
@@ -154,6 +182,7 @@ def _heard(timed: Sequence[tuple[float, Delta]], answer: Answer, trouble: str) -
         last=times[-1] if times else 0.0,
         is_done=answer.speech == "responses" or any(payload.startswith(b"[DONE]") for payload in payloads),
         trouble=trouble,
+        secrets=answer.secrets,
     )
 
 
@@ -203,5 +232,13 @@ def _calls(deltas: Sequence[Delta]) -> tuple[HeardCall, ...]:
 
 def quoted(text: str, secrets: tuple[str, ...] = (), most: int = _QUOTE) -> str:
     """A backend's or a model's words on one line, cut short, with nothing in them that a terminal would obey."""
-    line = printable(scrub(text, secrets))
+    return _short(printable(scrub(text, secrets)), most)
+
+
+def named(text: str, secrets: tuple[str, ...] = (), most: int = _QUOTE) -> str:
+    """The same of a name or an address: only what is known to be secret goes, not what may look like it."""
+    return _short(printable(without(text, secrets)), most)
+
+
+def _short(line: str, most: int) -> str:
     return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"

@@ -46,10 +46,15 @@ def names_in(listing: Answer) -> tuple[str, ...]:
         return ()
 
 
+def chat_models(models: tuple[str, ...]) -> tuple[str, ...]:
+    """Those whose names do not speak of another trade; all, where all do."""
+    fit = tuple(name for name in models if not any(word in name.lower() for word in _NO_CHAT))
+    return fit or models
+
+
 def likely_chat(models: tuple[str, ...]) -> str | None:
-    """The model to ask where nobody says which: the first whose name does not speak of another trade."""
-    fit = (name for name in models if not any(word in name.lower() for word in _NO_CHAT))
-    return next(fit, models[0] if models else None)
+    """The model to ask where nobody says which."""
+    return next(iter(chat_models(models)), None)
 
 
 def facts_of(listing: Answer, own: Mapping[str, Answer], model: str | None) -> Facts:

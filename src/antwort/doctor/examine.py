@@ -10,19 +10,25 @@ from antwort.api.wire import UNSET, Plain, Wire, replace
 from antwort.config.addresses import without_query
 from antwort.config.settings import BackendSettings
 from antwort.doctor import questions, tool_verdicts, verdicts
-from antwort.doctor.addresses import candidates, root_of
-from antwort.doctor.answers import Answer, Speech
+from antwort.doctor.addresses import candidates, root_of, without_slash
+from antwort.doctor.answers import Answer, Speech, named
 from antwort.doctor.asking import PATHS, Access, Line, below
-from antwort.doctor.engines import OWN_ENDPOINTS, Facts, facts_of, likely_chat, names_in
+from antwort.doctor.engines import OWN_ENDPOINTS, Facts, chat_models, facts_of, likely_chat, names_in
 from antwort.doctor.findings import Examination, Finding, Value, outcome
 from antwort.doctor.questions import Manner
 from antwort.doctor.tool_verdicts import Choice, Tools, judge
+from antwort.providers.failures import retry_after
 
 PATIENCE = 60.0
 """Seconds for one inference: a model may have to be loaded first."""
 _MOST_SLOW = 2
+_LONGEST_WAIT = 10.0
+"""Seconds that a backend may ask to be left alone for."""
+_LEAST_SECRET = 8
+"""Characters; a shorter one may be a word of ours as well, such as `none`."""
 _MOST_MANNERS = 3
 _MODELS = "/models"
+_WHERE_KEYS_GO = "say --backend-key-file, or set ANTWORT_BACKEND_API_KEY"
 
 
 class Subject(Wire):
@@ -40,7 +46,7 @@ class Subject(Wire):
 
 
 class OutOfReach(Exception):
-    """There is nothing to examine; the message says why, as a sentence goes on after the backend's address."""
+    """There is nothing to examine, or nothing more; the message says why, as a sentence goes on after the address."""
 
 
 class Visit:
@@ -74,6 +80,7 @@ class Visit:
             outcome=outcome(self._findings, told),
             engine=self._facts.engine,
             model=self._manner.model or None,
+            models=self._models(),
             findings=tuple(self._findings),
             settings={path: value for path, value in wanted.items() if told.get(path) != value},
         )
@@ -84,14 +91,20 @@ class Visit:
         return self._base
 
     async def findings(self) -> AsyncGenerator[Finding, None]:
-        """In the order of `PROBES`. Raises `OutOfReach` before the first."""
+        """In the order of `PROBES`. Raises `OutOfReach` before the first, or where the model may not be asked."""
         try:
             async with aclosing(self._examine()) as found:
-                async for finding in found:
+                async for each in found:
+                    finding = self._fit_to_be_shown(each)
                     self._findings.append(finding)
                     yield finding
         finally:
             await self._line.close()
+
+    def _fit_to_be_shown(self, finding: Finding) -> Finding:
+        """Whatever words it is made of, no key is among them and nothing that a terminal would obey."""
+        secrets = tuple(each for each in self._subject.access.secrets() if len(each) >= _LEAST_SECRET)
+        return replace(finding, seen=named(finding.seen, secrets, len(finding.seen) * 10))
 
     async def _examine(self) -> AsyncGenerator[Finding, None]:
         listing = await self._reach()
@@ -110,7 +123,7 @@ class Visit:
         yield schema
         yield verdicts.about_reasoning((text, *answers.values()), self._facts, self._reasoning_field())
         image = await self._ask("images", questions.image(self._manner))
-        yield verdicts.about_images(image, self._facts, is_off=self._sees_nothing())
+        yield verdicts.about_images(image, self._facts, is_off=self._sees_nothing(), models=self._models())
         refusal = await self._ask_for_too_much()
         yield verdicts.about_context(self._facts, refusal, is_ours=self._subject.is_ours)
         yield verdicts.about_errors(await self._ask("errors", questions.MALFORMED))
@@ -133,30 +146,62 @@ class Visit:
         tried = []
         for base in candidates(self._subject.url):
             listing = await self._line.get(below(base, _MODELS))
-            _check_reach(listing, has_key=self._subject.access.key is not None)
+            self._check_reach(listing)
             if listing.is_good and isinstance(listing.plain(), dict | list):
                 self._base = base
                 return listing
             tried.append((base, listing))
+        tried_in_vain = []
         for base, listing in tried:
             refusal = await self._line.ask(base, questions.MALFORMED)
-            _check_reach(refusal, has_key=self._subject.access.key is not None)
-            if refusal.status not in (0, 404, 405) and not refusal.is_good:
+            self._check_reach(refusal)
+            if refusal.status >= 400 and refusal.status not in (404, 405):
                 self._base = base
                 return listing
+            tried_in_vain += [listing, refusal]
+        for answer in tried_in_vain:
+            if answer.is_redirect:
+                raise OutOfReach(f"redirects to {answer.location or 'elsewhere'}: say the address that it leads to")
+        if any(answer.fault == "endless" for answer in tried_in_vain):
+            raise OutOfReach("answers, but its answers do not come to an end")
         raise OutOfReach(f"answers, but there is no {PATHS[self._speech]}, with or without /v1")
 
     def _about_address(self, listing: Answer) -> Finding:
         seen = f"answers in {verdicts.in_seconds(listing.seconds)} at {without_query(self._base)}"
         settings = self._subject.settings
-        if settings is None or settings.url.rstrip("/") == self._base:
+        if settings is None or without_slash(settings.url) == self._base:
             return Finding(probe="reachable", verdict="works", seen=seen)
         remedy = "antwort asks where `url` says; set it to this: --write does"
         return Finding(
             probe="reachable", verdict="fails", seen=seen, remedy=remedy, blocks=True, settings={"url": self._base}
         )
 
+    def _check_reach(self, answer: Answer) -> None:
+        match answer.fault:
+            case "unreachable" | "cut" | "garbled":
+                raise OutOfReach(f"cannot be reached: {answer.reason}")
+            case "slow":
+                raise OutOfReach(f"does not answer: it was waited for {verdicts.in_seconds(answer.seconds)}")
+        self._check_access(answer)
+
+    def _check_access(self, answer: Answer) -> None:
+        words = f": {told}" if (told := answer.problem()) else ""
+        if answer.status in (401, 403):
+            has_key = self._subject.access.key is not None
+            fix = "the key is not the right one" if has_key else _WHERE_KEYS_GO
+            raise OutOfReach(f"asks for a key: {fix}")
+        if answer.status == 429:
+            raise OutOfReach(f"is asked too often{words} (try again later)")
+        if answer.status == 503:
+            raise OutOfReach(f"is not ready{words} (try again in a moment)")
+
     # ---- asking ----
+
+    def _models(self) -> int:
+        """How many the settings of the backend hold for."""
+        settings = self._subject.settings
+        told = settings.models if settings is not None and settings.models else chat_models(self._facts.models)
+        return max(len(told), 1)
 
     def _is_set(self, capability: str) -> bool:
         settings = self._subject.settings
@@ -175,7 +220,10 @@ class Visit:
             return Answer(fault="unasked")
         self._begin(probe)
         answer = await self._line.ask(self._base, question, is_brief=is_brief)
-        if answer.fault == "slow":
+        if answer.is_busy and (wait := retry_after(answer.headers)) is not None and wait <= _LONGEST_WAIT:
+            await asyncio.sleep(wait)
+            answer = await self._line.ask(self._base, question, is_brief=is_brief)
+        if answer.fault == "slow" or answer.is_busy:
             self._slow += 1
             self._is_lost = self._slow >= _MOST_SLOW
         return answer
@@ -189,7 +237,8 @@ class Visit:
                 break
             self._manner = manner
             answer = await self._ask("streaming", questions.text(self._manner))
-        self._is_lost = self._is_lost or not answer.is_good or answer.fault == "endless"
+        self._check_access(answer)
+        self._is_lost = self._is_lost or not verdicts.is_told(answer)
         self._manner = replace(self._manner, call_tokens=verdicts.tokens_for_calls(answer, self._facts))
         return answer
 
@@ -210,6 +259,7 @@ class Visit:
             model=self._manner.model,
             mode="auto" if settings is None else settings.tool_calling,
             speech=self._speech,
+            models=self._models(),
         )
         whole = None
         if not tools.has_called and self._facts.offers_tools is not False:
@@ -234,20 +284,6 @@ def _manner(subject: Subject) -> Manner:
         limit=manner.limit if told.max_tokens_field is UNSET else told.max_tokens_field,
         has_usage=told.stream_usage is not False,
     )
-
-
-def _check_reach(answer: Answer, *, has_key: bool) -> None:
-    match answer.fault:
-        case "unreachable" | "cut" | "garbled":
-            raise OutOfReach(f"cannot be reached: {answer.reason}")
-        case "slow":
-            raise OutOfReach(f"does not answer: it was waited for {verdicts.in_seconds(answer.seconds)}")
-    if answer.status in (401, 403):
-        fix = "the key is not the right one" if has_key else "say --backend-key-file, or set ANTWORT_BACKEND_API_KEY"
-        raise OutOfReach(f"asks for a key: {fix}")
-    if answer.status == 503:
-        words = answer.problem()
-        raise OutOfReach(f"is not ready{f': {words}' if words else ''} (try again in a moment)")
 
 
 def in_force(settings: BackendSettings | None) -> dict[str, Value]:

@@ -81,6 +81,9 @@ class Examination(Wire):
     outcome: Outcome
     engine: Engine = Engine()
     model: str | None = None
+    """The model that was asked."""
+    models: int = 1
+    """How many the backend has; its settings hold for all of them."""
     findings: tuple[Finding, ...] = ()
     settings: Mapping[str, Value] = {}
     """What `--write` records, by the paths within the backend's entry."""

@@ -9,7 +9,7 @@ import msgspec
 
 from antwort.config.settings import ToolCalling
 from antwort.doctor import advice
-from antwort.doctor.answers import Answer, Heard, Speech, hear, quoted
+from antwort.doctor.answers import Answer, Heard, Speech, hear
 from antwort.doctor.engines import Facts
 from antwort.doctor.findings import Finding, Value, Verdict
 from antwort.doctor.questions import FORCED, TOOLS
@@ -35,14 +35,14 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 def judge(choice: Choice, answer: Answer, facts: Facts) -> Seen:
-    if answer.is_missing:
-        return Seen("unknown", trouble_with(answer))
     if trouble := trouble_with(answer):
-        error = error_for(answer.status, answer.headers, answer.body)
-        return Seen("fails", trouble, answer.problem(), is_noticed=refuses_tools(error))
+        is_noticed = not answer.is_good and refuses_tools(error_for(answer.status, answer.headers, answer.body))
+        if answer.is_missing and not is_noticed:
+            return Seen("unknown", trouble)
+        return Seen("fails", trouble, answer.problem(), is_noticed=is_noticed)
     heard = hear(answer)
     if heard.trouble:
-        return Seen("fails", heard.trouble.rstrip("."))
+        return Seen("unknown" if answer.fault == "cut" else "fails", heard.trouble)
     return _judge_calls(choice, heard) if heard.calls else _judge_words(choice, heard, facts)
 
 
@@ -51,30 +51,30 @@ def _judge_calls(choice: Choice, heard: Heard) -> Seen:
     if not all(call.has_arguments for call in heard.calls):
         if heard.is_cut:
             return Seen("unknown", "the call was cut off by its length limit")
-        return Seen("fails", f"the arguments are no JSON object: {quoted(first.arguments)!r}")
+        return Seen("fails", f"the arguments are no JSON object: {heard.quoted(first.arguments)!r}")
     if unknown := next((call.name for call in heard.calls if call.name not in _NAMES), None):
-        return Seen("fails", f"it called {quoted(unknown)!r}, which it was not offered")
+        return Seen("fails", f"it called {heard.quoted(unknown)!r}, which it was not offered")
     if choice == "named" and {call.name for call in heard.calls} != {FORCED}:
-        return Seen("fails", f"the choice is ignored: it called {quoted(first.name)}", is_noticed=True)
+        return Seen("fails", f"the choice is ignored: it called {heard.quoted(first.name)}", is_noticed=True)
     if choice == "parallel" and len(heard.calls) == 1:
         return Seen("unknown", "one call where two were allowed, which is the model's right")
     more = f" and {len(heard.calls) - 1} more" if len(heard.calls) > 1 else ""
-    return Seen("works", f"{quoted(first.name)}({quoted(first.arguments)}){more}")
+    return Seen("works", f"{heard.quoted(first.name)}({heard.quoted(first.arguments)}){more}")
 
 
 def _judge_words(choice: Choice, heard: Heard, facts: Facts) -> Seen:
     """Words where a call had to come are noticed; where it only might have, nobody can know."""
     is_forced = choice != "auto"
     if any(mark in heard.text for mark in _MARKS):
-        return Seen("fails", f"the call came as text: {quoted(heard.text)!r}", is_noticed=is_forced)
+        return Seen("fails", f"the call came as text: {heard.quoted(heard.text)!r}", is_noticed=is_forced)
     if facts.offers_tools is False:
         return Seen("fails", "its chat template does not tell the model of tools", is_noticed=is_forced)
     if not heard.text:
         why = "was cut off by its length limit" if heard.is_cut else "was empty"
         return Seen("unknown", f"the answer {why}")
     if not is_forced:
-        return Seen("unknown", f"it answered in words, which is its right: {quoted(heard.text)!r}")
-    return Seen("fails", f"the choice is ignored: {quoted(heard.text)!r}", is_noticed=True)
+        return Seen("unknown", f"it answered in words, which is its right: {heard.quoted(heard.text)!r}")
+    return Seen("fails", f"the choice is ignored: {heard.quoted(heard.text)!r}", is_noticed=True)
 
 
 class Tools(msgspec.Struct, frozen=True):
@@ -87,22 +87,24 @@ class Tools(msgspec.Struct, frozen=True):
     mode: ToolCalling = "auto"
     """What is set about the backend."""
     speech: Speech = "chat"
+    models: int = 1
+    """How many models the backend's settings hold for."""
 
     @property
     def has_called(self) -> bool:
         return any(each.verdict == "works" for each in self.seen.values())
 
-    def flag(self) -> str:
-        """What would make the backend call by itself, where it never does."""
-        refusal = next((each.refusal for each in self.seen.values() if each.refusal), "")
-        return "" if self.has_called else advice.for_tools(self.facts.engine.name, self.model, refusal)
+    def flag(self, refusal: str) -> str:
+        """What would make the backend call by itself: where it never does, or where its refusal says so."""
+        engine = "unknown" if self.has_called else self.facts.engine.name
+        return advice.for_tools(engine, self.model, refusal)
 
 
 def about_choices(tools: Tools) -> tuple[Finding, ...]:
     """What to set at the backend is told once, where it is first missed."""
     first = next((choice for choice, each in tools.seen.items() if each.verdict == "fails"), None)
     return tuple(
-        _about_choice(f"tools.{choice}", each, tools, tools.flag() if choice == first else "")
+        _about_choice(f"tools.{choice}", each, tools, tools.flag(each.refusal) if choice == first else "")
         for choice, each in tools.seen.items()
     )
 
@@ -121,7 +123,7 @@ def _about_choice(probe: str, seen: Seen, tools: Tools, flag: str = "") -> Findi
         seen=seen.seen,
         remedy=advice.about_tools(tools.schema, tools.mode, flag, is_noticed=seen.is_noticed),
         blocks=not tools.has_called if is_helpless else is_unnoticed,
-        settings={} if is_helpless or not is_unnoticed else {"tool_calling": "constrained"},
+        settings={"tool_calling": "constrained"} if tools.schema == "works" and is_unnoticed else {},
     )
 
 
@@ -139,12 +141,13 @@ def about_streamed(tools: Tools, streamed: tuple[Answer, ...], whole: Answer | N
 
 
 def settings_of(tools: Tools) -> dict[str, Value]:
-    """How tools are to be called, where that is beyond doubt; `auto` finds out the rest by itself."""
-    if tools.speech == "responses":
+    """How tools are to be called, where that is beyond doubt; `auto` finds out the rest by itself, for each model."""
+    if tools.speech == "responses" or tools.models > 1:
         return {}
     told = {choice: each.verdict for choice, each in tools.seen.items() if choice != "parallel"}
     if told and all(verdict == "works" for verdict in told.values()):
         return {"tool_calling": "native"}
-    if "works" not in told.values() and "fails" in told.values() and tools.schema == "works":
+    never = told.get("auto") != "works" and told.get("required") == told.get("named") == "fails"
+    if never and tools.schema == "works":
         return {"tool_calling": "constrained"}
     return {}

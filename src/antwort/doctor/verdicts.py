@@ -6,7 +6,7 @@ import msgspec
 
 from antwort.api.wire import Plain
 from antwort.doctor import advice
-from antwort.doctor.answers import Answer, Heard, hear, quoted
+from antwort.doctor.answers import Answer, Heard, hear, named
 from antwort.doctor.engines import Facts, context_in
 from antwort.doctor.findings import Finding, Value
 from antwort.doctor.questions import CALL_TOKENS, CITY, COLOUR, FEW_TOKENS, THINKING_TOKENS, Manner
@@ -28,32 +28,58 @@ def trouble_with(answer: Answer) -> str:
             return answer.reason
         case "cut" if not answer.status:
             return answer.reason
+    if answer.is_redirect:
+        return f"it redirects to {answer.location or 'an address that it does not say'} (status {answer.status})"
     if answer.is_good:
-        return ""
+        return _packing(answer)
     words = answer.problem() or _kind(answer)
     return f"it answers with status {answer.status}: {words}" if words else f"it answers with status {answer.status}"
 
 
 def _kind(answer: Answer) -> str:
     kind = answer.headers.get("content-type", "").partition(";")[0].strip()
-    return quoted(kind)
+    return answer.quoted(kind)
+
+
+def _packing(answer: Answer) -> str:
+    packing = answer.headers.get("content-encoding", "identity").strip().lower()
+    return "" if packing in ("", "identity") else f"its answer is compressed ({answer.quoted(packing)}), unasked"
+
+
+def _told(answer: Answer) -> Heard | None:
+    """What the model said; None where there is nothing in the answer to judge by."""
+    if trouble_with(answer) or answer.fault:
+        return None
+    heard = hear(answer)
+    return None if heard.trouble else heard
+
+
+def is_told(answer: Answer) -> bool:
+    return _told(answer) is not None
 
 
 def about_models(listing: Answer, models: tuple[str, ...], chosen: str | None) -> Finding:
     if chosen is not None and models and chosen not in models:
         return Finding(
-            probe="models", verdict="unknown", seen=f"{_some(models)}; {quoted(chosen)} is not among them", remedy=""
+            probe="models",
+            verdict="unknown",
+            seen=f"{_some(listing, models)}; {named(chosen, listing.secrets)} is not among them",
         )
     if models:
-        return Finding(probe="models", verdict="works", seen=_some(models))
-    seen = trouble_with(listing) or "it lists none"
+        return Finding(probe="models", verdict="works", seen=_some(listing, models))
+    seen = trouble_with(listing) or ("its list does not end" if listing.fault else _no_list(listing))
     remedy = "name them yourself: `models` of the backend" + ("" if chosen else "; and say --model NAME here")
     return Finding(probe="models", verdict="fails", seen=seen, remedy=remedy, blocks=chosen is None)
 
 
-def _some(names: tuple[str, ...], most: int = 3) -> str:
+def _no_list(listing: Answer) -> str:
+    is_list = isinstance(listing.plain(), dict | list)
+    return "it lists none" if is_list else f"what is there is no list of models but {_kind(listing) or 'nothing'}"
+
+
+def _some(listing: Answer, names: tuple[str, ...], most: int = 3) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{len(names)}: {', '.join(quoted(name) for name in names[:most])}{more}"
+    return f"{len(names)}: {', '.join(named(name, listing.secrets) for name in names[:most])}{more}"
 
 
 # ---- the streamed text ----
@@ -70,7 +96,7 @@ def about_streaming(answer: Answer) -> Finding:
         return Finding(probe="streaming", verdict="fails", seen=seen, remedy=remedy, blocks=True)
     if heard.trouble:
         remedy = "antwort ends such a response as failed"
-        return Finding(probe="streaming", verdict="fails", seen=heard.trouble.rstrip("."), remedy=remedy, blocks=True)
+        return Finding(probe="streaming", verdict="fails", seen=heard.trouble, remedy=remedy, blocks=True)
     if not answer.is_streamed:
         remedy = "antwort takes it and streams it as one piece"
         return Finding(probe="streaming", verdict="fails", seen="the answer came whole, as JSON", remedy=remedy)
@@ -82,7 +108,7 @@ def about_streaming(answer: Answer) -> Finding:
 
 def about_limit(manner: Manner, answer: Answer, *, is_set: bool) -> Finding:
     """`is_set`: the backend's settings say already which field it takes."""
-    if not answer.is_good:
+    if not is_told(answer):
         return Finding(probe="length_limit", verdict="unknown", seen="no answer to tell by")
     if manner.limit == "max_tokens" or is_set:
         return Finding(probe="length_limit", verdict="works", seen=f"takes {manner.limit}")
@@ -97,10 +123,10 @@ def about_limit(manner: Manner, answer: Answer, *, is_set: bool) -> Finding:
 
 
 def about_usage(manner: Manner, answer: Answer, *, is_set: bool) -> Finding:
-    if not answer.is_good:
+    heard = _told(answer)
+    if heard is None:
         return Finding(probe="stream_usage", verdict="unknown", seen="no answer to tell by")
-    usage = hear(answer).usage
-    if usage is not None:
+    if (usage := heard.usage) is not None:
         seen = f"{usage.input_tokens} tokens in, {usage.output_tokens} out"
         return Finding(probe="stream_usage", verdict="works", seen=seen)
     without = "responses have no usage, and token limits are estimated"
@@ -164,12 +190,12 @@ def about_schema(answer: Answer) -> Finding:
         return Finding(probe="json_schema", verdict="fails", seen=trouble, remedy=remedy)
     heard = hear(answer)
     if _fits(heard.text):
-        return Finding(probe="json_schema", verdict="works", seen=quoted(heard.text))
+        return Finding(probe="json_schema", verdict="works", seen=heard.quoted(heard.text))
     is_torn = heard.is_cut and (not heard.text or heard.text.lstrip().startswith("{"))
     if heard.trouble or is_torn:
-        seen = heard.trouble.rstrip(".") or "the answer was cut off by its length limit"
+        seen = heard.trouble or "the answer was cut off by its length limit"
         return Finding(probe="json_schema", verdict="unknown", seen=seen)
-    seen = f"the schema is ignored: {quoted(heard.text)!r}" if heard.text else "the answer was empty"
+    seen = f"the schema is ignored: {heard.quoted(heard.text)!r}" if heard.text else "the answer was empty"
     return Finding(probe="json_schema", verdict="fails", seen=seen, remedy=remedy)
 
 
@@ -200,23 +226,33 @@ def about_reasoning(answers: tuple[Answer, ...], facts: Facts, in_force: str | N
     return Finding(probe="reasoning_field", verdict="unknown", seen="the model did not think aloud")
 
 
-def about_images(answer: Answer, facts: Facts, *, is_off: bool) -> Finding:
-    """`is_off`: `vision` is set so already."""
-    if answer.is_missing:
-        return Finding(probe="images", verdict="unknown", seen=trouble_with(answer))
-    if (trouble := trouble_with(answer)) or facts.sees is False:
+def about_images(answer: Answer, facts: Facts, *, is_off: bool, models: int = 1) -> Finding:
+    """`is_off`: `vision` is set so already. `models`: of how many it holds."""
+    trouble = trouble_with(answer)
+    if answer.is_missing and not _speaks_of_images(answer):
+        if facts.sees is not False:
+            return Finding(probe="images", verdict="unknown", seen=trouble)
+        trouble = ""
+    if trouble or facts.sees is False:
         return Finding(
             probe="images",
             verdict="fails",
             seen=trouble or "it says of itself that it takes none",
-            remedy=advice.about_images(facts.engine.name, is_off=is_off),
-            settings={"capabilities.vision": False},
+            remedy=advice.about_images(facts.engine.name, is_off=is_off, models=models),
+            settings={"capabilities.vision": False} if models == 1 else {},
         )
     heard = hear(answer)
+    if heard.trouble:
+        return Finding(probe="images", verdict="unknown", seen=heard.trouble)
     if COLOUR in heard.text.lower():
         return Finding(probe="images", verdict="works", seen="it saw the colour of a picture")
     seen = "it took a picture, and said nothing that shows that it saw it"
     return Finding(probe="images", verdict="unknown", seen=seen)
+
+
+def _speaks_of_images(answer: Answer) -> bool:
+    """llama.cpp refuses images as if it had failed."""
+    return answer.status == 500 and "image input is not supported" in answer.problem().lower()
 
 
 # ---- context and errors ----
@@ -237,9 +273,11 @@ def about_errors(answer: Answer) -> Finding:
     """The answer to a body that is no JSON."""
     if answer.fault:
         return Finding(probe="errors", verdict="unknown", seen=trouble_with(answer) or "its answer broke off")
+    if answer.is_busy:
+        return Finding(probe="errors", verdict="unknown", seen=trouble_with(answer))
     own = "antwort answers with an error of its own, without the backend's words"
     if answer.is_good:
-        return Finding(probe="errors", verdict="fails", seen="it takes a body that is no JSON", remedy=own)
+        return Finding(probe="errors", verdict="unknown", seen=f"status {answer.status} for a body that is no JSON")
     if not answer.problem():
         kind = _kind(answer) or "nothing"
         return Finding(

@@ -235,10 +235,15 @@ def scrub(text: str, secrets: tuple[str, ...] = ()) -> str:
     """`text` on one line, without addresses and keys, at most `MESSAGE_CAP` characters."""
     if len(text) > _READ_CAP:
         text = text[:_READ_CAP].rpartition(" ")[0]  # a key cut in two would no longer look like one
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = re.sub(_exactly(secret), _REMOVED, text, flags=re.IGNORECASE)
-    text = " ".join(_SENSITIVE.sub(_REMOVED, text).split())
+    text = " ".join(_SENSITIVE.sub(_REMOVED, without(text, secrets)).split())
     return text if len(text) <= MESSAGE_CAP else text[: MESSAGE_CAP - 1] + "…"
+
+
+def without(text: str, secrets: tuple[str, ...]) -> str:
+    """`text` without these, and with all else that is in it."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = re.sub(_exactly(secret), _REMOVED, text, flags=re.IGNORECASE)
+    return text
 
 
 def _exactly(secret: str) -> str:
