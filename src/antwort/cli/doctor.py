@@ -7,9 +7,10 @@ import sys
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TextIO, cast
 
-from antwort.cli.say import complain, tell
+from antwort.cli.outlet import Outlet
+from antwort.cli.say import complain, lost, tell
 from antwort.cli.subjects import Misused, local_subject, subject_at, subject_of
 from antwort.config.problems import CannotStart
 
@@ -44,10 +45,12 @@ class _Consultation:
 
         self._given = given
         self._is_json = bool(given.get("json"))
-        self._console = console(sys.stderr if self._is_json else sys.stdout)
+        self._out = Outlet()
+        self._console = console(sys.stderr if self._is_json else cast("TextIO", self._out))
         self._table = Table(self._console)
         self._patience = _patience(given.get("timeout"))
         self._loaded = _read(given)
+        self._has_failed_to_write = False
 
     async def hold(self) -> int:
         """The exit status."""
@@ -62,7 +65,9 @@ class _Consultation:
             report = msgspec.json.format(encode(Report(backends=tuple(examined))), indent=2)
             if tell(report.decode()):
                 return 1
-        return _status(examined)
+        elif lost(self._out.problem):
+            return 1
+        return 1 if self._has_failed_to_write else _status(examined)
 
     async def _subjects(self) -> AsyncGenerator[Subject, None]:
         """Those to examine, one after the other."""
@@ -79,19 +84,17 @@ class _Consultation:
     # ---- one backend ----
 
     async def _examine(self, subject: Subject) -> Examination:
-        from antwort.config.addresses import without_query
-        from antwort.doctor.addresses import candidates
+        from antwort.api.wire import replace
         from antwort.doctor.examine import OutOfReach, Visit
-        from antwort.doctor.findings import Examination
 
         with self._progress() as begin:
             visit = Visit(subject, patience=self._patience, begin=begin.say)
             try:
                 await self._show(visit)
             except OutOfReach as exc:
-                address = without_query(candidates(subject.url)[0])
-                print(f"antwort: The backend at {address} {exc}.", file=sys.stderr)
-                return Examination(name=subject.name, url=address, outcome="unreachable", problem=str(exc))
+                examined = replace(visit.examination(), outcome="unreachable", problem=str(exc), settings={})
+                print(f"antwort: The backend at {examined.url} {exc}.", file=sys.stderr)
+                return examined
         return self._concluded(visit, subject)
 
     async def _show(self, visit: Visit) -> None:
@@ -110,12 +113,14 @@ class _Consultation:
         from antwort.doctor.findings import outcome
 
         examined = visit.examination()
-        is_written = bool(self._given.get("write")) and self._write(visit, subject)
-        if is_written:
+        has_tried = bool(self._given.get("write"))
+        if has_tried and self._write(visit, subject):
             set_now = in_force(subject.settings) | dict(examined.settings)
             examined = replace(examined, outcome=outcome(examined.findings, set_now))
+        elif has_tried:
+            self._has_failed_to_write = True
         if not self._is_json:
-            self._table.foot(examined, is_written=is_written)
+            self._table.foot(examined, has_tried=has_tried)
         return examined
 
     def _progress(self) -> AbstractContextManager[_Progress]:
@@ -128,7 +133,7 @@ class _Consultation:
         from antwort.api.wire import replace
         from antwort.doctor.record import CannotRecord, new_name, record
 
-        out = sys.stderr if self._is_json else sys.stdout
+        out = sys.stderr if self._is_json else self._out
         if subject.is_ours:
             print("\nNothing is recorded: antwort knows the model that it runs by itself.", file=out)
             return False
@@ -141,7 +146,12 @@ class _Consultation:
         key_file = self._given.get("backend_key_file")
         try:
             kept = record(
-                file, examined, visit.base, settings=settings, key_file=key_file if isinstance(key_file, str) else None
+                file,
+                examined,
+                visit.base,
+                settings=settings,
+                key_file=key_file if isinstance(key_file, str) else None,
+                above=_above(loaded, file),
             )
         except CannotRecord as exc:
             print(f"antwort: {file} is left as it is: {exc}. Put this there yourself:\n\n{exc.paste}", file=sys.stderr)
@@ -208,6 +218,12 @@ def _read(given: Mapping[str, object]) -> Loaded | None:
             raise
         print(f"antwort: {exc} That does not matter here.", file=sys.stderr)
         return None
+
+
+def _above(loaded: Loaded | None, file: Path) -> str:
+    """What sets the backends in force, where that is not the file; empty where it is, or where there are none."""
+    origin = loaded.origin("backends") if loaded and loaded.settings.backends else ""
+    return "" if origin.startswith(f"{file}:") else origin
 
 
 def _settings(loaded: Loaded | None) -> Settings:

@@ -26,21 +26,24 @@ class Misused(CannotStart):
 def subject_at(url: str, given: Mapping[str, object], settings: Settings) -> Subject:
     """The backend at an address: a configured one, if its address may be meant, or else one of its own."""
     from antwort.config.addresses import address_problem
-    from antwort.doctor.addresses import candidates
+    from antwort.doctor.addresses import candidates, without_slash
     from antwort.doctor.asking import Access
     from antwort.doctor.examine import Subject
 
-    places = candidates(url)
+    try:
+        places = candidates(url)
+    except ValueError:
+        raise Misused("The backend's address is not a URL like http://localhost:8000/v1.") from None
     if problem := address_problem(places[0]):
         raise Misused(f"The backend's address {problem}.")
-    key = _key(given)
     for backend in settings.backends:
-        if backend.url.rstrip("/") in places:
-            return subject_of(backend, given, key)
-    return Subject(name="", url=url, access=Access(key=key), model=_model(given))
+        if without_slash(backend.url) in places:
+            return subject_of(backend, given, _key(given.get("backend_key_file")))
+    return Subject(name="", url=url, access=Access(key=_own_key(given)), model=_model(given))
 
 
 def subject_of(backend: BackendSettings, given: Mapping[str, object], key: Secret | None = None) -> Subject:
+    """`key` goes before the one that is set; that of the environment is among the settings already, where it counts."""
     from antwort.doctor.asking import Access
     from antwort.doctor.examine import Subject
 
@@ -54,15 +57,20 @@ def _model(given: Mapping[str, object]) -> str | None:
     return model if isinstance(model, str) and model else None
 
 
-def _key(given: Mapping[str, object]) -> Secret | None:
-    """Of a backend that is named by its address: from the file that is named, or else from the environment."""
+def _own_key(given: Mapping[str, object]) -> Secret | None:
+    """Of a backend that is not configured: from the file that is named, or else from the environment."""
     from antwort.config.flags import KEY_VARIABLE
+
+    file = given.get("backend_key_file") or os.environ.get(f"{KEY_VARIABLE}_FILE")
+    return _key(file, os.environ.get(KEY_VARIABLE, "").strip())
+
+
+def _key(file: object, otherwise: str = "") -> Secret | None:
     from antwort.config.paths import expanded
     from antwort.config.secrets import Secret, can_be_sent, read_secret_file
 
-    named = given.get("backend_key_file") or os.environ.get(f"{KEY_VARIABLE}_FILE")
     try:
-        text = read_secret_file(Path(expanded(str(named)))) if named else os.environ.get(KEY_VARIABLE, "").strip()
+        text = read_secret_file(Path(expanded(str(file)))) if file else otherwise
     except ValueError as exc:
         raise CannotStart(f"The backend's key {exc}.") from exc
     if not can_be_sent(text):

@@ -21,6 +21,8 @@ from antwort.providers.native_request import native_request
 
 ANSWER_CAP = 2**20
 """Bytes of an answer that are read."""
+LIST_CAP = 8 * 2**20
+"""The same of what is listed: some have many models."""
 CONNECT_SECONDS = 5.0
 LOOK_SECONDS = 10.0
 """For what needs no inference."""
@@ -57,7 +59,7 @@ class Line:
         )
 
     async def get(self, url: str) -> Answer:
-        return await self._exchange("GET", url, None, min(LOOK_SECONDS, self._patience))
+        return await self._exchange("GET", url, None, min(LOOK_SECONDS, self._patience), cap=LIST_CAP)
 
     async def ask(self, base: str, question: Plain | bytes, *, is_brief: bool = False) -> Answer:
         """`is_brief`: the first piece of a good answer is enough, and then the backend is hung up on."""
@@ -69,9 +71,16 @@ class Line:
         await self._http.close()
 
     async def _exchange(
-        self, method: str, url: str, body: bytes | None, seconds: float, *, is_brief: bool = False
+        self,
+        method: str,
+        url: str,
+        body: bytes | None,
+        seconds: float,
+        *,
+        is_brief: bool = False,
+        cap: int = ANSWER_CAP,
     ) -> Answer:
-        reading = _Reading(self._secrets, self._speech, is_brief=is_brief)
+        reading = _Reading(self._secrets, self._speech, is_brief=is_brief, cap=cap)
         try:
             async with asyncio.timeout(seconds):
                 async with await self._http.request(method, _target(url), body) as reply:
@@ -80,14 +89,14 @@ class Line:
             return reading.ended("endless" if reading.pieces else "slow")
         except HttpFault as fault:
             return reading.ended(*_told(fault, reading))
-        return reading.ended("endless" if reading.size > ANSWER_CAP else "")
+        return reading.ended("endless" if reading.size > cap else "")
 
 
 class _Reading:
     """An answer on its way in."""
 
-    def __init__(self, secrets: tuple[str, ...], speech: Speech, *, is_brief: bool) -> None:
-        self._secrets, self._is_brief = secrets, is_brief
+    def __init__(self, secrets: tuple[str, ...], speech: Speech, *, is_brief: bool, cap: int) -> None:
+        self._secrets, self._is_brief, self._cap = secrets, is_brief, cap
         self._speech: Speech = speech
         self._clock = asyncio.get_running_loop().time
         self._start = self._clock()
@@ -102,7 +111,7 @@ class _Reading:
             self.pieces.append(Piece(self._clock() - self._start, data))
             self.size += len(data)
             tail = tail[-len(_DONE[0]) :] + data
-            if self.size > ANSWER_CAP or (self._is_brief and self._status < 400):
+            if self.size > self._cap or (self._is_brief and self._status < 400):
                 return
             if any(mark in tail for mark in _DONE):
                 reply.release()

@@ -20,6 +20,7 @@ Fields: TypeAlias = Mapping[str, Any]
 
 _BREAK = re.compile(r"\r\n|\n|\r")
 _STEP = "  "
+_ODD = "it is written in a way that cannot be changed safely"
 _Kind = TypeVar("_Kind", MappingNode, SequenceNode)
 
 
@@ -40,7 +41,7 @@ def edited(text: str, name: str, fields: Fields, fresh: Fields) -> str:
     page = _Page(text)
     new = _applied(text, page.edits(name, fields, fresh))
     if _plain(new) != _expected(_plain(text), name, fields, fresh):
-        raise CannotEdit("it is written in a way that cannot be changed safely")
+        raise CannotEdit(_ODD)
     return new
 
 
@@ -108,7 +109,7 @@ class _Page:
         self._text = text
         self._break = "\r\n" if "\r\n" in text else "\n"
         self._starts = [0, *(found.end() for found in _BREAK.finditer(text))]
-        self._root = yaml.compose(text, Loader=yaml.SafeLoader)
+        self._root = _root(text)
 
     def edits(self, name: str, fields: Fields, fresh: Fields) -> list[Edit]:
         if self._root is None:
@@ -176,6 +177,15 @@ class _Page:
 
     def _joined(self, lines: Sequence[str]) -> str:
         return "".join(f"{line}{self._break}" for line in lines)
+
+
+def _root(text: str) -> Node | None:
+    """What the parser says of a text that it does not take quotes it, with the keys that are in it."""
+    try:
+        root: Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (yaml.YAMLError, RecursionError):
+        raise CannotEdit(_ODD) from None
+    return root
 
 
 def _indented(lines: Sequence[str], column: int) -> list[str]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from antwort.config.names import is_name
+from antwort.config.paths import expanded
 from antwort.config.problems import CannotStart
 from antwort.config.reading import read
+from antwort.config.replacing import replace_file
 from antwort.config.settings import BackendSettings
 from antwort.doctor.editing import CannotEdit, Fields, edited, entry_lines
 from antwort.doctor.findings import Examination, Value
@@ -34,24 +34,32 @@ class CannotRecord(Exception):
 
 
 def record(
-    file: Path, examined: Examination, base: str, *, settings: BackendSettings | None, key_file: str | None = None
+    file: Path,
+    examined: Examination,
+    base: str,
+    *,
+    settings: BackendSettings | None,
+    key_file: str | None = None,
+    above: str = "",
 ) -> Record:
     """Keep what was found about a backend. `settings` are those that it has in this file; None: it is not in it.
 
-    `base` is its address. Of its key only the place is written, where it came from a file. Raises `CannotRecord`.
+    `base` is its address. Of its key only the place is written, where it came from a file. `above`: what sets
+    the backends in force, where that is not the file. Raises `CannotRecord`.
     """
     changes = nested(examined.settings)
     fresh = {"name": examined.name, "url": base, **_key(key_file), **changes}
-    before = _text(file)
     if settings is not None and not changes:
         return Record(file, ())
     try:
+        if above:
+            raise CannotEdit(f"{above} is set, and goes before what is in it")
+        before = _text(file)
         after = edited(before, examined.name, changes, fresh)
-        _replace(file, after)
-    except (CannotEdit, CannotStart, OSError) as exc:
-        reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+        replace_file(file, after, mode=0o666 & ~_umask(), check=lambda new: _check(new, file))
+    except (CannotEdit, CannotStart, OSError, UnicodeError) as exc:
         lines = "\n".join(["backends:", *entry_lines({"name": examined.name, **(changes if settings else fresh)})])
-        raise CannotRecord(reason.rstrip("."), _shown(lines)) from exc
+        raise CannotRecord(_reason(exc), _shown(lines)) from exc
     return Record(file, tuple(_diff(file, before, after)))
 
 
@@ -72,8 +80,15 @@ def nested(settings: Mapping[str, Value]) -> Fields:
     return fields
 
 
+def _reason(fault: Exception) -> str:
+    if isinstance(fault, UnicodeError):  # whose own words quote the text
+        return "it is not a text in UTF-8"
+    told = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
+    return told.rstrip(".")
+
+
 def _key(key_file: str | None) -> Fields:
-    return {} if key_file is None else {"api_key": {"file": str(Path(key_file).absolute())}}
+    return {} if key_file is None else {"api_key": {"file": str(Path(expanded(key_file)).absolute())}}
 
 
 def _text(file: Path) -> str:
@@ -82,22 +97,6 @@ def _text(file: Path) -> str:
             return opened.read()
     except FileNotFoundError:
         return ""
-
-
-def _replace(file: Path, text: str) -> None:
-    """All or nothing, and only if the settings can be read then. Raises `CannotStart` and `OSError`."""
-    place = Path(os.path.realpath(file))  # a link stays one
-    handle, name = tempfile.mkstemp(prefix=f".{place.name}.", suffix=".new", dir=place.parent)
-    new = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as opened:
-            opened.write(text)
-        _check(new, file)
-        new.chmod(place.stat().st_mode & 0o7777 if place.exists() else 0o666 & ~_umask())
-        new.replace(place)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            new.unlink()
 
 
 def _check(new: Path, file: Path) -> None:

@@ -65,9 +65,10 @@ class Table:
         for line in rest:
             self._say(f"{' ' * self._indent}{line}")
 
-    def foot(self, examined: Examination, *, is_written: bool) -> None:
+    def foot(self, examined: Examination, *, has_tried: bool) -> None:
+        """`has_tried`: the findings were to be recorded."""
         self._say("")
-        for sentence in conclusion(examined, is_written=is_written):
+        for sentence in conclusion(examined, has_tried=has_tried):
             self._say(textwrap.fill(sentence, self._to.width, break_on_hyphens=False, break_long_words=False))
 
     def _remedy(self, finding: Finding) -> Iterator[str]:
@@ -91,18 +92,25 @@ def _can_write(encoding: str, text: str) -> bool:
     return True
 
 
-def conclusion(examined: Examination, *, is_written: bool) -> Iterator[str]:
+def conclusion(examined: Examination, *, has_tried: bool) -> Iterator[str]:
     fails = [finding for finding in examined.findings if finding.verdict == "fails"]
     if examined.outcome == "broken":
         blocking = [finding for finding in fails if finding.blocks]
-        mended = ", which --write mends" if all(finding.settings for finding in blocking) else ""
+        is_mended = not has_tried and all(finding.settings for finding in blocking)
+        mended = ", which --write mends" if is_mended else ""
         yield f"Not fit as it is: {', '.join(finding.title for finding in blocking)}{mended}."
     elif fails:
         yield "antwort can work with it, in spite of what does not work by itself."
     else:
         yield "antwort can work with it."
-    if examined.settings and not is_written:
+    if examined.settings and not has_tried:
         yield f"--write records: {_listed(examined.settings)}."
+    if examined.models > 1:
+        asked = printable(examined.model or "none")
+        yield (
+            f"Of its {examined.models} models only {asked} was asked, and its settings hold for all of them: "
+            "how the others call tools, and whether they see, is not known."
+        )
 
 
 def _listed(settings: Mapping[str, Value]) -> str:

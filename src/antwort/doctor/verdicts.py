@@ -67,7 +67,9 @@ def about_models(listing: Answer, models: tuple[str, ...], chosen: str | None) -
         )
     if models:
         return Finding(probe="models", verdict="works", seen=_some(listing, models))
-    seen = trouble_with(listing) or ("its list does not end" if listing.fault else _no_list(listing))
+    seen = trouble_with(listing) or (
+        "its list does not end, or is too long to be read" if listing.fault else _no_list(listing)
+    )
     remedy = "name them yourself: `models` of the backend" + ("" if chosen else "; and say --model NAME here")
     return Finding(probe="models", verdict="fails", seen=seen, remedy=remedy, blocks=chosen is None)
 
