@@ -173,7 +173,7 @@ def test_whatever_is_in_the_file_stays_there_or_the_file_is_refused(lines: list[
     ],
 )
 def test_the_address_is_the_base_of_the_api(url: str, base: str) -> None:
-    assert base_of(url) == base
+    assert base_of(url, "--url") == base
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_the_address_is_the_base_of_the_api(url: str, base: str) -> None:
 )
 def test_what_is_no_address_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(CannotStart) as caught:
-        base_of(url)
+        base_of(url, "--url")
     assert "secret" not in str(caught.value)
 
 

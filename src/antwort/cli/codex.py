@@ -10,41 +10,65 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from antwort.cli.say import complain, tell
+from antwort.cli.subjects import Misused
 from antwort.config.problems import CannotStart
+from antwort.config.repeating import printable
 
 if TYPE_CHECKING:
     from antwort.cli.codex_config import Block
+    from antwort.doctor.answers import Answer
 
 USUAL_URL = "http://127.0.0.1:8080"
 URL_VARIABLE = "ANTWORT_URL"
 KEY_VARIABLE = "ANTWORT_API_KEY"
 _MOST_NAMED = 8
+_OK = 200
 _UNAUTHORIZED = 401
 _PATIENCE = 5.0
-_LARGEST = 8 * 2**20
+"""Seconds for the whole list of models, however slowly it comes."""
 _IDLE_MS = 600_000
 """Codex's own patience is five minutes, and ours with a backend as well: the server is to be the one who says so."""
 
 
 def run(given: Mapping[str, object]) -> int:
     try:
-        base = base_of(str(given.get("url") or os.environ.get(URL_VARIABLE) or USUAL_URL))
-        block = _block(base, str(given.get("model") or ""))
+        block = _block(_base(given), _model(given))
         return _write(block) if given.get("write") else _show(block)
+    except Misused as misuse:
+        complain(misuse)
+        return 2
     except CannotStart as fault:
         return complain(fault)
 
 
-def base_of(url: str) -> str:
-    """What Codex is told. Raises `CannotStart` for what is no address."""
+def _base(given: Mapping[str, object]) -> str:
+    if url := given.get("url"):
+        try:
+            return base_of(str(url), "--url")
+        except CannotStart as exc:
+            raise Misused(str(exc)) from None
+    return base_of(os.environ.get(URL_VARIABLE) or USUAL_URL, URL_VARIABLE)
+
+
+def _model(given: Mapping[str, object]) -> str:
+    model = str(given.get("model") or "")
+    if not model.isprintable():
+        raise Misused("--model must be a name that can be printed.")
+    return model
+
+
+def base_of(url: str, what: str) -> str:
+    """What Codex is told. Raises `CannotStart` for what is no address; `what` is where it was said."""
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None
     is_plain = parts.username is None and parts.password is None and not parts.query and not parts.fragment
-    if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain or port == 0:
-        raise CannotStart(f"--url must be the address of a server, such as {USUAL_URL}.")
+    is_one_word = all(character.isprintable() and not character.isspace() for character in url)
+    is_usable = parts.scheme in ("http", "https") and parts.hostname and port != 0
+    if not (is_usable and is_plain and is_one_word):
+        raise CannotStart(f"{what} must be the address of a server, such as {USUAL_URL}.")
     path = parts.path.rstrip("/").removesuffix("/responses")
     return f"{parts.scheme}://{parts.netloc}{path if path.endswith('/v1') else f'{path}/v1'}"
 
@@ -98,7 +122,7 @@ def _only_model(server: Server, base: str) -> str:
         raise CannotStart(f"The server at {base} {how}, or say --model MODEL.")
     if server.models is None:
         raise CannotStart(
-            f"{server.trouble.capitalize()} at {base}: start one (`antwort serve`), "
+            f"{server.trouble[0].upper()}{server.trouble[1:]} at {base}: start one (`antwort serve`), "
             "say where it is (--url URL), or say --model MODEL."
         )
     if len(server.models) != 1:
@@ -121,36 +145,39 @@ def _named(models: tuple[str, ...]) -> str:
 
 def look(base: str, key: str) -> Server:
     """Ask for the models without a key, and with one where it is wanted."""
-    status, models = _models(base, "")
-    if status != _UNAUTHORIZED:
-        return Server(models, False if models is not None else None, status)
-    status, models = _models(base, key) if key else (status, None)
-    return Server(models, needs_key=True, status=status)
+    answer = _asked(base, "")
+    if answer.status != _UNAUTHORIZED:
+        models = _listed(answer)
+        return Server(models, False if models is not None else None, answer.status)
+    answer = _asked(base, key) if key else answer
+    return Server(_listed(answer), needs_key=True, status=answer.status)
 
 
-def _models(base: str, key: str) -> tuple[int, tuple[str, ...] | None]:
-    """The status, 0 where nothing answers, and the list. No proxy is asked and no redirect followed with the key."""
-    import http.client
+def _asked(base: str, key: str) -> Answer:
+    """For the models. No proxy is asked, and no redirect followed with the key."""
+    import asyncio
 
-    parts = urlsplit(base)
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname or "", parts.port, timeout=_PATIENCE)
+    from antwort.config.secrets import Secret
+    from antwort.doctor.asking import Access, Line, below
+
+    async def ask() -> Answer:
+        line = Line(base, Access(key=Secret(key) if key else None), _PATIENCE)
+        try:
+            return await line.get(below(base, "/models"))
+        finally:
+            await line.close()
+
+    return asyncio.run(ask())
+
+
+def _listed(answer: Answer) -> tuple[str, ...] | None:
+    """Those whose names can be shown; None where there is no list."""
+    from antwort.errors import AntwortError
+    from antwort.providers.listing import listed_models
+
     try:
-        connection.request("GET", f"{parts.path}/models", headers={"Authorization": f"Bearer {key}"} if key else {})
-        reply = connection.getresponse()
-        return reply.status, _listed(reply.read(_LARGEST)) if reply.status == http.client.OK else None
-    except (OSError, http.client.HTTPException, ValueError):
-        return 0, None
-    finally:
-        connection.close()
-
-
-def _listed(body: bytes) -> tuple[str, ...] | None:
-    import json
-
-    try:
-        return tuple(str(model["id"]) for model in json.loads(body)["data"])
-    except (ValueError, KeyError, TypeError):
+        return tuple(model.id for model in listed_models(answer.body)) if answer.status == _OK else None
+    except AntwortError:
         return None
 
 
@@ -194,20 +221,11 @@ def _write(block: Block) -> int:
 
 
 def _replace(file: Path, before: str | None, after: str) -> Path | None:
-    """In one step, so that nobody finds half a file. Returns where what was there is kept."""
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    kept = None
-    mode = 0o600
-    if before is not None:
-        mode = file.stat().st_mode & 0o777
-        kept = _free(file)
-        _create(kept, before, mode)
-    new = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        _create(new, after, mode)
-        new.replace(file)
-    finally:
-        new.unlink(missing_ok=True)
+    """Returns where what was there is kept."""
+    from antwort.config.replacing import copy_of, replace_file
+
+    kept = None if before is None else _free(file)
+    replace_file(file, after, mode=0o600, check=lambda _: None if kept is None else copy_of(file, kept))
     return kept
 
 
@@ -219,11 +237,6 @@ def _free(file: Path) -> Path:
     return path
 
 
-def _create(path: Path, text: str, mode: int) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
-        out.write(text.encode())
-
-
 def _note(line: str) -> None:
     """Beside what is printed, which is to be the block alone."""
-    print(line, file=sys.stderr, flush=True)
+    print(printable(line), file=sys.stderr, flush=True)
