@@ -158,10 +158,14 @@ def _asked(base: str, key: str) -> Answer:
     import asyncio
 
     from antwort.config.secrets import Secret
+    from antwort.doctor.answers import Answer
     from antwort.doctor.asking import Access, Line, below
 
     async def ask() -> Answer:
-        line = Line(base, Access(key=Secret(key) if key else None), _PATIENCE)
+        try:
+            line = Line(base, Access(key=Secret(key) if key else None), _PATIENCE)
+        except ValueError:  # no host can have such a name, or no header such a key
+            return Answer()
         try:
             return await line.get(below(base, "/models"))
         finally:

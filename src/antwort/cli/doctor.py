@@ -88,7 +88,10 @@ class _Consultation:
         from antwort.doctor.examine import OutOfReach, Visit
 
         with self._progress() as begin:
-            visit = Visit(subject, patience=self._patience, begin=begin.say)
+            try:
+                visit = Visit(subject, patience=self._patience, begin=begin.say)
+            except ValueError as exc:
+                raise Misused(f"The backend cannot be asked: {exc}.") from exc
             try:
                 await self._show(visit)
             except OutOfReach as exc:

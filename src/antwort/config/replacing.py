@@ -45,7 +45,7 @@ def _status(place: Path) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     if not status.st_mode & 0o222 or not os.access(place, os.W_OK):  # to root, nothing is read only
-        raise PermissionError(errno.EACCES, "It is read-only")
+        raise PermissionError(errno.EACCES, "it is read-only")
     return status
 
 

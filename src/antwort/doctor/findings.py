@@ -34,6 +34,9 @@ PROBES: Mapping[str, str] = {
 """What is looked at, in the order in which it is told, and what each is called in the table."""
 
 
+UNASKED = "not asked, as earlier questions went unanswered"
+
+
 class Finding(Wire):
     """One line of the table."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from antwort.config.repeating import printable
 from antwort.config.shown import written
-from antwort.doctor.findings import PROBES, Examination, Finding, Value, Verdict
+from antwort.doctor.findings import PROBES, UNASKED, Examination, Finding, Value, Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -99,6 +99,8 @@ def conclusion(examined: Examination, *, has_tried: bool) -> Iterator[str]:
         is_mended = not has_tried and all(finding.settings for finding in blocking)
         mended = ", which --write mends" if is_mended else ""
         yield f"Not fit as it is: {', '.join(finding.title for finding in blocking)}{mended}."
+    elif any(finding.seen == UNASKED for finding in examined.findings):
+        yield "What could be asked does not speak against it; ask the rest another time."
     elif fails:
         yield "antwort can work with it, in spite of what does not work by itself."
     else:

@@ -8,7 +8,7 @@ from antwort.api.wire import Plain
 from antwort.doctor import advice
 from antwort.doctor.answers import Answer, Heard, hear, named
 from antwort.doctor.engines import Facts, context_in
-from antwort.doctor.findings import Finding, Value
+from antwort.doctor.findings import UNASKED, Finding, Value
 from antwort.doctor.questions import CALL_TOKENS, CITY, COLOUR, FEW_TOKENS, THINKING_TOKENS, Manner
 
 SMALL_CONTEXT = 8192
@@ -23,7 +23,7 @@ def trouble_with(answer: Answer) -> str:
         case "slow":
             return f"no answer within {in_seconds(answer.seconds)}"
         case "unasked":
-            return "not asked, as earlier questions went unanswered"
+            return UNASKED
         case "unreachable" | "garbled":
             return answer.reason
         case "cut" if not answer.status:
