@@ -44,6 +44,10 @@ def test_a_program_has_the_last_word(operator: Operator) -> None:
 # ---- the environment ----
 
 
+def test_what_a_client_takes_from_the_environment_is_no_setting_and_no_fault(operator: Operator) -> None:
+    assert operator.gets(variables={"ANTWORT_URL": "http://a", "ANTWORT_API_KEY": "sk-a"}) == operator.gets()
+
+
 def test_no_two_settings_have_the_same_variable() -> None:
     names = variables()
     assert len(names) == len(set(names))

@@ -26,6 +26,8 @@ _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)=(.*)", re.DOTALL)
 _INJECTED = re.compile(r"ANTWORT(_\w+)?_(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 _INJECTED_ADDRESS = re.compile(r"(tcp|udp|sctp)://")
 
+CLIENT_VARIABLES = ("ANTWORT_URL", "ANTWORT_API_KEY")
+"""What those who speak to a server take from the environment: no settings, and nothing wrong either."""
 PROGRAM = "the program"
 """The origin of what a program sets."""
 
@@ -77,7 +79,7 @@ def _key(environment: Mapping[str, str]) -> Node | None:
 def unknown_variables(environment: Mapping[str, str], used: set[str]) -> Iterator[Problem]:
     """Those that look like settings and are none; `used` are those that secrets are taken from."""
     known = variables()
-    for name in sorted(environment):
+    for name in sorted(environment.keys() - set(CLIENT_VARIABLES)):
         is_ours = name.startswith(PREFIX) and not _is_injected(name, environment[name])
         if is_ours and name not in known and name not in used:
             yield Problem(name, "is not a setting", hint_for_variable(name, known))
