@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -134,8 +134,10 @@ VLLM: Script = {
 """With the hermes parser."""
 
 
-def refusing_tools(script: Script, message: str) -> Script:
-    """The engine without a tool parser: whoever offers it tools is refused."""
+WITH_TOOLS = ("auto", "required", "named", "parallel", "required whole")
+
+
+def refusing_tools(script: Script, message: str, kinds: Sequence[str] = WITH_TOOLS) -> Script:
+    """The engine refuses whoever offers it tools. vLLM without a tool parser does so for `auto` alone."""
     refusal = whole(json.dumps({"error": {"message": message, "type": "BadRequestError", "code": 400}}).encode(), 400)
-    kinds = ("auto", "required", "named", "parallel", "required whole")
     return {**script, **dict.fromkeys(kinds, refusal)}

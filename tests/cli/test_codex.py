@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tomllib
 from pathlib import Path
@@ -15,6 +16,8 @@ from antwort.cli.codex import Server, base_of
 from antwort.cli.codex_config import Block, Unsure, changed
 from antwort.config.problems import CannotStart
 from live_server import launched, start
+from replay import answering
+from replay_backend import Answer, whole
 
 URL = "http://127.0.0.1:8080/v1"
 BLOCK = Block(
@@ -177,12 +180,91 @@ def test_the_address_is_the_base_of_the_api(url: str, base: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://x", "http://", "http://me:secret@host", "http://host?key=secret", "http://h:0", "http://h:x"]
+    "url",
+    [
+        "ftp://x",
+        "http://",
+        "http://me:secret@host",
+        "http://host?key=secret",
+        "http://h:0",
+        "http://h:x",
+        "http://x secret",
+        "http://[::1",
+        "http://x\x1b[31m",
+    ],
 )
 def test_what_is_no_address_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(CannotStart) as caught:
         base_of(url, "--url")
     assert "secret" not in str(caught.value)
+
+
+def test_an_address_that_is_none_is_the_fault_of_whoever_said_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["codex", "--url", "http://x y"]) == 2
+    assert "--url must be the address of a server" in capsys.readouterr().err
+    monkeypatch.setenv("ANTWORT_URL", "http://x y")
+    assert main(["codex"]) == 1
+    assert "ANTWORT_URL must be the address of a server" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["ä..x", "a" * 70])
+def test_a_host_that_cannot_be_is_one_where_nobody_answers(
+    host: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["codex", "--url", f"http://{host}"]) == 1
+    assert "No server answers at" in capsys.readouterr().err
+
+
+# ---- servers that are none ----
+
+
+async def _looked(answer: Answer, key: str = "") -> Server:
+    async with answering(lambda _: answer) as server:
+        return await asyncio.to_thread(codex.look, f"{server.url}/v1", key)
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[" * 200_000, b"", b'{"data": 3}', b'{"data":[{"id":"a\\ud800"}]}'])
+async def test_what_is_no_list_of_models_is_told_as_none(body: bytes) -> None:
+    assert await _looked(whole(body)) == Server(None, None, 200)
+
+
+async def test_names_that_a_terminal_would_obey_are_passed_over() -> None:
+    body = rb'{"data":[{"id":"a\u001b]0;pwned\u0007"},{"id":"qwen3"}]}'
+    assert (await _looked(whole(body))).models == ("qwen3",)
+
+
+async def test_a_list_that_drips_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codex, "_PATIENCE", 0.3)
+    async with asyncio.timeout(10):
+        assert (await _looked(Answer((b'{"da',), ending="hold"))).models is None
+
+
+async def test_a_key_that_no_header_can_hold_is_not_sent() -> None:
+    assert await _looked(whole(b"{}", 401), "schlüssel") == Server(None, needs_key=True, status=0)
+
+
+def test_what_answers_and_is_no_server_is_told_with_its_status() -> None:
+    with pytest.raises(CannotStart, match=r"^A server answers with HTTP 200 where the models should be at URL:"):
+        codex._only_model(Server(None, None, 200), "URL")
+
+
+def test_a_model_that_cannot_be_printed_is_refused_and_no_folder_made(
+    home: Path, nowhere: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["codex", "--url", nowhere, "--model", "a\udcff", "--write"]) == 2
+    assert capsys.readouterr().err == "antwort: --model must be a name that can be printed.\n"
+    assert not home.exists()
+
+
+def test_a_file_that_is_to_be_read_only_stays(home: Path, nowhere: str, capsys: pytest.CaptureFixture[str]) -> None:
+    home.mkdir()
+    (home / "config.toml").write_text("# mine\n")
+    (home / "config.toml").chmod(0o444)
+    assert main(["codex", "--url", nowhere, "--model", "qwen3", "--write"]) == 1
+    assert "cannot be written: it is read-only." in capsys.readouterr().err
+    assert [path.name for path in home.iterdir()] == ["config.toml"]
 
 
 # ---- the command ----

@@ -135,6 +135,7 @@ async def test_a_stream_that_breaks_off_blocks() -> None:
     async with playing(VLLM, text=cut) as engine:
         found = await examined(engine.url)
     assert by_probe(found)["streaming"].seen == "The backend's answer broke off"
+    assert found.settings == {}
     assert found.outcome == "broken"
 
 
@@ -280,6 +281,38 @@ async def test_a_key_is_sent_and_never_repeated() -> None:
         assert {request.headers["authorization"] for request in engine.requests} == {f"Bearer {KEY}"}
     assert KEY not in repr((findings, visit.examination()))
     assert "[removed]" in by_probe(visit.examination())["tools.auto"].seen
+
+
+HOSTILE = f"bad \x1b]0;pwned\x07\x1b[31m key is {KEY}"
+
+
+@pytest.mark.parametrize("kind", ["text", "schema", "auto", "required", "named", "image"])
+async def test_an_error_inside_a_stream_is_told_without_the_key_and_fit_for_a_terminal(kind: str) -> None:
+    error = {"error": {"message": HOSTILE, "type": "invalid_request_error", "code": 400}}
+    words = {"choices": [{"index": 0, "delta": {"content": HOSTILE}}]}
+    body = b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in (words, error))
+    async with playing({**VLLM, kind: sse(body)}) as engine:
+        visit = Visit(Subject(name="b", url=engine.url, access=Access(key=Secret(KEY))), patience=PATIENCE)
+        told = [finding.seen async for finding in visit.findings()]
+    assert any("pwned" in seen for seen in told)
+    assert all(seen.isprintable() and KEY not in seen for seen in told)
+
+
+async def test_words_of_a_model_are_told_without_the_key() -> None:
+    words = {"choices": [{"index": 0, "delta": {"content": f"The key is {KEY}"}, "finish_reason": "stop"}]}
+    said = sse(b"data: " + json.dumps(words).encode() + b"\n\ndata: [DONE]\n\n")
+    async with playing({**VLLM, **dict.fromkeys(("schema", "auto", "required", "named"), said)}) as engine:
+        visit = Visit(Subject(name="b", url=engine.url, access=Access(key=Secret(KEY))), patience=PATIENCE)
+        told = [finding.seen async for finding in visit.findings()]
+    assert sum("The key is [removed]" in seen for seen in told) == 4
+    assert KEY not in repr(told)
+
+
+async def test_a_key_that_is_a_common_word_is_not_taken_out_of_our_own() -> None:
+    async with playing({**VLLM, "text": HTML}) as engine:
+        visit = Visit(Subject(name="b", url=engine.url, access=Access(key=Secret("model"))), patience=PATIENCE)
+        told = [finding.seen async for finding in visit.findings()]
+    assert "the model did not think aloud" in told
 
 
 async def test_a_backend_that_speaks_responses_is_asked_in_its_own_way() -> None:

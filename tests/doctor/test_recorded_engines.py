@@ -151,13 +151,22 @@ async def test_vllm_with_hermes_leaves_the_model_its_right_to_words() -> None:
     [("Qwen/Qwen2.5-7B-Instruct", "hermes"), ("meta-llama/Llama-3.1-8B-Instruct", "llama3_json"), ("other", "PARSER")],
 )
 async def test_vllm_without_a_parser_is_told_which_flags_bring_one(model: str, parser: str) -> None:
-    async with playing(refusing_tools(VLLM, NO_PARSER)) as engine:
+    async with playing(refusing_tools(VLLM, NO_PARSER, ["auto"])) as engine:
         found = await examined(engine.url, model=model)
-    auto = by_probe(found)["tools.auto"]
+    told = by_probe(found)
+    auto = told["tools.auto"]
+    assert (told["tools.required"].verdict, told["tools.named"].verdict) == ("works", "works")  # they need no parser
     assert (auto.verdict, auto.blocks) == ("fails", False)  # antwort asks again by itself
     assert auto.remedy == (
         "antwort asks again with constrained decoding (tool_calling: auto); "
         f"or start vLLM with --enable-auto-tool-choice --tool-call-parser {parser}"
     )
+    assert "tool_calling" not in found.settings
+    assert found.outcome == "fine"
+
+
+async def test_an_engine_that_refuses_all_tools_is_to_be_asked_constrained() -> None:
+    async with playing(refusing_tools(VLLM, "registry/llava does not support tools")) as engine:
+        found = await examined(engine.url)
     assert found.settings["tool_calling"] == "constrained"
     assert found.outcome == "fine"
