@@ -41,7 +41,7 @@ NOT_OURS = ("vllm", "ollama", "llama-server", "litellm", "docker", "pip", "git",
 NOT_RUN = ("make test", "make docs", "make bench", "make check")
 """Commands of ours that a page may show and that are not played: the tests would run themselves."""
 SERVERS = ("antwort serve", "python -m antwort.testing.backend", "make serve", "uvicorn ", "python server")
-PORTS = (8080, 8000, 8001, 8002, 9464)
+PORTS = (8080, 8000, 8001, 8002, 9464, 11434, 4000)
 PATIENCE = 60.0
 
 _FENCE = re.compile(
