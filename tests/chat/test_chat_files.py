@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,25 +53,41 @@ def test_a_transcript_is_for_nobody_else_and_replaces_nothing_unasked(tmp_path: 
         save(file, "two")
     file.chmod(0o644)
     save(file, "three", overwrite=True)
-    assert (file.read_text(), mode(file)) == ("three", 0o600)
+    assert (file.read_text(), mode(file)) == ("three", 0o644)
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
-    victim, link = tmp_path / "victim", tmp_path / "link"
-    victim.write_text("precious")
-    link.symlink_to(victim)
-    with pytest.raises(FileExistsError):
-        save(link, "x")
-    save(link, "x", overwrite=True)
-    assert (victim.read_text(), link.read_text()) == ("precious", "x")
+def test_a_link_in_its_place_stays_one_and_is_followed_only_by_force(tmp_path: Path) -> None:
+    file, link, nowhere = tmp_path / "file", tmp_path / "link", tmp_path / "nowhere"
+    file.write_text("precious")
+    link.symlink_to(file)
+    nowhere.symlink_to(tmp_path / "new")
+    for place in (link, nowhere):
+        with pytest.raises(FileExistsError):
+            save(place, "x")
+    assert file.read_text() == "precious"
+    for place in (link, nowhere):
+        save(place, "x", overwrite=True)
+        assert (place.is_symlink(), place.read_text()) == (True, "x")
+    assert (file.read_text(), mode(tmp_path / "new")) == ("x", 0o600)
 
 
-def test_what_cannot_replace_a_file_leaves_nothing_behind(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match=r"."):
-        save(tmp_path / "folder", "x", overwrite=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_is_no_file_is_never_replaced(tmp_path: Path, overwrite: bool) -> None:
+    """And nobody is told that force would help."""
+    folder, pipe = tmp_path / "folder", tmp_path / "pipe"
+    folder.mkdir()
+    os.mkfifo(pipe)
+    for place, said in ((folder, "it is a folder"), (pipe, "it is not a file")):
+        with pytest.raises(OSError, match=said) as caught:
+            save(place, "x", overwrite=overwrite)
+        assert not isinstance(caught.value, FileExistsError)
+    assert (pipe.is_fifo(), sorted(tmp_path.iterdir())) == (True, [folder, pipe])
+
+
+def test_a_transcript_keeps_what_was_said_as_it_was_said() -> None:
+    answer = Answer(0.0, [Said("a:\n\tb \u200fc\u200e\r\nd")], "completed")
+    assert "a:\n\tb \u200fc\u200e\nd\n" in transcript([("x", answer)], "m", NOW)
 
 
 def test_the_usual_name_tells_when() -> None:

@@ -79,8 +79,27 @@ def test_markdown_is_shown_without_its_marks_and_nothing_is_hidden() -> None:
         "1. one",
         "2. two",
         "",
-        "[i] (pic.png)",
+        "[i](pic.png)",
     ]
+
+
+def test_a_picture_is_told_among_the_words_in_their_order() -> None:
+    text = "Look ![a cat](u 'mine') here.\n\n- [![badge](b.svg)](l) and **![](i)**\n\n|a|\n|-|\n|![x](y) z|"
+    assert whole(text)[1:-2] == [
+        *('Look [a cat](u "mine") here.', "", " • [badge](b.svg) (l) and [image](i)", ""),
+        *(" a", " ────────", " [x](y) z"),
+    ]
+
+
+def test_a_word_that_is_longer_than_its_column_is_broken_and_not_cut_off() -> None:
+    shown = "".join(whole(f"|x|{'Header' * 9}|\n|-|-|\n|y|{'abcdefghij' * 7}|", 40)[1:-2])
+    assert "".join(letter for letter in shown if letter.isalpha() and letter not in "xy") == (
+        "Header" * 9 + "abcdefghij" * 7
+    )
+
+
+def test_a_link_tells_its_title() -> None:
+    assert whole('[l](http://a "b")')[1] == 'l (http://a "b")'
 
 
 def test_a_line_that_the_model_ends_is_a_line() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from markdown_it.token import Token
-from rich import markdown
+from rich import box, markdown
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.segment import Segment
 from rich.syntax import Syntax
+from rich.table import Table
 from rich.text import Text
 from rich.theme import Theme
 
@@ -64,11 +65,22 @@ class _Item(markdown.ListItem):
             yield Segment.line()
 
 
-class _Image(markdown.ImageItem):
-    """By its words and its address."""
+class _Table(markdown.TableElement):
+    """A word that is longer than its column is broken, not cut off."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Text.assemble("[", self.text or "image", "]", (f" ({self.destination})", "dim"), end="")
+        table = Table(box=box.SIMPLE, pad_edge=False, style="markdown.table.border", collapse_padding=True)
+        for cell in _cells(self.header.row if self.header else None):
+            heading = cell.copy()
+            heading.stylize("markdown.table.header")
+            table.add_column(heading, overflow="fold")
+        for row in self.body.rows if self.body else ():
+            table.add_row(*_cells(row))
+        yield table
+
+
+def _cells(row: markdown.TableRowElement | None) -> list[Text]:
+    return [cell.content for cell in row.cells] if row else []
 
 
 class Markdown(markdown.Markdown):
@@ -79,22 +91,34 @@ class Markdown(markdown.Markdown):
         "fence": _Code,
         "code_block": _Code,
         "heading_open": _Heading,
-        "image": _Image,
         "list_item_open": _Item,
+        "table_open": _Table,
     }
 
     def __init__(self, source: str) -> None:
         super().__init__("", hyperlinks=False)
         self.parsed: list[Token] = PARSER.parse(source)
-        _keep_breaks(self.parsed)
+        for token in self.parsed:
+            token.children = token.children and [_inline(child) for child in token.children]
 
 
-def _keep_breaks(tokens: list[Token]) -> None:
-    """A line that the model ends is one, as in a poem: few models break the lines of a paragraph otherwise."""
-    for token in tokens:
-        for child in token.children or ():
-            if child.type == "softbreak":
-                child.type = "hardbreak"
+def _inline(token: Token) -> Token:
+    """A line that the model ends is one, as in a poem: few models break the lines of a paragraph otherwise. A picture
+    is told in words, among the others, and nothing of an address is kept back.
+    """
+    match token.type:
+        case "softbreak":
+            token.type = "hardbreak"
+        case "link_open":
+            token.attrs["href"] = _address(token, "href")
+        case "image":
+            return Token("text", "", 0, content=f"[{token.content or 'image'}]({_address(token, 'src')})")
+    return token
+
+
+def _address(token: Token, name: str) -> str:
+    address, title = (str(token.attrs.get(attribute, "")) for attribute in (name, "title"))
+    return f'{address} "{title}"' if title else address
 
 
 def rendered(source: str) -> RenderableType:

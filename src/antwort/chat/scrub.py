@@ -11,6 +11,8 @@ _UNSEEN = re.compile(
     "\U000e0000-\U000e007f"  # letters that nobody sees
     "\ud800-\udfff]"  # halves of characters, which cannot be written
 )
+_ORDERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""What a terminal would obey if it were shown the file, and what cannot be written."""
 _PICTURES = 0x2400
 _TAB = "    "
 
@@ -21,6 +23,13 @@ def scrub(text: str) -> str:
     Lines end with LF alone, and tabs are blanks: how far a tab goes is known to the terminal only.
     """
     return _UNSEEN.sub(_sign, text.replace("\r\n", "\n").expandtabs(len(_TAB)))
+
+
+def scrub_for_file(text: str) -> str:
+    """The text as it was said, for a file or a program: tabs and directions of writing stay, and lines end with LF
+    alone. Only what would begin an order to a terminal is shown by a sign.
+    """
+    return _ORDERS.sub(_sign, text.replace("\r\n", "\n"))
 
 
 def in_one_line(text: str, longest: int = 200) -> str:
