@@ -7,9 +7,11 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import RenderableType
 
 from antwort.chat.answer import Answer, Called, Problem, Said, Thought
 from antwort.chat.frames import Tokens
+from antwort.chat.markdown import rendered
 from antwort.chat.region import repaint, rows
 from antwort.chat.screen import FINE, PLAIN, glyphs_for
 from chat_screen_kit import ThoughtOf, writing_of
@@ -136,6 +138,40 @@ def test_code_that_is_longer_than_the_window_scrolls_as_it_comes() -> None:
     writing, _ = writing_of(terminal, said)
     writing.draw(0.0)
     assert [line for line in terminal.lines() if "line" in line] == [f"  line {number}" for number in range(30)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A word. " * 1500,
+        "```py\n" + "".join(f"x{number} = {number}\n" for number in range(800)) + "```\n\nSo.",
+        "|a|b|\n|-|-|\n" + "".join(f"|row {number}|value {number}|\n" for number in range(200)) + "\nSo.",
+        "".join(f"> line {number} is quoted\n" for number in range(500)),
+        "a" * 10_000,
+    ],
+    ids=["paragraph", "code", "table", "quote", "word"],
+)
+def test_a_long_block_costs_no_more_the_longer_it_grows_and_is_whole_at_the_end(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    costs: list[int] = []
+
+    def noted(source: str) -> RenderableType:
+        costs.append(len(source))
+        return rendered(source)
+
+    monkeypatch.setattr("antwort.chat.writing.rendered", noted)
+    seen = grown(text, list(range(0, len(text), 1000)), 80, 24)
+    assert max(costs[:-2], default=0) <= 8000
+    assert [line for line in seen.lines() if line] == [line for line in whole(text) if line]
+
+
+@pytest.mark.parametrize("kind", [Said, Thought])
+def test_the_end_of_a_long_block_is_seen_while_it_grows(kind: type[Said | Thought]) -> None:
+    terminal = ThoughtOf()
+    writing, _ = writing_of(terminal, kind("A word. " * 4000 + "The last."))
+    writing.draw(0.0)
+    assert any(line.endswith("The last.") for line in terminal.lines())
 
 
 # ---- calls, thoughts, figures ----

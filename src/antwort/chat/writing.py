@@ -16,6 +16,10 @@ from antwort.chat.scrub import scrub
 _INDENT = 2
 _CODE = ("fence", "code_block")
 _TURNS_PER_SECOND = 10
+_LONG = 8000
+"""Characters of a block that grows; of a longer one only the end is shown meanwhile, and all of it when it is whole."""
+_LONG_TABLE = 60
+"""Lines: what a table looks like takes far longer to find out than anything else."""
 
 
 class Writing:
@@ -91,9 +95,10 @@ class Writing:
             case Called():
                 return _call_look(part, self._mark(part, now), now), "call"
             case Thought():
-                return (Text(scrub(part.text).strip(), style="dim italic") if part.text.strip() else None), "thought"
+                text = scrub(_shown_of(part)).strip()
+                return (Text(text, style="dim italic") if text else None), "thought"
             case Said():
-                return Text(scrub(part.text)), "text"
+                return Text(scrub(_shown_of(part))), "text"
             case _:
                 return Text(f"{self._screen.glyphs.failed} {scrub(part.text)}", style="red"), "problem"
 
@@ -112,8 +117,11 @@ class Writing:
         growing: list[str] = []
         before = ""
         for block in split(text, is_whole=is_whole):
-            lines = self._lines_of(block)
-            if block.is_finished:
+            is_long = not block.is_finished and _is_long(block)
+            lines = self._end_of(block) if is_long else self._lines_of(block)
+            if is_long:
+                growing, before = [*growing, *lines], block.kind
+            elif block.is_finished:
                 done += self._set_block_apart(block, lines)
                 self._offset, self._lines, self._before = self._offset + len(block.source), 0, block.kind
             elif before:
@@ -129,6 +137,12 @@ class Writing:
             return lines
         filled = [at for at, line in enumerate(lines) if line]
         return lines[filled[0] : filled[-1] + 1] if filled else []
+
+    def _end_of(self, block: Block) -> list[str]:
+        """The end of a long block as it may look, as far as there is room for it."""
+        head = "".join(block.source.splitlines(keepends=True)[: _HEADS.get(block.kind, 0)])
+        end = "".join(_end(block.source).splitlines(keepends=True)[-self._screen.room :])
+        return self._screen.lines(rendered(head + end) if head else Text(end))
 
     def _grow(self, block: Block, lines: list[str], done: list[str]) -> list[str]:
         """Code is written line by line when it is longer than what may change: its lines stay as they are."""
@@ -162,6 +176,27 @@ class Writing:
             style = "red" if answer.status == "failed" else "yellow"
             return Text.assemble((f"{scrub(answer.problem)}\n", style), account)
         return account
+
+
+_HEADS = {"fence": 1, "table": 2}
+"""Lines without which the others mean nothing."""
+
+
+def _is_long(block: Block) -> bool:
+    return len(block.source) > _LONG or (block.kind == "table" and block.source.count("\n") > _LONG_TABLE)
+
+
+def _end(text: str) -> str:
+    """The last lines of a long text; the last words where its lines are long, too."""
+    end = text[-_LONG // 2 :]
+    for sign in ("\n", " "):
+        if 0 <= (at := end.find(sign)) < len(end) // 2:
+            return end[at + 1 :]
+    return end
+
+
+def _shown_of(part: Said | Thought) -> str:
+    return part.text if part.is_done or len(part.text) <= _LONG else _end(part.text)
 
 
 def _figures(answer: Answer) -> list[str]:
