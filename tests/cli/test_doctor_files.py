@@ -95,6 +95,16 @@ async def test_backends_of_the_environment_go_before_the_file_and_are_not_record
     assert not is_there()
 
 
+async def test_of_a_backend_of_the_environment_there_may_be_nothing_to_record(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with playing({**VLLM, "image": VLLM["text"]}) as engine:
+        monkeypatch.setenv("ANTWORT_BACKEND", f"{engine.url}/v1")
+        assert await doctor("--write") == 0
+    assert "There is nothing to record." in capsys.readouterr().out
+    assert not is_there()
+
+
 async def test_a_file_that_is_to_be_read_only_stays_as_it_is(
     mute: ReplayedEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:

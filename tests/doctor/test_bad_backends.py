@@ -308,6 +308,14 @@ async def test_words_of_a_model_are_told_without_the_key() -> None:
     assert KEY not in repr(told)
 
 
+async def test_a_key_in_the_query_of_the_address_is_not_repeated() -> None:
+    refusal = _error(400, f"the key {KEY}0 may not do that")
+    script = {**VLLM, "GET /v1/models?key=" + f"{KEY}0": VLLM["GET /v1/models"]}
+    async with playing(script, auto=refusal) as engine:
+        found = await examined(f"{engine.url}/v1?key={KEY}0")
+    assert "the key [removed] may not do that" in by_probe(found)["tools.auto"].seen
+
+
 async def test_a_key_that_is_a_common_word_is_not_taken_out_of_our_own() -> None:
     async with playing({**VLLM, "text": HTML}) as engine:
         visit = Visit(Subject(name="b", url=engine.url, access=Access(key=Secret("model"))), patience=PATIENCE)

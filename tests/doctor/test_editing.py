@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antwort.doctor.editing import CannotEdit, edited
@@ -145,6 +145,7 @@ LINES = st.sampled_from(
 )
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(NAMES, COMMENTS, st.lists(LINES, max_size=4, unique=True)), max_size=3, unique_by=lambda e: e[0]

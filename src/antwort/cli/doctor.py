@@ -146,7 +146,7 @@ class _Consultation:
         if settings is None:
             name = new_name(examined.engine.name, {backend.name for backend in _settings(loaded).backends})
             examined = replace(examined, name=name)
-        key_file = self._given.get("backend_key_file")
+        key_file, above = self._given.get("backend_key_file"), _above(loaded, file)
         try:
             kept = record(
                 file,
@@ -154,12 +154,12 @@ class _Consultation:
                 visit.base,
                 settings=settings,
                 key_file=key_file if isinstance(key_file, str) else None,
-                above=_above(loaded, file),
+                above=above,
             )
         except CannotRecord as exc:
             print(f"antwort: {file} is left as it is: {exc}. Put this there yourself:\n\n{exc.paste}", file=sys.stderr)
             return False
-        lines = kept.diff or (f"{file} says so already.",)
+        lines = kept.diff or ("There is nothing to record." if above else f"{file} says so already.",)
         print("", *lines, sep="\n", file=out)
         return True
 

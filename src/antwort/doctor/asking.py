@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Mapping
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import msgspec
 
@@ -28,6 +28,7 @@ LOOK_SECONDS = 10.0
 """For what needs no inference."""
 PATHS: Mapping[Speech, str] = {"chat": "/chat/completions", "responses": "/responses"}
 _SAFE = "/%:@!$&'()*+,;=~"
+_LEAST_SECRET = 8
 _DONE = (b"\ndata: [DONE]", b"\ndata:[DONE]")
 
 
@@ -49,7 +50,7 @@ class Line:
     def __init__(self, url: str, access: Access, patience: float, speech: Speech = "chat") -> None:
         parts = urlsplit(url)
         self._speech: Speech = speech
-        self._secrets = access.secrets()
+        self._secrets = (*access.secrets(), *_in_query(parts.query))
         self._patience = patience
         self._http = HttpClient(
             f"{parts.scheme}://{parts.netloc}",
@@ -141,6 +142,11 @@ def _fields(access: Access) -> dict[str, str]:
     if access.key is not None:
         own["Authorization"] = f"Bearer {access.key.reveal()}"
     return own | {name: value.reveal() for name, value in access.headers.items()}
+
+
+def _in_query(query: str) -> tuple[str, ...]:
+    """Some backends take their key there; what is short, such as a version, is none."""
+    return tuple(value for _, value in parse_qsl(query) if len(value) >= _LEAST_SECRET)
 
 
 def _target(url: str) -> str:
