@@ -21,7 +21,8 @@ def _busy(status: int, headers: Mapping[str, str] | None = None) -> Answer:
     return whole(json.dumps({"error": {"message": "not now"}}).encode(), status, headers)
 
 
-CUT = Answer(ending="cut")
+CUT = Answer(framing="raw")
+"""The connection is closed without a word."""
 
 
 @pytest.mark.parametrize("answer", [_busy(429), _busy(500), _busy(503), _busy(504), CUT])
