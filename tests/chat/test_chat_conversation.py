@@ -13,7 +13,9 @@ from antwort.chat.commands import COMMANDS, Typed, completions, parse, unknown
 from antwort.chat.conversation import Conversation
 from antwort.chat.home import Home
 from antwort.chat.orders import Orders
-from antwort.chat.screen import Screen
+from antwort.chat.server import Report
+from antwort.chat.waiting import Interrupts
+from chat_screen_kit import ThoughtOf
 
 ITEM = msgspec.Raw(b'{"type":"message"}')
 
@@ -135,26 +137,17 @@ def test_commands_and_what_they_take_are_completed(before: str, words: list[str]
 
 
 async def test_every_command_that_is_listed_is_known() -> None:
-    class Said:
-        def __init__(self) -> None:
-            self.texts: list[str] = []
-
-        def say(self, text: str, style: str = "") -> None:
-            self.texts.append(text + style)
-
-        def show(self, *_: object, **__: object) -> None: ...
-
     class Nowhere:
         models: tuple[str, ...] = ()
         toolsets: tuple[str, ...] = ()
 
-        async def look(self) -> None: ...
+        async def look(self, report: Report) -> None: ...
 
-    said = Said()
-    orders = Orders(cast("Screen", said), cast("Home", Nowhere()), Conversation())
+    terminal = ThoughtOf()
+    orders = Orders(terminal.screen, cast("Home", Nowhere()), Conversation(), Interrupts())
     for command in COMMANDS:
         assert await orders.obey(Typed(command.name)) is (command.name != "/quit")
-    assert not any("There is no command" in text for text in said.texts)
+    assert "There is no command" not in terminal.written
 
 
 # ---- in words ----

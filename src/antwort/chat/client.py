@@ -11,6 +11,7 @@ import msgspec
 
 from antwort.api.wire import encode
 from antwort.chat.frames import Frame, message_in, read_frame
+from antwort.errors import NotAuthenticated
 from antwort.providers.exchange import BadAnswer, Cut, HttpFault, TimedOut
 from antwort.providers.http import HttpClient, Reply, Timeouts
 from antwort.providers.sse import SseParser
@@ -96,7 +97,9 @@ class Client:
             status, listed = await self._look("/v1/toolsets")
         except HttpFault:
             return False
-        return _read(health, _Health) == _Health("ok") and (status == 401 or _read(listed, _Toolsets) is not None)
+        return _read(health, _Health) == _Health("ok") and (
+            _is_our_refusal(listed) if status == 401 else _read(listed, _Toolsets) is not None
+        )
 
     async def _look(self, place: str) -> tuple[int, bytes]:
         async with await self._http.request("GET", place, timeouts=_AT_ONCE) as reply:
@@ -163,6 +166,11 @@ class Client:
             said += " Give the server's key by --key-file FILE, or in ANTWORT_API_KEY."
         detail = fault.error if isinstance(fault.error, dict) else {}
         raise Refused(reply.status, said, str(detail.get("code") or ""), str(detail.get("param") or ""))
+
+
+def _is_our_refusal(body: bytes) -> bool:
+    fault = _read(body, _Fault)
+    return fault is not None and isinstance(fault.error, dict) and fault.error.get("code") == NotAuthenticated.code
 
 
 def _read(body: bytes, to: type[T]) -> T | None:

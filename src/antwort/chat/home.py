@@ -28,8 +28,9 @@ class Home:
             await self._own.start(report)
             self.client = Client(self._own.url, self._own.key)
 
-    async def look(self) -> None:
+    async def look(self, report: Report) -> None:
         """See what there is. Raises `ChatFault`."""
+        await self.ready(report)
         self.models = await self.client.models()
         self.toolsets = await self.client.toolsets()
 
@@ -48,20 +49,16 @@ async def running(url: str, key: str | None) -> Home:
 
 
 async def usual(key: str | None) -> Home | None:
-    """The server at the usual address, if one answers there."""
-    client = Client(USUAL_URL, key)
-    if await client.is_there():
-        return Home(client)
-    await client.close()
-    return None
+    """The server at the usual address, if one answers there. Whoever else listens there does not get to see the key."""
+    stranger = Client(USUAL_URL)
+    try:
+        return Home(Client(USUAL_URL, key)) if await stranger.is_there() else None
+    finally:
+        await stranger.close()
 
 
 async def own(flags: tuple[str, ...], report: Report) -> Home:
-    """Raises `ChatFault`; nothing is left of a server that does not start."""
+    """Raises `ChatFault`."""
     server = OwnServer(flags)
-    try:
-        await server.start(report)
-        return Home(Client(server.url, server.key), server)
-    except BaseException:
-        await server.stop()
-        raise
+    await server.start(report)
+    return Home(Client(server.url, server.key), server)

@@ -15,11 +15,13 @@ from antwort.chat.home import Home
 from antwort.chat.screen import Screen
 from antwort.chat.scrub import in_one_line, scrub
 from antwort.chat.transcript import save, transcript, usual_name
+from antwort.chat.waiting import Interrupts, awaited
 
 
 class Orders:
-    def __init__(self, screen: Screen, home: Home, conversation: Conversation) -> None:
+    def __init__(self, screen: Screen, home: Home, conversation: Conversation, interrupts: Interrupts) -> None:
         self._screen, self._home, self._conversation = screen, home, conversation
+        self._interrupts = interrupts
 
     async def obey(self, typed: Typed) -> bool:
         """Whether the chat goes on."""
@@ -53,12 +55,15 @@ class Orders:
         self._screen.show(table, indent=2)
 
     async def _look(self) -> bool:
+        """Whether the server has told what there is."""
         try:
-            await self._home.look()
+            is_told = await self._interrupts.run(awaited(self._screen, self._home.look))
         except ChatFault as fault:
             self._screen.say(str(fault), "red")
             return False
-        return True
+        if not is_told:
+            self._screen.say("cancelled", "yellow")
+        return is_told
 
     # ---- models ----
 

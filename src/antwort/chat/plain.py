@@ -8,7 +8,7 @@ import time
 
 from antwort.chat.answer import Answer
 from antwort.chat.receiving import receive
-from antwort.chat.scrub import in_one_line, scrub
+from antwort.chat.scrub import in_one_line, scrub_for_file
 from antwort.chat.start import Options, begin, find_home
 
 _A_MOMENT = 0.05
@@ -32,17 +32,23 @@ async def answer_once(options: Options) -> int:
 
 
 async def _copy(answer: Answer, receiving: asyncio.Task[None]) -> None:
-    """Write what is said as it is said."""
+    """Write what is said as it is said. A CR at the end waits for the LF that may follow."""
     written, is_over = 0, False
     while not is_over:
         await asyncio.wait({receiving}, timeout=_A_MOMENT)
         is_over = receiving.done()
-        said = scrub(answer.text)
-        said += "\n" if is_over and said and not said.endswith("\n") else ""
-        sys.stdout.write(said[written:])
-        sys.stdout.flush()
-        written = len(said)
+        said = answer.text
+        end = len(said) if is_over else len(said.rstrip("\r"))
+        _write(scrub_for_file(said[written:end]))
+        written = max(written, end)
+    if said and not said.endswith("\n"):
+        _write("\n")
     await receiving
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _status(answer: Answer) -> int:

@@ -15,6 +15,7 @@ from prompt_toolkit.filters import is_searching
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
 from prompt_toolkit.shortcuts import CompleteStyle
 
 _LARGEST = 1024 * 1024
@@ -58,6 +59,10 @@ def bindings() -> KeyBindings:
     """Enter sends, unless a backslash says that more is to come; Alt-Enter is a new line; Ctrl-C clears."""
     keys = KeyBindings()
 
+    @keys.add(Keys.Vt100MouseEvent)
+    def _(event: KeyPressEvent) -> None:
+        """Nobody has asked for it: somebody has typed, or pasted, what looks like one."""
+
     @keys.add("enter", filter=~is_searching)
     def _(event: KeyPressEvent) -> None:
         buffer = event.current_buffer
@@ -92,7 +97,15 @@ def open_history(file: Path | None) -> History:
         _trim(file)
     except OSError:
         return InMemoryHistory()
-    return FileHistory(file)
+    return _Kept(file)
+
+
+class _Kept(FileHistory):
+    """What cannot be kept any more is only remembered until the end."""
+
+    def store_string(self, string: str) -> None:
+        with suppress(OSError):
+            super().store_string(string)
 
 
 def _trim(file: Path) -> None:
@@ -105,11 +118,14 @@ def _trim(file: Path) -> None:
 
 
 @contextmanager
-def unechoed(stream: TextIO) -> Iterator[None]:
+def unechoed(stream: TextIO | None) -> Iterator[None]:
     """Keys typed meanwhile do not show among the words of the answer; they wait for the next prompt."""
     try:
         import termios
     except ImportError:  # not to be had on Windows
+        yield
+        return
+    if stream is None:  # closed before we began
         yield
         return
     failures = (termios.error, OSError, ValueError)

@@ -44,18 +44,31 @@ class OwnServer:
         return self._process is not None and self._process.returncode is None
 
     async def start(self, report: Report) -> None:
-        """Wait until it answers; `report` is told the last line it said. Raises `CannotServe`."""
+        """Wait until it answers; `report` is told the last line it said. Nothing is left of one that does not, or that
+        nobody waits for any more. Raises `CannotServe`.
+        """
+        try:
+            await self._start(report)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self, report: Report) -> None:
+        self.url = ""
         self._errors.clear()
         # It ends when its standard input does: so it is gone with us even where we are killed.
-        process = self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "antwort.cli.leashed", "serve", *self._flags, *_PLACE),
-            *("--set", "metrics.enabled=false"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "ANTWORT_AUTH_KEYS": json.dumps([{"name": "chat", "key": self.key}])},
-            start_new_session=True,  # a Ctrl-C at the terminal is ours
-        )
+        try:
+            process = self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "antwort.cli.leashed", "serve", *self._flags, *_PLACE),
+                *("--set", "metrics.enabled=false"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={**os.environ, "ANTWORT_AUTH_KEYS": json.dumps([{"name": "chat", "key": self.key}])},
+                start_new_session=True,  # a Ctrl-C at the terminal is ours
+            )
+        except OSError as exc:
+            raise CannotServe(f"No server can be started: {exc.strerror}.") from exc
         assert process.stdout is not None
         assert process.stderr is not None
         errors = self._follow(process.stderr, lambda line: self._note(line, report))

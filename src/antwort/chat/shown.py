@@ -10,8 +10,9 @@ from antwort.chat.home import Home
 from antwort.chat.prompting import Prompt
 from antwort.chat.screen import Screen
 from antwort.chat.server import Report
-from antwort.chat.session import Session, awaited
+from antwort.chat.session import Session
 from antwort.chat.start import Options, begin, find_home
+from antwort.chat.waiting import awaited
 from antwort.version import __version__
 
 _STATUS = {"completed": 0, "incomplete": 0, "cancelled": 130}
@@ -39,16 +40,18 @@ async def _hold(screen: Screen, home: Home, options: Options) -> int:
     conversation = await begin(home, options)
     session = Session(screen, home, conversation)
     if options.question is not None:
-        return _STATUS.get((await session.turn(options.question)).status, 1)
-    _greet(screen, home, conversation)
+        return _STATUS.get((await session.ask(options.question)).status, 1)
+    _greet(screen, home, conversation, options)
     await session.talk(_prompt(screen, home, options))
     return 0
 
 
-def _greet(screen: Screen, home: Home, conversation: Conversation) -> None:
+def _greet(screen: Screen, home: Home, conversation: Conversation, options: Options) -> None:
     dot = f" {screen.glyphs.dot} "
     where = "a server of its own, gone with this chat" if home.is_own else home.client.url
     screen.say(dot.join([f"antwort {__version__}", conversation.model or "the server's model", where]))
+    if remark := options.remarks.get(conversation.model or ""):
+        screen.say(f"{conversation.model}: {remark}")
     known = {toolset.label: toolset.names for toolset in home.toolsets}
     for label in conversation.labels:
         tools = f": {', '.join(known[label])}" if known.get(label) else ""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from antwort.chat import home as homes
@@ -30,10 +31,12 @@ class Options:
     """The flags of a server to be started; None: one that runs, if there is one."""
     is_plain: bool = False
     """The output is read by a program."""
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    """What there is to say of a model, by its name."""
 
 
 async def chat(options: Options) -> int:
-    """The exit status. Raises `ChatFault` where it cannot begin."""
+    """The exit status. Raises `ChatFault` where it cannot begin, and `OSError` where it cannot write."""
     main = asyncio.current_task()
     assert main is not None
     _end_at_signals(main)
@@ -62,7 +65,7 @@ async def find_home(options: Options, report: Report) -> Home:
 
 async def begin(home: Home, options: Options) -> Conversation:
     """Which model is talked to, and with which tools."""
-    await home.look()
+    await home.look(lambda _: None)
     model = options.model or (home.models[0] if len(home.models) == 1 else None)
     offered = [toolset.label for toolset in home.toolsets]
     labels = offered if options.labels is None else list(options.labels)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from antwort.cli.say import complain
+from antwort.cli.say import abandon, complain, lost
 from antwort.config.paths import expanded
 from antwort.config.problems import CannotStart
 from antwort.config.secrets import can_be_sent, read_secret_file
@@ -27,6 +27,8 @@ def run(given: Mapping[str, object]) -> int:
     from antwort.chat.client import ChatFault
     from antwort.chat.start import chat
 
+    if sys.stdout is None:
+        return lost("it is closed")
     try:
         return asyncio.run(chat(options(given, os.environ)))
     except ChatFault as fault:
@@ -35,21 +37,15 @@ def run(given: Mapping[str, object]) -> int:
         return complain(fault)
     except asyncio.CancelledError:  # a signal to end
         return _STATUS_ENDED
-    except OSError as exc:  # the terminal is gone, or nobody reads any more
-        return _leave(exc)
-
-
-def _leave(reason: OSError) -> int:
-    """What was not written would be tried again at the end, and complained about."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
-    return 0 if isinstance(reason, BrokenPipeError) else 1
+    except OSError as exc:  # the terminal is gone, the disk is full, or nobody reads any more
+        return lost(abandon(exc))
 
 
 def options(given: Mapping[str, object], environment: Mapping[str, str]) -> Options:
     """Raises `CannotStart`."""
     from antwort.chat.start import Options
+    from antwort.local.demo import DEMO_NAME
+    from antwort.local.traits import ABOUT
 
     flags = own_flags(given)
     url = _text(given, "url") or (environment.get(URL_VARIABLE) if flags is None else None) or None
@@ -68,6 +64,7 @@ def options(given: Mapping[str, object], environment: Mapping[str, str]) -> Opti
         history=None if given.get("no_history") else history_file(),
         own=flags,
         is_plain=not _is_terminal(sys.stdout),
+        remarks={DEMO_NAME: ABOUT},
     )
 
 
@@ -101,11 +98,11 @@ def history_file() -> Path | None:
 
 
 def _question(given: Mapping[str, object]) -> str | None:
-    """What is asked once; None where somebody sits at a terminal to ask."""
-    if (question := _text(given, "question")) is None:
-        if _is_terminal(sys.stdin) and _is_terminal(sys.stdout):
-            return None
-        question = _read_input()
+    """What is asked once, with what is piped in behind it; None where somebody sits at a terminal to ask."""
+    asked = _text(given, "question")
+    if asked is None and _is_terminal(sys.stdin) and _is_terminal(sys.stdout):
+        return None
+    question = "\n\n".join(part for part in (asked, _read_input()) if part)
     if not question.strip():
         raise CannotStart("There is no question: say `antwort chat QUESTION`, or give it on standard input.")
     return question.strip()
