@@ -115,6 +115,15 @@ def test_a_history_that_cannot_be_kept_is_forgotten(tmp_path: Path) -> None:
     assert isinstance(open_history(None), InMemoryHistory)
 
 
+def test_a_history_that_cannot_be_written_any_more_harms_nobody(tmp_path: Path) -> None:
+    file = tmp_path / "state" / "chat-history"
+    history = open_history(file)
+    file.unlink()
+    file.parent.rmdir()
+    history.append_string("one")
+    assert history.get_strings() == ["one"]
+
+
 def test_of_a_long_history_the_older_half_is_dropped(tmp_path: Path) -> None:
     file = tmp_path / "chat-history"
     history = FileHistory(file)
