@@ -30,13 +30,8 @@ $(READY): $(LOCK) pyproject.toml
 setup: $(READY)  ## set up .venv with antwort and all that its development needs
 	@echo "Ready: source $(VENV)/bin/activate, then antwort --help"
 
-# Somebody else answers where the flags or the environment say so; the model is kept where the server looks for it.
-ANSWERED = $(strip $(foreach flag,--backend --scripted --model,$(findstring $(flag),$(ARGS))) $(ANTWORT_BACKEND))
-KEPT = $(shell printf '%s\n' '$(ARGS)' | grep -oE -e '--(data|config)[= ][^ ]+')
-PULL = $(BIN)/antwort model path $(KEPT) >/dev/null 2>&1 || $(BIN)/antwort model pull $(KEPT) >/dev/null
-
-serve: $(SERVES)  ## start the server with the demo tools; no --backend, --model or --scripted in ARGS: with the demo model, fetched once (93 MB)
-	@$(if $(ANSWERED),,$(PULL))
+serve: $(SERVES)  ## start the server with the demo tools; where ARGS and the settings name no backend or model: with the demo model, fetched once (93 MB)
+	@$(BIN)/python scripts/fetch_model.py $(ARGS) >/dev/null
 	$(BIN)/antwort serve --demo-tools $(ARGS)
 
 test: $(READY)  ## run the tests; those that ask a real model fetch it once (93 MB), into .models

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+
+from antwort.config.reading import read
+from antwort.local.demo import DEMO, demo_path
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -33,27 +38,71 @@ def said(*words: str, **environment: str) -> list[str]:
     return made.stdout.splitlines()
 
 
-def test_make_serve_fetches_the_model_and_offers_the_demo_tools() -> None:
-    pull, serve = commands("serve")
-    assert pull == ".venv/bin/antwort model path  >/dev/null 2>&1 || .venv/bin/antwort model pull  >/dev/null"
-    assert serve.split() == [".venv/bin/antwort", "serve", "--demo-tools"]
+@pytest.mark.parametrize("arguments", ["", "--port 0", "--data '/x y' --set a='b c'"])
+def test_make_serve_asks_for_the_model_and_offers_the_demo_tools(arguments: str) -> None:
+    fetch, serve = commands("serve", arguments)
+    assert fetch == f".venv/bin/python scripts/fetch_model.py {arguments} >/dev/null"
+    assert serve == f".venv/bin/antwort serve --demo-tools {arguments}"
 
 
-@pytest.mark.parametrize("arguments", ["--backend http://a/v1", "--scripted --port 0", "--port 1 --model a.gguf"])
-def test_make_serve_fetches_nothing_where_somebody_else_answers(arguments: str) -> None:
-    assert commands("serve", arguments) == [f".venv/bin/antwort serve --demo-tools {arguments}"]
+@pytest.fixture
+def pulls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Path]]:
+    """The folders that the model is fetched to when the script is called with these arguments."""
+    for name in [name for name in os.environ if name.startswith("ANTWORT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    script = runpy.run_path(str(ROOT / "scripts" / "fetch_model.py"))
+    main = script["main"]
+
+    def folders(*arguments: str) -> list[Path]:
+        pulled: list[Path] = []
+
+        def pull(given: Mapping[str, object]) -> int:
+            pulled.append(read(given).settings.data_folder())
+            return 7
+
+        main.__globals__["pull"] = pull
+        assert main(list(arguments)) == (7 if pulled else 0)
+        return pulled
+
+    return folders
 
 
-def test_make_serve_fetches_nothing_where_the_environment_names_a_backend() -> None:
-    assert len(commands("serve", ANTWORT_BACKEND="http://a/v1")) == 1
+@pytest.mark.parametrize(
+    "arguments",
+    [("--backend", "http://a/v1"), ("--scripted", "--port", "0"), ("--model", "a.gguf"), ("--set", "scripted=true")],
+)
+def test_nothing_is_fetched_where_somebody_else_answers(
+    arguments: tuple[str, ...], pulls: Callable[..., list[Path]]
+) -> None:
+    assert pulls(*arguments) == []
 
 
-@pytest.mark.parametrize("place", ["--data /x/y", "--data=/x/y", "--config a.yaml"])
-def test_the_model_is_fetched_to_where_the_server_looks_for_it(place: str) -> None:
-    pull, serve = commands("serve", f"--port 0 {place} --default-model m")
-    assert f"antwort model path {place} >" in pull
-    assert f"antwort model pull {place} >" in pull
-    assert serve == f".venv/bin/antwort serve --demo-tools --port 0 {place} --default-model m"
+def test_nothing_is_fetched_where_the_settings_name_a_backend(
+    pulls: Callable[..., list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my settings.yaml").write_text("backends: [{name: a, url: 'http://a/v1'}]")
+    assert pulls("--config", "my settings.yaml") == []
+    monkeypatch.setenv("ANTWORT_BACKEND", "http://a/v1")
+    assert pulls() == []
+
+
+def test_settings_that_are_wrong_are_left_for_the_server_to_tell(pulls: Callable[..., list[Path]]) -> None:
+    assert pulls("--set", "server.port=x") == []
+
+
+def test_the_model_is_fetched_to_where_the_server_looks_for_it(
+    pulls: Callable[..., list[Path]], tmp_path: Path
+) -> None:
+    assert pulls("--port", "0") == [tmp_path / "home" / "antwort"]
+    assert pulls(f"--data={tmp_path / 'my data'}") == [tmp_path / "my data"]
+    place = demo_path(tmp_path / "my data")
+    place.parent.mkdir(parents=True)
+    with place.open("wb") as file:
+        file.truncate(DEMO.size)
+    assert pulls("--data", str(tmp_path / "my data")) == []
 
 
 def test_make_help_says_what_serve_brings() -> None:
