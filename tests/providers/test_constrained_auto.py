@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -47,9 +48,9 @@ NOW = [TextDelta('{"calls": [{"name": "now", "arguments": {}}]}')]
 NOW_LIFTED: list[Delta] = [CallDelta(0, "now"), CallDelta(0, "", "{}"), Finished("tool_calls")]
 
 
-def auto(*answers: Answer) -> tuple[Constrained, ScriptedProvider]:
+def auto(*answers: Answer, clock: Callable[[], float] = lambda: 0.0) -> tuple[Constrained, ScriptedProvider]:
     inner = ScriptedProvider(*answers)
-    return Constrained(inner, "auto"), inner
+    return Constrained(inner, "auto", clock=clock), inner
 
 
 async def said(provider: Constrained, request: ChatRequest) -> list[Delta]:
@@ -151,7 +152,8 @@ async def test_calls_of_the_past_go_out_in_words_to_a_model_that_is_known_not_to
     await said(provider, REQUEST)
     await said(provider, asked)
     await said(provider, replace(asked, model="unknown"))
-    assert [message.role for message in inner.requests[2].messages] == ["user", "assistant", "user"]
+    assert [message.role for message in inner.requests[2].messages] == ["system", "user", "assistant", "user"]
+    assert inner.requests[2].response_format is not UNSET
     assert inner.requests[3].messages == asked.messages
 
 
@@ -172,26 +174,108 @@ async def test_llama_cpp_without_templates_refuses_with_a_500() -> None:
 async def test_a_call_that_comes_natively_is_let_out_with_all_that_was_held(request_: ChatRequest) -> None:
     provider, inner = auto(answer([ReasoningDelta("hm")], say("So be it"), call("now"), usage=tokens(3, 4)))
     seen = [batch async for batch in provider.infer(request_)]
-    assert seen[:2] == [
+    assert seen[:3] == [
         [],
-        [ReasoningDelta("hm"), TextDelta("So"), TextDelta(" be"), TextDelta(" it"), CallDelta(0, "now", "{")],
+        [ReasoningDelta("hm")],  # thoughts commit to nothing
+        [TextDelta("So"), TextDelta(" be"), TextDelta(" it"), CallDelta(0, "now", "{")],
     ]
-    assert seen[2:] == [[CallDelta(0, "", "}")], [Finished("tool_calls", tokens(3, 4))]]
+    assert seen[3:] == [[CallDelta(0, "", "}")], [Finished("tool_calls", tokens(3, 4))]]
     assert ways(inner) == ["native"]
 
 
 @pytest.mark.parametrize("request_", [REQUIRED, NAMED])
-@pytest.mark.parametrize("finish", ["stop", "length"])
 async def test_a_call_that_does_not_come_is_asked_for_again_and_from_then_on_constrained(
-    request_: ChatRequest, finish: str, caplog: pytest.LogCaptureFixture
+    request_: ChatRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
-    provider, inner = auto(answer(say("I would rather talk."), finish=finish), answer(NOW), answer(NOW))
+    provider, inner = auto(answer(say("I would rather talk.")), answer(NOW), answer(NOW))
     with caplog.at_level(logging.INFO, "antwort.providers"):
         assert await said(provider, request_) == NOW_LIFTED
         assert await said(provider, request_) == NOW_LIFTED
     assert ways(inner) == ["native", "constrained", "constrained"]
     assert len(caplog.records) == 1
     assert "did not come" in caplog.messages[0]
+
+
+async def test_an_answer_that_a_limit_cut_off_is_asked_for_again_and_teaches_nothing() -> None:
+    provider, inner = auto(answer(say("I would"), finish="length"), answer(NOW), answer(call("now")))
+    assert await said(provider, REQUIRED) == NOW_LIFTED
+    await said(provider, REQUIRED)
+    assert ways(inner) == ["native", "constrained", "native"]
+
+
+async def test_a_call_that_a_limit_cut_off_stands() -> None:
+    cut = answer([CallDelta(0, "now", '{"a')], finish="length")
+    provider, inner = auto(cut)
+    assert await said(provider, REQUIRED) == [CallDelta(0, "now", '{"a'), Finished("length")]
+    assert ways(inner) == ["native"]
+
+
+async def test_what_the_discarded_answer_cost_is_in_the_cost() -> None:
+    for first, second, both in [
+        (tokens(9, 5), tokens(20, 7), tokens(29, 12)),
+        (tokens(9, 5), None, tokens(9, 5)),
+        (None, tokens(20, 7), tokens(20, 7)),
+    ]:
+        provider, _ = auto(answer(say("No."), usage=first), answer(NOW, usage=second))
+        assert (await said(provider, REQUIRED))[-1] == Finished("tool_calls", both)
+
+
+async def test_once_a_call_came_natively_nothing_is_held_until_one_does_not_come() -> None:
+    words, calls = answer(say("Well then")), answer(say("Well then"), call("now"))
+    provider, inner = auto(calls, calls, words, words, answer(NOW))
+    for held in (True, False, False):
+        seen = [batch async for batch in provider.infer(REQUIRED)]
+        assert ([TextDelta("Well")] in seen) is not held
+    assert ways(inner) == ["native"] * 3
+    assert await said(provider, REQUIRED) == NOW_LIFTED
+
+
+async def test_what_was_found_out_is_found_out_again_after_ten_minutes() -> None:
+    now = 0.0
+    calls = answer(call("now"))
+    provider, inner = auto([REFUSAL], answer(NOW), answer(NOW), calls, clock=lambda: now)
+    await said(provider, REQUEST)
+    now = 599.0
+    await said(provider, REQUEST)
+    now = 600.0
+    assert (await said(provider, REQUEST))[0] == CallDelta(0, "now", "{")
+    assert ways(inner) == ["native", "constrained", "constrained", "native"]
+
+
+@pytest.mark.parametrize(
+    "second", [[BackendRefused("response_format of type json_schema is not supported")], answer(say("Words"))]
+)
+async def test_where_a_schema_does_not_help_either_it_is_not_asked_twice_for_a_while(second: Answer) -> None:
+    now = 0.0
+    words = answer(say("Words"))
+    provider, inner = auto(words, second, words, words, second, clock=lambda: now)
+    for moment in (0.0, 1.0, 601.0):
+        now = moment
+        assert (await said(provider, REQUIRED))[0] == TextDelta("Words")
+    assert ways(inner) == ["native", "constrained", "native", "native", "constrained"]
+
+
+async def test_a_schema_that_is_refused_for_what_is_in_it_says_nothing_of_others() -> None:
+    words, bad = answer(say("Words")), [BackendRefused("response_format: 'pattern' is not supported")]
+    provider, inner = auto(words, bad, words, answer(NOW))
+    await said(provider, REQUIRED)
+    assert await said(provider, REQUIRED) == NOW_LIFTED
+    assert ways(inner) == ["native", "constrained"] * 2
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (404, "No endpoints found that support tool use."),
+        (500, "tools are not supported"),
+        (501, "tools not implemented"),
+    ],
+)
+async def test_a_refusal_is_one_under_other_statuses_too(status: int, message: str) -> None:
+    async with ChatBackend(Refuses(status, message), Says(pieces=['{"answer": "Hi"}'])) as backend:
+        provider = Constrained(ChatProvider(backend.url), "auto")
+        assert (await said(provider, REQUEST))[0] == TextDelta("Hi")
+        await provider.close()
 
 
 async def test_a_call_of_another_tool_is_not_the_one_that_was_asked_for() -> None:
@@ -279,6 +363,10 @@ async def test_no_more_is_remembered_than_a_thousand_models() -> None:
         "Extra inputs are not permitted: tools",
         "unknown field `tools`",
         "Tool use is not currently supported",
+        "The tools parameter is not supported by this model",
+        '[{"type":"extra_forbidden","loc":["body","tools"],"msg":"Extra inputs are not permitted",'
+        + '"input":[{"function":{"name":"f","parameters":{"oneOf":[]}}}]}]',
+        "The backend does not support tools, or not as they were asked for.",
     ],
 )
 def test_a_backend_that_has_no_tool_calls_says_so_in_many_ways(message: str) -> None:
@@ -294,6 +382,14 @@ def test_a_backend_that_has_no_tool_calls_says_so_in_many_ways(message: str) -> 
         BackendRefused("Invalid schema for function 'f': 'strin' is not valid"),
         BackendRefused("The tool specified in `tool_choice` does not match any of the specified `tools`"),
         BackendRefused("images are not supported"),
+        BackendRefused("tools[0].function.parameters: 'oneOf' is not supported"),
+        BackendRefused("tools.0.custom.input_schema: unexpected key"),
+        BackendRefused('[{"loc":["body","tools",0,"function","strict"],"msg":"Extra inputs are not permitted"}]'),
+        BackendRefused("Tool name 'a b' is not allowed: must match ^[a-z]+$"),
+        BackendRefused("'oneOf' is not supported in tools"),
+        BackendRefused("The schema of a tool has a keyword that is not supported: not"),
+        BackendRefused("Tool 'search' is not supported"),
+        BackendRefused("Unsupported function parameter type in tool 3"),
         ModelNotFound("toolmaker"),
         RequestError("The context is too long"),
     ],

@@ -72,7 +72,72 @@ def test_the_format_is_strict_and_has_a_name() -> None:
 
 def test_an_answer_that_the_client_wants_as_json_stands_in_the_place_of_words() -> None:
     schema = answer_schema(Choice(tools=(tool("now"),)), CITY)
-    assert schema["anyOf"][1]["properties"]["answer"] == {**CITY, "additionalProperties": False}
+    assert schema["anyOf"][1]["properties"]["answer"] == CITY
+
+
+def test_where_nothing_may_be_called_the_answer_alone_is_the_form() -> None:
+    assert answer_schema(Choice(tools=()))["properties"] == {"answer": {"type": "string"}}
+    assert answer_schema(Choice(tools=()), CITY)["properties"] == {"answer": CITY}
+
+
+STRICT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "share": {"type": "number", "minimum": 0, "multipleOf": 0.5},
+        "tags": {"type": "array", "items": {"$ref": "#/$defs/tag"}, "uniqueItems": True},
+        "enum": {"$ref": "#/definitions/old"},
+    },
+    "required": ["share"],
+    "$defs": {"tag": {"type": "string", "pattern": "a", "examples": [{"$ref": "#/nowhere"}]}},
+    "definitions": {"old": {"anyOf": [{"$ref": "#/$defs/tag"}, {"type": "null"}]}},
+}
+
+
+def test_a_schema_of_the_client_loses_nothing_and_its_references_still_hold() -> None:
+    with_refs = {"properties": {"a": {"$ref": "#/$defs/thing"}}, "$defs": {"thing": {"type": "integer"}}}
+    schema = answer_schema(Choice(tools=(tool("f", with_refs),)), STRICT)
+    answer = schema["anyOf"][1]["properties"]["answer"]
+    assert answer["properties"]["share"] == {"type": "number", "minimum": 0, "multipleOf": 0.5}
+    assert schema["$defs"]["answer_tag"] == STRICT["$defs"]["tag"]
+    for each in ({"share": 1, "tags": ["a"]}, {"share": 1, "tags": ["b"]}, {"share": 0.3}, {"share": 1, "enum": 1}):
+        is_fit = jsonschema_rs.is_valid(STRICT, each)
+        assert jsonschema_rs.is_valid(schema, {"answer": each}) == is_fit
+
+
+@pytest.mark.parametrize(
+    ("answer", "fits"),
+    [
+        ({"properties": {"next": {"$ref": "#"}}}, {"next": {"next": {}}}),
+        ({"$id": "urn:x", **CITY}, {"city": "Rome"}),
+        ({**CITY, "$defs": {"a": {}}, "definitions": {"a": {}}}, {"city": "Rome"}),
+        ({**CITY, "$defs": []}, {"city": "Rome"}),
+    ],
+)
+def test_a_schema_of_the_client_that_holds_only_where_it_stands_is_cleaned(answer: dict[str, Any], fits: Any) -> None:
+    schema = answer_schema(Choice(tools=()), answer)
+    assert jsonschema_rs.is_valid(schema, {"answer": fits})
+    assert not jsonschema_rs.is_valid(schema, {"answer": {**fits, "more": 1}})
+
+
+def test_a_large_tool_takes_nothing_from_the_others() -> None:
+    huge = {"properties": {f"p{at}": {"type": "string"} for at in range(20_000)}}
+    many = {"properties": {f"p{at}": {"type": "string"} for at in range(100)}}
+    tools = (tool("huge", huge), *(tool(f"t{at}", many) for at in range(127)))
+    calls = answer_schema(Choice(tools=tools, may_answer=False))["properties"]["calls"]["items"]["anyOf"]
+    arguments = [each["properties"]["arguments"] for each in calls]
+    assert arguments[1:] == [{"type": "object", **many, "required": [], "additionalProperties": False}] * 127
+    assert len(arguments[0]["properties"]) == 20_000
+    assert jsonschema_rs.is_valid(arguments[0], {"p0": "x", "p19999": {"any": 1}})
+
+
+def test_arguments_that_are_too_much_to_describe_may_be_any_object() -> None:
+    deep: dict[str, Any] = {"properties": {"a": {"type": "string"}}}
+    for _ in range(30):
+        deep = {"anyOf": [deep]}
+    schema = answer_schema(Choice(tools=(tool("f", deep),), may_answer=False))
+    arguments = schema["properties"]["calls"]["items"]["properties"]["arguments"]
+    assert jsonschema_rs.is_valid(arguments, {"a": "x"})
+    assert not jsonschema_rs.is_valid(arguments, [])
 
 
 def test_definitions_of_several_tools_do_not_get_in_each_others_way() -> None:

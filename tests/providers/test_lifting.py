@@ -37,6 +37,8 @@ def joined(deltas: list[Delta]) -> list[Any]:
 def _as_one(group: list[Delta]) -> object:
     calls = [delta for delta in group if isinstance(delta, CallDelta)]
     texts = [delta.text for delta in group if isinstance(delta, TextDelta)]
+    if isinstance(group[0], ReasoningDelta):
+        return ReasoningDelta("".join(delta.text for delta in group if isinstance(delta, ReasoningDelta)))
     if calls:
         assert [bool(call.name) for call in calls] == [True] + [False] * (len(calls) - 1)
         return calls[0].name, "".join(call.arguments for call in calls)
@@ -93,6 +95,12 @@ FORMS = st.sampled_from(
         '{"calls": [{"name": "a", "arguments": 5}]}',
         '{"calls": [{"name": ""',
         '{"calls": []}',
+        '{"calls": [], "answer": "x", "more": [1]} }',
+        '{"answer": "He said "no" and left"} ',
+        '{"answer": "x"}{"answer": "y"}',
+        '{"calls": [{"id": 1, "arguments": "{\\"a\\": 1}", "name": "f", "x": {}}, {"name": "g"}], "answer": null}',
+        '<think>so </thi </think>\n{"answer": "x"}',
+        "<think>so </think> words",
         '{"answer": true} ',
         '{"other": 1}',
         '``` {"calls"',
@@ -124,9 +132,10 @@ def _outcome(pieces: list[str], finish: str) -> object:
         "Paris.",
         "  Paris",
         '{"city": "Paris"}',
-        '{"calls": []}',
         '{"calls": [{"name": ""',
         "[1]",
+        "{}",
+        "<b>Paris</b>",
         '{"calls": "no"}',
         '{"ans',
         "```sh\nls\n```",
@@ -158,9 +167,52 @@ def test_words_behind_the_form_are_not_lost() -> None:
     ]
 
 
-def test_a_form_that_breaks_after_its_first_call_keeps_the_call_and_tells_the_rest() -> None:
-    text = '{"calls": [{"name": "a", "arguments": {}}, or rather not'
-    assert joined(lifted(*text)) == [("a", "{}"), ", or rather not", Finished("tool_calls")]
+@pytest.mark.parametrize("rest", [", or rather not", ', {"name": "b', ', {"arguments": {}}]}', "} x", ', "b"]}'])
+def test_a_form_that_breaks_after_its_first_call_keeps_the_call_alone(rest: str) -> None:
+    text = '{"calls": [{"name": "a", "arguments": {}}' + rest
+    assert joined(lifted(*text)) == [("a", "{}"), Finished("tool_calls")]
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ('{"calls": [], "answer": "hello"}', ["hello"]),
+        ('{"calls": null, "answer": "hello"}', ["hello"]),
+        ('{"answer": "hello", "calls": []}', ["hello"]),
+        ('{"answer": "hello", "why": {"a": [1]}}', ["hello"]),
+        ('{"answer": "hello"}}', ["hello"]),
+        ('{"answer": "hello"}\n{"answer": "hello"}', ["hello"]),
+        ('{"answer": "He said "no" and left"}', ['He said no" and left']),
+        ('{"answer": null}', []),
+        ('{"calls": []}', []),
+        ('{"calls": [], "answ', []),
+        ('{"calls": [{"name": "f", "arguments": {"a": 1}, "id": "x"}]}', [("f", '{"a": 1}')]),
+        ('{"calls": [{"id": "x", "name": "f", "n": 1, "arguments": {"a": 1}}]}', [("f", '{"a": 1}')]),
+        ('{"calls": [{"name": "f"}, {"name": "g", "arguments": null}]}', [("f", "{}"), ("g", "{}")]),
+        ('{"calls": [{"name": "f", "arguments": "{\\"a\\": 1}"}]}', [("f", '{"a": 1}')]),
+        ('{"calls": [{"arguments": "{\\"a\\": 1}", "name": "f"}]}', [("f", '{"a": 1}')]),
+        ('{"calls": {"name": "f", "arguments": {}}}', [("f", "{}")]),
+        ('{"calls": [{"name": "f", "arguments": {}}], "answer": null}', [("f", "{}")]),
+        ('<think>\nhm </th\n</think>\n\n{"answer": "hello"}', [ReasoningDelta("\nhm </th\n"), "hello"]),
+    ],
+)
+def test_what_is_nearly_of_the_form_is_read_as_it_is_meant_and_none_of_its_marks_shows(
+    text: str, meant: list[Any]
+) -> None:
+    is_call = any(isinstance(each, tuple) for each in meant)
+    end = Finished("tool_calls" if is_call else "stop")
+    assert joined(lifted(*text)) == joined(lifted(text)) == [*meant, end]
+
+
+def test_an_answer_of_null_beside_calls_is_none_though_the_client_asked_for_json() -> None:
+    text = '{"calls": [{"name": "f", "arguments": {}}], "answer": null}'
+    assert joined(lifted(*text, is_raw=True)) == [("f", "{}"), Finished("tool_calls")]
+
+
+@pytest.mark.parametrize("call", ['"name": "f", "arguments": "\\ud800"', '"arguments": "\\ud800", "name": "f"'])
+def test_arguments_are_always_text_that_can_be_sent(call: str) -> None:
+    ((_, arguments), _) = joined(lifted(*('{"calls": [{' + call + "}]}")))
+    assert arguments.encode()
 
 
 def test_half_a_pair_of_surrogates_is_no_character() -> None:

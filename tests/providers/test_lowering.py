@@ -8,7 +8,7 @@ import pytest
 
 from antwort.api.wire import UNSET
 from antwort.providers.base import ChatCall, ChatFunction, ChatMessage, ChatTool, ChatToolFunction
-from antwort.providers.lowering import Choice, lowered, told_plainly
+from antwort.providers.lowering import Choice, lowered
 
 WEATHER = ChatTool(
     function=ChatToolFunction(
@@ -124,23 +124,42 @@ def test_arguments_that_were_no_json_are_told_as_none() -> None:
 
 def test_a_result_of_a_call_that_nobody_knows_is_told_all_the_same() -> None:
     said = [result("gone", "9"), user("And?"), ChatMessage(role="tool", content=[{"type": "text", "text": "8"}])]
+    assert plain(lowered(said, CHOICE))[1:] == [("user", "Results:\nfunction: 9\n\nAnd?\n\nResults:\nfunction: 8")]
+
+
+def test_who_speaks_behind_results_does_not_speak_twice_in_a_row() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:,"}}
+    called = calling(("1", "now", "{}"))
+    said = [user("a"), user("b"), called, result("1", "9"), user([picture]), user("And?"), called, result("1", "8")]
     assert plain(lowered(said, CHOICE))[1:] == [
-        ("user", "Results:\nfunction: 9"),
-        ("user", "And?"),
-        ("user", "Results:\nfunction: 8"),
+        ("user", "a"),  # these are the client's own
+        ("user", "b"),
+        ("assistant", '{"calls": [{"name": "now", "arguments": {}}]}'),
+        ("user", [{"type": "text", "text": "Results:\nnow: 9"}, picture, {"type": "text", "text": "And?"}]),
+        ("assistant", '{"calls": [{"name": "now", "arguments": {}}]}'),
+        ("user", "Results:\nnow: 8"),
     ]
 
 
-def test_for_an_answer_in_words_only_calls_and_results_are_told_anew() -> None:
+@pytest.mark.parametrize("given", ['{"a":"\\ud800"}', '{"a": "\\uD800"}'])
+def test_half_a_pair_of_surrogates_in_past_arguments_can_still_be_sent(given: str) -> None:
+    (_, message) = plain(lowered([calling(("1", "f", given))], CHOICE))
+    assert message == ("assistant", '{"calls": [{"name": "f", "arguments": {"a": "\\ud800"}}]}')
+
+
+def test_arguments_that_are_too_deep_are_told_as_none() -> None:
+    for depth in (900, 980, 100_000):
+        assert lowered([calling(("1", "f", '{"a":' * depth + "1" + "}" * depth))], CHOICE)[1].content
+
+
+def test_where_nothing_may_be_called_only_the_form_of_an_answer_is_told() -> None:
     said = [
         ChatMessage(role="system", content="Be brief."),
-        ChatMessage(role="assistant", content="Hello."),
         calling(("1", "now", "{}"), text="One moment."),
         result("1", "9:00"),
     ]
-    made = told_plainly(said)
-    assert made[:2] == said[:2]
-    assert plain(made)[2:] == [
+    assert plain(lowered(said, Choice(tools=()))) == [
+        ("system", 'Be brief.\n\nReply with one JSON object: {"answer": "..."}'),
         ("assistant", 'One moment.\n{"calls": [{"name": "now", "arguments": {}}]}'),
         ("user", "Results:\nnow: 9:00"),
     ]

@@ -135,7 +135,8 @@ def test_a_schema_becomes_what_decoders_take(given: dict[str, Any], cleaned: dic
         ({"$ref": "#/$defs/x", "$defs": {"x": {"properties": {"a": A}}}}, closed(a=A)),
         ({"oneOf": [{"$ref": "#/$defs/x"}], "$defs": {"x": {"properties": {"a": A}}}}, closed(a=A)),
         ({"$ref": "#/$defs/x", "required": ["a"], "$defs": {"x": {"properties": {"a": A}}}}, closed("a", a=A)),
-        ({"$ref": "#"}, NOTHING),
+        ({"$ref": "#"}, {**NOTHING, "additionalProperties": True}),
+        ({"$ref": "http://elsewhere"}, {**NOTHING, "additionalProperties": True}),
         ({"type": "array", "items": A}, NOTHING),
     ],
 )

@@ -209,6 +209,12 @@ def _repeated(values: Iterable[str], path: str, other: str) -> Iterator[Problem]
 def _about_backend(backend: BackendSettings, path: str) -> Iterator[Problem]:
     if problem := address_problem(backend.url):
         yield Problem(f"{path}.url", problem)
+    if backend.kind == "responses" and backend.tool_calling == "constrained":
+        yield Problem(
+            f"{path}.tool_calling",
+            "is for backends of kind chat: one of kind responses calls by itself",
+            "leave it out",
+        )
     for name in backend.headers:
         where = f"{path}.headers"
         if not is_token(name):

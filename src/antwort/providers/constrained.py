@@ -7,8 +7,8 @@ calls that fit them, or to words where those will do. What comes back is lifted 
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import AsyncGenerator, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Literal, TypeAlias
 
@@ -16,50 +16,49 @@ from antwort.api.responses import Model
 from antwort.api.wire import UNSET, Plain, replace
 from antwort.errors import AntwortError, RequestError
 from antwort.notes import note
-from antwort.providers.base import (
-    CallDelta,
-    Capabilities,
-    ChatRequest,
-    Delta,
-    Finished,
-    Provider,
-    RefusalDelta,
-)
+from antwort.providers.awaited import Awaited, costing, ending
+from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished, Provider
 from antwort.providers.choices import Kind, choice_of, has_calls, kind_of, names_allowed, offered
 from antwort.providers.fitted import response_format
-from antwort.providers.lifting import Lifting
-from antwort.providers.lowering import lowered, told_plainly
+from antwort.providers.learned import Learned
+from antwort.providers.lifting import CUT, Lifting
+from antwort.providers.lowering import lowered
+from antwort.providers.refusals import says_no_schemas, says_no_tools
 from antwort.providers.suited import suited
 
 _log = logging.getLogger("antwort.providers")
 
 ToolCalling: TypeAlias = Literal["native", "constrained", "auto"]
 
-_MOST_KNOWN = 1024
-"""Models of which is remembered what does not work natively; names of models may be a client's invention."""
+LASTS = 600.0
+"""Seconds for which `auto` goes by what it has seen."""
 
 
 class Constrained:
     """Goes around a single backend, whose way with tools it knows or, with `auto`, finds out.
 
     `auto` asks natively first. Where the backend refuses, or a call that must come does not, the same request is asked
-    again constrained, as long as nothing of the first answer was let out; that is remembered for each model and kind of
-    choice.
+    again constrained, as long as nothing but thoughts of the first answer was let out. What is found out is remembered
+    for each model and kind of choice, for ten minutes.
     """
 
-    def __init__(self, provider: Provider, mode: ToolCalling = "auto") -> None:
+    def __init__(
+        self, provider: Provider, mode: ToolCalling = "auto", *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._provider, self._mode = provider, mode
-        self._known: dict[tuple[str, Kind], None] = {}
+        self._learned = Learned(clock, LASTS)
 
     def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         if not offered(request) and not has_calls(request.messages):
             return self._provider.infer(request)
         kind = kind_of(request)
-        if self._mode == "constrained" or self._is_known(request.model, kind):
+        way = self._learned.way(request.model, kind)
+        if self._mode == "constrained" or way == "constrained":
             return self._constrained(request)
-        if self._mode == "native":
+        if self._mode == "native" or way == "neither":
             return self._provider.infer(self._native(request))
-        return self._held(request, kind) if kind in ("required", "named") else self._watched(request, kind)
+        must_call = kind in ("required", "named")
+        return self._held(request, kind, is_trusted=way == "native") if must_call else self._watched(request, kind)
 
     async def models(self) -> Sequence[Model]:
         return await self._provider.models()
@@ -84,10 +83,10 @@ class Constrained:
         return request if inner.allowed_tools else suited(request, inner)
 
     def _constrained(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
-        bare = without_tools(request)
-        choice = choice_of(request)
-        if not choice.tools:
-            return self._provider.infer(replace(bare, messages=told_plainly(request.messages)))
+        """Where nothing may be called and nothing was, no form is in sight, and the answer needs none."""
+        bare, choice = without_tools(request), choice_of(request)
+        if not choice.tools and not has_calls(request.messages):
+            return self._provider.infer(bare)
         answer = _answer_asked(request)
         asked = replace(
             bare,
@@ -124,26 +123,26 @@ class Constrained:
             async for batch in batches:
                 yield batch
 
-    async def _held(self, request: ChatRequest, kind: Kind) -> AsyncGenerator[list[Delta], None]:
-        """Natively, if the call that must come comes: until then nothing of the answer is let out."""
-        first: AntwortError | list[Delta] = []
-        held: list[Delta] = []
-        is_kept = False
-        allowed = names_allowed(request)
+    async def _held(self, request: ChatRequest, kind: Kind, *, is_trusted: bool) -> AsyncGenerator[list[Delta], None]:
+        """Natively, if the call that must come comes: until then only thoughts are let out. `is_trusted`: it always
+        came of late, and nothing is held.
+        """
+        first: AntwortError | list[Delta]
+        awaited = Awaited(names_allowed(request), is_trusted=is_trusted)
+        has_begun = False
         try:
             async with aclosing(self._provider.infer(self._native(request))) as batches:
                 async for batch in batches:
-                    if is_kept or not batch:
-                        yield batch
-                        continue
-                    held += batch
-                    if is_kept := _keeps_to(allowed, held):
-                        yield held
-            if is_kept:
+                    out = awaited.read(batch)
+                    has_begun = has_begun or bool(out)
+                    if out or not batch:
+                        yield out
+            self._learn_native(request.model, kind, awaited)
+            if awaited.is_kept:
                 return
-            first = held
+            first = awaited.held
         except AntwortError as error:
-            if is_kept or not refuses_tools(error):
+            if has_begun or not refuses_tools(error):
                 raise
             first = error
         async with aclosing(self._again(request, kind, first)) as batches:
@@ -153,41 +152,54 @@ class Constrained:
     async def _again(
         self, request: ChatRequest, kind: Kind, first: AntwortError | list[Delta]
     ) -> AsyncGenerator[list[Delta], None]:
-        """The same, constrained. Where that does not work either, what came `first` stands."""
+        """The same, constrained. Where that does not work either, what came `first` stands. Both have their cost."""
+        end = None if isinstance(first, AntwortError) else ending(first)
+        second = Awaited(None, is_trusted=True)
         has_begun = False
         try:
             async with aclosing(self._constrained(request)) as batches:
                 async for batch in batches:
-                    if batch:
-                        has_begun = True
-                        self._learn(request.model, kind, first, batch)
-                    yield batch
+                    has_begun = has_begun or bool(batch)
+                    second.read(batch)
+                    self._compare(request.model, kind, end, second, batch)
+                    yield costing(batch, end.usage if end else None)
         except AntwortError as error:
             if has_begun:
                 raise
+            if isinstance(error, RequestError) and says_no_schemas(error.message):
+                self._learned.learn(request.model, kind, "neither")
             if isinstance(first, AntwortError):
                 raise (first if isinstance(error, RequestError) else error) from error
             yield first
 
-    def _is_known(self, model: str, kind: Kind) -> bool:
-        """Where calls of one kind do not work, those that were made before are not understood either."""
-        if kind == "none":
-            return any((model, other) in self._known for other in ("auto", "required", "named"))
-        return (model, kind) in self._known
+    # ---- remembering ----
 
-    def _learn(self, model: str, kind: Kind, first: AntwortError | list[Delta], batch: list[Delta]) -> None:
-        """That an answer had no call may be chance, or a limit; that the constrained one has one tells."""
-        if (model, kind) in self._known or not (isinstance(first, AntwortError) or _calls_in(batch)):
+    def _learn_native(self, model: str, kind: Kind, awaited: Awaited) -> None:
+        if awaited.has_called:
+            self._learned.learn(model, kind, "native")
+        else:
+            self._learned.forget(model, kind)
+
+    def _compare(self, model: str, kind: Kind, first: Finished | None, second: Awaited, batch: list[Delta]) -> None:
+        """What the second answer tells, as it comes. `first`: how the first ended, None where tools were refused.
+
+        An answer that a limit cut off says nothing of the backend. One that must call and does not, though it is held
+        to calls, tells that nothing is held here.
+        """
+        if not batch or self._learned.way(model, kind) == "constrained":
             return
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.pop(next(iter(self._known)))
-        self._known[model, kind] = None
-        why = (
-            "the backend refuses tools"
-            if isinstance(first, AntwortError)
-            else "the call that was asked for did not come"
-        )
-        note(_log, logging.INFO, f"tool calls are constrained from now on: {why}", model=model, choice=kind)
+        if first is None:
+            self._go_constrained(model, kind, "the backend refuses tools")
+        elif first.finish in CUT:
+            return
+        elif second.has_called:
+            self._go_constrained(model, kind, "the call that was asked for did not come")
+        elif (last := ending(batch)) is not None and last.finish not in CUT:
+            self._learned.learn(model, kind, "neither")
+
+    def _go_constrained(self, model: str, kind: Kind, why: str) -> None:
+        self._learned.learn(model, kind, "constrained")
+        note(_log, logging.INFO, f"tool calls are constrained for ten minutes: {why}", model=model, choice=kind)
 
 
 def without_tools(request: ChatRequest) -> ChatRequest:
@@ -204,31 +216,6 @@ def _answer_asked(request: ChatRequest) -> Plain | None:
     return schema if isinstance(schema, dict) else {"type": "object", "additionalProperties": True}
 
 
-def _calls_in(batch: Sequence[Delta]) -> bool:
-    return any(isinstance(delta, CallDelta) for delta in batch)
-
-
-def _keeps_to(allowed: frozenset[str] | None, held: Sequence[Delta]) -> bool:
-    """Whether an answer that must call does, as far as it came, or says why it will not."""
-    for delta in held:
-        if isinstance(delta, CallDelta) and delta.name:
-            return allowed is None or delta.name in allowed
-    return any(
-        isinstance(delta, RefusalDelta) or (isinstance(delta, Finished) and delta.finish == "content_filter")
-        for delta in held
-    )
-
-
-_ABOUT_TOOLS = re.compile(r"\btools?\b|tool[-_ ](?:choice|call|use|parser)|function[-_ ]?call", re.IGNORECASE)
-_NOT_OFFERED = re.compile(
-    r"not (?:\w+ )?(?:support|enabled|configured|available|permitted|allowed|implemented|recogni)|n't support"
-    r"|unsupported|requires --|(?:unrecogni[sz]ed|unknown|unexpected|extra) (?:\w+ )?(?:input|field|param|arg|key)",
-    re.IGNORECASE,
-)
-
-
 def refuses_tools(error: AntwortError) -> bool:
     """Whether a backend says that it has no tool calls, or not this kind: not that a tool is wrong."""
-    said = error.message
-    is_request = isinstance(error, RequestError)
-    return is_request and _ABOUT_TOOLS.search(said) is not None and _NOT_OFFERED.search(said) is not None
+    return isinstance(error, RequestError) and says_no_tools(error.message)

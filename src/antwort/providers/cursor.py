@@ -67,6 +67,30 @@ class Cursor:
         while (yield from self.peek()).isalpha():
             self._at += 1
 
+    def word(self, word: str) -> Reading:
+        """These very characters, next to each other."""
+        yield from self.peek()
+        while not self.text.startswith(word, self._at):
+            if not word.startswith(self.text[self._at :]):
+                raise OtherForm
+            yield
+        self._at += len(word)
+
+    def told_until(self, word: str, show: Show) -> Reading:
+        """What comes before the word is shown as it comes, and taken with it."""
+        while (end := self.text.find(word, self._at)) < 0:
+            self._at = len(self.text) - _begun(word, self.text)
+            self._show(show)
+            yield
+        self._at = end
+        self._show(show)
+        self._at = len(word)
+        self.take()
+
+    def _show(self, show: Show) -> None:
+        if piece := self.take():
+            show(piece)
+
     def key(self) -> Generator[None, None, str]:
         """A key of an object, and its colon."""
         name = yield from self.string()
@@ -133,13 +157,8 @@ class Cursor:
         """A value that is shown as it is written, and taken, as it comes."""
         yield from self.peek()
         self.take()
-
-        def tell() -> None:
-            if piece := self.take():
-                show(piece)
-
-        yield from self._over_value(tell)
-        tell()
+        yield from self._over_value(lambda: self._show(show))
+        self._show(show)
 
     def _over_value(self, pause: Callable[[], None]) -> Reading:
         """Only its end is looked for: whether it is sound is for others to say."""
@@ -177,6 +196,11 @@ class Cursor:
                 return
             pause()
             yield
+
+
+def _begun(word: str, text: str) -> int:
+    """How many characters at the end of the text may be the beginning of the word."""
+    return next((size for size in range(len(word) - 1, 0, -1) if text.endswith(word[:size])), 0)
 
 
 def _nothing() -> None:

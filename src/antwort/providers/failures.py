@@ -26,6 +26,7 @@ from antwort.errors import (
     NotFound,
     RateLimited,
 )
+from antwort.providers.refusals import says_no_tools
 
 MESSAGE_CAP = 500
 CONNECT_TIMEOUT = "backend_connect_timeout"
@@ -169,8 +170,8 @@ def _error(status: int, problem: Problem, asked: Asked, wait: float | None) -> A
             return ContextTooLong(_context_message(status, problem, asked), param="input")
         case 400 | 413 | 422:
             return BackendRefused(scrub(problem.message, asked.secrets) or "The backend refused the request.")
-        case 500 if problem.message == _NO_JINJA:
-            return BackendRefused(_NO_JINJA)
+        case 404 | 500 | 501 if says_no_tools(problem.message[:_READ_CAP]):
+            return BackendRefused(_NO_JINJA if problem.message == _NO_JINJA else _NO_TOOLS)
         case 401 | 403:
             return BackendError(REFUSED_CREDENTIALS)
         case 404 if asked.model and _is_about_the_model(problem):
@@ -189,6 +190,9 @@ def _error(status: int, problem: Problem, asked: Asked, wait: float | None) -> A
 
 _NO_JINJA = "tools param requires --jinja flag"
 """How llama.cpp refuses tools where it is told to do without templates: as if it had failed."""
+
+_NO_TOOLS = "The backend does not support tools, or not as they were asked for."
+"""How others refuse them as if they had failed, or were not there: in our words, as theirs may name who they are."""
 
 _CONTEXT_CODES = frozenset({"exceed_context_size_error", "context_length_exceeded"})
 _CONTEXT_TEXT = re.compile(

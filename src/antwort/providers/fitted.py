@@ -9,6 +9,7 @@ from antwort.api.wire import Plain, decode, encode
 from antwort.providers.base import ChatTool
 from antwort.providers.lowering import Choice
 from antwort.providers.schemas.cleaning import Cleaning
+from antwort.providers.schemas.hoisting import Fixed, hoisted
 
 WORDS: Plain = {"type": "string"}
 
@@ -40,13 +41,27 @@ def _kept(key: bytes) -> Plain:
 
 
 def _made(choice: Choice, answer: Plain | None) -> Plain:
-    cleaning = Cleaning()
+    cleaning = Cleaning(len(choice.tools))
+    definitions: Plain = {}
     forms = [_calls(choice, cleaning)] if choice.tools else []
     if choice.may_answer or not forms:
-        forms.append(_closed({"answer": WORDS if answer is None else cleaning.value(answer)}))
+        inner, definitions = _inner(answer, cleaning)
+        forms.append(_closed({"answer": inner}))
     schema = forms[0] if len(forms) == 1 else {"anyOf": forms}
-    definitions = cleaning.definitions()
+    definitions = {**cleaning.definitions(), **definitions}
     return {**schema, "$defs": definitions} if definitions else schema
+
+
+def _inner(answer: Plain | None, cleaning: Cleaning) -> tuple[Plain, Plain]:
+    """The answer's own schema, and what it refers to. It goes out as the client wrote it, as it does without tools:
+    nobody here checks what it leaves to the backend.
+    """
+    if answer is None:
+        return WORDS, {}
+    try:
+        return hoisted(answer, "answer_")
+    except Fixed:
+        return cleaning.value(answer), {}
 
 
 def _calls(choice: Choice, cleaning: Cleaning) -> Plain:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from antwort.providers.base import ChatTool
+from antwort.providers.schemas.merging import merged
+from antwort.providers.schemas.pointers import found
 
 _DEPTH = 4
 """Deeper than this a type is `any`, as is what has no short name: the schema that constrains the answer holds all."""
+_MOST_NODES = 2_000
+"""In one tool. Beyond, a type is `any`: alternatives and references can make a small schema large."""
+_MOST_CHOICES = 8
+"""Of one call's arguments."""
+_MOST_INNER, _SHORT = 16, 80
+"""Descriptions of parts of parameters that are told, and how long one may be."""
 
 
 def listing(tools: Sequence[ChatTool]) -> str:
@@ -21,17 +30,43 @@ def _lines(tool: ChatTool) -> Iterator[str]:
     function = tool.function
     schema = function.parameters if isinstance(function.parameters, dict) else {}
     about = f" - {_flat(function.description)}" if isinstance(function.description, str) else ""
-    yield f"{function.name}({_parameters(schema)}){about}"
-    for name, field in _properties(schema).items():
-        if isinstance(field, Mapping) and isinstance(said := field.get("description"), str) and said.strip():
-            yield f"  {name}: {_flat(said)}"
+    roots, types = _roots(schema), _Types(schema)
+    yield " or ".join(dict.fromkeys(f"{function.name}({_parameters(root, types)})" for root in roots)) + about
+    yield from dict.fromkeys(line for root in roots for line in _descriptions(root, types))
 
 
-def _parameters(schema: Mapping[str, Any]) -> str:
+def _roots(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    """What arguments may be, one or another: what is said by reference and in parts is put together."""
+    root = merged(schema, schema) if "$ref" in schema or "allOf" in schema else schema
+    for word in ("anyOf", "oneOf"):
+        if isinstance(choices := root.get(word), list):
+            rest = {key: value for key, value in root.items() if key != word}
+            made = [merged({"allOf": [rest, choice]}, schema) for choice in choices[:_MOST_CHOICES]]
+            return [each for each in made if each.get("type") == "object" or _properties(each)] or [root]
+    return [root]
+
+
+def _parameters(root: Mapping[str, Any], types: _Types) -> str:
     try:
-        return _Types(schema).fields(schema, 0)
+        return types.fields(root, 0)
     except RecursionError:  # alternatives of alternatives, without end
         return "..."
+
+
+def _descriptions(root: Mapping[str, Any], types: _Types) -> Iterator[str]:
+    """Of each parameter, and the short ones of its parts."""
+    left = _MOST_INNER
+    for name, field in _properties(root).items():
+        if said := _said(field):
+            yield f"  {name}: {said}"
+        for path, said in islice(types.inner(field, name, 1), left):
+            left -= 1
+            yield f"  {path}: {said}"
+
+
+def _said(field: object) -> str:
+    said = field.get("description") if isinstance(field, Mapping) else None
+    return _flat(said) if isinstance(said, str) else ""
 
 
 def _flat(text: str) -> str:
@@ -39,16 +74,17 @@ def _flat(text: str) -> str:
 
 
 def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    found = schema.get("properties")
-    return found if isinstance(found, Mapping) else {}
+    given = schema.get("properties")
+    return given if isinstance(given, Mapping) else {}
 
 
 class _Types:
     """The types in one schema. What a reference stands for is worked out once at each depth: they may multiply."""
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
+    def __init__(self, root: dict[str, Any]) -> None:
         self._root = root
         self._known: dict[tuple[str, int], str] = {}
+        self._nodes = 0
 
     def fields(self, schema: Mapping[str, Any], depth: int) -> str:
         required = schema.get("required")
@@ -63,6 +99,10 @@ class _Types:
             return "any"
         if isinstance(reference := schema.get("$ref"), str):
             return self._referred(reference, depth + 1)
+        if self._is_over():
+            return "any"
+        if "allOf" in schema:
+            return self._type(self._merged(schema), depth + 1)
         if "const" in schema:
             return json.dumps(schema["const"], ensure_ascii=False)
         if isinstance(values := schema.get("enum"), list):
@@ -78,8 +118,31 @@ class _Types:
     def _referred(self, reference: str, depth: int) -> str:
         known = self._known.get((reference, depth))
         if known is None:
-            known = self._known[reference, depth] = self._type(_found(reference, self._root), depth)
+            known = self._known[reference, depth] = self._type(found(reference, self._root), depth)
         return known
+
+    def inner(self, field: object, path: str, depth: int) -> Iterator[tuple[str, str]]:
+        """Where parts of a parameter stand, and what is said of them, as far as it is short."""
+        if not isinstance(field, Mapping) or depth > _DEPTH or self._is_over():
+            return
+        schema = self._merged(field) if "$ref" in field or "allOf" in field else field
+        for word in ("anyOf", "oneOf"):
+            for choice in schema[word] if isinstance(schema.get(word), list) else ():
+                yield from self.inner(choice, path, depth + 1)
+        yield from self.inner(schema.get("items"), f"{path}[]", depth + 1)
+        for name, part in _properties(schema).items():
+            if (said := _said(part)) and len(said) <= _SHORT:
+                yield f"{path}.{name}", said
+            yield from self.inner(part, f"{path}.{name}", depth + 1)
+
+    def _merged(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        one = merged(dict(schema), self._root)
+        self._nodes += len(_properties(one))  # what was copied was work, too
+        return one
+
+    def _is_over(self) -> bool:
+        self._nodes += 1
+        return self._nodes > _MOST_NODES
 
     def _of_kind(self, kind: object, schema: Mapping[str, Any], depth: int) -> str:
         if kind == "array":
@@ -88,13 +151,3 @@ class _Types:
         if kind == "object" or _properties(schema):
             return f"{{{self.fields(schema, depth)}}}" if _properties(schema) else "object"
         return kind if isinstance(kind, str) else "any"
-
-
-def _found(reference: str, root: Mapping[str, Any]) -> object:
-    """What a reference within the same schema points to; None for any other."""
-    if not reference.startswith("#/"):
-        return None
-    place: object = root
-    for step in reference[2:].split("/"):
-        place = place.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(place, Mapping) else None
-    return place

@@ -6,7 +6,7 @@ checks its arguments against that. Where nothing was left out, all that fits the
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 import msgspec
@@ -21,16 +21,22 @@ ANY: Plain = {"type": ["object", "array", "string", "number", "boolean", "null"]
 """Any value. Written out: to llama.cpp an empty schema is an object."""
 NOTHING: Plain = {"type": "object", "properties": {}, "required": [], "additionalProperties": False}
 """The arguments of a tool without parameters."""
+_OPEN: Plain = {**NOTHING, "additionalProperties": True}
+"""Arguments of which nothing is known."""
 
 _DEEPEST = 24
-_MOST_NODES = 10_000
-"""Beyond these a value is any: schemas are a client's, and references can make a small one large without bound."""
+_MOST_NODES, _LEAST_NODES = 10_000, 256
+"""In all schemas together, and what each may have all the same. Beyond these a value is any: schemas are a client's,
+and references can make a small one large without bound.
+"""
 
 
 class _Place(msgspec.Struct, frozen=True):
     """Where in a schema a part of it stands."""
 
     root: Plain
+    number: int
+    """Which of the schemas it is, of which some may be the same."""
     depth: int = 0
     is_top: bool = False
     """Where arguments are described, which must be an object."""
@@ -38,18 +44,21 @@ class _Place(msgspec.Struct, frozen=True):
     @property
     def beside(self) -> _Place:
         """An alternative: what stands in the same place."""
-        return _Place(self.root, self.depth + 1, self.is_top)
+        return _Place(self.root, self.number, self.depth + 1, self.is_top)
 
     @property
     def within(self) -> _Place:
-        return _Place(self.root, self.depth + 1)
+        return _Place(self.root, self.number, self.depth + 1)
 
 
 class Cleaning:
-    """Cleans the schemas that go into one document. What they refer to is gathered under names of that document."""
+    """Cleans the schemas that go into one document, so many of them: none takes up what others need. What they refer to
+    is gathered under names of that document.
+    """
 
-    def __init__(self) -> None:
-        self._nodes = 0
+    def __init__(self, schemas: int = 1) -> None:
+        self._most = max(_MOST_NODES // max(schemas, 1), _LEAST_NODES)
+        self._nodes: Counter[int] = Counter()  # that each has had
         self._roots: list[Plain] = []  # kept: it is by their identities that they are told apart
         self._names: dict[tuple[int, str], str] = {}
         self._waiting: deque[tuple[str, object, _Place]] = deque()
@@ -57,12 +66,12 @@ class Cleaning:
     def arguments(self, schema: Plain) -> Plain:
         """Arguments are an object, whatever else the schema lets through."""
         self._roots.append(schema)
-        cleaned = _objects_only(self._node(_inlined(schema, schema), _Place(schema, is_top=True)))
+        cleaned = _objects_only(self._node(_inlined(schema, schema), _Place(schema, len(self._roots), is_top=True)))
         return NOTHING if cleaned is None else cleaned
 
     def value(self, schema: Plain) -> Plain:
         self._roots.append(schema)
-        cleaned = self._node(schema, _Place(schema))
+        cleaned = self._node(schema, _Place(schema, len(self._roots)))
         return ANY if cleaned is None else cleaned
 
     def definitions(self) -> Plain:
@@ -77,10 +86,9 @@ class Cleaning:
     # ---- any schema: None when nothing fits it ----
 
     def _node(self, schema: object, place: _Place) -> Plain | None:
-        self._nodes += 1
         if schema is False:
             return None
-        if not isinstance(schema, dict) or place.depth > _DEEPEST or self._nodes > _MOST_NODES:
+        if not isinstance(schema, dict) or place.depth > _DEEPEST or self._count(1, place) > self._most:
             return ANY
         if "allOf" in schema or ("$ref" in schema and not CONSTRAINTS.isdisjoint(schema)):
             schema = self._merged(schema, place)
@@ -100,8 +108,12 @@ class Cleaning:
     def _merged(self, schema: Plain, place: _Place) -> Plain:
         one = merged(schema, place.root)
         properties = one.get("properties")
-        self._nodes += len(properties) if isinstance(properties, dict) else 0  # what was copied was work, too
+        self._count(len(properties) if isinstance(properties, dict) else 0, place)  # what was copied was work, too
         return one
+
+    def _count(self, nodes: int, place: _Place) -> int:
+        self._nodes[place.number] += nodes
+        return self._nodes[place.number]
 
     def _reference(self, reference: str, place: _Place) -> Plain:
         pointer, target = resolved(reference, place.root)
@@ -110,7 +122,7 @@ class Cleaning:
         name = self._names.get((id(place.root), pointer))
         if name is None:
             name = self._names[id(place.root), pointer] = f"def{len(self._names) + 1}"
-            self._waiting.append((name, target, _Place(place.root)))
+            self._waiting.append((name, target, _Place(place.root, place.number)))
         return {"$ref": f"#/$defs/{name}"}
 
     def _any_of(self, choices: Sequence[object], place: _Place) -> Plain | None:
@@ -210,6 +222,8 @@ def _inlined(schema: object, root: Plain) -> object:
 def _objects_only(cleaned: Plain | None) -> Plain | None:
     if cleaned is None or cleaned.get("type") == "object":
         return cleaned
+    if cleaned == ANY:
+        return _OPEN
     kept = [each for choice in cleaned.get("anyOf", ()) if (each := _objects_only(choice)) is not None]
     return {"anyOf": kept} if len(kept) > 1 else kept[0] if kept else None
 
