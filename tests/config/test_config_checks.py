@@ -168,8 +168,10 @@ def not_like(origin: str) -> str:
         ("cors: {headers: ['x y']}", "cors.headers[0] cannot be the name of a header (antwort.yaml:1)."),
         (
             "backends: [{name: a, url: http://a, kind: responses, tool_calling: constrained}]",
-            "backends[0].tool_calling is for backends of kind chat: "
-            + "one of kind responses calls by itself (antwort.yaml:1); leave it out.",
+            (
+                "backends[0].tool_calling is for backends of kind chat: one of kind responses calls by itself"
+                " (antwort.yaml:1); leave it out."
+            ),
         ),
         (
             "backends: [{name: a, url: http://a, headers: {'x y': hush}}]",

@@ -364,8 +364,10 @@ async def test_no_more_is_remembered_than_a_thousand_models() -> None:
         "unknown field `tools`",
         "Tool use is not currently supported",
         "The tools parameter is not supported by this model",
-        '[{"type":"extra_forbidden","loc":["body","tools"],"msg":"Extra inputs are not permitted",'
-        + '"input":[{"function":{"name":"f","parameters":{"oneOf":[]}}}]}]',
+        (
+            '[{"type":"extra_forbidden","loc":["body","tools"],"msg":"Extra inputs are not permitted",'
+            '"input":[{"function":{"name":"f","parameters":{"oneOf":[]}}}]}]'
+        ),
         "The backend does not support tools, or not as they were asked for.",
     ],
 )
