@@ -295,6 +295,7 @@ class Page:
         if "--port" not in command and "port:" not in self._configuration():
             environment["ANTWORT_SERVER_PORT"] = str(self._ports[8080])
         folder = ROOT if command.startswith("make") else self._folder
+        environment["ANTWORT_LOCAL_THREADS"] = "1"  # where much runs at once, threads that wait for each other are slow
         started = Started(shlex.split(self._real(command)), folder, environment)
         self._serving.append(started)
         started.wait_for(lambda printed: fits(shown, self._shown(printed)))
@@ -345,7 +346,6 @@ class Page:
             "PYTHONPATH": ".",
             "PYTHONUNBUFFERED": "1",
             "COLUMNS": "100",
-            "ANTWORT_LOCAL_THREADS": "1",  # where much runs at once, threads that wait for each other are slow
             **self._exported,
         }
 

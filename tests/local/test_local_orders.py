@@ -88,6 +88,7 @@ def test_llama_cpp_is_told_all_of_it(tmp_path: Path) -> None:
     assert (made.cpuparams.n_threads, made.cpuparams_batch.n_threads) == (5, 5)
     assert (made.chat_template, made.use_jinja, made.n_predict) == ("T", True, 7)
     assert made.sampling.temp == 0.5
+    assert made.n_batch == made.n_ubatch == 128, "it hears of clients that have left between two batches"
     assert [(each.path, each.scale) for each in made.lora_adapters] == [(order["adapter"], 1.0)]
 
 
@@ -98,6 +99,22 @@ def test_what_is_not_said_is_left_to_llama_cpp(tmp_path: Path) -> None:
 
 
 # ---- what cannot be run ----
+
+
+@pytest.mark.parametrize(
+    ("numbers", "problem"),
+    [
+        ({"context": 0}, "context is a whole number of at least 256, not 0"),
+        ({"context": 255}, "context is a whole number of at least 256, not 255"),
+        ({"slots": 0}, "slots is a whole number of at least 1, not 0"),
+        ({"slots": -1}, "slots is a whole number of at least 1, not -1"),
+        ({"threads": 0}, "threads is a whole number of at least 1, not 0"),
+        ({"threads": -4}, "threads is a whole number of at least 1, not -4"),
+    ],
+)
+def test_numbers_that_no_model_runs_with_are_refused(tmp_path: Path, numbers: dict[str, int], problem: str) -> None:
+    with pytest.raises(ValueError, match=f"^{problem}$"):
+        LocalProvider(gguf_file(tmp_path / "m.gguf"), **numbers)  # type: ignore[arg-type] # any of its numbers
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 from antwort.local import files, traits
 from antwort.local.child import Order
 from antwort.local.demo import DEMO_NAME
+from antwort.local.files import CannotRun
 
 
 def make_order(
@@ -21,8 +22,9 @@ def make_order(
     threads: int | None = None,
 ) -> Order:
     """As `LocalProvider` takes them; the key is left empty. Raises `CannotRun` for files that are not what they should
-    be.
+    be, and for numbers that no model runs with.
     """
+    _check(context=context, slots=slots, threads=threads)
     file = files.gguf(model)
     is_demo = traits.is_demo(file)
     adapter = adapter or (traits.tools_adapter() if is_demo else None)
@@ -39,6 +41,17 @@ def make_order(
         temperature=traits.TEMPERATURE if is_demo else None,
         longest=traits.LONGEST_ANSWER if is_demo else None,
     )
+
+
+_LEAST = {"context": 256}
+
+
+def _check(**numbers: int | None) -> None:
+    """llama.cpp takes them all, and with some of them never answers."""
+    for name, number in numbers.items():
+        least = _LEAST.get(name, 1)
+        if number is not None and number < least:
+            raise CannotRun(f"{name} is a whole number of at least {least}, not {number}")
 
 
 def _usual_threads() -> int:

@@ -166,8 +166,8 @@ FUNCTIONS: Mapping[str, _Function] = {
     "ceil": _Function(math.ceil),
     "factorial": _Function(_factorial),
     "pow": _Function(_power, 2, 2),
-    "min": _Function(min, 1, _ANY),
-    "max": _Function(max, 1, _ANY),
+    "min": _Function(lambda *values: min(values), 1, _ANY),
+    "max": _Function(lambda *values: max(values), 1, _ANY),
     "sum": _Function(lambda *values: sum(values), 1, _ANY),
     "mean": _Function(_mean, 1, _ANY),
 }
