@@ -35,6 +35,8 @@ from antwort.tools.arithmetic import DEEPEST, FUNCTIONS, LONGEST, CannotCalculat
         ("log(8, 2)", 3.0),
         ("ln(e)", 1.0),
         ("max(1, 2, min(9, 8))", 8),
+        ("min(7)", 7),
+        ("max(3+4)", 7),
         ("mean(1, 2, 6)", 3.0),
         ("pow(2, 100)", 2**100),
         ("factorial(20)", math.factorial(20)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
 from typing import Any, Self
 from zoneinfo import available_timezones
 
@@ -93,6 +94,44 @@ def test_they_can_be_run_again_when_it_is_not_known_whether_they_ran() -> None:
 )
 def test_the_clock_knows_places_zones_and_offsets(zone: str, told: str) -> None:
     assert current_time(zone) == told
+
+
+@has_zones
+@pytest.mark.parametrize(
+    ("written", "zone"),
+    [
+        ("Z\u00fcrich", "Europe/Zurich"),
+        ("S\u00e3o Paulo, Brazil", "America/Sao_Paulo"),
+        ("London, UK", "Europe/London"),
+        ("Munich, Germany", "Europe/Berlin"),
+        ("Austin, Texas", "America/Chicago"),
+        ("Tokyo, Asia", "Asia/Tokyo"),
+        ("Berlin,", "Europe/Berlin"),
+    ],
+)
+def test_accents_and_the_land_that_a_place_is_in_may_be_said(written: str, zone: str) -> None:
+    assert zones.find_zone(written)[0] == zone
+
+
+@pytest.mark.parametrize("has_tables", [True, False])
+def test_countries_are_those_of_the_zone_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_tables: bool
+) -> None:
+    if has_tables:
+        (tmp_path / "iso3166.tab").write_text("# codes\nJP\tJapan\n", encoding="utf-8")
+        (tmp_path / "zone.tab").write_text("JP\t+353916+1394441\tAsia/Tokyo\n", encoding="utf-8")
+    monkeypatch.setattr(zones, "TZPATH", (str(tmp_path),))
+    zones._tables.cache_clear()
+    try:
+        assert zones._is_in("Asia/Tokyo", "japan") is has_tables
+    finally:
+        zones._tables.cache_clear()
+
+
+@has_zones
+@pytest.mark.parametrize("name", ["London, Ontario", "Paris, Texas", "Moscow, Idaho", "Factory", "localtime"])
+def test_another_place_of_that_name_and_no_place_at_all_are_refused(name: str) -> None:
+    assert problem(current_time(name)).startswith(f"There is no time zone {name!r}")
 
 
 def test_without_a_zone_the_clock_tells_the_time_of_the_server() -> None:

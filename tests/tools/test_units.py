@@ -61,6 +61,33 @@ def test_a_unit_is_known_by_its_usual_names(names: tuple[str, ...], unit: str) -
     assert {find_unit(name).name for name in names} == {unit}
 
 
+@pytest.mark.parametrize("name", ["\u00b0C", "\u00baC", "\u02daC", "\u2103"])
+def test_a_degree_is_known_by_whatever_looks_like_its_sign(name: str) -> None:
+    assert find_unit(name).name == "degrees Celsius"
+
+
+@pytest.mark.parametrize(
+    ("written", "unit"),
+    [
+        ("mW", "milliwatts"),
+        ("MW", "megawatts"),
+        ("Kb", "kilobits"),
+        ("kb", "kilobytes"),
+        ("KB", "kilobytes"),
+        ("Tb", "terabits"),
+        ("mL", "milliliters"),
+    ],
+)
+def test_capitals_tell_milli_from_mega_and_bits_from_bytes(written: str, unit: str) -> None:
+    assert find_unit(written).name == unit
+
+
+@pytest.mark.parametrize("name", ["mw", "Ms", "MS", "Mm", "Mg", "ML", "mj", "Nm", "US", "Pb", "Mib"])
+def test_where_capitals_matter_others_are_refused(name: str) -> None:
+    with pytest.raises(CannotConvert, match=f"There is no unit '{name}', where capitals matter: "):
+        find_unit(name)
+
+
 def test_no_two_units_share_a_name() -> None:
     spelt = [(plain, unit) for unit, others in units._units() for plain in {*map(units._plain, _all(unit, others))}]
     assert len(spelt) == len(dict(spelt))

@@ -43,10 +43,24 @@ def convert(value: float, unit: str, to: str) -> float:
 def find_unit(name: str) -> Unit:
     """By any of its names; where capitals matter (MB, Mb), as it is written. Raises `CannotConvert`."""
     plain = _plain(name)
-    found = _EXACT.get(plain) or _ANY_CASE.get(plain.casefold())
-    if found is None:
+    if (found := _EXACT.get(plain)) is not None:
+        return found
+    if (near := _ANY_CASE.get(plain.casefold())) is None:
         raise CannotConvert(_unknown(name, plain))
-    return found
+    if _capitals_matter(plain, near):
+        known = [f"{each} are {unit.name}" for each, unit in _EXACT.items() if each.casefold() == plain.casefold()]
+        raise CannotConvert(f"There is no unit {name[:_LONGEST]!r}, where capitals matter: {', '.join(known)}.")
+    return near
+
+
+_CASED = frozenset({"mm", "mm2", "mg", "ml", "ms", "mj", "mw", "mbar", "nm", "ns", "us"})
+"""With other capitals they are something else: milli and mega, nanometers and nautical miles."""
+
+
+def _capitals_matter(plain: str, near: Unit) -> bool:
+    """Who writes no capitals at all means bytes; `Tb` is no terabyte."""
+    is_bits = near.kind == "data" and plain.endswith("b") and not plain.islower()
+    return is_bits or plain.casefold() in _CASED
 
 
 def names_of(kind: str) -> list[str]:
@@ -76,11 +90,14 @@ _PLURAL = re.compile(r"\b(feet|\w+s)\b")
 
 def _plain(name: str) -> str:
     """One way of writing: `m²`, `m^2` and `m 2` are `m2`, `°C` is `C`."""
-    text = unicodedata.normalize("NFKC", name[:_LONGEST]).replace("°", "").replace("^", "").replace("_", " ")
+    text = unicodedata.normalize("NFKC", name[:_LONGEST].translate(_DEGREES))
+    text = text.replace("\u00b0", "").replace("^", "").replace("_", " ")
     return " ".join(text.replace("\u2044", "/").rstrip(". ").split())
 
 
 _LONGEST = 60
+_DEGREES = str.maketrans("\u00ba\u02da", "\u00b0\u00b0")
+"""What looks like the sign: an ordinal's, and a ring."""
 
 
 def _unknown(name: str, plain: str) -> str:
@@ -129,7 +146,7 @@ _TABLE: Mapping[str, tuple[tuple[str, float, str], ...]] = {
     ),
     "volume": (
         ("liters", 1, "l|litre"),
-        ("milliliters", 0.001, "ml|millilitre|cc|cm3|cubic centimeter|cubic centimetre"),
+        ("milliliters", 0.001, "ml|mL|millilitre|cc|cm3|cubic centimeter|cubic centimetre"),
         ("centiliters", 0.01, "cl|centilitre"),
         ("deciliters", 0.1, "dl|decilitre"),
         ("cubic meters", 1000, "m3|cubic metre|cu m"),
@@ -191,9 +208,10 @@ _TABLE: Mapping[str, tuple[tuple[str, float, str], ...]] = {
         ("gibibytes", 2**30, "GiB"),
         ("tebibytes", 2**40, "TiB"),
         ("bits", 0.125, "b"),
-        ("kilobits", 125, "kbit"),
+        ("kilobits", 125, "Kb|kbit"),
         ("megabits", 125e3, "Mb|Mbit"),
         ("gigabits", 125e6, "Gb|Gbit"),
+        ("terabits", 125e9, "Tb|Tbit"),
     ),
     "energy": (
         ("joules", 1, "J"),
@@ -208,6 +226,7 @@ _TABLE: Mapping[str, tuple[tuple[str, float, str], ...]] = {
     ),
     "power": (
         ("watts", 1, "W"),
+        ("milliwatts", 1e-3, "mW"),
         ("kilowatts", 1e3, "kW"),
         ("megawatts", 1e6, "MW"),
         ("horsepower", _POUND * 9.80665 * _FOOT * 550, "hp"),

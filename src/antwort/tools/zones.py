@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, timedelta, timezone, tzinfo
 from functools import cache
-from zoneinfo import ZoneInfo, available_timezones
+from pathlib import Path
+from zoneinfo import TZPATH, ZoneInfo, available_timezones
 
 _LONGEST = 60
+_NOWHERE = frozenset({"Factory", "localtime", "posixrules"})
+"""In the database, and the time of no place."""
+_OTHER_TREES = ("posix/", "right/", "Etc/")
 _OFFSET = re.compile(r"(?:utc|gmt)?\s*([+-])\s*(\d{1,2})(?::?(\d{2}))?", re.IGNORECASE)
 
 _ALSO: Mapping[str, str] = {
@@ -46,9 +52,9 @@ def find_zone(name: str) -> tuple[str, tzinfo]:
     if found := _OFFSET.fullmatch(name.strip()):
         return _offset(name, found)
     known = _zones()
-    for part in (name, name.partition(",")[0]):  # "Paris, France"
-        if (zone := known.get(_plain(part))) is not None:
-            return zone, ZoneInfo(zone)
+    city, _, place = name.partition(",")  # "Paris, France", and not "Paris, Texas"
+    if (zone := known.get(_plain(city))) is not None and _is_in(zone, _plain(place)):
+        return zone, ZoneInfo(zone)
     if _plain(name) in ("utc", "gmt", "z", "zulu"):
         return "UTC", UTC
     raise UnknownZone(_unknown(name))
@@ -63,13 +69,62 @@ def _offset(name: str, found: re.Match[str]) -> tuple[str, tzinfo]:
 
 
 def _plain(name: str) -> str:
-    return " ".join(name[:_LONGEST].replace("_", " ").casefold().split())
+    """One way of writing, without accents."""
+    letters = unicodedata.normalize("NFKD", name[:_LONGEST].replace("_", " ").casefold())
+    return " ".join("".join(each for each in letters if not unicodedata.combining(each)).split())
+
+
+# ---- what stands behind a comma ----
+
+_COUNTRIES: Mapping[str, str] = {
+    "america": "US",
+    "england": "GB",
+    "great britain": "GB",
+    "holland": "NL",
+    "south korea": "KR",
+    "the netherlands": "NL",
+    "u.s.": "US",
+    "uae": "AE",
+    "uk": "GB",
+    "united kingdom": "GB",
+    "united states of america": "US",
+    "us": "US",
+    "usa": "US",
+}
+"""Names that the database does not have, or not as people write them."""
+
+
+def _is_in(zone: str, place: str) -> bool:
+    """Whether the place is one that the zone is known to be in: a name of its own, its continent, or its country."""
+    if not place:
+        return True
+    if _zones().get(place) == zone or _plain(zone.partition("/")[0]) == place:
+        return True
+    codes, countries = _tables()
+    return place in codes and codes[place] == countries.get(zone)
+
+
+@cache
+def _tables() -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """The codes of countries by their names, and the country of each zone, where the zone database tells."""
+    names = [line.split("\t") for line in _lines("iso3166.tab")]
+    places = [line.split("\t") for line in _lines("zone.tab")]
+    codes = {_plain(name): code for code, name, *_ in names}
+    return {**codes, **_COUNTRIES}, {zone: code for code, _, zone, *_ in places}
+
+
+def _lines(table: str) -> list[str]:
+    for folder in TZPATH:
+        with suppress(OSError):
+            text = Path(folder, table).read_text(encoding="utf-8")
+            return [line for line in text.splitlines() if line.count("\t") and not line.startswith("#")]
+    return []
 
 
 @cache
 def _zones() -> Mapping[str, str]:
     """Every name that a zone is found by. On a machine without the zone database, none."""
-    names = sorted(zone for zone in available_timezones() if not zone.startswith(("posix/", "right/", "Etc/")))
+    names = sorted(zone for zone in available_timezones() - _NOWHERE if not zone.startswith(_OTHER_TREES))
     known = {other: zone for zone, others in _ALSO.items() if zone in names for other in others.split("|")}
     by_city = {_plain(zone.rpartition("/")[2]): zone for zone in reversed(names)}
     return {**known, **by_city, **{_plain(zone): zone for zone in names}}
