@@ -13,8 +13,9 @@ import pytest
 from antwort.local.files import CannotRun
 from antwort.local.keeper import PAUSES, STEADY, Keeper
 from antwort.local.process import ModelProcess
+from antwort.local.watch import answers
 from antwort.providers.failures import NotReady
-from local_kit import BROKEN, GOOD, SLOW, Lives
+from local_kit import ADDRESS, BROKEN, GOOD, SLOW, Lives, begin
 
 PATIENCE = 20.0
 
@@ -150,6 +151,63 @@ async def test_a_process_that_cannot_even_be_started_is_no_different() -> None:
     async with kept(begin, Naps(most=1)) as keeper:
         with pytest.raises(CannotRun, match="its process cannot be started: No such file or directory"):
             await keeper.first()
+
+
+async def test_one_that_hangs_is_ended_and_started_again(caplog: pytest.LogCaptureFixture) -> None:
+    looks: list[tuple[int, bool]] = []
+    said = [True, False, False, True, False, False, False]
+
+    async def look(process: ModelProcess) -> bool:
+        if not said:
+            await asyncio.Event().wait()
+        looks.append((process.pid, said.pop(0)))
+        return looks[-1][1]
+
+    lives, rests = Lives((f"ready={ADDRESS}", "deaf"), GOOD), Naps()
+    keeper = Keeper("m", lives, ready=PATIENCE, look=look, rest=rests, sleep=Naps(), clock=lambda: 0.0)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            first = await keeper.process(PATIENCE)
+            os.kill(first.pid, signal.SIGSTOP)
+            await first.ended()
+            assert await keeper.process(PATIENCE) is lives.begun[1]
+    finally:
+        await keeper.close()
+    assert (len(looks), {pid for pid, _ in looks}, set(rests.taken)) == (7, {first.pid}, {5.0})
+    assert (
+        "the model m has stopped: it has not answered 3 looks in a row, 5 seconds apart; the next start is now"
+        in caplog.messages
+    )
+
+
+async def test_a_process_answers_when_it_says_anything_at_all_in_time() -> None:
+    silence = asyncio.Event()
+    heard: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.readuntil(b"\r\n\r\n"))
+        if not silence.is_set():
+            writer.write(b"HTTP/1.1 503 Loading\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        process = await begin(f"ready=http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "wait")
+        await process.ready()
+        assert await answers(process)
+        silence.set()
+        assert not await answers(process, 0.05)
+    assert not await answers(process)
+    assert heard == [b"GET /health HTTP/1.0\r\n\r\n"] * 2
+    await process.stop()
+
+
+async def test_who_is_told_of_a_failed_start_is_told_when_the_next_one_is() -> None:
+    naps = Naps(most=3)
+    async with kept(Lives(BROKEN), naps) as keeper:
+        with pytest.raises(NotReady) as caught:
+            await keeper.process(PATIENCE)
+        assert caught.value.retry_after == 3.0, "the pause of a second, and then some time to load"
 
 
 async def test_what_is_closed_stays_closed() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from antwort.errors import AntwortError, ModelNotFound
+from antwort.errors import AntwortError, InvalidField, ModelNotFound
 from antwort.local.files import CannotRun
 from antwort.local.provider import LocalProvider
 from antwort.providers.base import ChatRequest, Delta, TextDelta
@@ -114,6 +114,65 @@ async def test_a_death_that_shows_only_at_the_door_costs_nobody_an_answer(
             await provider.ready()
             asyncio.get_running_loop().call_later(0.05, os.kill, lives.begun[0].pid, signal.SIGKILL)
             assert await said(provider) == "two"
+
+
+async def test_a_process_that_dies_as_it_is_asked_is_followed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its socket still takes the request, and nothing comes back."""
+
+    async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        os.kill(lives.begun[0].pid, signal.SIGKILL)
+        writer.close()
+
+    dying = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = dying.sockets[0].getsockname()[1]
+    async with dying, ChatBackend(Says(["two"])) as second:
+        gone = (f"ready=http://127.0.0.1:{port}", "wait")
+        async with provided(tmp_path, monkeypatch, gone, ready_at(second)) as (provider, lives):
+            await provider.ready()
+            assert await said(provider) == "two"
+            assert len(lives.begun) == 2
+
+
+async def test_a_schema_that_the_model_would_be_lost_in_is_refused_before_it_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = {"type": "json_schema", "json_schema": {"schema": {"enum": [str(each) for each in range(501)]}}}
+    async with provided(tmp_path, monkeypatch, SLOW) as (provider, lives):
+        with pytest.raises(InvalidField, match="cannot have more than 500 enum values") as caught:
+            await said(provider, asking(stream=True, response_format=schema))
+        assert caught.value.param == "text.format"
+        assert not lives.begun
+
+
+async def test_a_demo_model_that_cannot_be_loaded_is_told_with_what_fetches_it_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with provided(tmp_path, monkeypatch, BROKEN) as (provider, _):
+        monkeypatch.setattr(provider, "is_demo", True)
+        monkeypatch.setattr(provider, "file", Path("/my data/models/m.gguf"))
+        with pytest.raises(CannotRun) as caught:
+            await provider.ready()
+    assert str(caught.value) == (
+        "gguf_init: failed to read header; where its file is damaged, "
+        "`antwort model pull --data '/my data'` fetches it anew"
+    )
+
+
+async def test_the_demo_model_is_kept_from_going_round_in_circles_in_free_talk_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    form = {"type": "json_object"}
+    async with (
+        ChatBackend(*[Says(["Hello"])] * 4) as backend,
+        provided(tmp_path, monkeypatch, ready_at(backend)) as (provider, _),
+    ):
+        await said(provider)
+        monkeypatch.setattr(provider, "is_demo", True)
+        for fields in ({}, {"response_format": form}, {"frequency_penalty": 0.0}):
+            await said(provider, asking(stream=True, **fields))
+        assert [each.get("presence_penalty") for each in backend.requests] == [None, 1.5, None, None]
 
 
 async def test_one_that_is_there_and_cannot_be_reached_is_an_error(

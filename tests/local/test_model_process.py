@@ -65,8 +65,8 @@ async def test_one_that_does_not_end_by_itself_is_killed(monkeypatch: pytest.Mon
 
 async def test_its_log_is_a_part_of_ours_line_by_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "antwort.local")
-    process = await begin("log=one\ntw", "log=o\n", f"log={'x' * 5000}\n", "log=\udcff end", *GOOD)
-    await process.ready()
+    process = await begin("log=one\ntw", "log=o\n", f"log={'x' * 5000}\n", "log=\udcff end", "exit=0")
+    await process.ended()
     await process.stop()
     assert caplog.messages == [
         "llama.cpp: one",
@@ -74,6 +74,28 @@ async def test_its_log_is_a_part_of_ours_line_by_line(caplog: pytest.LogCaptureF
         f"llama.cpp: {'x' * 2000}",
         "llama.cpp: � end",
     ]
+
+
+MARKER = "my-secret-words"
+SAID = (
+    f"log=1.00.000 W srv warn: {MARKER}\n1.00.001 E srv send_error: {MARKER}\n{MARKER}\n1.00.002 D srv body: {MARKER}\n"
+    "1.00.003 I slot launch: id 0 | task 1 | processing\n/src/ggml.c:12: GGML_ASSERT(n > 0) failed\n"
+)
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+async def test_what_it_says_of_requests_is_for_no_log_but_that_of_contents(
+    caplog: pytest.LogCaptureFixture, wanted: bool
+) -> None:
+    caplog.set_level(logging.INFO if wanted else logging.CRITICAL + 1, "antwort.content")
+    caplog.set_level(logging.DEBUG, "antwort.local")
+    process = await begin("log=0.00.000 W load: slow disk\n", f"ready={ADDRESS}", "wait", SAID, "exit=6")
+    await process.ready()
+    await process.stop()
+    end = await process.ended()
+    assert end.last_words == ("/src/ggml.c:12: GGML_ASSERT(n > 0) failed",)
+    assert [name for name, _, said in caplog.record_tuples if MARKER in said] == ["antwort.content"] * 4 * wanted
+    assert "llama.cpp: 1.00.003 I slot launch: id 0 | task 1 | processing" in caplog.messages
 
 
 async def test_several_may_wait_for_its_end() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -58,3 +59,8 @@ def is_there(path: Path, model: PackagedModel = DEMO) -> bool:
         return path.is_file() and path.stat().st_size == model.size
     except OSError:
         return False
+
+
+def pull_command(path: Path) -> str:
+    """What fetches the model that is kept there."""
+    return shlex.join(["antwort", "model", "pull", "--data", str(path.parent.parent)])

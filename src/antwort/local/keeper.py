@@ -1,4 +1,4 @@
-"""Keeps the model's process alive: starts it, waits until it answers, and starts it again when it dies."""
+"""Keeps the model's process alive: starts it, waits until it answers, and starts it again when it dies, or hangs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextvars import Context
 from antwort.concurrency import Once
 from antwort.local.files import CannotRun
 from antwort.local.process import Ended, ModelProcess
+from antwort.local.watch import EVERY, MISSES, Look, answers, until_silent
 from antwort.providers.failures import NotReady
 
 _log = logging.getLogger("antwort.local")
@@ -28,7 +29,7 @@ _LOADING = "The model is still being loaded; try again in a few seconds."
 
 class Keeper:
     """`begin` starts a process for the model `name`; it may take `ready` seconds to answer. Nothing is started before
-    somebody asks for it.
+    somebody asks for it. `sleep` is for the pauses between two starts, `rest` for those between two looks.
     """
 
     def __init__(
@@ -37,10 +38,13 @@ class Keeper:
         begin: Callable[[], Awaitable[ModelProcess]],
         *,
         ready: float,
+        look: Look = answers,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        rest: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name, self._begin, self._ready = name, begin, ready
+        self._look, self._rest = look, rest
         self._sleep, self._clock = sleep, clock
         self._task: asyncio.Task[None] | None = None
         self._begun: ModelProcess | None = None
@@ -116,8 +120,10 @@ class Keeper:
             began = self._clock()
             end = await self._live()
             pause = self._pause(self._clock() - began)
-            self._tell(end, pause)
             self._next_start = self._clock() + pause
+            self._tell(end, pause)
+            if self._has_failed:
+                self._give_up(end)
             await self._sleep(pause)
 
     def _pause(self, lived: float) -> float:
@@ -130,11 +136,12 @@ class Keeper:
         try:
             process = self._begun = await self._begin()
             await self._come_up(process)
-            end = await process.ended()
+            end = await self._end_of(process)
             self._problem = f"The model has stopped ({end}) and is started again; try again in a few seconds."
         except (Ended, OSError) as exc:
             end = exc if isinstance(exc, Ended) else Ended(f"its process cannot be started: {exc.strerror}")
-            self._fail(end)
+            self._has_failed = True
+            self._problem = f"The model cannot be loaded ({end}); the server's log says more."
         finally:
             self._lose()
             if self._begun is not None:
@@ -153,10 +160,23 @@ class Keeper:
         self._coming.set(None)
         self._first.set(None)
 
-    def _fail(self, end: Ended) -> None:
+    async def _end_of(self, process: ModelProcess) -> Ended:
+        """Wait until it ends, or hangs; whoever asks in between is not given one that hangs."""
+        ended = asyncio.ensure_future(process.ended())
+        silent = asyncio.ensure_future(until_silent(process, self._look, self._rest))
+        try:
+            await asyncio.wait({ended, silent}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                return ended.result()
+            silent.result()
+            return Ended(f"it has not answered {MISSES} looks in a row, {EVERY:g} seconds apart")
+        finally:
+            ended.cancel()
+            silent.cancel()
+            await asyncio.wait({ended, silent})
+
+    def _give_up(self, end: Ended) -> None:
         """Those who wait for the start are told that it has failed; later ones wait for the next."""
-        self._has_failed = True
-        self._problem = f"The model cannot be loaded ({end}); the server's log says more."
         self._first.fail(CannotRun(end.error or str(end)))
         coming, self._coming = self._coming, Once()
         coming.set(None)

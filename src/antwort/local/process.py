@@ -17,6 +17,8 @@ from pathlib import Path
 from antwort.local.child import Order
 
 _log = logging.getLogger("antwort.local")
+_content_log = logging.getLogger("antwort.content")
+"""Silent unless the operator wants to see what is asked and answered."""
 
 CHILD = (sys.executable, "-P", str(Path(__file__).with_name("child.py")))
 """As a script: so it needs nothing of antwort, from wherever antwort was imported."""
@@ -28,6 +30,10 @@ _ERROR = re.compile(r"^[\d.]+ E \s*(?P<said>.+)$")
 """An error in llama.cpp's log: `0.00.004.292 E gguf_init_from_reader: failed to read header`."""
 _CHATTER = re.compile(r"^[\d.]+ [ID] ")
 """What it says when all is well."""
+_STEPS = re.compile(r"^[\d.]+ I (slot|srv|que)\s")
+"""What it says of the course of a request, and never of what is in it."""
+_BROKEN = re.compile(r"^\S+:\d+: GGML_ASSERT\(")
+"""The last that it says when it finds itself broken, which is a line of its own code."""
 
 
 class Ended(Exception):
@@ -87,6 +93,7 @@ class ModelProcess:
         if not line.endswith("\n"):
             raise await self.ended()
         self.address = line.strip()
+        self._last_words.clear()
 
     async def ended(self) -> Ended:
         """Wait for its end; what came of it."""
@@ -112,6 +119,9 @@ class ModelProcess:
         """Its log becomes a part of ours, and the end of it is kept."""
         assert self._process.stderr is not None
         async for line in _lines(self._process.stderr):
+            if self.address and not _STEPS.match(line) and not _BROKEN.match(line):
+                _content_log.info("llama.cpp: %s", line)  # it may be about a request, and tell of what is in it
+                continue
             if not _CHATTER.match(line):
                 self._last_words.append(line)
             _log.debug("llama.cpp: %s", line)

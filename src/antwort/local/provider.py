@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
 
 from antwort.api.responses import Model
 from antwort.errors import BackendUnavailable, ModelNotFound
-from antwort.local.files import NotInstalled, has_llama
+from antwort.local import traits
+from antwort.local.bounds import check_schemas
+from antwort.local.demo import pull_command
+from antwort.local.files import CannotRun, NotInstalled, has_llama
 from antwort.local.keeper import Keeper
 from antwort.local.orders import make_order
 from antwort.local.process import ModelProcess
@@ -18,6 +22,7 @@ from antwort.local.traits import is_demo
 from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.chat import ChatProvider, Timeouts
 from antwort.providers.connection import CONNECT_SHARE
+from antwort.providers.failures import CLOSED
 from antwort.providers.verdicts import is_unconnected
 
 _TIMEOUTS = Timeouts(connect=1.0, first_byte=600.0, idle=300.0)
@@ -40,11 +45,12 @@ class LocalProvider:
     are our own. `name` is what requests call it: unset, after the file. `template` is a file with a chat template to
     use instead of the model's own, `adapter` a LoRA adapter (GGUF). `context` is how many tokens a request and its
     answer may have together, `slots` how many requests are worked on at once, `threads` how many processor threads
-    that takes (unset: all cores), and `ready` how many seconds it may take to load. `patience` is how many seconds an
-    inference waits for a model that is not loaded yet (unset: as long as it may take); then it is a `NotReady`.
+    that takes (unset: half of the processors, and at least two), and `ready` how many seconds it may take to load.
+    `patience` is how many seconds an inference waits for a model that is not loaded yet (unset: as long as it may
+    take); then it is a `NotReady`.
 
-    Raises `CannotRun` when llama.cpp is not installed (`pip install 'antwort[local]'`) or a file is not what it should
-    be. `await provider.ready()` waits until the model is loaded.
+    Raises `CannotRun`, a `ValueError`, when llama.cpp is not installed (`pip install 'antwort[local]'`), a file is not
+    what it should be, or a number is too small. `await provider.ready()` waits until the model is loaded.
     """
 
     def __init__(
@@ -81,7 +87,12 @@ class LocalProvider:
 
     async def ready(self) -> None:
         """Start it, and wait until it is loaded. Raises `CannotRun` when it cannot be."""
-        await self._keeper.first()
+        try:
+            await self._keeper.first()
+        except CannotRun as exc:
+            if not self.is_demo:
+                raise
+            raise CannotRun(f"{exc}; where its file is damaged, `{pull_command(self.file)}` fetches it anew") from exc
 
     @property
     def pid(self) -> int | None:
@@ -99,16 +110,21 @@ class LocalProvider:
         """As the contract says. Raises `NotReady` where the model is not loaded, after some wait for it."""
         if request.model != self.name:
             raise ModelNotFound(request.model)
+        check_schemas(request)
+        request = traits.eased(request) if self.is_demo else request
         chat = await self._backend()
+        asked, has_begun = time.monotonic(), False
         try:
             async with aclosing(chat.infer(request)) as batches:
                 async for batch in batches:
+                    has_begun = True
                     yield batch
             return
         except BackendUnavailable as error:
-            if not is_unconnected(error) or not await self._has_ended():
+            was_gone = is_unconnected(error) or (error.code == CLOSED and time.monotonic() - asked < _LAST_BREATH)
+            if has_begun or not was_gone or not await self._has_ended():
                 raise
-        chat = await self._backend()  # nothing was sent to the process that is gone: the next one can answer
+        chat = await self._backend()  # the process was gone when it was asked: the next one can answer
         async with aclosing(chat.infer(request)) as batches:
             async for batch in batches:
                 yield batch
