@@ -88,6 +88,7 @@ def test_llama_cpp_is_told_all_of_it(tmp_path: Path) -> None:
     assert (made.cpuparams.n_threads, made.cpuparams_batch.n_threads) == (5, 5)
     assert (made.chat_template, made.use_jinja, made.n_predict) == ("T", True, 7)
     assert made.sampling.temp == 0.5
+    assert made.n_threads_http > 3, "somebody is left to say that it is well"
     assert made.n_batch == made.n_ubatch == 128, "it hears of clients that have left between two batches"
     assert [(each.path, each.scale) for each in made.lora_adapters] == [(order["adapter"], 1.0)]
 

@@ -175,6 +175,24 @@ async def test_the_demo_model_is_kept_from_going_round_in_circles_in_free_talk_a
         assert [each.get("presence_penalty") for each in backend.requests] == [None, 1.5, None, None]
 
 
+async def test_no_more_than_its_slots_are_asked_for_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a thread of llama.cpp, which are few."""
+    open_now, at_once = 0, []
+
+    async def infer(_: ChatRequest) -> AsyncIterator[list[Delta]]:
+        nonlocal open_now
+        open_now += 1
+        at_once.append(open_now)
+        await asyncio.sleep(0)
+        yield [TextDelta("Hello")]
+        open_now -= 1
+
+    async with provided(tmp_path, monkeypatch, SLOW) as (provider, _):
+        monkeypatch.setattr(provider, "_infer", infer)
+        assert await asyncio.gather(*(said(provider) for _ in range(8))) == ["Hello"] * 8
+    assert (len(at_once), max(at_once)) == (8, 2)
+
+
 async def test_one_that_is_there_and_cannot_be_reached_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

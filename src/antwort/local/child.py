@@ -19,6 +19,8 @@ from typing import Any, TypedDict
 _PR_SET_PDEATHSIG = 1
 _CACHE_MIB = 512
 """What prompts that have been read may take up in memory, to be found again."""
+_SPARE = 16
+"""Threads for questions beside the inferences, and for those whose clients have left without its knowing yet."""
 _BATCH = 128
 """Tokens of a prompt that are read in one go. llama.cpp looks only between two goes whether whoever asked is still
 there: on a slow machine, with its own 2048, a client that has left keeps the others waiting for a minute. Reading is as
@@ -98,6 +100,7 @@ def parameters(order: Order) -> Any:
     made.ui = made.endpoint_slots = False
     made.n_parallel, made.n_ctx = order["slots"], order["slots"] * order["context"]
     made.cpuparams.n_threads = made.cpuparams_batch.n_threads = order["threads"]
+    made.n_threads_http = order["slots"] + _SPARE
     made.n_batch = made.n_ubatch = _BATCH
     made.cache_ram_mib = _CACHE_MIB
     made.use_jinja = True

@@ -82,6 +82,8 @@ class LocalProvider:
         self.is_demo = is_demo(self.file)
         self._patience = ready if patience is None else patience
         self._keeper = Keeper(self.name, self._begin, ready=ready)
+        self._turns = asyncio.Semaphore(self._order["slots"])
+        """Who waits does it here: there each takes a thread of llama.cpp, and none is left to say that it is well."""
         self._chat: ChatProvider | None = None
         self._chats_with: ModelProcess | None = None
 
@@ -112,20 +114,7 @@ class LocalProvider:
             raise ModelNotFound(request.model)
         check_schemas(request)
         request = traits.eased(request) if self.is_demo else request
-        chat = await self._backend()
-        asked, has_begun = time.monotonic(), False
-        try:
-            async with aclosing(chat.infer(request)) as batches:
-                async for batch in batches:
-                    has_begun = True
-                    yield batch
-            return
-        except BackendUnavailable as error:
-            was_gone = is_unconnected(error) or (error.code == CLOSED and time.monotonic() - asked < _LAST_BREATH)
-            if has_begun or not was_gone or not await self._has_ended():
-                raise
-        chat = await self._backend()  # the process was gone when it was asked: the next one can answer
-        async with aclosing(chat.infer(request)) as batches:
+        async with self._turns, aclosing(self._infer(request)) as batches:
             async for batch in batches:
                 yield batch
 
@@ -146,6 +135,24 @@ class LocalProvider:
             await self._chat.close()
 
     # ---- within ----
+
+    async def _infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+        chat = await self._backend()
+        asked, has_begun = time.monotonic(), False
+        try:
+            async with aclosing(chat.infer(request)) as batches:
+                async for batch in batches:
+                    has_begun = True
+                    yield batch
+            return
+        except BackendUnavailable as error:
+            was_gone = is_unconnected(error) or (error.code == CLOSED and time.monotonic() - asked < _LAST_BREATH)
+            if has_begun or not was_gone or not await self._has_ended():
+                raise
+        chat = await self._backend()  # the process was gone when it was asked: the next one can answer
+        async with aclosing(chat.infer(request)) as batches:
+            async for batch in batches:
+                yield batch
 
     async def _backend(self, most: float | None = None) -> ChatProvider:
         """Whom to ask: each process has an address and a key of its own. Raises `NotReady`."""
