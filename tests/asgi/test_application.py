@@ -17,6 +17,7 @@ from antwort import Engine, Settings
 from antwort.api.requests import CreateRequest
 from antwort.asgi import Application, create_app
 from antwort.config import CannotStart
+from antwort.config.settings import ServerSettings
 from antwort.engine.plan import Plan
 from antwort.errors import NotAuthenticated
 from antwort.identity import ANONYMOUS, Identity
@@ -315,8 +316,8 @@ async def test_an_identify_that_would_have_to_be_awaited_is_refused_at_once() ->
 
 
 async def test_settings_that_a_program_got_wrong_are_told_before_the_application_starts() -> None:
-    with pytest.raises(CannotStart, match="exclude each other"):
-        create_app(Settings(memory=True, data="/here"))
+    with pytest.raises(CannotStart, match=r"server\.host must be an address alone"):
+        create_app(Settings(memory=True, server=ServerSettings(host="http://here")))
 
 
 async def test_settings_can_be_read_from_a_file(tmp_path: Path) -> None:
