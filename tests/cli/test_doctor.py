@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import sys
 from collections.abc import AsyncIterator
@@ -18,6 +17,7 @@ from antwort.api.wire import decode
 from antwort.cli import main
 from antwort.config import load
 from antwort.doctor.findings import PROBES, Report
+from bare_machine import forget_this_machine
 from live_server import start
 from replay import LLAMA_CPP, LLAMA_CPP_LOADING, LLAMA_CPP_WITHOUT_TOOLS, VLLM, ReplayedEngine, playing
 from replay_backend import whole
@@ -27,13 +27,7 @@ KEY = "sk-doctor-0123456789"
 
 @pytest.fixture(autouse=True)
 def nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither its variables nor its files count."""
-    for name in list(os.environ):
-        if name.startswith("ANTWORT_"):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "nowhere"))
-    monkeypatch.setenv("COLUMNS", "80")
+    forget_this_machine(monkeypatch, tmp_path)
 
 
 @pytest.fixture

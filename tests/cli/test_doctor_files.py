@@ -15,6 +15,7 @@ import pytest
 from antwort.cli import main
 from antwort.config import load
 from antwort.config.replacing import copy_of, replace_file
+from bare_machine import forget_this_machine
 from replay import LLAMA_CPP_WITHOUT_TOOLS, VLLM, ReplayedEngine, playing
 from replay_backend import whole
 
@@ -24,13 +25,7 @@ FILE = Path("antwort.yaml")
 
 @pytest.fixture(autouse=True)
 def nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Neither its variables nor its files count."""
-    for name in list(os.environ):
-        if name.startswith("ANTWORT_"):
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "nowhere"))
-    monkeypatch.setenv("COLUMNS", "80")
+    forget_this_machine(monkeypatch, tmp_path)
 
 
 @pytest.fixture

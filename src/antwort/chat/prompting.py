@@ -49,7 +49,11 @@ class _Words(Completer):
     def __init__(self, complete: Complete) -> None:
         self._complete = complete
 
-    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:  # noqa: ARG002
+    def get_completions(
+        self,
+        document: Document,
+        complete_event: CompleteEvent,  # noqa: ARG002 - as prompt_toolkit calls it
+    ) -> Iterable[Completion]:
         before = document.text_before_cursor
         last = before.rpartition(" ")[2]
         return [Completion(word, -len(last)) for word in self._complete(before)]
