@@ -168,6 +168,14 @@ class ArgumentsDone(ItemEvent, tag="response.function_call_arguments.done"):
     arguments: str
 
 
+class CustomInputDelta(ItemEvent, tag="response.custom_tool_call_input.delta"):
+    delta: str
+
+
+class CustomInputDone(ItemEvent, tag="response.custom_tool_call_input.done"):
+    input: str
+
+
 class McpArgumentsDelta(ItemEvent, tag="response.mcp_call_arguments.delta"):
     delta: str
 
@@ -251,6 +259,8 @@ StreamEvent: TypeAlias = (
     | SummaryTextDone
     | ArgumentsDelta
     | ArgumentsDone
+    | CustomInputDelta
+    | CustomInputDone
     | McpArgumentsDelta
     | McpArgumentsDone
     | McpCallInProgress
@@ -268,6 +278,7 @@ DELTAS = (
     SummaryTextDelta,
     RefusalDelta,
     ArgumentsDelta,
+    CustomInputDelta,
     McpArgumentsDelta,
 )
 """Pieces of what the model says."""

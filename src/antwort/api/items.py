@@ -118,11 +118,14 @@ class FunctionCallOutput(Wire, tag="function_call_output"):
 
 
 class CustomToolCall(Wire, tag="custom_tool_call"):
+    """The model asks for a free-form tool. `input` is its text, whatever form the backend needed."""
+
     id: str
     call_id: str
     name: str
     input: str
     status: ItemStatus = "completed"
+    namespace: str | UnsetType = UNSET
 
 
 class CustomToolCallOutput(Wire, tag="custom_tool_call_output"):

@@ -14,7 +14,7 @@ from antwort.api.choices import read_allowed, read_choice, read_tools
 from antwort.api.faults import convert, described, without_nulls
 from antwort.api.inputs import Limits, read_input, read_item
 from antwort.api.items import InputItem
-from antwort.api.tools import AllowedTools, ChoiceMode, ForcedFunction, ForcedServer, NamedTool, Tool, ToolChoice
+from antwort.api.tools import AllowedTools, ChoiceMode, Forced, NamedTool, Tool, ToolChoice
 from antwort.api.wire import Plain, Wire, encode
 from antwort.errors import InvalidField
 
@@ -106,7 +106,7 @@ class CreateRequest(_Fields):
         return self.store is not False
 
     @property
-    def choice_mode(self) -> ChoiceMode | ForcedFunction | ForcedServer:
+    def choice_mode(self) -> ChoiceMode | Forced:
         """The choice without the allowed list, which is kept apart."""
         return self.tool_choice.mode if isinstance(self.tool_choice, AllowedTools) else self.tool_choice
 

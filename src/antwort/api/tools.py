@@ -18,6 +18,33 @@ class FunctionTool(Wire, tag="function"):
     strict: bool | None = None
 
 
+class TextInput(Wire, tag="text"):
+    """A free-form tool takes any text."""
+
+
+class GrammarInput(Wire, tag="grammar"):
+    """A free-form tool takes texts that fit the grammar."""
+
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+
+class CustomTool(Wire, tag="custom"):
+    """A free-form tool, the client's to run: its input is text, not JSON."""
+
+    name: str
+    description: str | None = None
+    format: TextInput | GrammarInput = TextInput()
+
+
+class NamespaceTool(Wire, tag="namespace"):
+    """Tools under a common name. The model sees each by a name of its own; clients see name and namespace apart."""
+
+    name: str
+    tools: tuple[FunctionTool | CustomTool, ...]
+    description: str | None = None
+
+
 class McpToolFilter(Wire):
     """Which of a server's tools are meant: by name, or only those that change nothing."""
 
@@ -57,7 +84,7 @@ class OpaqueTool:
         return f"OpaqueTool({self.type!r})"
 
 
-Tool: TypeAlias = FunctionTool | McpTool | OpaqueTool
+Tool: TypeAlias = FunctionTool | CustomTool | NamespaceTool | McpTool | OpaqueTool
 ChoiceMode: TypeAlias = Literal["none", "auto", "required"]
 
 
@@ -65,6 +92,20 @@ class ForcedFunction(Wire, tag="function"):
     """The model must call this one."""
 
     name: str
+    namespace: str | UnsetType = UNSET
+
+
+class ForcedCustom(Wire, tag="custom"):
+    """The model must call this free-form tool."""
+
+    name: str
+    namespace: str | UnsetType = UNSET
+
+
+class ForcedHosted(Wire):
+    """The model must use the tool that the operator has put in the place of those of this type."""
+
+    type: str
 
 
 class ForcedServer(Wire, tag="mcp"):
@@ -78,6 +119,7 @@ class NamedTool(Wire):
     type: str
     name: str | UnsetType = UNSET
     server_label: str | UnsetType = UNSET
+    namespace: str | UnsetType = UNSET
 
 
 class AllowedTools(Wire, tag="allowed_tools"):
@@ -87,7 +129,8 @@ class AllowedTools(Wire, tag="allowed_tools"):
     mode: ChoiceMode = "auto"
 
 
-ToolChoice: TypeAlias = ChoiceMode | ForcedFunction | ForcedServer | AllowedTools
+Forced: TypeAlias = ForcedFunction | ForcedCustom | ForcedServer | ForcedHosted
+ToolChoice: TypeAlias = ChoiceMode | Forced | AllowedTools
 
 
 _SECRET = ("authorization", "headers")

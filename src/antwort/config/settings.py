@@ -18,7 +18,7 @@ from antwort.config.names import NAME
 from antwort.config.paths import own_folder
 from antwort.config.problems import CannotStart
 from antwort.config.secrets import Secret
-from antwort.engine.settings import EngineSettings, LoopSettings
+from antwort.engine.settings import EngineSettings, HostedPolicy, LoopSettings
 from antwort.providers.base import Capabilities
 from antwort.tools.limits import ToolLimits
 
@@ -28,6 +28,8 @@ __all__ = [
     "BreakerSettings",
     "CapabilitySettings",
     "CorsSettings",
+    "EncryptionSettings",
+    "HostedPolicy",
     "KeyLimits",
     "KeySettings",
     "Limits",
@@ -75,6 +77,8 @@ class ServerSettings(Wire):
     """How long a request may take to come in."""
     linger: Seconds = 30.0
     """How long a client may take nothing of an answer that has ended before it is hung up on."""
+    idempotency: Annotated[float, Meta(ge=0, le=604800)] = 86400.0
+    """How long an `Idempotency-Key` is remembered; 0: the header is not looked at."""
     hosts: tuple[str, ...] = ()
     """Where no key is asked for: more names that requests may come under, such as a proxy's; `*` for all."""
 
@@ -126,6 +130,9 @@ class CapabilitySettings(Wire):
     """`prompt_cache_key`. Unset: on for `kind: responses`."""
     verbosity: bool | UnsetType = UNSET
     """`verbosity`. Unset: on for `kind: responses`."""
+    grammar: Literal["described", "pattern"] | UnsetType = UNSET
+    """How models are held to the grammar of a free-form tool: `described` in words and checked afterwards, or by a
+    `pattern` in the schema of its parameters, for backends that decode by it. Unset: `described`."""
 
     def over(self, usual: Capabilities) -> Capabilities:
         """The usual ones, with what is set here in their place."""
@@ -258,6 +265,9 @@ class ToolSettings(Wire):
     """Offer the toolsets that installed packages register under `antwort.tools`."""
     demo: bool = False
     """Offer a clock, a calculator and a unit converter, as the toolset `demo`."""
+    hosted: Mapping[str, HostedPolicy] = {}
+    """What happens to tools that only OpenAI runs, by their type (`web_search`; `computer*` for all that begin so).
+    Types that are not here go by `loop.unknown_tools`."""
     limits: ToolLimits = ToolLimits()
     """What a call may take."""
 
@@ -301,6 +311,14 @@ class AuthSettings(Wire):
     """`auto`: when there are keys, or when the server listens on anything but loopback."""
     keys: tuple[KeySettings, ...] = ()
     """The API keys that are let in; `antwort key` makes one."""
+
+
+class EncryptionSettings(Wire):
+    """What this server gives out sealed, to be brought back: reasoning of responses that are not stored."""
+
+    keys: tuple[Secret, ...] = ()
+    """The first seals, all of them open. Unset, a key is made at the first start and kept in the data folder. Servers
+    that answer for each other need the same."""
 
 
 class CorsSettings(Wire):
@@ -367,6 +385,8 @@ class Settings(Wire):
     """Tools of this process."""
     auth: AuthSettings = AuthSettings()
     """Who may come in."""
+    encryption: EncryptionSettings = EncryptionSettings()
+    """What is given out sealed."""
     cors: CorsSettings = CorsSettings()
     """Which web pages may use the API from a browser."""
     log: LogSettings = LogSettings()
@@ -385,5 +405,9 @@ class Settings(Wire):
         """All that the engine is to know."""
         loop = {name: getattr(self.loop, name) for name in LoopSettings.__struct_fields__}
         return EngineSettings(
-            **loop, default_model=self.default_model, limits=self.limits, tool_limits=self.tools.limits
+            **loop,
+            default_model=self.default_model,
+            limits=self.limits,
+            tool_limits=self.tools.limits,
+            hosted=self.tools.hosted,
         )

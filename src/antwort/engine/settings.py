@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -15,6 +16,17 @@ from antwort.tools.limits import ToolLimits
 
 _Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=86400)]
 _OrNone: TypeAlias = Annotated[float, Meta(ge=0, le=86400)]
+
+
+class HostedPolicy(Wire):
+    """What happens to tools of a type that nobody but OpenAI runs."""
+
+    do: Literal["run", "drop", "refuse"] = "drop"
+    """`run`: a toolset here takes their place. `drop`: the request goes on without. `refuse`: it is a 400."""
+    toolset: str | None = None
+    """With `run`: the label of the toolset whose tools take their place."""
+    tools: tuple[str, ...] | None = None
+    """With `run`: which of its tools; unset, all."""
 
 
 class LoopSettings(Wire):
@@ -40,6 +52,9 @@ class LoopSettings(Wire):
     """What is sent while nothing happens: a comment, or the event `response.in_progress` once more."""
     keepalive_interval: _Seconds = 15.0
     """Seconds of silence after which it is sent."""
+    progress_interval: _Seconds = 20.0
+    """While a tool works here: seconds after which an event says that it still does. Some clients give up on a stream
+    that brings no events, and comments are none."""
     buffer_events: Annotated[int, Meta(ge=1)] = 1024
     """Events kept for a slow reader before the run waits for it."""
     discovery: _Seconds = 10.0
@@ -54,6 +69,7 @@ class EngineSettings(LoopSettings):
     limits: Limits = Limits()
     tool_limits: ToolLimits = ToolLimits()
     default_model: str | None = None
+    hosted: Mapping[str, HostedPolicy] = {}
 
 
 def checked(settings: EngineSettings) -> EngineSettings:

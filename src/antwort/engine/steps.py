@@ -14,7 +14,7 @@ from antwort.api.items import (
     InputItem,
     McpCall,
 )
-from antwort.api.tools import ForcedFunction, ForcedServer
+from antwort.api.tools import Forced
 from antwort.api.wire import UNSET
 from antwort.engine.draft import Finish, Run
 from antwort.engine.plan import Leftover, OpenCall, Plan
@@ -131,7 +131,7 @@ def tokens_left(run: Run, plan: Plan) -> int | None:
     return max(0, limit - usage.output_tokens)
 
 
-def choice_for(run: Run, plan: Plan) -> str | ForcedFunction | ForcedServer:
+def choice_for(run: Run, plan: Plan) -> str | Forced:
     """`required` and a forced tool hold for the first inference only: otherwise the loop could never end."""
     if run.over_limit_turns:
         return "none"

@@ -90,7 +90,7 @@ async def build_toolbox(request: CreateRequest, shelf: Shelf) -> tuple[Toolbox, 
         elif isinstance(tool, McpTool):
             offers.append(await _declared(tool, f"tools[{i}]", shelf))
             listings.append(_listing(tool, offers[-1]))
-        else:
+        elif isinstance(tool, OpaqueTool):
             _refuse_or_drop(tool, i, shelf.settings)
     toolbox = _toolbox(request, offers, shelf)
     _check_choice(request, toolbox)

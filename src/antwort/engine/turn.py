@@ -22,6 +22,13 @@ class Shown(msgspec.Struct, frozen=True):
 
     name: str
     server_label: str | None = None
+    namespace: str | None = None
+    """Clients see it apart from the name."""
+    is_custom: bool = False
+    """As a `custom_tool_call`: the one string in its arguments is its input."""
+    fits: Callable[[str], bool] | None = None
+    """Of a free-form tool: whether its input is right. Such a call is shown when it is whole; one that is wrong shows
+    as a refused call, and is never the client's to run."""
 
 
 class Turn:

@@ -127,6 +127,9 @@ class Capabilities(Wire):
     """It takes `prompt_cache_key`."""
     verbosity: bool = False
     """It takes `verbosity`."""
+    grammar: Literal["described", "pattern"] = "described"
+    """How it is held to the grammar of a free-form tool: in words, or by a `pattern` in the schema of the tool's
+    parameters, which it decodes by."""
 
 
 class OtherName(Model):

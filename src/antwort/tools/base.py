@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 import msgspec
 
 from antwort.api.items import ResultPart
-from antwort.api.tools import McpTool
+from antwort.api.tools import GrammarInput, McpTool
 from antwort.identity import ANONYMOUS, Identity
 
 HOUSE_LABEL = "antwort"
@@ -21,6 +21,7 @@ class ToolKind(enum.StrEnum):
     """Of a definition: how it was declared. Of an executor: where it runs calls."""
 
     FUNCTION = "function"  # declared by the request; the client's to run unless a local executor has its name
+    CUSTOM = "custom"  # free-form, declared by the request; always the client's to run
     MCP = "mcp"  # a tool of a labelled server or toolset
     SANDBOX = "sandbox"  # untrusted code
     LOCAL = "local"  # functions of this process
@@ -37,7 +38,11 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     server_label: str | None = None
     """The server or toolset it belongs to; None for a function that the request declares."""
     server_tool: str | None = None
-    """Its name at that server, where it differs."""
+    """Its name at that server, where it differs; of a tool in a namespace, its name there."""
+    namespace: str | None = None
+    """The namespace that the request declares it in; clients see it apart from the name."""
+    grammar: GrammarInput | None = None
+    """What the input of a free-form tool must fit."""
     read_only: bool = False
     idempotent: bool = False
 
