@@ -21,6 +21,7 @@ from antwort.errors import InvalidField
 __all__ = [
     "CreateRequest",
     "Limits",
+    "PlainFields",
     "ReasoningOptions",
     "StreamOptions",
     "TextFormat",
@@ -60,7 +61,7 @@ ShortText: TypeAlias = Annotated[str, Meta(max_length=512)]
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 
 
-class _Fields(Wire):
+class PlainFields(Wire):
     """The fields of a request that need no normalising. Null means unset."""
 
     model: str | None = None
@@ -89,7 +90,7 @@ class _Fields(Wire):
     user: str | None = None
 
 
-class CreateRequest(_Fields):
+class CreateRequest(PlainFields):
     """A request, whole: items with ids, tools and choice in one form, and all of it as it came."""
 
     input: tuple[InputItem, ...] = ()
@@ -154,7 +155,7 @@ def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> C
     given = {k: v for k, v in plain.items() if k not in _OWN_KEYS}
     if isinstance(given.get("text"), dict):
         given["text"] = without_nulls(given["text"])
-    fields = convert(given, _Fields, "")
+    fields = convert(given, PlainFields, "")
     if fields.metadata is not None and len(fields.metadata) > limits.metadata_keys:
         raise InvalidField("metadata", f"more than {limits.metadata_keys} keys.", code="too_many_keys")
     _check_format(fields.text)
@@ -162,7 +163,7 @@ def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> C
     tools = read_tools(plain.get("tools"), limits.tools)
     choice = read_choice(plain.get("tool_choice"))
     return CreateRequest(
-        **{name: getattr(fields, name) for name in _Fields.__struct_fields__},
+        **{name: getattr(fields, name) for name in PlainFields.__struct_fields__},
         input=items,
         raw_input=raw_items,
         tools=tools,
