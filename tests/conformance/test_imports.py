@@ -10,7 +10,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
-LEAVES = ("identity", "errors", "ids", "concurrency", "notes", "version")
+LEAVES = ("identity", "errors", "ids", "concurrency", "notes", "vault", "version")
 CONTRACTS = ("tools.base", "providers.base", "storage.base", "runs.base")
 ROOMS = ("api", "db", "tools", "providers", "storage", "runs", "engine", "transport", "telemetry", "inspector", "local")
 MAKERS = ("access", "backends", "observing", "toolsets")
@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "ids",
         "concurrency",
         "notes",
+        "vault",
     ),
     "transport": ("api", "engine", *CONTRACTS, *LEAVES),
     "inspector": ("api", "engine", "transport", *CONTRACTS, *LEAVES),
