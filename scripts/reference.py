@@ -85,6 +85,10 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     "context_length_exceeded": (errors.ContextTooLong, "more than the model can read"),
     "duplicate_output": (errors.InvalidField, "the call has a result already"),
     "duplicate_tool": (errors.InvalidField, "two tools of the request have the same name"),
+    "invalid_encrypted_content": (
+        errors.InvalidField,
+        "sealed reasoning that cannot be opened: it was changed, is somebody else's, or its key is not known any more",
+    ),
     "invalid_http": (errors.RequestError, "what came is not HTTP"),
     "invalid_json": (errors.InvalidField, "the body is not JSON, not an object, or nested too deeply"),
     "invalid_prompt": (

@@ -19,6 +19,7 @@ from antwort.engine.history import assemble, load_chain, resolve_references
 from antwort.engine.live import Ended, LiveRun
 from antwort.engine.plan import Plan, check_capabilities, draft_response
 from antwort.engine.rows import end_unborn, new_row
+from antwort.engine.sealed import Sealed
 from antwort.engine.settings import EngineSettings, checked
 from antwort.engine.toolbox import Shelf, build_toolbox, check_labels, list_tools
 from antwort.errors import (
@@ -35,6 +36,7 @@ from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import OtherName, Provider
 from antwort.storage.base import EVERYTHING, ItemPage, Page, ResponsePage, ResponseStore, Wanted
 from antwort.tools.limits import Runs, all_limited
+from antwort.vault import Vault
 
 _MOST_UNWRITTEN = 1000
 ABANDONED = "The server was stopped while the response was being made."
@@ -60,9 +62,11 @@ class Engine:
         settings: EngineSettings = EngineSettings(),  # noqa: B008 - a frozen value
         on_end: Sequence[Callable[[Ended], None]] = (),
         on_call: Sequence[Callable[[Called], None]] = (),
+        vault: Vault | None = None,
     ) -> None:
         """`on_end` are told of each run when it has ended, `on_call` of each tool call when it has been answered; they
-        must neither wait nor raise.
+        must neither wait nor raise. What is given out sealed is sealed by the `vault`; without one, it opens in this
+        engine only.
         """
         self.settings = checked(settings)
         self._provider = provider
@@ -81,6 +85,7 @@ class Engine:
         self._has_begun = False
         """Whether there are rows of its own, which must not be taken for a dead process's."""
         self._on_end, self._on_call = tuple(on_end), tuple(on_call)
+        self._vault = vault
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -169,11 +174,13 @@ class Engine:
 
     async def _plan(self, request: CreateRequest, identity: Identity) -> Plan:
         _check_background(request)
+        sealed = Sealed(self._open_vault, identity)
+        own = sealed.opened_input(request.input)
         model = await self._model_for(request, identity)
         request = await resolve_references(request, self._store, identity)
         if request.previous_response_id is not None:
             await self._catch_up(identity, request.previous_response_id)
-        chain = await load_chain(request, self._store, identity)
+        chain = sealed.opened_chain(await load_chain(request, self._store, identity))
         shelf = Shelf(self._executors, identity, self.settings)
         toolbox, listings = await build_toolbox(request, shelf)
         history = await assemble(request, chain, toolbox, shelf)
@@ -186,9 +193,15 @@ class Engine:
             response=draft_response(request, model, self.settings),
             toolbox=toolbox,
             capabilities=capabilities,
-            history=history,
+            history=sealed.opened_history(history, own),
             listings=listings,
+            seal=sealed.seal_for(request),
         )
+
+    def _open_vault(self) -> Vault:
+        """Without one of its own, an engine seals for itself alone."""
+        self._vault = self._vault or Vault.ephemeral()
+        return self._vault
 
     async def _model_for(self, request: CreateRequest, identity: Identity) -> str:
         if model := request.model or self.settings.default_model:

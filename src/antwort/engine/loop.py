@@ -24,7 +24,7 @@ from antwort.concurrency import Signal
 from antwort.engine.control import Control
 from antwort.engine.dispatch import run_tools
 from antwort.engine.draft import Finish, Run, as_ours, ending, fold, interrupted, settled
-from antwort.engine.opened import half_said
+from antwort.engine.opened import Seal, half_said
 from antwort.engine.plan import Plan
 from antwort.engine.steps import Infer, next_step
 from antwort.engine.translate import chat_request
@@ -36,8 +36,10 @@ from antwort.providers.base import Delta, Provider
 _log = logging.getLogger("antwort.engine")
 
 
-def pick_up(response: Response, events: Sequence[RunEvent], deadline: float | None = None) -> Control:
-    """Go on where another process stopped, from the batches it recorded.
+def pick_up(
+    response: Response, events: Sequence[RunEvent], deadline: float | None = None, seal: Seal | None = None
+) -> Control:
+    """Go on where another process stopped, from the batches it recorded; `seal` is that of the plan.
 
     What it had half said in an inference that never ended is closed; that inference is made anew. Open calls of a turn
     that did end wait for their results.
@@ -45,7 +47,7 @@ def pick_up(response: Response, events: Sequence[RunEvent], deadline: float | No
     run = fold(Run(response), events)
     ended = run.turn_ends[-1] if run.turns else 0
     closing: Batch = []
-    for index, item in sorted(half_said(events).items()):
+    for index, item in sorted(half_said(events, seal).items()):
         if index >= ended:
             item.close("incomplete", closing)
     return Control(run, deadline, closing)
@@ -127,7 +129,7 @@ def _show_list(at: int, item: McpListTools) -> list[RunEvent]:
 
 async def infer(run: Run, plan: Plan, provider: Provider, control: Control) -> AsyncGenerator[Batch, None]:
     """One inference. The items it opened are closed before an error goes on, so the loop never sees half of one."""
-    turn = Turn(len(run.output), plan.shown, plan.reasoning_style)
+    turn = Turn(len(run.output), plan.shown, plan.reasoning_style, plan.seal)
     control.is_asking, is_answered = True, False
     async with aclosing(provider.infer(chat_request(run, plan))) as stream:
         while isinstance(read := await _next_read(stream, control.signal), list):

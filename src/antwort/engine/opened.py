@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal, TypeAlias
 
 from antwort.api.events import (
@@ -48,13 +48,14 @@ from antwort.providers.base import TextDelta
 
 ClosedAs: TypeAlias = Literal["completed", "incomplete"]
 ReasoningStyle: TypeAlias = Literal["text", "standard", "summary"]
+Seal: TypeAlias = Callable[[str], str]
 
 
 class OpenReasoning:
-    """Reasoning being written, as raw text or as a summary."""
+    """Reasoning being written, as raw text or as a summary; with `seal`, what it comes to is given out sealed, too."""
 
-    def __init__(self, index: int, style: ReasoningStyle, item_id: str) -> None:
-        self.index, self._style = index, style
+    def __init__(self, index: int, style: ReasoningStyle, item_id: str, seal: Seal | None = None) -> None:
+        self.index, self._style, self._seal = index, style, seal
         self._item = Reasoning(id=item_id, status="in_progress")
         self._pieces: list[str] = []
 
@@ -95,6 +96,8 @@ class OpenReasoning:
             done = StandardReasoningDone if self._style == "standard" else ReasoningTextDone
             events.append(done(item_id=item_id, output_index=at, content_index=0, text=text))
             events.append(ContentPartDone(item_id=item_id, output_index=at, content_index=0, part=part))
+        if self._seal is not None:
+            item = replace(item, encrypted_content=self._seal(text))
         events.append(OutputItemDone(output_index=at, item=item))
 
 
@@ -200,12 +203,12 @@ OpenItem: TypeAlias = OpenReasoning | OpenMessage | OpenCall
 # ---- picking up what another process left half said ----
 
 
-def half_said(events: Iterable[RunEvent]) -> dict[int, OpenItem]:
+def half_said(events: Iterable[RunEvent], seal: Seal | None = None) -> dict[int, OpenItem]:
     """The items that `events` opened and did not close, by their place in the output."""
     opened: dict[int, OpenItem] = {}
     for event in events:
         if isinstance(event, OutputItemAdded):
-            if (item := _reopened(event.output_index, event.item)) is not None:
+            if (item := _reopened(event.output_index, event.item, seal)) is not None:
                 opened[event.output_index] = item
         elif isinstance(event, OutputItemDone | McpArgumentsDone):
             # A server's call whose arguments are whole is not half said: it waits for its result.
@@ -215,13 +218,13 @@ def half_said(events: Iterable[RunEvent]) -> dict[int, OpenItem]:
     return opened
 
 
-def _reopened(index: int, item: OutputItem) -> OpenItem | None:
+def _reopened(index: int, item: OutputItem, seal: Seal | None) -> OpenItem | None:
     match item:
         case Message():
             return OpenMessage(index, item.id)
         case Reasoning():
             # Only summaries are added without content; which name the others go by shows in their deltas.
-            return OpenReasoning(index, "text" if isinstance(item.content, tuple) else "summary", item.id)
+            return OpenReasoning(index, "text" if isinstance(item.content, tuple) else "summary", item.id, seal)
         case FunctionCall() | McpCall():
             return OpenCall(index, item)
         case _:

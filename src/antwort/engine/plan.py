@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -82,6 +82,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     history: History = History()
     listings: tuple[McpListTools, ...] = ()
     """What the servers that the request names offer, to be shown first."""
+    seal: Callable[[str], str] | None = None
+    """What seals the reasoning, where the request wants it so."""
 
     @property
     def leftovers(self) -> tuple[Leftover, ...]:

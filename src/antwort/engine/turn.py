@@ -9,7 +9,7 @@ import msgspec
 from antwort.api.events import Batch, TurnEnded
 from antwort.api.items import FunctionCall, McpCall
 from antwort.api.wire import UNSET
-from antwort.engine.opened import ClosedAs, OpenCall, OpenItem, OpenMessage, OpenReasoning, ReasoningStyle
+from antwort.engine.opened import ClosedAs, OpenCall, OpenItem, OpenMessage, OpenReasoning, ReasoningStyle, Seal
 from antwort.ids import new_id
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 
@@ -34,7 +34,8 @@ class Shown(msgspec.Struct, frozen=True):
 class Turn:
     """Feed it the deltas of one inference; `take` gives the events since the last `take`.
 
-    `shown` says how a call to a name shows; it is asked once for each call, when its first delta comes.
+    `shown` says how a call to a name shows; it is asked once for each call, when its first delta comes. `seal` seals
+    the reasoning, where it is to be given out so.
     """
 
     def __init__(
@@ -42,10 +43,11 @@ class Turn:
         first_index: int,
         shown: Callable[[str], Shown],
         reasoning: ReasoningStyle = "text",
+        seal: Seal | None = None,
     ) -> None:
         self._index = first_index
         self._shown = shown
-        self._style = reasoning
+        self._style, self._seal = reasoning, seal
         self._events: Batch = []
         self._message: OpenMessage | None = None
         self._reasoning: OpenReasoning | None = None
@@ -108,7 +110,7 @@ class Turn:
             return
         self._close_message()
         if self._reasoning is None:
-            self._reasoning = OpenReasoning(self._next_index(), self._style, new_id("rs"))
+            self._reasoning = OpenReasoning(self._next_index(), self._style, new_id("rs"), self._seal)
             self._reasoning.announce(self._events)
         self._written = self._reasoning
         self._reasoning.feed(text, self._events)

@@ -1,0 +1,83 @@
+"""Reasoning that clients keep for us: given out sealed, and opened when they bring it back. No state is needed here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from antwort.api.items import InputItem, ItemReference, Reasoning, ReasoningText
+from antwort.api.requests import CreateRequest
+from antwort.api.wire import UNSET, replace
+from antwort.engine.opened import Seal
+from antwort.engine.plan import History
+from antwort.errors import InvalidField
+from antwort.identity import Identity
+from antwort.notes import note
+from antwort.storage.base import Link
+from antwort.vault import CannotOpen, Vault
+
+_log = logging.getLogger("antwort.engine")
+
+WANTED = "reasoning.encrypted_content"
+"""What a request includes to be given it."""
+_PURPOSE = "reasoning"
+_PROBLEM = (
+    "it cannot be opened: it was changed since this server gave it out, or it is somebody else's. Send it as it was "
+    "given out, or leave the item away."
+)
+
+
+class Sealed:
+    """What one tenant is given sealed, and brings back."""
+
+    def __init__(self, vault: Callable[[], Vault], identity: Identity) -> None:
+        """The vault is asked for when there is something to seal or to open."""
+        self._vault, self._tenant = vault, identity.tenant
+
+    def seal_for(self, request: CreateRequest) -> Seal | None:
+        """What seals the reasoning of the response; None where nobody asked for it."""
+        return self._seal if WANTED in (request.include or ()) else None
+
+    def _seal(self, text: str) -> str:
+        return self._vault().seal(_PURPOSE, self._tenant, text.encode())
+
+    def opened(self, item: InputItem) -> InputItem:
+        """The item with the text that is sealed in it, whatever else it says. Raises `CannotOpen`."""
+        if not isinstance(item, Reasoning) or item.encrypted_content is UNSET:
+            return item
+        text = self._vault().open(_PURPOSE, self._tenant, item.encrypted_content).decode()
+        return replace(item, content=(ReasoningText(text=text),), encrypted_content=UNSET)
+
+    def opened_input(self, items: Sequence[InputItem]) -> tuple[InputItem, ...]:
+        """The input of a request, readable; its references are not resolved yet. Raises `InvalidField`."""
+        found: list[InputItem] = []
+        for i, item in enumerate(items):
+            try:
+                found.append(self.opened(item))
+            except CannotOpen as exc:
+                place = f"input[{i}].encrypted_content"
+                raise InvalidField(place, _PROBLEM, code="invalid_encrypted_content") from exc
+        return tuple(found)
+
+    def opened_chain(self, chain: Sequence[Link]) -> tuple[Link, ...]:
+        """The earlier responses with readable inputs. Of their outputs we have the text ourselves."""
+        return tuple(msgspec.structs.replace(link, input=self._readable(link.input)) for link in chain)
+
+    def opened_history(self, history: History, own: Sequence[InputItem]) -> History:
+        """The history with the new input in its readable form, `own`, and with what its references stand for."""
+        *earlier, new = history.stretches
+        pairs = zip(new, own, strict=True)
+        last = self._readable(item if isinstance(given, ItemReference) else given for item, given in pairs)
+        return msgspec.structs.replace(history, stretches=(*earlier, last))
+
+    def _readable(self, items: Iterable[InputItem]) -> tuple[InputItem, ...]:
+        """What was stored and cannot be opened any more is left out: the key is gone, the conversation goes on."""
+        found: list[InputItem] = []
+        for item in items:
+            try:
+                found.append(self.opened(item))
+            except CannotOpen:
+                note(_log, logging.WARNING, "left out stored reasoning: its key is not known any more", item=item.id)
+        return tuple(found)
