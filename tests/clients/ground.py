@@ -1,0 +1,98 @@
+"""What clients are tried on: the scripted model, and `antwort serve` in front of it as a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from clients.model import ScriptedModel, running
+
+PATIENCE = 30.0
+MODEL = "scripted"
+KNOWN_MODEL = "gpt-5.5"
+"""A model by a name that some clients know: they send and ask for more."""
+HERE = Path(__file__).parent
+
+
+class Ground(NamedTuple):
+    url: str
+    """Of the server, up to `/responses`."""
+    backend: ScriptedModel
+    folder: Path
+    """The server's own: data, settings, log."""
+
+    def environment(self) -> dict[str, str]:
+        """What a runner in another language is told."""
+        requests = f"{self.backend.url.removesuffix('/v1')}/requests"
+        return {
+            "ANTWORT_URL": self.url,
+            "ANTWORT_MODEL": MODEL,
+            "ANTWORT_KNOWN_MODEL": KNOWN_MODEL,
+            "BACKEND_REQUESTS": requests,
+            "OPENAI_API_KEY": "none",
+        }
+
+
+def settings(backend: str) -> dict[str, object]:
+    """As they are by default, but for one try only, a breaker that stays shut, and short intervals."""
+    return {
+        "backends": [{"name": "model", "url": backend, "breaker": {"failures": 100_000}}],
+        "routing": {"retry": {"attempts": 1}},
+        "loop": {"progress_interval": 0.3},
+        "tools": {"modules": [str(HERE / "workshop.py")], "entry_points": False},
+        "log": {"format": "json"},
+    }
+
+
+@contextlib.contextmanager
+def started(folder: Path) -> Iterator[Ground]:
+    """The model and the server, both on free ports; ended when the block is left."""
+    with running() as backend:
+        config = folder / "antwort.yaml"
+        config.write_text(json.dumps(settings(backend.url)), encoding="utf-8")  # JSON is YAML
+        with serving(config, folder) as url:
+            yield Ground(url, backend, folder)
+
+
+@contextlib.contextmanager
+def serving(config: Path, folder: Path) -> Iterator[str]:
+    """`antwort serve` with these settings; its address. What it logs is in `server.log`."""
+    command = [sys.executable, "-m", "antwort", "serve", "--port", "0"]
+    options = ["--config", str(config), "--data", str(folder / "data")]
+    with (
+        (folder / "server.log").open("wb") as log,
+        subprocess.Popen(
+            [*command, *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={name: value for name, value in os.environ.items() if not name.startswith("ANTWORT_")},
+        ) as process,
+    ):
+        try:
+            yield _address(process, folder)
+        finally:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=PATIENCE)
+            process.kill()
+
+
+def _address(process: subprocess.Popen[str], folder: Path) -> str:
+    assert process.stdout is not None
+    found = None
+    for line in process.stdout:
+        found = found or re.search(r"listens on (http://\S+)", line)
+        if line.startswith("  try "):
+            break
+    if found is None:
+        raise RuntimeError(f"the server did not start: {(folder / 'server.log').read_text(encoding='utf-8')}")
+    return f"{found[1]}/v1"

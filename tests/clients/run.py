@@ -1,0 +1,47 @@
+"""Take clients through all cases, and keep a line for each.
+
+PYTHONPATH=tests python -m clients.run --only openai-python,codex --out lines.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from clients.ground import Ground, started
+from clients.records import CLIENTS, Line, missing, write_lines
+from clients.runners import RUNNERS
+
+
+def collected(ground: Ground, clients: Sequence[str]) -> list[Line]:
+    """The lines of these clients, each shown as it comes."""
+    lines = []
+    for client in clients:
+        for line in RUNNERS[client](ground):
+            mode = "streamed" if line.streamed else "whole"
+            print(f"{line.outcome:<6}  {client:<22} {line.case:<16} {mode:<8}  {line.detail}", flush=True)  # noqa: T201
+            lines.append(line)
+    return lines
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0 when every case of every client asked for is there, and none has failed."""
+    parser = argparse.ArgumentParser(prog="python -m clients.run", description="Take clients through all cases.")
+    parser.add_argument("--only", metavar="NAMES", help="these clients, separated by commas")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where the lines go")
+    chosen = parser.parse_args(arguments)
+    clients = chosen.only.split(",") if chosen.only else [name for name in CLIENTS if name in RUNNERS]
+    with tempfile.TemporaryDirectory() as folder, started(Path(folder)) as ground:
+        lines = collected(ground, clients)
+    if chosen.out:
+        write_lines(lines, chosen.out)
+    for client, case, streamed in (gaps := list(missing(lines, clients))):
+        print(f"missing {client} {case} {'streamed' if streamed else 'whole'}", file=sys.stderr)  # noqa: T201
+    return 1 if gaps or any(line.outcome == "failed" for line in lines) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""Who takes which client through the cases.
+
+A runner is a function that is given the ground and yields lines. One in another language is a program that is told
+where things are by its environment (`Ground.environment`) and prints the lines.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from clients.ground import Ground
+from clients.records import Line, read_line
+
+Runner: TypeAlias = Callable[[Ground], Iterator[Line]]
+
+
+def printed(
+    command: Sequence[str], ground: Ground, folder: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[Line]:
+    """The lines that a program prints; what it says on its standard error is shown."""
+    told = {**os.environ, **ground.environment(), **(environment or {})}
+    with subprocess.Popen(command, cwd=folder, env=told, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for text in process.stdout:
+            if text.startswith("{"):
+                yield read_line(text)
+        if process.wait() != 0:
+            raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
+
+
+RUNNERS: dict[str, Runner] = {}
+"""By the client's name, in `records.CLIENTS`."""
