@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult
     from antwort.tools.local import LocalExecutor, tool
     from antwort.tools.toolset import Toolset
+    from antwort.vault import Vault
 
 __all__ = [
     "AntwortError",
@@ -62,6 +63,7 @@ __all__ = [
     "ToolKind",
     "ToolResult",
     "Toolset",
+    "Vault",
     "__version__",
     "create_app",
     "load",
@@ -98,6 +100,7 @@ _HOMES = {
     "ToolKind": "antwort.tools.base",
     "ToolResult": "antwort.tools.base",
     "Toolset": "antwort.tools.toolset",
+    "Vault": "antwort.vault",
     "create_app": "antwort.asgi",
     "load": "antwort.config.reading",
     "tool": "antwort.tools.local",

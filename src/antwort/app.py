@@ -17,6 +17,7 @@ from antwort.engine.engine import Engine
 from antwort.errors import AntwortError
 from antwort.observing import Observation, observe
 from antwort.providers.fleet import BackendStatus, Fleet
+from antwort.sealing import make_vault
 from antwort.storage.base import ResponseStore
 from antwort.telemetry.port import MetricsPort
 from antwort.tools.toolset import ToolsetInfo
@@ -25,6 +26,7 @@ from antwort.transport.cors import Cors
 from antwort.transport.doorway import Doorway
 from antwort.transport.http import Transport
 from antwort.transport.keys import Keyring
+from antwort.vault import Vault
 
 if TYPE_CHECKING:
     from antwort.local.provider import LocalProvider
@@ -105,12 +107,21 @@ async def build(settings: Settings) -> App:
     check_ready(settings)
     parts = _make_parts(hashed(settings))
     try:
-        store = await open_store(settings)
+        store, vault = await _open(settings)
     except CannotStart:
         if parts.seen.port is not None:
             await parts.seen.port.stop()
         raise
-    return _assemble(parts, store)
+    return _assemble(parts, store, vault)
+
+
+async def _open(settings: Settings) -> tuple[ResponseStore, Vault]:
+    store = await open_store(settings)
+    try:
+        return store, make_vault(settings)
+    except CannotStart:
+        await store.close()
+        raise
 
 
 def _make_parts(settings: Settings) -> _Parts:
@@ -123,7 +134,7 @@ def _make_parts(settings: Settings) -> _Parts:
     return _Parts(settings, tools, door, make_cors(settings), seen, fleet, local)
 
 
-def _assemble(parts: _Parts, store: ResponseStore) -> App:
+def _assemble(parts: _Parts, store: ResponseStore, vault: Vault) -> App:
     settings, seen = parts.settings, parts.seen
     engine = Engine(
         patient(parts.fleet, settings.routing.retry),
@@ -132,6 +143,7 @@ def _assemble(parts: _Parts, store: ResponseStore) -> App:
         settings=settings.engine(),
         on_end=[*seen.on_end, *([parts.door.quotas.count] if isinstance(parts.door, Keyring) else [])],
         on_call=seen.on_call,
+        vault=vault,
     )
     app = App(
         engine,

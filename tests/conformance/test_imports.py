@@ -13,7 +13,7 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 LEAVES = ("identity", "errors", "ids", "concurrency", "notes", "vault", "version")
 CONTRACTS = ("tools.base", "providers.base", "storage.base", "runs.base")
 ROOMS = ("api", "db", "tools", "providers", "storage", "runs", "engine", "transport", "telemetry", "inspector", "local")
-MAKERS = ("access", "backends", "observing", "toolsets")
+MAKERS = ("access", "backends", "observing", "sealing", "toolsets")
 """Each makes one part of the server of the settings."""
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(LEAVES, ()),
@@ -48,6 +48,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # A client of backends, as plain as it can be: it judges what they answer, and what that means for the settings.
     "doctor": ("api", "providers", "config", *LEAVES),
     "access": ("transport", "config", *LEAVES),
+    "sealing": ("config", *LEAVES),
     "toolsets": ("tools", "config.problems", *LEAVES),
     "backends": ("providers", "local", "config", "testing", *LEAVES),
     "observing": ("telemetry", "engine", "transport", "config", *CONTRACTS, *LEAVES),

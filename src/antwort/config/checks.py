@@ -21,12 +21,14 @@ from antwort.config.settings import (
     AuthSettings,
     BackendSettings,
     CorsSettings,
+    EncryptionSettings,
     KeySettings,
     MetricsSettings,
     RoutingSettings,
     Settings,
 )
 from antwort.errors import InvalidField
+from antwort.vault import SHORTEST_SECRET
 
 SHORTEST_KEY = 16
 _HOST = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
@@ -128,6 +130,7 @@ def find_problems(settings: Settings) -> Iterator[Problem]:
     yield from _repeated((backend.name for backend in settings.backends), "backends[{}].name", "another backend")
     yield from _about_routing(settings.routing, _names(settings))
     yield from _about_auth(settings.auth)
+    yield from _about_encryption(settings.encryption)
     yield from _about_value(settings.metrics.key, "metrics.key")
     yield from _about_cors(settings.cors)
 
@@ -284,6 +287,12 @@ def _about_value(key: Secret | None, path: str) -> Iterator[Problem]:
         yield Problem(path, f"is shorter than {SHORTEST_KEY} characters", _MAKE_ONE)
     elif not re.fullmatch("[!-~]+", key.reveal()):
         yield Problem(path, "cannot be sent: it must be printable ASCII without spaces", _MAKE_ONE)
+
+
+def _about_encryption(encryption: EncryptionSettings) -> Iterator[Problem]:
+    for at, key in enumerate(encryption.keys):
+        if len(key.reveal()) < SHORTEST_SECRET:
+            yield Problem(f"encryption.keys[{at}]", f"is shorter than {SHORTEST_SECRET} characters", _MAKE_ONE)
 
 
 def _about_cors(cors: CorsSettings) -> Iterator[Problem]:
