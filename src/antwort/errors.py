@@ -13,6 +13,8 @@ AntwortError                 what a client may be told: status, type, code, para
 │   ├── MethodNotAllowed     405
 │   ├── RequestTooSlow       408 it took too long to come in
 │   ├── Conflict             409
+│   │   ├── KeyReused        the same Idempotency-Key, another body
+│   │   └── KeyInUse         its response is being made elsewhere
 │   ├── BodyTooLarge         413
 │   ├── WrongMediaType       415
 │   └── HeadTooLarge         431
@@ -145,6 +147,21 @@ class RequestTooSlow(RequestError):
 class Conflict(RequestError):
     status = 409
     code = "conflict"
+
+
+class KeyReused(Conflict):
+    code = "idempotency_key_reused"
+
+    def __init__(self) -> None:
+        super().__init__("This Idempotency-Key was used before, with another body. Use a new key for a new request.")
+
+
+class KeyInUse(Conflict):
+    code = "idempotency_key_in_use"
+
+    def __init__(self) -> None:
+        message = "The first request with this Idempotency-Key is still being answered, and not here."
+        super().__init__(message, retry_after=1.0)
 
 
 class BodyTooLarge(RequestError):

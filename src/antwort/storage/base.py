@@ -14,6 +14,22 @@ from antwort.api.status import ResponseStatus
 from antwort.identity import Identity
 
 
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """The key that a request came with, to stand for its response from `now` on. Times are seconds since 1970."""
+
+    key: str
+    request_hash: bytes
+    now: int
+    expires_at: int
+
+
+class Claimed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a key stands for."""
+
+    request_hash: bytes
+    response_id: str
+
+
 class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What is known before the first inference."""
 
@@ -24,6 +40,7 @@ class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
     input: tuple[InputItem, ...]
     raw_input: tuple[bytes, ...]
     """The JSON of each input item as it came; `input[i].id` is the id it goes by."""
+    claim: Claim | None = None
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,10 +105,19 @@ class ResponseStore(Protocol):
     """
 
     async def begin(self, new: NewResponse) -> None:
-        """Commit the row and the input items, `in_progress`, before the first inference.
+        """Commit the row, the input items and the claim, `in_progress`, before the first inference: all or nothing.
 
-        Raises `ResponseNotFound` naming `previous_response_id` when that response is gone by now.
+        Raises `ResponseNotFound` naming `previous_response_id` when that response is gone by now, and `KeyInUse` when
+        the key of the claim stands for another response: one that is there, by a claim that has not expired.
         """
+        ...
+
+    async def claimed(self, identity: Identity, key: str, now: int) -> Claimed | None:
+        """What the key stands for; nothing when its claim has expired, or its response is gone."""
+        ...
+
+    async def release(self, identity: Identity, key: str, response_id: str) -> None:
+        """The key does not stand for this response any more; for another one it still may."""
         ...
 
     async def finish(self, identity: Identity, response: Response, marks: Sequence[tuple[int, Mark]]) -> None:

@@ -13,9 +13,9 @@ from antwort.api.items import InputItem
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
 from antwort.api.wire import replace
-from antwort.errors import ResponseNotFound, StoreFault
+from antwort.errors import KeyInUse, ResponseNotFound, StoreFault
 from antwort.identity import Identity
-from antwort.storage.base import ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
+from antwort.storage.base import Claim, Claimed, ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
 from antwort.storage.rules import check_beginning, check_ending, cycle, failed, select, select_responses, turn_ends
 
 Key: TypeAlias = tuple[str, str, str]
@@ -32,6 +32,8 @@ class _Row:
     turn_ends: tuple[int, ...] = ()
     children: int = 0
     is_deleted: bool = False
+    claim: Key | None = None
+    """Tenant, owner and key of the claim that it was begun with."""
 
     def to_link(self) -> Link:
         return Link(response=self.response, request=self.request, input=self.input, turn_ends=self.turn_ends)
@@ -50,6 +52,8 @@ class MemoryStore:
         self._items: dict[Key, list[tuple[_Row, InputItem]]] = {}
         self._loose: OrderedDict[Key, None] = OrderedDict()
         """Finished and followed by none, the oldest first."""
+        self._claims: dict[Key, tuple[Claim, _Row]] = {}
+        """Each goes with its row at the latest."""
 
     async def begin(self, new: NewResponse) -> None:
         response, identity = new.response, new.identity
@@ -57,12 +61,25 @@ class MemoryStore:
         key = identity.tenant, identity.owner, response.id
         if key in self._rows:
             raise StoreFault("A response with this id exists already.")
+        if new.claim is not None and self._claimed(identity, new.claim.key, new.claim.now) is not None:
+            raise KeyInUse
         parent = self._follow(identity, response.previous_response_id)
         response = replace(response, output=()) if response.output else response
         self._rows[key] = row = _Row(key, parent, response, new.request, new.input)
         self._index(row, new.input)
+        if new.claim is not None:
+            self._claim(row, new.claim)
         while len(self._rows) > self._max_responses and self._loose:
             self._remove(next(iter(self._loose)))
+
+    async def claimed(self, identity: Identity, key: str, now: int) -> Claimed | None:
+        return self._claimed(identity, key, now)
+
+    async def release(self, identity: Identity, key: str, response_id: str) -> None:
+        name = identity.tenant, identity.owner, key
+        found = self._claims.get(name)
+        if found is not None and found[1].response.id == response_id:
+            del self._claims[name]
 
     async def finish(self, identity: Identity, response: Response, marks: Sequence[tuple[int, Mark]]) -> None:
         row = self._find(identity, response.id)
@@ -149,6 +166,24 @@ class MemoryStore:
         self._loose.pop(parent.key, None)
         return parent.key
 
+    def _claimed(self, identity: Identity, key: str, now: int) -> Claimed | None:
+        found = self._claims.get((identity.tenant, identity.owner, key))
+        if found is None:
+            return None
+        claim, row = found
+        if row.is_deleted or claim.expires_at <= now:
+            return None
+        return Claimed(request_hash=claim.request_hash, response_id=row.response.id)
+
+    def _claim(self, row: _Row, claim: Claim) -> None:
+        row.claim = row.key[0], row.key[1], claim.key
+        self._claims[row.claim] = claim, row
+
+    def _unclaim(self, row: _Row) -> None:
+        """Unless another has the key by now."""
+        if row.claim is not None and (found := self._claims.get(row.claim)) is not None and found[1] is row:
+            del self._claims[row.claim]
+
     def _index(self, row: _Row, items: Sequence[InputItem]) -> None:
         tenant, owner, _ = row.key
         for item in items:
@@ -170,6 +205,7 @@ class MemoryStore:
             row = self._rows.pop(gone)
             self._loose.pop(gone, None)
             self._unindex(row)
+            self._unclaim(row)
             gone = None if row.parent is None else self._release(self._rows[row.parent])
 
     def _release(self, parent: _Row) -> Key | None:

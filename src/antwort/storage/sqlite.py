@@ -20,8 +20,9 @@ from antwort.api.status import IllegalTransition
 from antwort.db import Database
 from antwort.errors import ResponseNotFound, StoreFault
 from antwort.identity import Identity
+from antwort.storage import claims
 from antwort.storage import statements as sql
-from antwort.storage.base import ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
+from antwort.storage.base import Claimed, ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
 from antwort.storage.listing import list_responses
 from antwort.storage.migrations import migrate
 from antwort.storage.rows import (
@@ -67,7 +68,15 @@ class SqliteStore:
 
     async def begin(self, new: NewResponse) -> None:
         check_beginning(new.response.status)
-        await self._database.write(partial(_begin, values=_row(new), items=input_rows(new)))
+        claim = None if new.claim is None else claims.to_values(new.identity, new.response.id, new.claim)
+        await self._database.write(partial(_begin, values=_row(new), items=input_rows(new), claim=claim))
+
+    async def claimed(self, identity: Identity, key: str, now: int) -> Claimed | None:
+        values: Values = {"tenant": identity.tenant, "owner": identity.owner, "key": key, "now": now}
+        return await self._database.read(partial(claims.look_up, values=values))
+
+    async def release(self, identity: Identity, key: str, response_id: str) -> None:
+        await self._database.write(partial(claims.release, values=_name(identity, response_id) | {"key": key}))
 
     async def finish(self, identity: Identity, response: Response, marks: Sequence[tuple[int, Mark]]) -> None:
         items, turns = output_rows(response.output), mark_rows(marks)
@@ -137,12 +146,14 @@ def _row(new: NewResponse) -> Values:
 # ---- writing ----
 
 
-def _begin(connection: sqlite3.Connection, values: Values, items: list[ItemRow]) -> None:
+def _begin(connection: sqlite3.Connection, values: Values, items: list[ItemRow], claim: Values | None = None) -> None:
     statement = sql.INSERT_FIRST if values["parent_id"] is None else sql.INSERT_CHILD
     inserted = connection.execute(statement, values)
     if inserted.rowcount == 0:
         raise ResponseNotFound(str(values["parent_id"]), param="previous_response_id")
     _insert_items(connection, inserted.lastrowid, values, items)
+    if claim is not None:
+        claims.take(connection, claim)
 
 
 def _finish(

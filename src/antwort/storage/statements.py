@@ -35,6 +35,26 @@ STATUS = """
     SELECT key, status FROM responses
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
 """
+CLAIMED = """
+    SELECT request_hash, response_id FROM idempotency_keys AS claims
+    WHERE tenant = :tenant AND owner = :owner AND key = :key AND expires_at > :now
+      AND EXISTS (SELECT 1 FROM responses
+                  WHERE responses.tenant = claims.tenant AND responses.owner = claims.owner
+                    AND responses.id = claims.response_id AND responses.deleted_at IS NULL)
+"""
+# One that takes the place of another goes to the end of the table, like a new one.
+CLAIM = """
+    INSERT OR REPLACE INTO idempotency_keys (tenant, owner, key, request_hash, response_id, created_at, expires_at)
+    VALUES (:tenant, :owner, :key, :request_hash, :id, :now, :expires_at)
+"""
+RELEASE = """
+    DELETE FROM idempotency_keys WHERE tenant = :tenant AND owner = :owner AND key = :key AND response_id = :id
+"""
+# The oldest stand first. Each claim looks at some of them, so that there are never many that have expired.
+EXPIRE = """
+    DELETE FROM idempotency_keys
+    WHERE rowid IN (SELECT rowid FROM idempotency_keys ORDER BY rowid LIMIT 32) AND expires_at <= :now
+"""
 UPDATE = "UPDATE responses SET status = ?, completed_at = ?, body = ? WHERE key = ?"
 HIDE = """
     UPDATE responses SET deleted_at = :now

@@ -76,6 +76,7 @@ _MORE_CODES = frozenset(
         "duplicate_output",
         "duplicate_tool",
         "host_not_allowed",
+        "invalid_idempotency_key",
         "invalid_encrypted_content",
         "invalid_http",
         "invalid_json",

@@ -11,7 +11,7 @@ from antwort.api.items import InputItem
 from antwort.api.responses import Response
 from antwort.errors import StoreFault
 from antwort.identity import Identity
-from antwort.storage.base import ItemPage, Link, NewResponse, Page, ResponsePage, ResponseStore, Wanted
+from antwort.storage.base import Claimed, ItemPage, Link, NewResponse, Page, ResponsePage, ResponseStore, Wanted
 from antwort.telemetry.metrics import Metrics
 
 T = TypeVar("T")
@@ -36,6 +36,12 @@ class MeasuredStore:
 
     async def begin(self, new: NewResponse) -> None:
         await self._timed("begin", self._store.begin(new))
+
+    async def claimed(self, identity: Identity, key: str, now: int) -> Claimed | None:
+        return await self._timed("claimed", self._store.claimed(identity, key, now))
+
+    async def release(self, identity: Identity, key: str, response_id: str) -> None:
+        await self._timed("release", self._store.release(identity, key, response_id))
 
     async def finish(self, identity: Identity, response: Response, marks: Sequence[tuple[int, Mark]]) -> None:
         await self._timed("finish", self._store.finish(identity, response, marks))
