@@ -12,8 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from clients import trying
 from clients.ground import Ground
+from clients.python import PYTHON_CLIENTS
 from clients.records import Line, read_line
+from clients.trying import Client
 
 Runner: TypeAlias = Callable[[Ground], Iterator[Line]]
 
@@ -32,5 +35,9 @@ def printed(
             raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
 
 
-RUNNERS: dict[str, Runner] = {}
+def _in_python(client: Client) -> Runner:
+    return lambda ground: trying.lines(client, ground)
+
+
+RUNNERS: dict[str, Runner] = {client.name: _in_python(client) for client in PYTHON_CLIENTS}
 """By the client's name, in `records.CLIENTS`."""

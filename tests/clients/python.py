@@ -1,0 +1,7 @@
+"""The Python clients."""
+
+from __future__ import annotations
+
+from clients.with_openai import OPENAI
+
+PYTHON_CLIENTS = (OPENAI,)

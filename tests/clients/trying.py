@@ -1,0 +1,74 @@
+"""One client taken through one case: the frame that all Python clients share."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from typing import NamedTuple, TypeAlias
+
+from clients.ground import Ground
+from clients.records import Line
+from clients.strict import Json
+
+PNG = (
+    "data:image/png;base64,"
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
+"""One pixel."""
+PNG_DIGEST = "image/png of 70 bytes, 497790947d46"
+"""What the model says of it when it has seen all of it."""
+
+
+class NotApplicable(Exception):
+    """There is no such thing with this client; the text says why."""
+
+
+class Trial(NamedTuple):
+    ground: Ground
+    mark: str
+    """Stands in what is asked, so that what reaches the backend can be told from all else."""
+    streamed: bool
+
+    def reached(self) -> Sequence[Json]:
+        """The bodies of the requests that came to the backend."""
+        return [request["body"] for request in self.ground.backend.seen(self.mark)]
+
+
+Play: TypeAlias = Callable[[Trial], Awaitable[None]]
+
+
+class Client(NamedTuple):
+    name: str
+    package: str
+    plays: Mapping[str, Play]
+
+    @property
+    def version(self) -> str:
+        return version(self.package)
+
+
+async def play(client: Client, case: str, ground: Ground, *, streamed: bool) -> None:
+    """Raises whatever goes wrong, or `NotApplicable`."""
+    mark = f"{client.name}-{case}-{'streamed' if streamed else 'whole'}"
+    await client.plays[case](Trial(ground, mark, streamed))
+
+
+def lines(client: Client, ground: Ground) -> Iterator[Line]:
+    """The client through all its cases."""
+    for case in client.plays:
+        for streamed in (False, True):
+            yield _line(client, case, ground, streamed=streamed)
+
+
+def _line(client: Client, case: str, ground: Ground, *, streamed: bool) -> Line:
+    try:
+        asyncio.run(play(client, case, ground, streamed=streamed))
+    except NotApplicable as why:
+        return Line(client.name, client.version, case, streamed, "n/a", str(why))
+    except Exception as exc:
+        where = traceback.extract_tb(exc.__traceback__)[-1]
+        told = f"{type(exc).__name__}: {exc} ({where.name}, line {where.lineno})"
+        return Line(client.name, client.version, case, streamed, "failed", " ".join(told.split())[:300])
+    return Line(client.name, client.version, case, streamed, "ok")
