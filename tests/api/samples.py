@@ -181,8 +181,22 @@ TOOLS: list[Json] = [
         "require_approval": {"always": {"tool_names": ["sub"]}},
     },
     {"type": "web_search", "external_web_access": False},
-    {"type": "namespace", "name": "agents", "tools": [{"type": "function", "name": "spawn", "strict": None}]},
-    {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark"}},
+    {
+        "type": "namespace",
+        "name": "agents",
+        "tools": [
+            {"type": "function", "name": "spawn", "description": None, "parameters": {"$schema": "x"}, "strict": True},
+            {"type": "custom", "name": "tell", "description": "Say it.", "format": {"type": "text"}},
+        ],
+        "description": "Agents.",
+    },
+    {"type": "custom", "name": "note", "description": None, "format": {"type": "text"}},
+    {
+        "type": "custom",
+        "name": "patch",
+        "description": "Change files.",
+        "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "x"'},
+    },
 ]
 
 CHOICES: list[str | Json] = [
@@ -190,10 +204,19 @@ CHOICES: list[str | Json] = [
     "auto",
     "required",
     {"type": "function", "name": "add"},
+    {"type": "function", "name": "spawn", "namespace": "agents"},
+    {"type": "custom", "name": "patch"},
+    {"type": "custom", "name": "tell", "namespace": "agents"},
+    {"type": "web_search_preview"},
     {"type": "mcp", "server_label": "depot"},
     {"type": "mcp", "server_label": "depot", "name": "add"},
     {"type": "allowed_tools", "tools": [{"type": "function", "name": "add"}], "mode": "required"},
     {"type": "allowed_tools", "tools": [{"type": "mcp", "server_label": "depot"}], "mode": "auto"},
+    {
+        "type": "allowed_tools",
+        "tools": [{"type": "image_generation"}, {"type": "custom", "name": "tell", "namespace": "agents"}],
+        "mode": "auto",
+    },
 ]
 
 RESPONSE: Json = to_plain(Response(id="resp_1", created_at=1700000000, status="in_progress", model="small"))

@@ -1,70 +1,29 @@
-"""Reading tools, and what a request says about their use: clients' shapes of the same thing become one."""
+"""Reading what a request says about the use of its tools: clients' shapes of the same thing become one."""
 
 from __future__ import annotations
 
-import re
+from typing import TypeAlias
 
+from antwort.api.declarations import read_tools
 from antwort.api.faults import convert, kind_of, without_nulls
 from antwort.api.tools import (
     AllowedTools,
     ChoiceMode,
+    ForcedCustom,
     ForcedFunction,
+    ForcedHosted,
     ForcedServer,
-    FunctionTool,
-    McpTool,
     NamedTool,
-    OpaqueTool,
-    Tool,
     ToolChoice,
 )
 from antwort.api.wire import Plain
 from antwort.errors import InvalidField
 
+__all__ = ["read_allowed", "read_choice", "read_tools"]
 
-def read_tools(value: object, limit: int) -> tuple[Tool, ...]:
-    if value is None:
-        return ()
-    if not isinstance(value, list):
-        raise InvalidField("tools", f"expected a list, got {kind_of(value)}.")
-    if len(value) > limit:
-        raise InvalidField("tools", f"{len(value)} tools; at most {limit} are allowed.", code="too_many_tools")
-    tools = tuple(_read_tool(entry, f"tools[{i}]") for i, entry in enumerate(value))
-    seen: set[str] = set()
-    for i, tool in enumerate(tools):
-        if isinstance(tool, FunctionTool):
-            if tool.name in seen:
-                raise InvalidField(f"tools[{i}].name", f"{tool.name!r} is declared twice.", code="duplicate_tool")
-            seen.add(tool.name)
-    return tools
-
-
-def _read_tool(value: object, path: str) -> Tool:
-    if not isinstance(value, dict):
-        raise InvalidField(path, f"expected an object, got {kind_of(value)}.")
-    kind = value.get("type")
-    if not isinstance(kind, str):
-        raise InvalidField(f"{path}.type", "missing, or not a string.", code="missing_required_parameter")
-    if kind == "function":
-        return _read_function(value, path)
-    if kind == "mcp":
-        server: McpTool = convert(without_nulls(value), McpTool, path)
-        return server
-    return OpaqueTool(kind, value)
-
-
-def _read_function(value: Plain, path: str) -> FunctionTool:
-    # Some clients nest the function as Chat Completions does.
-    nested = value.get("function")
-    if isinstance(nested, dict) and "name" not in value:
-        value, path = {"type": "function", **nested}, f"{path}.function"
-    tool: FunctionTool = convert(value, FunctionTool, path)
-    if not _NAME.fullmatch(tool.name):
-        problem = f"{tool.name!r} is not a name of 1 to 128 letters, digits, '_', '-' or '.'."
-        raise InvalidField(f"{path}.name", problem)
-    return tool
-
-
-_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+_Known: TypeAlias = ForcedFunction | ForcedCustom | ForcedServer | AllowedTools
+_KNOWN = frozenset({"function", "custom", "mcp", "allowed_tools"})
+_MOST_ALLOWED = 128
 
 
 def read_choice(value: object) -> ToolChoice:
@@ -79,16 +38,17 @@ def read_choice(value: object) -> ToolChoice:
 
 
 def _read_choice_object(value: Plain) -> ToolChoice:
-    if value.get("type") == "function" and isinstance(value.get("function"), dict):
-        value = {"type": "function", **value["function"]}
+    kind = value.get("type")
+    if isinstance(kind, str) and kind and kind not in _KNOWN:
+        return ForcedHosted(type=kind)
+    if kind in ("function", "custom") and isinstance(nested := value.get(kind), dict):
+        value = {"type": kind, **without_nulls(nested)}
     if isinstance(value.get("tools"), list):
         value["tools"] = [without_nulls(entry) if isinstance(entry, dict) else entry for entry in value["tools"]]
-    choice: ForcedFunction | ForcedServer | AllowedTools = convert(
-        value, ForcedFunction | ForcedServer | AllowedTools, "tool_choice"
-    )
+    choice: _Known = convert(value, _Known, "tool_choice")
     if isinstance(choice, AllowedTools):
-        if not 1 <= len(choice.tools) <= 128:
-            raise InvalidField("tool_choice.tools", "must name 1 to 128 tools.", code="invalid_value")
+        if not 1 <= len(choice.tools) <= _MOST_ALLOWED:
+            raise InvalidField("tool_choice.tools", f"must name 1 to {_MOST_ALLOWED} tools.", code="invalid_value")
         _check_named(choice.tools, "tool_choice.tools")
     return choice
 
@@ -109,8 +69,13 @@ def read_allowed(value: object, choice: ToolChoice) -> tuple[NamedTool, ...] | N
     return own if standard is None else tuple(entry for entry in own if entry in standard)
 
 
+_NAMED = frozenset({"function", "custom", "namespace", "mcp"})
+"""Types of which there are several tools; of any other there is one, and its type is its name."""
+
+
 def _check_named(entries: tuple[NamedTool, ...], path: str) -> None:
     """An entry that names nothing would allow nothing, in silence."""
     for i, entry in enumerate(entries):
-        if not isinstance(entry.name, str) and not isinstance(entry.server_label, str):
+        is_named = isinstance(entry.name, str) or isinstance(entry.server_label, str)
+        if not is_named and entry.type in _NAMED:
             raise InvalidField(f"{path}[{i}].name", "missing required field.", code="missing_required_parameter")

@@ -66,12 +66,15 @@ class McpTool(Wire, tag="mcp"):
 
 
 class OpaqueTool:
-    """A tool of a type this version does not run: kept as it came, and left to policy."""
+    """A tool of a type this version does not run: kept as it came, and left to policy.
 
-    __slots__ = ("fields", "type")
+    `path` is where the request has it: those within a namespace are taken out of it, and stand behind all others.
+    """
 
-    def __init__(self, type: str, fields: Mapping[str, Any]) -> None:  # noqa: A002
-        self.type = type
+    __slots__ = ("fields", "path", "type")
+
+    def __init__(self, type: str, fields: Mapping[str, Any], path: str = "") -> None:  # noqa: A002
+        self.type, self.path = type, path
         self.fields: Mapping[str, Any] = dict(fields)
 
     def __eq__(self, other: object) -> bool:

@@ -1,0 +1,109 @@
+"""Reading the tools that a request declares: clients' shapes of the same thing become one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from antwort.api.faults import convert, kind_of, without_nulls
+from antwort.api.tools import CustomTool, FunctionTool, McpTool, NamespaceTool, OpaqueTool, Tool
+from antwort.api.wire import Plain, replace
+from antwort.errors import InvalidField
+
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+
+
+def read_tools(value: object, limit: int) -> tuple[Tool, ...]:
+    """The tools as they are declared, and behind them what namespaces hold of other types than they may."""
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise InvalidField("tools", f"expected a list, got {kind_of(value)}.")
+    _check_number(value, limit)
+    foreign: list[OpaqueTool] = []
+    tools = [_read_tool(entry, f"tools[{i}]", foreign) for i, entry in enumerate(value)]
+    _check_names(tools)
+    return (*tools, *foreign)
+
+
+def own_tools(tools: Sequence[Tool]) -> Iterator[tuple[str, NamespaceTool | None, FunctionTool | CustomTool]]:
+    """The tools that are the client's, in the order of their declaration, each with its path and its namespace."""
+    for i, tool in enumerate(tools):
+        if isinstance(tool, FunctionTool | CustomTool):
+            yield f"tools[{i}]", None, tool
+        elif isinstance(tool, NamespaceTool):
+            yield from ((f"tools[{i}].tools[{j}]", tool, inner) for j, inner in enumerate(tool.tools))
+
+
+def _check_number(value: Sequence[object], limit: int) -> None:
+    """Tools within namespaces count like others; a namespace without any counts as one."""
+    number = 0
+    for entry in value:
+        inner = entry.get("tools") if isinstance(entry, dict) and entry.get("type") == "namespace" else None
+        number += max(1, len(inner)) if isinstance(inner, list) else 1
+    if number > limit:
+        raise InvalidField("tools", f"{number} tools; at most {limit} are allowed.", code="too_many_tools")
+
+
+def _check_names(tools: Sequence[Tool]) -> None:
+    seen: set[tuple[str | None, str]] = set()
+    for path, namespace, tool in own_tools(tools):
+        key = (None if namespace is None else namespace.name, tool.name)
+        if key in seen:
+            raise InvalidField(f"{path}.name", f"{tool.name!r} is declared twice.", code="duplicate_tool")
+        seen.add(key)
+
+
+def _read_tool(value: object, path: str, foreign: list[OpaqueTool]) -> Tool:
+    plain, kind = _typed(value, path)
+    if kind == "mcp":
+        server: McpTool = convert(without_nulls(plain), McpTool, path)
+        return server
+    return _read_namespace(plain, path, foreign) if kind == "namespace" else _read_own(plain, kind, path)
+
+
+def _typed(value: object, path: str) -> tuple[Plain, str]:
+    if not isinstance(value, dict):
+        raise InvalidField(path, f"expected an object, got {kind_of(value)}.")
+    kind = value.get("type")
+    if not isinstance(kind, str):
+        raise InvalidField(f"{path}.type", "missing, or not a string.", code="missing_required_parameter")
+    return value, kind
+
+
+def _read_own(value: Plain, kind: str, path: str) -> FunctionTool | CustomTool | OpaqueTool:
+    """What can stand in a namespace, too. There, a namespace or a server is as unknown as any other type."""
+    if kind not in _CLASSES:
+        return OpaqueTool(kind, value, path)
+    # Some clients nest the function as Chat Completions does.
+    nested = value.get(kind)
+    if isinstance(nested, dict) and "name" not in value:
+        value, path = {"type": kind, **nested}, f"{path}.{kind}"
+    if kind == "custom":
+        value = without_nulls(value)
+    tool: FunctionTool | CustomTool = convert(value, _CLASSES[kind], path)
+    _check_name(tool.name, path)
+    return tool
+
+
+_CLASSES: dict[str, type[FunctionTool | CustomTool]] = {"function": FunctionTool, "custom": CustomTool}
+
+
+def _read_namespace(value: Plain, path: str, foreign: list[OpaqueTool]) -> NamespaceTool:
+    plain = without_nulls(value)
+    entries = plain.get("tools")
+    if isinstance(entries, list):
+        plain["tools"] = ()
+    head: NamespaceTool = convert(plain, NamespaceTool, path)
+    _check_name(head.name, path)
+    own: list[FunctionTool | CustomTool] = []
+    for j, entry in enumerate(entries or ()):
+        tool = _read_own(*_typed(entry, f"{path}.tools[{j}]"), f"{path}.tools[{j}]")
+        foreign.append(tool) if isinstance(tool, OpaqueTool) else own.append(tool)
+    return replace(head, tools=tuple(own))
+
+
+def _check_name(name: str, path: str) -> None:
+    if not _NAME.fullmatch(name):
+        problem = f"{name!r} is not a name of 1 to 128 letters, digits, '_', '-' or '.'."
+        raise InvalidField(f"{path}.name", problem)
