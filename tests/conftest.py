@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from antwort.api.events import Batch
+from antwort.engine import live
 from antwort.engine.live import LiveRun
 from antwort.engine.pipe import Outlet
 from antwort.testing import GrammarError, StreamChecker
+from settings_kit import repeats_itself
 
 pytest_plugins = ["local_model"]
 
@@ -41,12 +43,10 @@ def every_stream_is_grammatical(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     build = LiveRun.__init__
 
     def watched(self: LiveRun, plan: Any, *args: Any) -> None:
-        build(self, plan, *args)
-        checker = StreamChecker(keepalive=plan.settings.keepalive == "in_progress")
-        outlet = WatchedOutlet(plan.settings.buffer_events, checker)
-        if not plan.request.stream:
-            outlet.abandon()
-        self._outlet = outlet
+        outlet = WatchedOutlet(plan.settings.buffer_events, StreamChecker(keepalive=repeats_itself(plan.settings)))
+        with monkeypatch.context() as patch:
+            patch.setattr(live, "Outlet", lambda _: outlet)
+            build(self, plan, *args)
         runs.append((self, outlet))
 
     monkeypatch.setattr(LiveRun, "__init__", watched)

@@ -15,6 +15,7 @@ from antwort.transport.exchange import Message, Receive, Scope, Send
 from antwort.transport.http import Transport
 from antwort.transport.server import Server, listen
 from raw_http import Body, Reply, ask
+from settings_kit import repeats_itself
 
 
 class Recorder:
@@ -95,7 +96,7 @@ async def serving(
         await server.shutdown([sock])
         await engine.close()
     for body in recorder.bodies:
-        check_frames(body, keepalive=engine.settings.keepalive == "in_progress")
+        check_frames(body, keepalive=repeats_itself(engine.settings))
 
 
 async def until(claim: Callable[[], bool], within: float = 5.0) -> None:

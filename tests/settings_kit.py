@@ -6,9 +6,15 @@ from pathlib import Path
 
 from antwort.config import Settings
 from antwort.config.settings import BackendSettings
+from antwort.engine.settings import LoopSettings
 
 
 def in_front_of(*urls: str, data: Path | None = None) -> Settings:
     """A server in front of these backends, named `b0`, `b1`, …; without a data folder it keeps things in memory."""
     backends = tuple(BackendSettings(name=f"b{at}", url=url) for at, url in enumerate(urls))
     return Settings(backends=backends, data=None if data is None else str(data), memory=data is None)
+
+
+def repeats_itself(settings: LoopSettings) -> bool:
+    """Whether a stream under these settings may say `response.in_progress` again while a test watches."""
+    return settings.keepalive == "in_progress" or settings.longest_silence < LoopSettings().longest_silence

@@ -65,6 +65,8 @@ TEXT_IN_RESULT = replace(TEXT, item_id="fco_1", output_index=2)
 FIRST_CUT = in_order(message("msg_1", "a", status="incomplete"), message("msg_2", "b"))
 ONE_CUT = in_order(message("msg_1", "a", status="incomplete"))
 SECOND_CALL = [*in_order(function_call("fc_1", "call_1", "{}")), *in_order(function_call("fc_2", "call_2"), first=1)]
+STILL_RUNNING = ev.McpCallInProgress(item_id="mcp_1", output_index=2)
+GOES_ON = ev.ResponseInProgress(response=CREATED)
 WORK = "a call run here"
 SERVER = "a server's calls, side by side"
 RICH = "two parts, a citation and logprobs"
@@ -262,6 +264,9 @@ MUTATIONS: list[tuple[str, Mutation, str]] = [
     ("a paused call", drop(ev.McpCallInProgress), "arguments come after in_progress"),
     ("a paused call", repeat(ev.McpCallInProgress), "in_progress comes exactly once"),
     ("a paused call", swap(ev.McpCallInProgress, ev.McpArgumentsDelta), "arguments come after in_progress"),
+    (SERVER, insert(STILL_RUNNING, after=ev.McpCallCompleted), "in_progress comes again only while the tool works"),
+    (SERVER, insert(STILL_RUNNING, after=DONE, nth=-1), "is done and not touched any more"),
+    (SERVER, insert(replace(STILL_RUNNING, item_id="mcp_9"), after=ev.McpArgumentsDone), "but the item here is mcp_1"),
     (SERVER, drop(ev.McpArgumentsDone), "the outcome comes after the whole arguments"),
     (SERVER, repeat(ev.McpCallCompleted), "there is exactly one outcome"),
     (
@@ -369,11 +374,37 @@ def test_a_stream_without_an_end_says_how_far_it_came() -> None:
 # ---- settings ----
 
 
-def test_keep_alives_repeat_in_progress_only_where_that_is_expected() -> None:
-    events = insert(ev.ResponseInProgress(response=CREATED), after=DONE)(VALID[WORK])
+@pytest.mark.proves("RULING-10", "FR-023")
+@pytest.mark.parametrize(
+    ("name", "after", "nth"),
+    [
+        pytest.param("text", ev.ResponseInProgress, 0, id="before the first item"),
+        pytest.param("text", ev.OutputTextDelta, 0, id="inside an item"),
+        pytest.param(WORK, ev.ArgumentsDone, 0, id="inside a call"),
+        pytest.param(WORK, DONE, 2, id="after the result of a call"),
+        pytest.param(SERVER, ev.McpArgumentsDone, 0, id="while a server's tool works"),
+    ],
+)
+def test_keep_alives_repeat_in_progress_only_where_that_is_expected(
+    name: str, after: type[ev.StreamEvent], nth: int
+) -> None:
+    events = insert(GOES_ON, after=after, nth=nth)(VALID[name])
     assert check_stream(enumerate(events), keepalive=True).status == "completed"
     with pytest.raises(GrammarError, match=r"response\.in_progress comes once"):
         check_stream(enumerate(events))
+
+
+@pytest.mark.proves("RULING-10", "FR-023")
+def test_the_response_may_go_on_in_so_many_words_while_a_function_works_here() -> None:
+    again = insert(GOES_ON, after=DONE, nth=1)
+    events = again(again(VALID[WORK]))
+    assert check_stream(enumerate(events)).status == "completed"
+
+
+def test_a_servers_call_may_say_again_that_it_is_in_progress_while_the_tool_works() -> None:
+    again = insert(STILL_RUNNING, after=ev.McpArgumentsDone, nth=1)
+    events = again(again(VALID[SERVER]))
+    assert check_stream(enumerate(events)).status == "completed"
 
 
 def test_a_keep_alive_still_carries_the_response_as_it_began() -> None:

@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Sequence
 import pytest
 
 from antwort.api.events import (
-    McpArgumentsDone,
     McpCallCompleted,
     OutputTextDelta,
     ResponseFailed,
@@ -449,26 +448,6 @@ async def test_the_answer_is_held_back_over_listings_and_leftovers_too() -> None
     with pytest.raises(RateLimited):
         await run.answered()
     assert len(depot.calls) == 1
-
-
-async def test_a_tools_progress_is_a_sign_of_life_for_the_reader() -> None:
-    reported, release = asyncio.Event(), asyncio.Event()
-
-    async def slow(asked: ToolCall, context: ToolContext) -> str:
-        await reported.wait()
-        context.progress("half way")
-        await release.wait()
-        return "done"
-
-    depot = ToolServerFake("depot", slow=slow)
-    provider = ScriptedProvider(answer(call("slow")), answer(say("Ok")))
-    run = await engine_of(provider, depot, keepalive_interval=600).start(ask(tools=[SERVER], stream=True))
-    await read_until(run, McpArgumentsDone)
-    reported.set()
-    (tick,) = await asyncio.wait_for(run.read(), 1)
-    assert tick.events == []
-    release.set()
-    assert (await run.result()).status == "completed"
 
 
 async def test_planning_that_never_ends_is_ended_by_the_deadline() -> None:

@@ -17,6 +17,10 @@ def _nobody_asks() -> None:
     """Nobody waits for this sign."""
 
 
+def _nobody_watches(_: str) -> None:
+    """Nobody waits for this sign either."""
+
+
 CallEnd: TypeAlias = Literal["ok", "error", "arguments", "timeout", "refused", "handed", "cancelled"]
 """`arguments`: they did not fit, and the tool was not run; `handed`: to the client; `cancelled`: with the run."""
 
@@ -51,7 +55,9 @@ class Control:
         """Whether an inference is under way, or was cut; not one that the backend never took up."""
         self.on_answer: Callable[[], None] = _nobody_asks
         """The backend has answered the first inference with its headers."""
-        self.on_progress: Callable[[], None] = _nobody_asks
-        """A tool reports that it is getting on."""
+        self.running: set[str] = set()
+        """The calls that tools work on, by their `call_id`."""
+        self.on_progress: Callable[[str], None] = _nobody_watches
+        """The tool that works on this call reports that it is getting on."""
         self.on_call: Sequence[Callable[[Called], None]] = ()
         """A call has been answered."""

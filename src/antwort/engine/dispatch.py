@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -83,6 +84,7 @@ class _Running:
                 yield await self._next()
         finally:
             await self._stop()
+            self._control.running.clear()  # those left behind work for nobody
 
     async def _next(self) -> list[tuple[int, Outcome]]:
         """Those that are done; at least one. When told to stop, what is done by then still counts."""
@@ -113,10 +115,12 @@ class _Running:
         failures: list[Failure] = []
         executor = find_executor(ready.definition, ready.toolbox.executors)
         end: CallEnd = "cancelled"
+        self._control.running.add(ready.call.call_id)
         try:
             outcome = await self._attempt(ready.call, ready.definition, executor, failures.append)
             end = _end(outcome, failures)
         finally:
+            self._control.running.discard(ready.call.call_id)
             is_local = executor is not None and executor.kind is ToolKind.LOCAL
             self._report(ready.call, ready.definition, end, perf_counter() - began, is_local=is_local)
         return outcome
@@ -172,14 +176,14 @@ class _Running:
             identity=self._plan.identity,
             deadline=self._control.deadline,
             cancelled=self._signal.fired,
-            progress=self._note_progress,
+            progress=partial(self._note_progress, call.call_id),
             failed=failed,
         )
 
-    def _note_progress(self, _: str) -> None:
+    def _note_progress(self, call_id: str, _: str) -> None:
         """A sign of life: whoever waits for the response learns that it goes on. What the tool says is content."""
         _log.debug("a tool of %s reports progress", self._plan.response.id)
-        self._control.on_progress()
+        self._control.on_progress(call_id)
 
 
 def _is_told_to_stop() -> bool:

@@ -10,7 +10,7 @@ from time import perf_counter
 
 import msgspec
 
-from antwort.api.events import DELTAS, TERMINAL, Batch, ResponseInProgress, TurnEnded
+from antwort.api.events import DELTAS, TERMINAL, Batch, TurnEnded
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
 from antwort.api.wire import UNSET
@@ -20,6 +20,7 @@ from antwort.engine.draft import Run
 from antwort.engine.loop import advance
 from antwort.engine.pipe import Numbered, Outlet, recorded
 from antwort.engine.plan import Plan
+from antwort.engine.pulse import Pulse
 from antwort.errors import (
     AntwortError,
     ClientLeft,
@@ -68,13 +69,14 @@ class LiveRun:
         self._answered: Once[None] = Once()
         self._ended: Once[Response] = Once()
         self._control.on_answer = self._is_answered
-        self._control.on_progress = self._show_life
         self._control.on_call = on_call
         self._first: float | None = None
         self._held_until = loop.time() + settings.hold_back
         self._timers = [loop.call_later(settings.deadline, self._control.signal.set, DeadlinePassed())]
+        self._pulse: Pulse | None = None
         if plan.request.stream:
-            self._timers.append(loop.call_later(settings.keepalive_interval, self._keep_alive))
+            self._pulse = Pulse(plan, self._control, self._outlet)
+            self._control.on_progress = self._pulse.report
         else:
             self._outlet.abandon()
         batches = advance(plan, provider, self._control)
@@ -172,6 +174,7 @@ class LiveRun:
             self._close()
 
     def _end(self, response: Response) -> None:
+        self._stop_pulse()
         error = self._control.error
         if error is not None and asyncio.get_running_loop().time() < self._held_until:
             self._answered.fail(error)
@@ -186,6 +189,7 @@ class LiveRun:
     def _close(self) -> None:
         for timer in self._timers:
             timer.cancel()
+        self._stop_pulse()
         self._outlet.end()
         stopped = ServerFault("The run was broken off.")  # only when its task was cancelled, as at the end of a loop
         self._answered.fail(stopped)
@@ -195,14 +199,6 @@ class LiveRun:
     def _is_answered(self) -> None:
         self._answered.set(None)
 
-    def _show_life(self) -> None:
-        """For a reader who has nothing to read: a comment, or the repeated event that the setting asks for."""
-        if self._plan.settings.keepalive == "comment":
-            self._outlet.tick()
-        elif self._outlet.is_read and not self._ended.is_set:
-            self._outlet.publish([ResponseInProgress(response=self._plan.response)])
-
-    def _keep_alive(self) -> None:
-        self._show_life()
-        loop = asyncio.get_running_loop()
-        self._timers[-1] = loop.call_later(self._plan.settings.keepalive_interval, self._keep_alive)
+    def _stop_pulse(self) -> None:
+        if self._pulse is not None:
+            self._pulse.stop()

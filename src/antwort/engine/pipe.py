@@ -84,6 +84,11 @@ class Outlet:
         return self._reader is not None
 
     @property
+    def sent(self) -> int:
+        """How many events there were so far."""
+        return self._next
+
+    @property
     def is_full(self) -> bool:
         return self._held >= self._bound and not self._is_abandoned
 

@@ -55,6 +55,8 @@ class LoopSettings(Wire):
     progress_interval: _Seconds = 20.0
     """While a tool works here: seconds after which an event says that it still does. Some clients give up on a stream
     that brings no events, and comments are none."""
+    longest_silence: _Seconds = 60.0
+    """Seconds without an event after which `response.in_progress` is sent once more, whatever `keepalive` says."""
     buffer_events: Annotated[int, Meta(ge=1)] = 1024
     """Events kept for a slow reader before the run waits for it."""
     discovery: _Seconds = 10.0

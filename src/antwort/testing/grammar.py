@@ -62,8 +62,9 @@ _STATUSES: dict[type[Terminal], tuple[str, ...]] = {
 class StreamChecker:
     """Follows one stream, event by event.
 
-    `keepalive` allows `response.in_progress` to be repeated. `takeover` allows items that a worker which died left
-    behind as incomplete, whatever became of the response afterwards.
+    `response.in_progress` may come again while a function of the request works here; `keepalive` allows it at any
+    time, as after a long silence. `takeover` allows items that a worker which died left behind as incomplete, whatever
+    became of the response afterwards.
     """
 
     def __init__(self, *, keepalive: bool = False, takeover: bool = False) -> None:
@@ -113,7 +114,8 @@ class StreamChecker:
 
     @_take.register
     def _in_progress(self, event: ResponseInProgress) -> None:
-        require(self._keepalive or not self._has_started, "response.in_progress comes once")
+        may_repeat = self._keepalive or self._is_at_work()
+        require(may_repeat or not self._has_started, "response.in_progress comes once")
         self._is_unchanged(event.response, "in_progress")
         self._has_started, self._response = True, event.response
 
@@ -203,6 +205,15 @@ class StreamChecker:
     def _so_far(self) -> Response:
         assert self._response is not None
         return self._response
+
+    def _is_at_work(self) -> bool:
+        """Whether a function of the request may be at work here: its call is whole, and nothing is being written.
+
+        A server's call shows that itself.
+        """
+        is_written = all(item.done is not None or isinstance(item.added, McpCall) for item in self._items)
+        unanswered = self._calls.keys() - self._answers.keys()
+        return is_written and any(not isinstance(self._items[self._calls[call]].added, McpCall) for call in unanswered)
 
     def _is_running(self) -> None:
         require(self._has_started, "items come after response.in_progress")

@@ -208,6 +208,10 @@ class WorkGrammar:
         require(not self.is_begun, "in_progress comes exactly once")
         self.is_begun = True
 
+    def go_on(self) -> None:
+        """As often as it takes, for those who watch."""
+        require(self.is_begun and self.outcome is None, "in_progress comes again only while the tool works")
+
     def end(self, outcome: Literal["completed", "failed"]) -> None:
         require(self.is_begun, "the outcome comes after in_progress")
         require(self.outcome is None, "there is exactly one outcome")
@@ -215,7 +219,7 @@ class WorkGrammar:
 
 
 class McpCallGrammar(ItemGrammar[McpCall]):
-    """In progress, the arguments, the outcome.
+    """In progress, the arguments, in progress again while the tool works, the outcome.
 
     Without an outcome it is a paused call (completed, with neither output nor error) or one closed as incomplete.
     """
@@ -234,7 +238,10 @@ class McpCallGrammar(ItemGrammar[McpCall]):
 
     @inside.register
     def _begin(self, _event: McpCallInProgress) -> None:
-        self._work.begin()
+        if self._arguments.is_said:
+            self._work.go_on()
+        else:
+            self._work.begin()
 
     @inside.register
     def _feed_arguments(self, event: McpArgumentsDelta) -> None:
