@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clients.with_agents import AGENTS
 from clients.with_openai import OPENAI
 
-PYTHON_CLIENTS = (OPENAI,)
+PYTHON_CLIENTS = (OPENAI, AGENTS)

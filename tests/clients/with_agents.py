@@ -1,0 +1,300 @@
+"""openai-agents: `Runner.run` and `Runner.run_streamed`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import openai
+import pytest
+from agents import (
+    Agent,
+    HostedMCPTool,
+    ModelSettings,
+    OpenAIResponsesModel,
+    RunConfig,
+    Runner,
+    SQLiteSession,
+    Tool,
+    function_tool,
+)
+from agents.exceptions import ModelBehaviorError
+from agents.items import ReasoningItem, TResponseInputItem
+from agents.result import RunResultBase
+from openai import AsyncOpenAI
+from openai.types.shared import Reasoning
+from pydantic import BaseModel
+
+from clients.ground import MODEL
+from clients.trying import PNG, PNG_DIGEST, Client, Trial
+
+QUIET = RunConfig(tracing_disabled=True)
+
+
+class Person(BaseModel):
+    name: str
+    age: int
+
+
+@function_tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@function_tool
+def broken() -> str:
+    """Fail."""
+    raise RuntimeError("the saw is broken")
+
+
+@asynccontextmanager
+async def model_at(at: Trial, name: str = MODEL) -> AsyncIterator[OpenAIResponsesModel]:
+    async with AsyncOpenAI(base_url=at.ground.url, api_key="none", max_retries=0, timeout=60) as client:
+        yield OpenAIResponsesModel(name, client)
+
+
+async def run(
+    at: Trial,
+    said: str | list[TResponseInputItem],
+    *,
+    tools: Sequence[Tool] = (),
+    settings: ModelSettings | None = None,
+    model: str = MODEL,
+    output: type[BaseModel] | None = None,
+    **more: Any,
+) -> RunResultBase:
+    async with model_at(at, model) as asked:
+        agent = Agent(
+            name="worker",
+            model=asked,
+            tools=list(tools),
+            model_settings=settings or ModelSettings(),
+            output_type=output,
+        )
+        return await ran(at, agent, said, **more)
+
+
+async def ran(at: Trial, agent: Agent, said: str | list[TResponseInputItem], **more: Any) -> RunResultBase:
+    if not at.streamed:
+        return await Runner.run(agent, said, run_config=QUIET, **more)
+    result = Runner.run_streamed(agent, said, run_config=QUIET, **more)
+    texts = [
+        event.data.delta
+        async for event in result.stream_events()
+        if event.type == "raw_response_event" and event.data.type == "response.output_text.delta"
+    ]
+    if isinstance(result.final_output, str):
+        assert "".join(texts).endswith(result.final_output)
+    return result
+
+
+# ---- cases ----
+
+
+async def plain(at: Trial) -> None:
+    result = await run(at, f"case:plain {at.mark}")
+    assert result.final_output == f"You said: {at.mark}"
+    assert result.context_wrapper.usage.output_tokens == 3
+
+
+async def function(at: Trial) -> None:
+    result = await run(at, f'case:function call:add{{"a": 20, "b": 22}} {at.mark}', tools=[add])
+    assert result.final_output == "The tool says: 42."
+
+
+async def parallel(at: Trial) -> None:
+    prompt = f'case:parallel call:add{{"a": 1, "b": 2}} call:add{{"a": 30, "b": 40}} {at.mark}'
+    result = await run(at, prompt, tools=[add], settings=ModelSettings(parallel_tool_calls=True))
+    assert result.final_output == "The tools say: 3 and 70."
+    assert len(at.reached()) == 2
+
+
+async def structured(at: Trial) -> None:
+    result = await run(at, f'case:structured {{"name": "Ada", "age": 36}} {at.mark}', output=Person)
+    assert result.final_output == Person(name="Ada", age=36)
+
+
+async def reasoning(at: Trial) -> None:
+    """The raw text is in the item; a summary is there when it is asked for. Both are kept over a call."""
+    prompt = f'case:reasoning call:add{{"a": 20, "b": 22}} {at.mark}'
+    result = await run(at, prompt, tools=[add])
+    first = next(item for item in result.new_items if isinstance(item, ReasoningItem))
+    assert first.raw_item.content is not None
+    assert first.raw_item.content[0].text == "First I think about it: add"
+    assert result.final_output == "The tool says: 42. I had thought: First I think about it: add"
+    result = await run(at, f"case:reasoning {at.mark}", settings=ModelSettings(reasoning=Reasoning(summary="auto")))
+    [item] = [item for item in result.new_items if isinstance(item, ReasoningItem)]
+    assert item.raw_item.summary[0].text == f"First I think about it: {at.mark}"
+
+
+async def image(at: Trial) -> None:
+    text: Any = {"type": "input_text", "text": f"case:image {at.mark}"}
+    picture: Any = {"type": "input_image", "image_url": PNG, "detail": "auto"}
+    result = await run(at, [{"role": "user", "content": [text, picture]}])
+    assert result.final_output == f"I see an image, {PNG_DIGEST}."
+
+
+def _remembered(at: Trial) -> str:
+    said = f"My word is walrus. {at.mark}"
+    return f"user: case:plain {said} | assistant: You said: {said} | user: case:remember"
+
+
+async def by_id(at: Trial) -> None:
+    first = await run(at, f"case:plain My word is walrus. {at.mark}")
+    second = await run(at, "case:remember", previous_response_id=first.last_response_id)
+    assert second.final_output == _remembered(at)
+
+
+async def by_history(at: Trial) -> None:
+    first = await run(at, f"case:plain My word is walrus. {at.mark}")
+    second = await run(at, [*first.to_input_list(), {"role": "user", "content": "case:remember"}])
+    assert second.final_output == _remembered(at)
+
+
+async def tool_error(at: Trial) -> None:
+    result = await run(at, f"case:tool-error {at.mark}", tools=[broken])
+    assert result.final_output.startswith("The tool failed: ")
+    assert "the saw is broken" in result.final_output
+
+
+# ---- errors ----
+
+
+async def _refused(at: Trial, prompt: str, error: type[openai.APIStatusError], **more: Any) -> openai.APIStatusError:
+    with pytest.raises(error) as caught:
+        await run(at, f"{prompt} {at.mark}", **more)
+    return caught.value
+
+
+async def unknown_model(at: Trial) -> None:
+    exc = await _refused(at, "case:plain", openai.NotFoundError, model="no-such-model")
+    assert exc.code == "model_not_found"
+
+
+async def bad_request(at: Trial) -> None:
+    exc = await _refused(at, "case:plain", openai.BadRequestError, settings=ModelSettings(temperature=9))
+    assert exc.param == "temperature"
+    exc = await _refused(at, "case:400", openai.BadRequestError)
+    assert "not to the model's liking" in exc.message
+
+
+async def backend_429(at: Trial) -> None:
+    exc = await _refused(at, "case:429", openai.RateLimitError)
+    assert exc.response.headers["retry-after"] == "7"
+
+
+async def backend_500(at: Trial) -> None:
+    exc = await _refused(at, "case:500", openai.InternalServerError)
+    assert exc.type == "server_error"
+    assert len(at.reached()) == 1
+
+
+async def cut_stream(at: Trial) -> None:
+    with pytest.raises(ModelBehaviorError, match="broke off"):
+        await run(at, f"case:cut {at.mark}")
+
+
+# ---- besides ----
+
+
+async def handoff(at: Trial) -> None:
+    """Look something up, hand over, and let the other one charge for it."""
+    done: list[str] = []
+
+    @function_tool
+    def look_up(customer: str) -> str:
+        """Look a customer up."""
+        done.append(f"looked up {customer}")
+        return "customer 7"
+
+    @function_tool
+    def charge(customer: int, amount: int) -> str:
+        """Charge a customer."""
+        done.append(f"charged {customer}")
+        return f"{amount} paid"
+
+    steps = 'call:look_up{"customer": "Ada"} call:transfer_to_biller{} call:charge{"customer": 7, "amount": 12}'
+    async with model_at(at) as model:
+        biller = Agent(name="biller", model=model, instructions="You charge.", tools=[charge])
+        desk = Agent(name="desk", model=model, instructions="You look up.", tools=[look_up], handoffs=[biller])
+        result = await ran(at, desk, f"case:handoff {steps} {at.mark}")
+    assert done == ["looked up Ada", "charged 7"]
+    assert result.last_agent.name == "biller"
+    assert result.final_output == 'The tools say: customer 7 and {"assistant": "biller"} and 12 paid.'
+    told = [body["messages"][0]["content"] for body in at.reached()]
+    assert told == ["You look up.", "You look up.", "You charge.", "You charge."]
+
+
+WORKSHOP = HostedMCPTool(
+    tool_config={"type": "mcp", "server_label": "workshop", "allowed_tools": ["add"], "require_approval": "never"}
+)
+
+
+async def toolset(at: Trial) -> None:
+    """The server's calls come back as input, and nothing is stored."""
+    unkept = ModelSettings(store=False)
+    first = await run(at, f'case:function call:add{{"a": 20, "b": 22}} {at.mark}', tools=[WORKSHOP], settings=unkept)
+    assert first.final_output == "The tool says: 42."
+    kinds = [item.type for item in first.new_items]
+    assert kinds == ["mcp_list_tools_item", "tool_call_item", "message_output_item"]
+    history: list[TResponseInputItem] = [*first.to_input_list(), {"role": "user", "content": "case:remember"}]
+    second = await run(at, history, tools=[WORKSHOP], settings=unkept)
+    assert 'assistant called add: {"a": 20, "b": 22} | tool: 42 | assistant: The tool says: 42.' in second.final_output
+
+
+async def session(at: Trial) -> None:
+    kept = SQLiteSession(at.mark)
+    try:
+        await run(at, f'case:function call:add{{"a": 20, "b": 22}} {at.mark}', tools=[add], session=kept)
+        second = await run(at, "case:remember", session=kept)
+    finally:
+        kept.close()
+    assert 'assistant called add: {"a": 20, "b": 22} | tool: 42 | assistant: The tool says: 42.' in second.final_output
+
+
+async def sealed_reasoning(at: Trial) -> None:
+    """What the model thought comes back to it in the next turn, and the server keeps nothing."""
+    sealed = ModelSettings(store=False, response_include=["reasoning.encrypted_content"])
+    first = await run(at, f"case:reasoning {at.mark}", settings=sealed)
+    [thought] = [item for item in first.new_items if isinstance(item, ReasoningItem)]
+    assert thought.raw_item.encrypted_content
+    history: list[TResponseInputItem] = [*first.to_input_list(), {"role": "user", "content": "case:remember"}]
+    second = await run(at, history, settings=sealed)
+    assert f"assistant thought: First I think about it: {at.mark}" in second.final_output
+
+
+async def slow_tool(at: Trial) -> None:
+    slow: Any = {"type": "mcp", "server_label": "workshop", "allowed_tools": ["slow"], "require_approval": "never"}
+    result = await run(
+        at, f'case:slow-tool call:slow{{"seconds": 1}} {at.mark}', tools=[HostedMCPTool(tool_config=slow)]
+    )
+    assert result.final_output == "The tool says: worked for 1 s."
+
+
+AGENTS = Client(
+    "openai-agents",
+    "openai-agents",
+    {
+        "plain": plain,
+        "function": function,
+        "parallel": parallel,
+        "structured": structured,
+        "reasoning": reasoning,
+        "image": image,
+        "by-id": by_id,
+        "by-history": by_history,
+        "tool-error": tool_error,
+        "unknown-model": unknown_model,
+        "bad-request": bad_request,
+        "backend-429": backend_429,
+        "backend-500": backend_500,
+        "cut-stream": cut_stream,
+        "handoff": handoff,
+        "toolset": toolset,
+        "session": session,
+        "sealed-reasoning": sealed_reasoning,
+        "slow-tool": slow_tool,
+    },
+)
