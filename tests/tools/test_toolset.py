@@ -81,6 +81,10 @@ async def test_an_address_beside_the_label_is_refused_and_never_fetched(field: s
     assert caught.value.param == field
 
 
+async def test_a_client_that_must_name_an_address_can_name_the_label_again() -> None:
+    assert await calc().discover(replace(DECLARED, connector_id="calc"), ANONYMOUS)
+
+
 @pytest.mark.proves("MISTAKE-26")
 @pytest.mark.parametrize(
     "definition",

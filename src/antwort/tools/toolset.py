@@ -110,8 +110,8 @@ class Toolset:
     async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:  # noqa: ARG002
         if declared.server_label != self.label:
             return None
-        for field in ("server_url", "connector_id"):
-            if getattr(declared, field) is not UNSET:
+        for field, fits in (("server_url", UNSET), ("connector_id", self.label)):  # some clients must say one of them
+            if getattr(declared, field) not in (UNSET, fits):
                 problem = f"{self.label!r} is a toolset of this server and has no other address; leave it out."
                 raise InvalidField(field, problem, code="unexpected_parameter")
         return [self._labelled(local) for local in self.tools]

@@ -1,0 +1,80 @@
+// @ai-sdk/openai, with ai.
+
+import assert from 'node:assert/strict';
+import { createOpenAI } from '@ai-sdk/openai';
+import { runProvider } from './ai-sdk.js';
+import { BASE, MODEL } from './kit.js';
+
+const openai = createOpenAI({ baseURL: BASE, apiKey: 'none' });
+const options = (given) => ({ providerOptions: { openai: given } });
+const model = openai.responses(MODEL);
+
+const more = {
+  async 'item-reference'({ ask }, tag) {
+    const first = { role: 'user', content: tag.cue('plain I am Ada.') };
+    const said = await ask({ model, messages: [first] });
+    const messages = [first, ...said.responseMessages, { role: 'user', content: tag.cue('plain And who am I?') }];
+    const sent = [];
+    const watching = createOpenAI({
+      baseURL: BASE,
+      apiKey: 'none',
+      fetch: (url, init) => {
+        sent.push(JSON.parse(init.body));
+        return fetch(url, init);
+      },
+    });
+    await ask({ model: watching.responses(MODEL), messages });
+    assert.deepEqual(sent[0].input.map((item) => item.type ?? item.role), ['user', 'item_reference', 'user']);
+    assert.equal(sent[0].previous_response_id, undefined);
+    const asked = (await tag.asked()).at(-1);
+    assert.deepEqual(asked.messages.map((message) => message.role), ['user', 'assistant', 'user']);
+    assert.equal(asked.messages[1].content, said.text);
+  },
+
+  async 'sealed-reasoning'({ ask }, tag) {
+    const stateless = options({ store: false, forceReasoning: true, reasoningEffort: 'low', reasoningSummary: 'auto' });
+    const first = { role: 'user', content: tag.cue('reasoning walrus') };
+    const said = await ask({ model, ...stateless, messages: [first] });
+    const messages = [first, ...said.responseMessages, { role: 'user', content: 'case:remember' }];
+    const { text } = await ask({ model, ...stateless, messages });
+    assert.match(text, /assistant thought: First I think about it: walrus/);
+  },
+
+  async toolset({ ask }, tag) {
+    const workshop = openai.tools.mcp({ serverLabel: 'workshop', connectorId: 'workshop' });
+    const prompt = tag.cue('function call:add{"a": 40, "b": 2}');
+    const result = await ask({ model, tools: { mcp: workshop }, prompt });
+    assert.equal(result.text, 'The tool says: 42.');
+    assert.equal(result.steps.length, 1);
+    const [used] = result.toolResults;
+    assert.deepEqual([used.output.serverLabel, used.output.name, used.output.output], ['workshop', 'add', '42']);
+  },
+
+  async 'slow-tool'({ ask }, tag) {
+    const workshop = openai.tools.mcp({ serverLabel: 'workshop', connectorId: 'workshop' });
+    const prompt = tag.cue('slow-tool call:slow{"seconds": 1}');
+    const result = await ask({ model, tools: { mcp: workshop }, prompt });
+    assert.equal(result.text, 'The tool says: worked for 1 s.');
+  },
+
+  async 'custom-tool'({ ask }, tag) {
+    const note = openai.tools.customTool({
+      description: 'Keeps a note.',
+      format: { type: 'grammar', syntax: 'regex', definition: '[a-z ]+' },
+      execute: (input) => `noted: ${input}`,
+    });
+    const { steps, toolCalls } = await ask({ model, tools: { note }, prompt: tag.cue('custom call:note <<<a walrus>>>') });
+    assert.equal(toolCalls[0].input, 'a walrus');
+    assert.equal(steps[1].text, 'The tool says: noted: a walrus.');
+  },
+};
+
+await runProvider({
+  client: '@ai-sdk/openai',
+  model: (name) => openai.responses(name),
+  forReasoning: options({ forceReasoning: true, reasoningEffort: 'low', reasoningSummary: 'auto' }),
+  stateless: options({ store: false }),
+  conversation: (result) => options({ previousResponseId: result.steps.at(-1).providerMetadata.openai.responseId }),
+  complaint: (error) => error.message,
+  more,
+});

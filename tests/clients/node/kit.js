@@ -1,0 +1,127 @@
+// What the runners share: where the server and the scripted model are, and one line of JSON for each case.
+
+import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+
+export const BASE = process.env.ANTWORT_URL;
+export const MODEL = process.env.ANTWORT_MODEL;
+export const KNOWN_MODEL = process.env.ANTWORT_KNOWN_MODEL;
+const REQUESTS = process.env.BACKEND_REQUESTS;
+const PATIENCE_MS = 30_000;
+
+export const CITY = 'Oslo';
+export const WEATHER = {
+  type: 'function',
+  name: 'weather',
+  description: 'The weather in a city.',
+  parameters: {
+    type: 'object',
+    properties: { city: { type: 'string' } },
+    required: ['city'],
+    additionalProperties: false,
+  },
+  strict: true,
+};
+export const weather = ({ city }) => `sun in ${city}`;
+
+/** One red pixel. */
+export const PIXEL = Buffer.from(
+  'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFAAH/iZk9HQAAAABJRU5ErkJggg==',
+  'base64',
+);
+export const PIXEL_URL = `data:image/png;base64,${PIXEL.toString('base64')}`;
+export const PIXEL_SEEN = `image/png of ${PIXEL.length} bytes, ${createHash('sha256').update(PIXEL).digest('hex').slice(0, 12)}`;
+/** Nobody fetches it. */
+export const REMOTE_IMAGE = 'https://images.example/walrus.png';
+
+export const PERSON = {
+  type: 'object',
+  properties: { name: { type: 'string' }, age: { type: 'integer' } },
+  required: ['name', 'age'],
+  additionalProperties: false,
+};
+export const ADA = { name: 'Ada', age: 36 };
+
+export const versionOf = (name) =>
+  JSON.parse(readFileSync(new URL(`./node_modules/${name}/package.json`, import.meta.url))).version;
+
+/** A word that stands in what one case asks and nowhere else. */
+export class Tag {
+  static #count = 0;
+
+  constructor(client, label) {
+    Tag.#count += 1;
+    this.word = `tag-${client}-${label}-${Tag.#count}`.replaceAll(/[^\w-]+/g, '-');
+  }
+
+  cue(text) {
+    return `case:${text} ${this.word}`;
+  }
+
+  /** What the model was asked with this word in it, oldest first. */
+  async asked() {
+    const found = await fetch(`${REQUESTS}?contains=${this.word}`);
+    return (await found.json()).requests.map((request) => request.body);
+  }
+}
+
+/** The client has no way to say this. */
+export class NotApplicable extends Error {}
+
+/** What `attempt` throws; it is an error of the case when it throws nothing. */
+export async function thrownBy(attempt) {
+  try {
+    await attempt();
+  } catch (error) {
+    if (error instanceof assert.AssertionError) throw error;
+    return error;
+  }
+  return assert.fail('nothing was thrown');
+}
+
+function within(milliseconds, work) {
+  let timer;
+  const late = new Promise((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`no end within ${milliseconds} ms`)), milliseconds);
+  });
+  return Promise.race([work, late]).finally(() => clearTimeout(timer));
+}
+
+async function inEachWay(ways, run, client, name) {
+  for (const way of ways) {
+    try {
+      await within(PATIENCE_MS, run(way, new Tag(client, `${name}-${way.label}`)));
+    } catch (error) {
+      if (error instanceof NotApplicable) return { outcome: 'n/a', detail: error.message };
+      return { outcome: 'failed', detail: `${way.label}: ${told(error)}` };
+    }
+  }
+  return { outcome: 'ok', detail: '' };
+}
+
+/** The error in one line: what it says, and where in the case it was. */
+function told(error) {
+  const lines = `${error?.stack ?? error}`.split('\n').map((line) => line.trim());
+  const at = lines.findIndex((line) => line.startsWith('at '));
+  const place = lines.find((line) => line.startsWith('at ') && !/node_modules|kit\.js|node:/.test(line)) ?? '';
+  return [...lines.slice(0, at < 0 ? lines.length : at), place.replace(/file:.*\//, '')].filter(Boolean).join(' ');
+}
+
+/**
+ * Runs each case in each way and prints one line of JSON for each case, whole and streamed.
+ *
+ * A way has a label, says whether it is streamed, and holds what a case asks with. With a word on the command line,
+ * only that case runs.
+ */
+export async function runAll({ client, version, ways, cases }) {
+  const only = process.argv[2];
+  for (const [name, run] of Object.entries(cases)) {
+    if (only && only !== name) continue;
+    for (const streamed of [false, true]) {
+      const outcome = await inEachWay(ways.filter((way) => way.streamed === streamed), run, client, name);
+      console.log(JSON.stringify({ client, version, case: name, streamed, ...outcome }));
+    }
+  }
+  process.exit(0);
+}
