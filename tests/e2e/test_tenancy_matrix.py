@@ -170,6 +170,10 @@ ROWS: dict[tuple[str, str], list[Way]] = {
     ("HEAD", "/healthz"): [],
     ("GET", "/readyz"): [],
     ("HEAD", "/readyz"): [],
+    ("GET", "/openapi.json"): [],
+    ("HEAD", "/openapi.json"): [],
+    ("GET", "/docs"): [],
+    ("HEAD", "/docs"): [],
 }
 CASES = [pytest.param(method, way, id=f"{method} {way.name}") for (method, _), ways in ROWS.items() for way in ways]
 
@@ -281,7 +285,7 @@ async def test_the_list_of_one_who_has_nothing_is_empty_and_the_owners_is_not(st
         await world.end()
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/openapi.json", "/docs"])
 async def test_what_is_open_says_nothing_of_anybody(path: str) -> None:
     async with created(MemoryStore()) as world:
         for headers in (*OTHERS.values(), *NOBODIES.values()):

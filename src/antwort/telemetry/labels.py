@@ -18,7 +18,9 @@ STATUSES: tuple[str, ...] = get_args(ResponseStatus)
 REASONS = frozenset({"", "max_output_tokens", "content_filter", "max_turns", "max_tool_calls", "deadline"})
 OUTCOMES = frozenset({"ok", "cancelled"})
 
-_PLACES = frozenset({"/v1/responses", "/v1/models", "/v1/toolsets", "/healthz", "/readyz", "/metrics"})
+_PLACES = frozenset(
+    {"/v1/responses", "/v1/models", "/v1/toolsets", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"}
+)
 _PARTS = frozenset({"cancel", "input_items"})
 ROUTES = frozenset(
     {*_PLACES, "/v1/responses/{id}", *(f"/v1/responses/{{id}}/{part}" for part in _PARTS), "/v1/models/{id}", OTHER}

@@ -178,8 +178,9 @@ class Exchange:
         await self._start(status, head)
         await self._write(body)
 
-    async def answer_empty(self) -> None:
-        await self._start(204, [])
+    async def answer_empty(self, status: int = 204, headers: Headers | None = None) -> None:
+        """With a status that no body goes with."""
+        await self._start(status, [*(headers or ())])
         await self._write(b"")
 
     async def fail(self, error: AntwortError, *, strict: bool) -> None:

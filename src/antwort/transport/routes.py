@@ -17,11 +17,13 @@ from antwort.errors import (
     AntwortError,
     MethodNotAllowed,
     ModelNotFound,
+    NotAuthenticated,
     NotFound,
     ResponseNotFound,
     UnsupportedFeature,
 )
 from antwort.identity import Identity
+from antwort.transport.described import Description
 from antwort.transport.exchange import Exchange, Scope
 from antwort.transport.paging import read_page, read_wanted
 from antwort.transport.quotas import Quotas
@@ -89,13 +91,16 @@ class Routes:
     ) -> None:
         self._engine, self._identify, self._body_limit, self._quotas = engine, identify, body_limit, quotas
         self._readiness = Readiness(engine.check)
-        self._open = frozenset({"/healthz", "/readyz", *extra})
+        self._description = Description(self.offered, engine.settings.limits)
+        self._open = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", *extra})
         self._places: dict[tuple[str, ...], Offered] = {
             ("v1", "responses"): {"POST": self.create, **_readable(self.list)},
             ("v1", "models"): _readable(self.models),
             ("v1", "toolsets"): _readable(self.toolsets),
             ("healthz",): _readable(self.health),
             ("readyz",): _readable(self.readiness),
+            ("openapi.json",): _readable(self.openapi),
+            ("docs",): _readable(self.docs),
             **{tuple(path.split("/")[1:]): _readable(endpoint) for path, endpoint in extra.items()},
         }
         self._response: Offered = {**_readable(self.retrieve), "DELETE": self.delete}
@@ -209,6 +214,24 @@ class Routes:
         shown = parts if self._may_come_in(exchange) else {}
         body = encode({"status": "ok" if ready else "unavailable", **shown})
         await exchange.answer(body, status=200 if ready else 503)
+
+    async def openapi(self, exchange: Exchange, _: str) -> None:
+        """What is offered here, for programs. It is no secret."""
+        await self._description.answer_document(exchange, asks_for_keys=self._asks_for_keys(exchange))
+
+    async def docs(self, exchange: Exchange, _: str) -> None:
+        """The same for people."""
+        await self._description.answer_page(exchange, asks_for_keys=self._asks_for_keys(exchange))
+
+    def _asks_for_keys(self, exchange: Exchange) -> bool:
+        """Whether somebody who brings nothing at all is asked who they are."""
+        try:
+            self._identify({**exchange.scope, "headers": []})
+        except NotAuthenticated:
+            return True
+        except AntwortError:
+            return False
+        return False
 
     def _may_come_in(self, exchange: Exchange) -> bool:
         try:

@@ -1,0 +1,37 @@
+"""What a struct cannot say of its fields, in words."""
+
+from __future__ import annotations
+
+FIELDS = {
+    "input": "What the model is to answer: a text, or items: messages, calls, results, reasoning, references.",
+    "tools": "What the model may call.",
+    "tool_choice": "Whether it may call, must call, or must call a certain one.",
+    "allowed_tools": "Ours: the calls that are carried out; others are refused. A name stands for a function.",
+    "conversation": "Not offered: use `previous_response_id`.",
+    "prompt": "Not offered: send `instructions` and `input`.",
+    "model": "The model that answers. Can be left out where there is a default, or only one.",
+    "previous_response_id": "The stored response that this one goes on from.",
+    "include": "What else is wanted in the output, such as `reasoning.encrypted_content`.",
+    "metadata": "Kept with the response and given back.",
+    "text": "How the text of the answer is written: free, JSON, or JSON after a schema.",
+    "temperature": "How freely the model chooses its words.",
+    "top_p": "The share of likely words that it chooses from.",
+    "presence_penalty": "How much what was said before is avoided.",
+    "frequency_penalty": "The same, by how often it was said.",
+    "parallel_tool_calls": "Whether one turn may hold several calls.",
+    "stream": "Whether the answer is a stream of events.",
+    "stream_options": "Taken, and not looked at.",
+    "background": "Not offered: must be false.",
+    "max_output_tokens": "The most tokens that the model may write for this response.",
+    "max_tool_calls": "The most calls that are carried out for this response.",
+    "reasoning": "How much the model thinks, and whether a summary of it is wanted.",
+    "safety_identifier": "Your word for the person behind the request; given back.",
+    "prompt_cache_key": "Requests with the same key have much in common; passed on to backends that take it.",
+    "truncation": "Given back. Nothing is ever left out of the input in silence.",
+    "instructions": "What the model is told first. Holds for this response only.",
+    "store": "Whether the response is kept, to be read again and gone on from.",
+    "service_tier": "Given back.",
+    "top_logprobs": "How many likely tokens are told for each token of the answer.",
+    "user": "Taken, and not looked at.",
+}
+"""The fields of a request."""

@@ -1,0 +1,243 @@
+"""Every operation there is, in words: what it is for, what it takes, and how it can end.
+
+`document.py` makes the document of it. A route that has no row here is described by its address alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from antwort.api.wire import Plain
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+HTML = "text/html"
+METRICS = ("text/plain", "application/openmetrics-text")
+
+_READ = (500, 503)
+_ASKED = (502, 503, 504)
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """A way to end well."""
+
+    about: str
+    content: Mapping[str, str]
+    """By media type, the schema of the answer; empty: plain text."""
+    headers: tuple[str, ...] = ()
+
+
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    """What programs call it by: its `operationId`."""
+    tag: str
+    summary: str
+    description: str = ""
+    parameters: tuple[str, ...] = ()
+    """By their names among `parameters.PARAMETERS`."""
+    body: str = ""
+    """The schema of the body; empty: it has none."""
+    examples: Mapping[str, Plain] = msgspec.field(default_factory=dict)
+    """Bodies to begin with, by what they show."""
+    answers: Mapping[int, Answered]
+    errors: tuple[int, ...] = ()
+    """The statuses of its errors, besides those that every request can end in."""
+    is_open: bool = False
+    """Whether it asks nobody for a key."""
+
+
+TAGS = {
+    "Responses": "Answers of a model, with the tools that it called on the way. What is stored is its owner's alone.",
+    "Models": "What can be asked.",
+    "Tools": "What can be called here.",
+    "Server": "The server itself. Open to all, but for the metrics where keys are asked for.",
+}
+_HELLO: Plain = {"model": "MODEL", "input": "Say hello."}
+_WEATHER: Plain = {
+    "type": "function",
+    "name": "weather",
+    "description": "The weather in a city.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+_LISTED = ("limit", "order", "after", "before")
+
+
+def _json(about: str, schema: str) -> dict[int, Answered]:
+    return {200: Answered(about, {JSON: schema})}
+
+
+_CREATE = Operation(
+    name="createResponse",
+    tag="Responses",
+    summary="Ask for a response",
+    description=(
+        "The model answers, and calls tools. Those that run here are run, and the model goes on with their results;"
+        " calls that are the client's to run end the response, and their results come in with the next request.\n\n"
+        "With `stream` the answer is a stream of events. What goes wrong before the first of them has a status of its"
+        " own; what goes wrong later ends the stream with `response.failed`."
+    ),
+    parameters=("Idempotency-Key",),
+    body="CreateResponse",
+    examples={
+        "A question": _HELLO,
+        "A question, streamed": {**_HELLO, "stream": True},
+        "A function that the client runs": {**_HELLO, "input": "Is it warm in Rome?", "tools": [_WEATHER]},
+        "JSON after a schema": {
+            **_HELLO,
+            "input": "Rome has 2.8 million people.",
+            "text": {"format": {"type": "json_schema", "name": "city", "schema": {"type": "object"}}},
+        },
+    },
+    answers={
+        200: Answered(
+            "The response. With `stream`, its events: each frame has an `event:` line with the type and a `data:` line"
+            " with the JSON of one `StreamEvent`; lines that begin with a colon are comments; the last frame is"
+            " `data: [DONE]`. Exactly one of `response.completed`, `response.incomplete` and `response.failed` ends"
+            " the stream, and carries the whole response.",
+            {JSON: "Response", EVENTS: "StreamEvent"},
+        )
+    },
+    errors=(403, 404, 409, 413, 415, 429, *_READ, *_ASKED),
+)
+_OF_A_RESPONSE: dict[tuple[str, str], Operation] = {
+    ("GET", "/v1/responses/{id}"): Operation(
+        name="getResponse",
+        tag="Responses",
+        summary="Read a response",
+        description="A response that is stored, as it stands: of one that runs, what there is so far.",
+        parameters=("id", "stream"),
+        answers=_json("The response.", "Response"),
+        errors=(403, 404, *_READ),
+    ),
+    ("DELETE", "/v1/responses/{id}"): Operation(
+        name="deleteResponse",
+        tag="Responses",
+        summary="Delete a response",
+        description="One that runs is cancelled first. Its items can no longer be referred to.",
+        parameters=("id",),
+        answers=_json("It is gone.", "Deleted"),
+        errors=(403, 404, *_READ),
+    ),
+    ("POST", "/v1/responses/{id}/cancel"): Operation(
+        name="cancelResponse",
+        tag="Responses",
+        summary="Cancel a response",
+        description="One that runs is ended; one that has ended is unchanged.",
+        parameters=("id",),
+        answers=_json("The response as it ended.", "Response"),
+        errors=(403, 404, *_READ),
+    ),
+    ("GET", "/v1/responses/{id}/input_items"): Operation(
+        name="listInputItems",
+        tag="Responses",
+        summary="List the input of a response",
+        parameters=("id", *_LISTED),
+        answers=_json("A part of its input items.", "ItemList"),
+        errors=(403, 404, *_READ),
+    ),
+}
+_OF_MODELS_AND_TOOLS: dict[tuple[str, str], Operation] = {
+    ("GET", "/v1/models"): Operation(
+        name="listModels",
+        tag="Models",
+        summary="List the models",
+        answers=_json("Those that you may use.", "ModelList"),
+        errors=(403, *_READ, *_ASKED),
+    ),
+    ("GET", "/v1/models/{name}"): Operation(
+        name="getModel",
+        tag="Models",
+        summary="Read a model",
+        parameters=("name",),
+        answers=_json("The model.", "Model"),
+        errors=(403, 404, *_READ, *_ASKED),
+    ),
+    ("GET", "/v1/toolsets"): Operation(
+        name="listToolsets",
+        tag="Tools",
+        summary="List the tools of this server",
+        description="What a request reaches with a tool of type `mcp` and one of these labels. Not in the standard.",
+        answers=_json("The toolsets, each as a request would be shown it.", "ToolsetList"),
+        errors=(403, *_READ),
+    ),
+}
+_OF_THE_SERVER: dict[tuple[str, str], Operation] = {
+    ("GET", "/healthz"): Operation(
+        name="getHealth",
+        tag="Server",
+        summary="Whether the process answers",
+        answers=_json("It does.", "Health"),
+        errors=_READ,
+        is_open=True,
+    ),
+    ("GET", "/readyz"): Operation(
+        name="getReadiness",
+        tag="Server",
+        summary="Whether the server can work",
+        answers={
+            200: Answered("It can.", {JSON: "Readiness"}),
+            503: Answered("A part is missing, or the server is being stopped.", {JSON: "Readiness"}),
+        },
+        errors=(500,),
+        is_open=True,
+    ),
+    ("GET", "/metrics"): Operation(
+        name="getMetrics",
+        tag="Server",
+        summary="Numbers for Prometheus",
+        description="In Prometheus' own format, or as OpenMetrics for those who accept it.",
+        answers={200: Answered("The metrics.", dict.fromkeys(METRICS, ""))},
+        errors=(401, 403, 404, *_READ),
+        is_open=True,
+    ),
+    ("GET", "/openapi.json"): Operation(
+        name="getOpenapi",
+        tag="Server",
+        summary="This document",
+        parameters=("If-None-Match",),
+        answers={
+            200: Answered("The document.", {JSON: "Document"}, ("ETag", "Cache-Control")),
+            304: Answered("You have it already.", {}, ("ETag", "Cache-Control")),
+        },
+        errors=_READ,
+        is_open=True,
+    ),
+    ("GET", "/docs"): Operation(
+        name="getDocs",
+        tag="Server",
+        summary="This document, as a page",
+        parameters=("If-None-Match",),
+        answers={
+            200: Answered("The page.", {HTML: ""}, ("ETag", "Cache-Control")),
+            304: Answered("You have it already.", {}, ("ETag", "Cache-Control")),
+        },
+        errors=_READ,
+        is_open=True,
+    ),
+}
+OPERATIONS: dict[tuple[str, str], Operation] = {
+    ("POST", "/v1/responses"): _CREATE,
+    ("GET", "/v1/responses"): Operation(
+        name="listResponses",
+        tag="Responses",
+        summary="List your responses",
+        description="Those that are stored, the newest first. Not in the standard.",
+        parameters=(*_LISTED, "model", "status"),
+        answers=_json("A part of them.", "ResponseList"),
+        errors=(403, *_READ),
+    ),
+    **_OF_A_RESPONSE,
+    **_OF_MODELS_AND_TOOLS,
+    **_OF_THE_SERVER,
+}
+
+
+def unknown(method: str, address: str) -> Operation:
+    """For a route that somebody has added."""
+    words = [word for word in address.replace("{", "").replace("}", "").replace(".", "/").split("/") if word]
+    name = method.lower() + "".join(word.title() for word in words)
+    anything = {200: Answered("An answer.", {"*/*": ""})}
+    about = "Added by the program that this server is a part of."
+    return Operation(name=name, tag="Server", summary=address, description=about, answers=anything, is_open=True)

@@ -1,0 +1,112 @@
+"""The parameters, the headers and the errors that operations share."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import get_args
+
+from antwort.api.status import ResponseStatus
+from antwort.api.wire import Plain
+from antwort.transport.openapi.schemas import TEXT, any_of, ref
+from antwort.transport.routes import LONGEST_ID
+
+_STATUSES = "|".join(get_args(ResponseStatus))
+_WHOLE: Plain = {"type": "integer", "minimum": 0}
+
+
+def _query(name: str, about: str, schema: Plain) -> Plain:
+    return {"name": name, "in": "query", "description": about, "schema": schema}
+
+
+def _header(name: str, about: str, schema: Plain) -> Plain:
+    return {"name": name, "in": "header", "description": about, "schema": schema}
+
+
+def _path(name: str, about: str, schema: Plain) -> Plain:
+    return {"name": name, "in": "path", "required": True, "description": about, "schema": schema}
+
+
+_ID: Plain = {"type": "string", "pattern": f"^[A-Za-z0-9_-]{{1,{LONGEST_ID}}}$"}
+_KEY: Plain = {"type": "string", "pattern": "^[!-~]([ -~]{0,253}[!-~])?$"}
+_REQUEST_ID: Plain = {"type": "string", "pattern": "^[A-Za-z0-9._~:/+=@,-]{1,128}$"}
+
+PARAMETERS: dict[str, Plain] = {
+    "id": _path("id", "The id of a response.", _ID),
+    "name": _path("name", "The name of a model; it may have slashes in it.", {"type": "string", "minLength": 1}),
+    "limit": _query("limit", "How many at most.", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}),
+    "order": _query("order", "The newest first, or the oldest.", {"enum": ["asc", "desc"], "default": "desc"}),
+    "after": _query("after", "Those that come after the one with this id.", TEXT),
+    "before": _query("before", "Those that come before the one with this id.", TEXT),
+    "model": _query("model", "Only those of this model.", TEXT),
+    "status": _query(
+        "status",
+        "Only those that stand so; several are separated by commas, or given one by one.",
+        {"type": "string", "pattern": f"^({_STATUSES})(,({_STATUSES}))*$"},
+    ),
+    "stream": _query("stream", "Not offered: a stored response is not streamed.", {"enum": ["false", "0", ""]}),
+    "X-Request-ID": _header("X-Request-ID", "Your word for this request, in the logs and in the answer.", _REQUEST_ID),
+    "If-None-Match": _header("If-None-Match", "The `ETag` of what you have.", TEXT),
+    "Idempotency-Key": _header(
+        "Idempotency-Key",
+        "A word of your own for this request. Sent again with the same body, it gives the same response, also while"
+        " that still runs; with another body it is refused.",
+        _KEY,
+    ),
+}
+FOR_ALL = ("X-Request-ID",)
+
+HEADERS: dict[str, Plain] = {
+    "X-Request-ID": {"description": "The id of the request, in the logs too.", "schema": TEXT, "required": True},
+    "Retry-After": {"description": "Seconds after which it is worth trying again.", "schema": _WHOLE},
+    "Retry-After-Ms": {"description": "The same in milliseconds.", "schema": _WHOLE},
+    "X-Should-Retry": {"description": "Whether to try again helps at all.", "schema": {"enum": ["true", "false"]}},
+    "Allow": {"description": "What can be done here.", "schema": TEXT, "required": True},
+    "WWW-Authenticate": {"description": "How to come in.", "schema": TEXT, "required": True},
+    "ETag": {"description": "Changes with what is answered.", "schema": TEXT, "required": True},
+    "Cache-Control": {"description": "Whether it may be kept.", "schema": TEXT, "required": True},
+}
+_WITH_ERRORS = ("X-Request-ID", "X-Should-Retry")
+_LATER = ("Retry-After", "Retry-After-Ms")
+_MORE = {401: ("WWW-Authenticate",), 405: ("Allow",), 429: _LATER, 502: _LATER, 503: _LATER, 504: _LATER}
+
+EVERY_REQUEST = (400, 408, 431)
+"""How any request can end, before anybody has looked at what it is for."""
+ERRORS = {
+    400: "The request is wrong: the error names the field, or says what is wrong with its HTTP or JSON.",
+    401: "There is no key, or not a right one.",
+    403: "You may not use this model, or the server does not answer under this name.",
+    404: "There is nothing here that has this name, or nothing that is yours.",
+    408: "The request took too long to come in.",
+    409: "Something of that name is still under way, or was made of another request.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    429: "Too much has been asked for; it says when to try again.",
+    431: "The address and the headers are too large.",
+    500: "A defect of ours, or the record could not be read or written.",
+    502: "The backend failed, or its answer broke off.",
+    503: "The backend is out of reach, or the server is being stopped.",
+    504: "The backend took too long.",
+}
+
+
+def error_name(status: int) -> str:
+    """What the error's answer is called among the components: `NotFound`."""
+    return "".join(word for word in HTTPStatus(status).phrase.title() if word.isalpha())
+
+
+def error_answer(status: int) -> Plain:
+    headers = (*_WITH_ERRORS, *_MORE.get(status, ()))
+    return {
+        "description": ERRORS[status],
+        "headers": {name: header(name) for name in headers},
+        "content": {"application/json": {"schema": ref("ErrorBody")}},
+    }
+
+
+def header(name: str) -> Plain:
+    return {"$ref": f"#/components/headers/{name}"}
+
+
+def either(schema: Plain) -> Plain:
+    """An answer that has the status of an error, and may be one."""
+    return any_of(schema, ref("ErrorBody"))

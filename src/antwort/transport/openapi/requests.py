@@ -1,0 +1,188 @@
+"""What the server takes, as schemas: the structs' own, and one layer over them for what reading a request makes up.
+
+A client may leave out what can be told from the rest, write null for what it leaves out, and use the shapes of Chat
+Completions in some places. `api/inputs.py` and `api/choices.py` read that; what they take is said here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgspec
+
+from antwort.api.items import ContentPart, KnownItem, OutputItem, ResultPart
+from antwort.api.requests import Limits, PlainFields
+from antwort.api.tools import AllowedTools, ChoiceMode
+from antwort.api.wire import Plain
+from antwort.transport.openapi.answers import FORCED, TOOLS
+from antwort.transport.openapi.notes import FIELDS
+from antwort.transport.openapi.schemas import (
+    NULL,
+    OBJECT,
+    TEXT,
+    Schemas,
+    any_of,
+    array,
+    components,
+    members,
+    or_null,
+    other_than,
+    ref,
+    renamed,
+    tag_of,
+    with_fields,
+)
+
+PARAM = "Param"
+"""What comes in is named for what it becomes: `MessageParam` is what a `Message` is read from."""
+TOOL_NAME = "^[a-zA-Z0-9_.-]{1,128}$"
+_NOT_EMPTY: Plain = {"type": "string", "minLength": 1}
+_NAMED: Plain = {"type": "string", "pattern": TOOL_NAME}
+_READ_AS_THEY_ARE = ("LogProb", "TopLogProb", "McpToolFilter", "TextFormat", "FunctionTool", "GrammarInput")
+"""In these, null stands for nothing but where their own types say so."""
+
+
+def request_schemas(limits: Limits) -> Schemas:
+    """Every schema of a request, by its name."""
+    roots: list[type[msgspec.Struct]] = [*members(KnownItem), *TOOLS, *FORCED, AllowedTools, PlainFields]
+    made = {f"{name}{PARAM}": schema for name, schema in components(roots, _as_read).items()}
+    fields = made.pop(f"{PlainFields.__name__}{PARAM}")
+    return {
+        **made,
+        **_changed(made),
+        "InputItemParam": _item(),
+        "OtherItemParam": other_than(map(tag_of, members(KnownItem)), "An item of any other type, kept as it came."),
+        "ContentPartParam": _part(ContentPart),
+        "ResultPartParam": _part(ResultPart),
+        "ToolParam": _tool(),
+        "OtherToolParam": other_than(
+            map(tag_of, TOOLS), "A tool of any other type: a setting says what becomes of it."
+        ),
+        "ToolChoiceParam": _choice(),
+        "TextFormatParam": _format(made["TextFormatParam"]),
+        "CreateResponse": _create(fields, limits),
+    }
+
+
+def _as_read(schema: Plain, struct: type) -> Plain:
+    """As a client may send it: it need not have an id, and what it can leave out may be null."""
+    required = [name for name in schema.get("required", ()) if name != "id"]
+    is_plain = struct.__name__ in _READ_AS_THEY_ARE
+    properties = {
+        name: field if name in required or is_plain else or_null(field) for name, field in schema["properties"].items()
+    }
+    made: Plain = renamed({**schema, "properties": properties, "required": required}, PARAM)
+    return made
+
+
+# ---- items ----
+
+
+def _changed(made: Schemas) -> Schemas:
+    """The schemas of items and parts that reading is more generous about than their structs are."""
+    output = any_of(TEXT, array(ref("ResultPartParam")))
+    reasons = or_null(array(any_of(TEXT, ref("ReasoningTextParam"))))
+    content = any_of(TEXT, array(ref("ContentPartParam")), NULL)
+    call = {"call_id": _NOT_EMPTY, "name": _NOT_EMPTY}
+    changes: dict[str, dict[str, Any]] = {
+        "MessageParam": {"required": ["role"], "content": content, "type": {"enum": ["message", None]}},
+        "ItemReferenceParam": {"required": ["id"], "id": _NOT_EMPTY, "type": {"enum": ["item_reference", None]}},
+        "ReasoningParam": {"content": reasons},
+        "FunctionCallParam": call,
+        "CustomToolCallParam": call,
+        "FunctionCallOutputParam": {"output": output},
+        "CustomToolCallOutputParam": {"output": output},
+        "InputImageParam": {"image_url": any_of(TEXT, _chat_image(), NULL), "type": {"enum": _IMAGES}},
+        "FunctionToolParam": {"name": _NAMED},
+        "CustomToolParam": {"name": _NAMED},
+        "NamespaceToolParam": {"name": _NAMED},
+    }
+    changed = {name: with_fields(made[name], **change) for name, change in changes.items()}
+    pictured = any_of(
+        {"required": ["image_url"], "properties": {"image_url": {"not": NULL}}}, {"required": ["file_id"]}
+    )
+    changed["InputImageParam"] |= pictured
+    changed["NamedToolParam"] = {**made["NamedToolParam"], **any_of(*map(_has, ("name", "server_label", "type")))}
+    return changed
+
+
+_IMAGES = ["input_image", "image_url"]
+
+
+def _has(field: str) -> Plain:
+    return {"required": [field], "properties": {field: {"type": "string"}}}
+
+
+def _chat_image() -> Plain:
+    """A picture as Chat Completions has it."""
+    detail = {"enum": ["low", "high", "auto", None]}
+    return {"type": "object", "properties": {"url": TEXT, "detail": detail}, "required": ["url"]}
+
+
+def _item() -> Plain:
+    names = [f"{struct.__name__}{PARAM}" for struct in (*members(OutputItem), *members(KnownItem)[-1:])]
+    about = "The type may be left out of a message, and of a reference to an item of an earlier response."
+    return any_of(*map(ref, names), ref("OtherItemParam"), description=about)
+
+
+def _part(union: Any) -> Plain:
+    about = "A part of the content; a plain text stands for an `input_text`."
+    return any_of(TEXT, *[ref(f"{struct.__name__}{PARAM}") for struct in members(union)], description=about)
+
+
+# ---- tools ----
+
+
+def _in_chat_form(name: Plain) -> Plain:
+    """A function that stands where Chat Completions puts it."""
+    inner = {"type": "object", "properties": {"name": name}, "required": ["name"]}
+    kind = {"const": "function"}
+    return {"type": "object", "properties": {"type": kind, "function": inner}, "required": ["type", "function"]}
+
+
+def _tool() -> Plain:
+    about = "Tools are an open set: what is none of these is left to a setting, and not an error by itself."
+    known = [ref(f"{tool.__name__}{PARAM}") for tool in TOOLS]
+    return any_of(*known, _in_chat_form(_NAMED), ref("OtherToolParam"), description=about)
+
+
+def _choice() -> Plain:
+    modes = {"enum": list(get_args(ChoiceMode))}
+    forced = [ref(f"{struct.__name__}{PARAM}") for struct in FORCED]
+    return any_of(modes, *forced, ref("AllowedToolsParam"), _in_chat_form(TEXT))
+
+
+# ---- the whole request ----
+
+
+def _format(schema: Plain) -> Plain:
+    """A schema needs a name, and itself."""
+    free = with_fields(schema, type={"enum": ["text", "json_object"]})
+    bound = with_fields(schema, ["type", "name", "schema"], type={"const": "json_schema"}, name=TEXT, schema=OBJECT)
+    return any_of(free, bound)
+
+
+def _create(fields: Plain, limits: Limits) -> Plain:
+    items = array(ref("InputItemParam"), maxItems=limits.input_items)
+    allowed = or_null(array(any_of(TEXT, ref("NamedToolParam"))))
+    own: Schemas = {
+        "input": any_of(TEXT, items, NULL),
+        "tools": or_null(array(ref("ToolParam"), maxItems=limits.tools)),
+        "tool_choice": or_null(ref("ToolChoiceParam")),
+        "allowed_tools": allowed,
+        "conversation": NULL,
+        "prompt": NULL,
+    }
+    metadata = fields["properties"]["metadata"]["anyOf"][0] | {"maxProperties": limits.metadata_keys}
+    properties = {**own, **fields["properties"], "metadata": or_null(metadata)}
+    described = {name: {**schema, **_about(name)} for name, schema in properties.items()}
+    return {
+        "type": "object",
+        "description": "What to answer, and how. Null stands for what is left out; fields that are not listed here"
+        " are not looked at.",
+        "properties": described,
+    }
+
+
+def _about(name: str) -> Plain:
+    return {"description": FIELDS[name]} if name in FIELDS else {}
