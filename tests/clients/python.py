@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clients.with_agents import AGENTS
+from clients.with_langchain import LANGCHAIN
 from clients.with_openai import OPENAI
 
-PYTHON_CLIENTS = (OPENAI, AGENTS)
+PYTHON_CLIENTS = (OPENAI, AGENTS, LANGCHAIN)
