@@ -14,18 +14,20 @@ USAGE = {"prompt_tokens": 5, "completion_tokens": 7, "total_tokens": 12}
 
 @dataclass
 class Says:
-    """Text, in pieces. With `hold`, nothing comes after the first piece until it is set."""
+    """Text, in pieces. With `hold`, nothing comes after the first piece until it is set. `thinks` comes first."""
 
     pieces: Sequence[str] = ("Hello", " there")
     finish: str = "stop"
     hold: asyncio.Event | None = None
+    thinks: str = ""
 
 
 @dataclass
 class Calls:
-    """Calls of functions, each a name and its arguments as JSON text."""
+    """Calls of functions, each a name and its arguments as JSON text, after what it `thinks`."""
 
     calls: Sequence[tuple[str, str]]
+    thinks: str = ""
 
 
 @dataclass
@@ -174,6 +176,8 @@ async def _write(answer: Answer, request: dict[str, Any], writer: asyncio.Stream
 
 
 async def _chunks(answer: Says | Calls | Breaks) -> AsyncIterator[str]:
+    if not isinstance(answer, Breaks) and answer.thinks:
+        yield _chunk({"reasoning_content": answer.thinks})
     if isinstance(answer, Calls):
         calls = [{"index": i, **_call(i, *call)} for i, call in enumerate(answer.calls)]
         yield _chunk({"role": "assistant", "tool_calls": calls})
@@ -199,6 +203,8 @@ async def _completion(answer: Says | Calls) -> dict[str, Any]:
         if answer.hold is not None:
             await answer.hold.wait()
         message, finish = {"role": "assistant", "content": "".join(answer.pieces)}, answer.finish
+    if answer.thinks:
+        message["reasoning_content"] = answer.thinks
     choice = {"index": 0, "message": message, "finish_reason": finish}
     return {**_BASE, "object": "chat.completion", "choices": [choice], "usage": USAGE}
 

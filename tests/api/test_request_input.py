@@ -20,6 +20,7 @@ from antwort.api.items import (
     OutputText,
     Reasoning,
     ReasoningText,
+    SummaryText,
     Text,
 )
 from antwort.api.requests import CreateRequest, Limits, parse_request, read_item, read_request
@@ -200,11 +201,21 @@ def test_a_result_is_a_string_or_parts(output: object, read: object) -> None:
     assert item == FunctionCallOutput(id="fco_1", call_id="c", output=read)  # type: ignore[arg-type]
 
 
-def test_reasoning_may_hold_plain_strings() -> None:
-    item = only({"type": "reasoning", "summary": [], "content": ["hm"]})
+@pytest.mark.parametrize(
+    "content",
+    ["hm", ["hm"], [{"type": "reasoning_text", "text": "hm"}], [{"type": "text", "text": "hm"}], [{"text": "hm"}]],
+)
+def test_reasoning_is_understood_in_all_its_shapes(content: object) -> None:
+    item = only({"type": "reasoning", "content": content, "summary": content})
     assert isinstance(item, Reasoning)
-    assert item.content == (ReasoningText(text="hm"),)
-    assert only({"type": "reasoning", "summary": [], "content": []}).content is UNSET
+    assert (item.content, item.summary) == ((ReasoningText(text="hm"),), (SummaryText(text="hm"),))
+
+
+@pytest.mark.parametrize("empty", [None, [], ""])
+@pytest.mark.parametrize("sealed", [None, ""])
+def test_reasoning_that_is_empty_is_not_there(empty: object, sealed: str | None) -> None:
+    item = only({"type": "reasoning", "summary": empty, "content": empty, "encrypted_content": sealed})
+    assert (item.content, item.summary, item.encrypted_content) == (UNSET, (), UNSET)
 
 
 @pytest.mark.parametrize(

@@ -161,13 +161,24 @@ def _normalise_image(part: Plain, path: str) -> None:
 
 
 def _normalise_reasoning(plain: Plain) -> None:
-    content = plain.get("content")
-    if isinstance(content, list):
-        plain["content"] = [
-            {"type": "reasoning_text", "text": part} if isinstance(part, str) else part for part in content
-        ]
-    if content == []:
-        del plain["content"]
+    """What is empty is not there; texts may come as plain strings, or under the name of another kind of text."""
+    for field, kind in (("content", "reasoning_text"), ("summary", "summary_text")):
+        if isinstance(parts := plain.get(field), str):
+            parts = [parts] if parts else []
+        if isinstance(parts, list):
+            plain[field] = [_thought(part, kind) for part in parts]
+    for field, empty in (("content", []), ("encrypted_content", "")):
+        if plain.get(field) == empty:
+            del plain[field]
+
+
+def _thought(part: object, kind: str) -> object:
+    if isinstance(part, str):
+        return {"type": kind, "text": part}
+    return {**part, "type": kind} if isinstance(part, dict) and part.get("type") in _TEXTS else part
+
+
+_TEXTS = (None, "text", "input_text", "output_text", "reasoning_text", "summary_text")
 
 
 def _check_sizes(plain: Plain, path: str, limits: Limits) -> None:

@@ -73,11 +73,22 @@ class Sealed:
         return msgspec.structs.replace(history, stretches=(*earlier, last))
 
     def _readable(self, items: Iterable[InputItem]) -> tuple[InputItem, ...]:
-        """What was stored and cannot be opened any more is left out: the key is gone, the conversation goes on."""
+        """What was stored and cannot be opened any more goes by what it says in clear, or is left out: the key is
+        gone, the conversation goes on.
+        """
         found: list[InputItem] = []
         for item in items:
             try:
                 found.append(self.opened(item))
             except CannotOpen:
-                note(_log, logging.WARNING, "left out stored reasoning: its key is not known any more", item=item.id)
+                if _is_said(item):
+                    found.append(item)
+                else:
+                    note(_log, logging.WARNING, "left out stored reasoning: its key is gone", item=item.id)
         return tuple(found)
+
+
+def _is_said(item: InputItem) -> bool:
+    if not isinstance(item, Reasoning):
+        return False
+    return any(part.text for part in item.content or ()) or any(part.text for part in item.summary)
