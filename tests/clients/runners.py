@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from clients import trying
+from clients.codex import NODE
 from clients.ground import Ground
 from clients.python import PYTHON_CLIENTS
 from clients.records import Line, read_line
 from clients.trying import Client
+from clients.with_codex import CODEX
 
 Runner: TypeAlias = Callable[[Ground], Iterator[Line]]
 
@@ -39,5 +41,14 @@ def _in_python(client: Client) -> Runner:
     return lambda ground: trying.lines(client, ground)
 
 
-RUNNERS: dict[str, Runner] = {client.name: _in_python(client) for client in PYTHON_CLIENTS}
+def _in_node(program: str) -> Runner:
+    return lambda ground: printed([str(NODE / "node_modules" / ".bin" / "node"), program], ground, NODE)
+
+
+RUNNERS: dict[str, Runner] = {
+    **{client.name: _in_python(client) for client in (*PYTHON_CLIENTS, CODEX)},
+    "openai-node": _in_node("openai-node.js"),
+    "@ai-sdk/openai": _in_node("ai-sdk-openai.js"),
+    "@ai-sdk/open-responses": _in_node("ai-sdk-open-responses.js"),
+}
 """By the client's name, in `records.CLIENTS`."""

@@ -8,7 +8,7 @@ A cue in the newest user message that has one, or else in the system's, says wha
     case:parallel     calls several at once
     case:steps        calls one after the other                           (case:handoff: the same)
     case:tool-error   calls a tool, then says whether it failed
-    case:custom       calls a tool that takes free text, with the text between <<< and >>>
+    case:custom       calls a tool that takes free text, with the text between <<< and >>>, or the texts, in turn
     case:structured   answers in JSON that fits response_format; without one it calls a tool with it
     case:reasoning    thinks first; with call: in the cue it calls then, and later says what it had thought
     case:image        says which images and files it was shown            (case:file: the same)
@@ -213,16 +213,18 @@ def _tool_error(request: Json, cue: Cue) -> Answer:
 
 
 def _custom(request: Json, cue: Cue) -> Answer:
-    """The free text goes into the one text that the tool takes."""
-    given = _TEXT.search(cue.text)
+    """The free text goes into the one text that the tool takes; of several, each after the one before it."""
     name = cue.calls[0][0] if cue.calls else "apply_patch"
     tool = _named(name, _declared(request))
-    if rounds := _rounds(cue.since):
-        return Says(f"The tool says: {rounds[-1][-1].result}.")
-    if tool is None or given is None:
-        return Says(f"No tool {name} is offered." if tool is None else "There is no text between <<< and >>>.")
+    given: list[str] = _TEXT.findall(cue.text)
+    if tool is None or not given:
+        return Says("There is no text between <<< and >>>." if tool else f"No tool {name} is offered.")
+    made = [call["function"]["arguments"] for message in cue.since for call in message.get("tool_calls") or ()]
+    left = [text for text in given if not any(json.dumps(text) in arguments for arguments in made)]
+    if given[-1] not in left:
+        return Says(f"The tool says: {_rounds(cue.since)[-1][-1].result}.")
     takes = [key for key, value in tool["parameters"]["properties"].items() if value.get("type") == "string"]
-    return Calls([(tool["name"], json.dumps({takes[0]: given[1]}))])
+    return Calls([(tool["name"], json.dumps({takes[0]: left[0]}))])
 
 
 # ---- answers ----

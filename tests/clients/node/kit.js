@@ -25,9 +25,9 @@ export const WEATHER = {
 };
 export const weather = ({ city }) => `sun in ${city}`;
 
-/** One red pixel. */
+/** One pixel. */
 export const PIXEL = Buffer.from(
-  'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFAAH/iZk9HQAAAABJRU5ErkJggg==',
+  'iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg==',
   'base64',
 );
 export const PIXEL_URL = `data:image/png;base64,${PIXEL.toString('base64')}`;
