@@ -10,7 +10,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
-LEAVES = ("identity", "errors", "ids", "concurrency", "notes", "vault", "version")
+LEAVES = ("identity", "errors", "ids", "concurrency", "notes", "patterns", "vault", "version")
 CONTRACTS = ("tools.base", "providers.base", "storage.base", "runs.base")
 ROOMS = ("api", "db", "tools", "providers", "storage", "runs", "engine", "transport", "telemetry", "inspector", "local")
 MAKERS = ("access", "backends", "observing", "sealing", "toolsets")
@@ -30,11 +30,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "storage.memory",
         "tools.routing",
         "tools.limits",
+        "tools.grammar",
         "identity",
         "errors",
         "ids",
         "concurrency",
         "notes",
+        "patterns",
         "vault",
     ),
     "transport": ("api", "engine", *CONTRACTS, *LEAVES),

@@ -227,7 +227,8 @@ async def test_it_is_its_backend_in_all_else() -> None:
 def test_it_takes_lists_of_allowed_tools_where_it_can_hold_to_them(mode: Any, takes: bool) -> None:
     inner = Capabilities(vision=False)
     provider = Constrained(ScriptedProvider(capabilities=inner), mode)
-    assert provider.capabilities("m") == replace(inner, allowed_tools=takes)
+    assert provider.capabilities("m").allowed_tools is takes
+    assert provider.capabilities("m").vision is False
 
 
 ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named("now")]}}

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from antwort.patterns import plain_pattern
 from antwort.providers.base import ChatTool, ChatToolFunction
 from antwort.providers.fitted import answer_schema
 from antwort.providers.lowering import Choice
 from antwort.providers.schemas.cleaning import ANY, NOTHING, Cleaning
-from antwort.providers.schemas.patterns import plain_pattern
 
 A, B = {"type": "string"}, {"type": "integer"}
 

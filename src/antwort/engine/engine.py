@@ -11,11 +11,12 @@ from antwort.api.items import ItemReference, McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
 from antwort.api.status import FINAL
-from antwort.api.tools import McpTool
+from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
 from antwort.engine.asked import Asked, RequestFields, read_asked
 from antwort.engine.control import Called
 from antwort.engine.history import assemble, load_chain, resolve_references
+from antwort.engine.hosted import check_hosted
 from antwort.engine.live import Ended, LiveRun
 from antwort.engine.plan import Plan, check_capabilities, draft_response
 from antwort.engine.rows import end_unborn, new_row
@@ -73,6 +74,7 @@ class Engine:
         self._store = _memory() if store is None else store
         self._executors = all_limited(executors, settings.tool_limits)
         self._labels = check_labels(executors)
+        check_hosted(self.settings.hosted, self._labels)
         self._live: dict[str, LiveRun] = {}
         self._unwritten: dict[str, LiveRun] = {}
         """Runs whose end could not be recorded. It is written when somebody asks for them."""
@@ -181,10 +183,10 @@ class Engine:
         if request.previous_response_id is not None:
             await self._catch_up(identity, request.previous_response_id)
         chain = sealed.opened_chain(await load_chain(request, self._store, identity))
-        shelf = Shelf(self._executors, identity, self.settings)
+        capabilities = self._provider.capabilities(model)
+        shelf = Shelf(self._executors, identity, self.settings, capabilities)
         toolbox, listings = await build_toolbox(request, shelf)
         history = await assemble(request, chain, toolbox, shelf)
-        capabilities = self._provider.capabilities(model)
         check_capabilities(history.stretches, capabilities)
         return Plan(
             request=request,
@@ -348,7 +350,7 @@ def _must_ask(request: CreateRequest) -> bool:
     return (
         request.model is None
         or request.previous_response_id is not None
-        or any(isinstance(tool, McpTool) for tool in request.tools)
+        or any(isinstance(tool, McpTool | OpaqueTool) for tool in request.tools)
         or any(isinstance(item, ItemReference) for item in request.input)
     )
 

@@ -139,7 +139,7 @@ def _unanswered(items: Sequence[InputItem], answered: Container[str], shelf: She
     calls: list[OpenCall] = []
     for item in items:
         match item:
-            case FunctionCall(status="completed") if _is_local(item.name, shelf):
+            case FunctionCall(status="completed") if _is_local(item, shelf):
                 call = OpenCall(item.call_id, item.name, item.arguments, None, item)
             case McpCall(status="completed") if item.output is UNSET and item.error is UNSET:
                 call = OpenCall(call_id_of(item), item.name, item.arguments, None, item)
@@ -150,9 +150,11 @@ def _unanswered(items: Sequence[InputItem], answered: Container[str], shelf: She
     return calls
 
 
-def _is_local(name: str, shelf: Shelf) -> bool:
+def _is_local(call: FunctionCall, shelf: Shelf) -> bool:
     """Whether somebody here would run a function of that name: if not, nobody needs to be asked about it."""
-    return find_executor(ToolDefinition(name=name, kind=ToolKind.FUNCTION), shelf.executors) is not None
+    namespace = None if call.namespace is UNSET else call.namespace
+    definition = ToolDefinition(name=call.name, kind=ToolKind.FUNCTION, namespace=namespace)
+    return find_executor(definition, shelf.executors) is not None
 
 
 def _leftovers(calls: Sequence[OpenCall], request: CreateRequest, toolbox: Toolbox, spent: int) -> list[Leftover]:

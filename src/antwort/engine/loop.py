@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from functools import partial
 
 from antwort.api.events import (
     Batch,
@@ -129,7 +130,7 @@ def _show_list(at: int, item: McpListTools) -> list[RunEvent]:
 
 async def infer(run: Run, plan: Plan, provider: Provider, control: Control) -> AsyncGenerator[Batch, None]:
     """One inference. The items it opened are closed before an error goes on, so the loop never sees half of one."""
-    turn = Turn(len(run.output), plan.shown, plan.reasoning_style, plan.seal)
+    turn = Turn(len(run.output), partial(plan.shown, run=run), plan.reasoning_style, plan.seal)
     control.is_asking, is_answered = True, False
     async with aclosing(provider.infer(chat_request(run, plan))) as stream:
         while isinstance(read := await _next_read(stream, control.signal), list):

@@ -1,11 +1,11 @@
-"""What the model calls the tools of servers: no two alike, and every name one that backends take."""
+"""What the model calls the tools: no two alike, and every name one that backends take."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 
 from msgspec.structs import replace
 
@@ -13,33 +13,47 @@ from antwort.tools.base import ToolDefinition, ToolKind
 
 _LONGEST = 64
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]")
+OWN = frozenset({ToolKind.FUNCTION, ToolKind.CUSTOM})
+"""Tools that the request declares itself, in a namespace or outside of any."""
 
 
 def named_apart(found: Iterable[ToolDefinition]) -> dict[str, ToolDefinition]:
     """The tools by the names that the model sees.
 
-    The functions that the request declares keep theirs. A server's tool keeps its own unless another has it too; then
-    each of them goes by `label__name`, in whatever order they were declared.
+    The tools that the request declares itself keep theirs, and those in a namespace go by `namespace__name`, numbered
+    where that is another's. A server's tool keeps its own unless another has it too; then each of them goes by
+    `label__name`, in whatever order they were declared.
     """
     tools = _without_repeats(found)
-    wanted = Counter(_wanted(tool) for tool in tools)
+    own = _own_names([tool for tool in tools if tool.kind in OWN])
+    wanted = Counter([*own, *(legal_name(tool.name) for tool in tools if tool.kind not in OWN)])
     taken = set(wanted)
+    names = iter(own)
     named: dict[str, ToolDefinition] = {}
     for tool in tools:
-        name = _wanted(tool)
-        if wanted[name] > 1 and tool.kind is not ToolKind.FUNCTION:
-            name = _free(labelled_name(tool.server_label or "", tool.own_name), taken)
+        name = next(names) if tool.kind in OWN else legal_name(tool.name)
+        if wanted[name] > 1 and tool.kind not in OWN:
+            name = free_name(labelled_name(tool.server_label or "", tool.own_name), taken)
             taken.add(name)
         named[name] = tool if name == tool.name else replace(tool, name=name, server_tool=tool.own_name)
     return named
 
 
-def _wanted(tool: ToolDefinition) -> str:
-    return tool.name if tool.kind is ToolKind.FUNCTION else legal_name(tool.name)
+def _own_names(tools: Sequence[ToolDefinition]) -> list[str]:
+    """Of the request's own tools. A name that was made up here makes way for one that was not."""
+    taken = {tool.name for tool in tools if tool.name == tool.own_name}
+    names: list[str] = []
+    for tool in tools:
+        name = tool.name
+        if name != tool.own_name:
+            name = free_name(legal_name(name), taken)
+            taken.add(name)
+        names.append(name)
+    return names
 
 
 def labelled_name(label: str, name: str) -> str:
-    """The name of a server's tool that no other server's has."""
+    """The name of a server's tool that no other server's has; the same for namespaces."""
     return legal_name(f"{label}__{name}")
 
 
@@ -53,15 +67,16 @@ def legal_name(name: str) -> str:
     return f"{legal[: _LONGEST - len(mark) - 1]}_{mark}"
 
 
-def _without_repeats(found: Iterable[ToolDefinition]) -> list[ToolDefinition]:
-    """A server may be declared twice; it still has each of its tools once."""
-    return list({(tool.kind is ToolKind.FUNCTION, tool.server_label, tool.own_name): tool for tool in found}.values())
-
-
-def _free(name: str, taken: Container[str]) -> str:
+def free_name(name: str, taken: Container[str]) -> str:
+    """The name, numbered where it is taken."""
     number = 2
     free = name
     while free in taken:
         free = f"{name[: _LONGEST - len(str(number)) - 1]}_{number}"
         number += 1
     return free
+
+
+def _without_repeats(found: Iterable[ToolDefinition]) -> list[ToolDefinition]:
+    """A server may be declared twice; it still has each of its tools once."""
+    return list({(tool.kind in OWN, tool.namespace, tool.server_label, tool.own_name): tool for tool in found}.values())

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
 from antwort.api.items import (
+    CustomToolCall,
     CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
@@ -23,25 +24,20 @@ from antwort.api.items import (
 )
 from antwort.api.requests import CreateRequest, TextOptions
 from antwort.api.responses import ReasoningEcho, Response
-from antwort.api.tools import (
-    AllowedTools,
-    OpaqueTool,
-    Tool,
-    ToolChoice,
-    echo_choice,
-    echo_tool,
-)
-from antwort.api.wire import Plain
+from antwort.api.tools import AllowedTools, GrammarInput, ToolChoice, echo_choice, echo_tool
+from antwort.api.wire import UNSET, Plain
+from antwort.engine.declared import is_held
+from antwort.engine.draft import Run
+from antwort.engine.hosted import in_force
+from antwort.engine.naming import OWN
 from antwort.engine.settings import EngineSettings
 from antwort.engine.turn import Shown
 from antwort.errors import UnsupportedFeature
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.providers.base import Capabilities
-from antwort.tools.base import HOUSE_LABEL, ToolKind
+from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
 from antwort.tools.routing import Route, Toolbox, route
-
-_log = logging.getLogger("antwort.engine")
 
 
 class OpenCall(msgspec.Struct, frozen=True):
@@ -51,7 +47,7 @@ class OpenCall(msgspec.Struct, frozen=True):
     name: str
     arguments: str
     at: int | None
-    item: FunctionCall | McpCall
+    item: FunctionCall | CustomToolCall | McpCall
 
 
 class Leftover(msgspec.Struct, frozen=True):
@@ -96,17 +92,51 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             return "summary"
         return "standard" if self.settings.strict else "text"
 
-    def shown(self, name: str) -> Shown:
-        """How a call to `name` shows: never as a function call when the client must not run it."""
-        place = route(name, self.toolbox)
+    def shown(self, name: str, run: Run) -> Shown:
+        """How a call to `name` shows now: never as a client's call when the client must not run it."""
+        is_refused = route(name, self.toolbox) in (Route.REJECTED, Route.UNKNOWN)
         definition = self.toolbox.tools.get(name)
-        if definition is not None and definition.kind is not ToolKind.FUNCTION:
+        if definition is not None and definition.kind not in OWN:
             return Shown(definition.own_name, definition.server_label or HOUSE_LABEL)
-        # The standard knows no `mcp_call`: under the strict setting a refused call is a function call with its output.
-        as_server = self.settings.refused_calls == "mcp_call" and not self.settings.strict
-        if place in (Route.REJECTED, Route.UNKNOWN) and as_server:
+        if is_refused and self._refuses_as_server:
             return Shown(name, HOUSE_LABEL)
-        return Shown(name)
+        if definition is None:
+            return Shown(name)
+        if is_refused or definition.kind is not ToolKind.CUSTOM:
+            return Shown(definition.own_name, namespace=definition.namespace)
+        fits = self._fits(definition, run)
+        return Shown(definition.own_name, namespace=definition.namespace, is_custom=True, fits=fits)
+
+    @property
+    def _refuses_as_server(self) -> bool:
+        """The standard knows no `mcp_call`: under the strict setting a refused call is a function call with output."""
+        return self.settings.refused_calls == "mcp_call" and not self.settings.strict
+
+    def _fits(self, definition: ToolDefinition, run: Run) -> Callable[[str], bool] | None:
+        """What the input of a free-form tool is held against, where nobody else does: once, then the client has it."""
+        grammar = definition.grammar
+        if grammar is None or is_held(definition) or not self._refuses_as_server:
+            return None
+        if self.request.choice_mode == "none" or _has_failed(definition, run):
+            return None
+        return partial(_fits_grammar, grammar)
+
+
+def _has_failed(definition: ToolDefinition, run: Run) -> bool:
+    """Whether an input of the tool was refused in this response already."""
+    return any(
+        isinstance(item, McpCall)
+        and item.server_label == HOUSE_LABEL
+        and item.name in (definition.name, definition.own_name)
+        and item.error is not UNSET
+        for item in run.output
+    )
+
+
+def _fits_grammar(grammar: GrammarInput, text: str) -> bool:
+    from antwort.tools.grammar import fits
+
+    return fits(grammar, text)
 
 
 # ---- what the backend can take ----
@@ -159,7 +189,7 @@ def draft_response(request: CreateRequest, model: str, settings: EngineSettings)
         created_at=int(time.time()),
         status="in_progress",
         model=model,
-        tools=tuple(echo_tool(tool) for tool in _kept(request.tools)),
+        tools=tuple(echo_tool(tool) for tool in in_force(request.tools, settings)),
         tool_choice=echo_choice(_in_force(request)),
         text=_echo_text(request.text, strict=settings.strict),
         reasoning=_echo_reasoning(request),
@@ -193,10 +223,6 @@ def _in_force(request: CreateRequest) -> ToolChoice:
     if request.allowed_tools is None or not isinstance(choice, str):
         return choice
     return AllowedTools(tools=request.allowed_tools, mode=choice)
-
-
-def _kept(tools: Sequence[Tool]) -> list[Tool]:
-    return [tool for tool in tools if not isinstance(tool, OpaqueTool)]
 
 
 def _echo_text(text: TextOptions | None, *, strict: bool) -> Plain:

@@ -18,7 +18,7 @@ from antwort.api.tools import Forced
 from antwort.api.wire import UNSET
 from antwort.engine.draft import Finish, Run
 from antwort.engine.plan import Leftover, OpenCall, Plan
-from antwort.engine.toolbox import model_name
+from antwort.engine.toolbox import called_name, model_name
 from antwort.tools.base import ToolDefinition
 from antwort.tools.routing import Toolbox, refusal, route_calls
 
@@ -155,7 +155,7 @@ def open_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
 def _call_of(item: InputItem, at: int, toolbox: Toolbox) -> OpenCall | None:
     match item:
         case FunctionCall(status="completed"):
-            return OpenCall(item.call_id, item.name, item.arguments, at, item)
+            return OpenCall(item.call_id, called_name(toolbox, item), item.arguments, at, item)
         case McpCall(status="in_progress"):
             name = model_name(toolbox, item.server_label, item.name)
             return OpenCall(call_id_of(item), name, item.arguments, at, item)

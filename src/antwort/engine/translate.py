@@ -27,12 +27,13 @@ from antwort.api.items import (
     SummaryText,
     Text,
 )
-from antwort.api.tools import ForcedFunction, ForcedServer
 from antwort.api.wire import UNSET, UnsetType, encode
+from antwort.engine.chosen import forced_names
+from antwort.engine.declared import INPUT
 from antwort.engine.draft import Run
 from antwort.engine.plan import Plan
 from antwort.engine.steps import call_id_of, choice_for, tokens_left
-from antwort.engine.toolbox import model_name
+from antwort.engine.toolbox import called_name, model_name
 from antwort.providers.base import (
     Capabilities,
     ChatCall,
@@ -99,12 +100,9 @@ def _chat_tool(tool: ToolDefinition) -> ChatTool:
 
 def _chat_choice(run: Run, plan: Plan) -> str | dict[str, Any] | UnsetType:
     choice = choice_for(run, plan)
-    if isinstance(choice, ForcedFunction):
-        return _named(choice.name)
-    if isinstance(choice, ForcedServer):
-        if not isinstance(choice.name, str):
-            return "required"
-        return _named(model_name(plan.toolbox, choice.server_label, choice.name))
+    if not isinstance(choice, str):
+        forced = forced_names(choice, plan.toolbox.tools, plan.settings)
+        return _named(forced[0]) if len(forced) == 1 else "required"
     allowed = sorted((plan.toolbox.allowed or frozenset()) & plan.toolbox.tools.keys())
     if allowed and plan.capabilities.allowed_tools and choice != "none":
         return {
@@ -202,9 +200,10 @@ class _Conversation:
                 self._next_turn()
                 self._reasoning.append(_reasoning_of(item))
             case FunctionCall() if item.status != "incomplete":
-                self._add_call(item.call_id, item.name, item.arguments)
+                self._add_call(item.call_id, called_name(self._toolbox, item), item.arguments)
             case CustomToolCall() if item.status != "incomplete":
-                self._add_call(item.call_id, item.name, encode({"input": item.input}).decode())
+                arguments = encode({INPUT: item.input}).decode()
+                self._add_call(item.call_id, called_name(self._toolbox, item), arguments)
             case McpCall() if item.status != "incomplete":
                 self._add_server_call(item)
             case FunctionCallOutput() | CustomToolCallOutput():

@@ -127,9 +127,9 @@ class Capabilities(Wire):
     """It takes `prompt_cache_key`."""
     verbosity: bool = False
     """It takes `verbosity`."""
-    grammar: Literal["described", "pattern"] = "described"
+    grammar: Literal["described", "plain_pattern", "pattern"] = "described"
     """How it is held to the grammar of a free-form tool: in words, or by a `pattern` in the schema of the tool's
-    parameters, which it decodes by."""
+    parameters, which it decodes by. With `plain_pattern` it takes only those that every decoder understands."""
 
 
 class OtherName(Model):

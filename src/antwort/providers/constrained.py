@@ -65,7 +65,11 @@ class Constrained:
 
     def capabilities(self, model: str) -> Capabilities:
         inner = self._provider.capabilities(model)
-        return inner if self._mode == "native" else replace(inner, allowed_tools=True)
+        if self._mode == "native":
+            return inner
+        # Schemas that are cleaned for decoders keep plain patterns only; `auto` may ask as the backend is asked.
+        is_held = self._mode == "constrained" or inner.grammar != "described"
+        return replace(inner, allowed_tools=True, grammar="plain_pattern" if is_held else "described")
 
     async def check(self) -> None:
         await self._provider.check()

@@ -22,7 +22,10 @@ _FILES = frozenset({"file"})
 
 
 def widest(several: Sequence[Capabilities]) -> Capabilities:
-    """What at least one of them takes. A request that is written so loses nothing on its way to any of them."""
+    """What at least one of them takes. A request that is written so loses nothing on its way to any of them.
+
+    Grammars are the other way round: what is told in words holds for all of them.
+    """
     first = several[0]
     if all(each == first for each in several):
         return first
@@ -36,6 +39,7 @@ def widest(several: Sequence[Capabilities]) -> Capabilities:
         max_tokens_field=first.max_tokens_field,
         prompt_cache_key=any(each.prompt_cache_key for each in several),
         verbosity=any(each.verbosity for each in several),
+        grammar=first.grammar if all(each.grammar == first.grammar for each in several) else "described",
     )
 
 

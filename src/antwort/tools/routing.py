@@ -2,7 +2,8 @@
 
 The allowed list comes first, before client and server are told apart: a call outside it is not handed to the client
 either. A tool is claimed by its whole definition: a function that the request declares is run here only by an
-executor of this process's functions, never by a server or sandbox that has a tool of the same name.
+executor of this process's functions, never by a server or sandbox that has a tool of the same name. Free-form tools
+and those in a namespace are always the client's.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def route(name: str, toolbox: Toolbox) -> Route:
     is_ours = find_executor(definition, toolbox.executors) is not None
     if is_ours and toolbox.may_run:
         return Route.SERVER
-    if definition.kind is ToolKind.FUNCTION:
+    if definition.kind in (ToolKind.FUNCTION, ToolKind.CUSTOM):
         return Route.CLIENT
     return Route.HELD if is_ours else Route.UNKNOWN
 
@@ -113,6 +114,8 @@ def refusal(name: str, toolbox: Toolbox) -> str:
 def _claims(executor: ToolExecutor, definition: ToolDefinition) -> bool:
     if executor.kind is ToolKind.FUNCTION:
         return False
+    if definition.kind is ToolKind.CUSTOM or definition.namespace is not None:
+        return False  # the client's, whoever has a function of that name
     if definition.kind is ToolKind.FUNCTION and executor.kind is not ToolKind.LOCAL:
         return False
     try:

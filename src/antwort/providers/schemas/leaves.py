@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from antwort.api.wire import Plain
-from antwort.providers.schemas.patterns import plain_pattern
+from antwort.patterns import plain_pattern
 
 _LONGEST = 1000
 MOST_ITEMS = 256

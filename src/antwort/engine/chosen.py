@@ -1,0 +1,128 @@
+"""Which of the tools are meant: by the list of allowed ones, and by the choice. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from antwort.api.requests import CreateRequest
+from antwort.api.tools import Forced, ForcedCustom, ForcedHosted, ForcedServer, NamedTool
+from antwort.api.wire import UNSET, UnsetType
+from antwort.engine.hosted import stands_in
+from antwort.engine.naming import OWN, labelled_name
+from antwort.engine.settings import EngineSettings
+from antwort.errors import InvalidField
+from antwort.tools.base import ToolDefinition, ToolKind
+from antwort.tools.routing import Toolbox
+
+Tools = Mapping[str, ToolDefinition]
+
+
+def find_own(tools: Tools, namespace: str | None, name: str) -> ToolDefinition | None:
+    """The tool that the request declares itself under that name."""
+    likely = tools.get(name if namespace is None else labelled_name(namespace, name))
+    if likely is not None and _is_own(likely, namespace, name):
+        return likely
+    return next((tool for tool in tools.values() if _is_own(tool, namespace, name)), None)
+
+
+def _is_own(tool: ToolDefinition, namespace: str | None, name: str) -> bool:
+    return tool.kind in OWN and tool.namespace == namespace and tool.own_name == name
+
+
+# ---- the allowed list ----
+
+
+def allowed_names(named: tuple[NamedTool, ...] | None, tools: Tools, settings: EngineSettings) -> frozenset[str] | None:
+    """The names that may be called; a list that names none of the tools allows none."""
+    if named is None:
+        return None
+    return frozenset(name for entry in named for name in _meant(entry, tools, settings))
+
+
+def _meant(entry: NamedTool, tools: Tools, settings: EngineSettings) -> Iterator[str]:
+    if isinstance(entry.name, str) and entry.server_label is UNSET and entry.type != "namespace":
+        yield from _by_name(entry.name, entry.namespace, tools)
+        return
+    for tool in tools.values():
+        if entry.server_label is not UNSET:
+            is_meant = entry.server_label == tool.server_label and entry.name in (UNSET, tool.own_name)
+        elif entry.type == "namespace":
+            is_meant = entry.name == tool.namespace
+        else:
+            is_meant = stands_in(tool, entry.type, settings)
+        if is_meant:
+            yield tool.name
+
+
+def _by_name(name: str, namespace: str | UnsetType, tools: Tools) -> Iterator[str]:
+    """A name alone is what the request or the model calls it; one that neither knows is what others call theirs, each
+    of them.
+    """
+    if namespace is not UNSET:
+        own = find_own(tools, namespace, name)
+        yield from () if own is None else (own.name,)
+    elif (found := find_own(tools, None, name) or tools.get(name)) is not None:
+        yield found.name
+    else:
+        yield from (tool.name for tool in tools.values() if tool.own_name == name)
+
+
+# ---- the choice ----
+
+
+def forced_names(choice: Forced, tools: Tools, settings: EngineSettings) -> list[str]:
+    """What the model may call where it must."""
+    match choice:
+        case ForcedServer():
+            return [
+                tool.name
+                for tool in tools.values()
+                if tool.server_label == choice.server_label and choice.name in (UNSET, tool.own_name)
+            ]
+        case ForcedHosted():
+            return [tool.name for tool in tools.values() if stands_in(tool, choice.type, settings)]
+        case _:
+            namespace = None if choice.namespace is UNSET else choice.namespace
+            found = find_own(tools, namespace, choice.name) or (tools.get(choice.name) if namespace is None else None)
+            is_custom = isinstance(choice, ForcedCustom)
+            return [] if found is None or (found.kind is ToolKind.CUSTOM) != is_custom else [found.name]
+
+
+def check_choice(request: CreateRequest, toolbox: Toolbox, settings: EngineSettings) -> None:
+    """Raises `InvalidField` for a choice of what is not there, or not allowed."""
+    choice = request.choice_mode
+    if isinstance(choice, str):
+        return
+    meant = forced_names(choice, toolbox.tools, settings)
+    field, word = _named_by(choice, toolbox.tools)
+    if not meant:
+        raise _not_a_tool(field, f"{word!r} is not {_AMONG.get(field, 'one of the tools')}.")
+    if toolbox.allowed is not None and toolbox.allowed.isdisjoint(meant):
+        raise _not_a_tool(field, f"{word!r} is not one of the allowed tools.")
+
+
+_AMONG = {
+    "namespace": "a namespace of the tools",
+    "server_label": "the label of one of the tools",
+    "type": "the type of a tool that is run here",
+}
+
+
+def _named_by(choice: Forced, tools: Tools) -> tuple[str, str]:
+    """The field of the choice that what is meant goes by, or the first that is wrong, and what stands there."""
+    match choice:
+        case ForcedHosted():
+            return "type", choice.type
+        case ForcedServer():
+            is_there = any(tool.server_label == choice.server_label for tool in tools.values())
+            if is_there and isinstance(choice.name, str):
+                return "name", choice.name
+            return "server_label", choice.server_label
+        case _:
+            if isinstance(choice.namespace, str) and all(tool.namespace != choice.namespace for tool in tools.values()):
+                return "namespace", choice.namespace
+            return "name", choice.name
+
+
+def _not_a_tool(field: str, problem: str) -> InvalidField:
+    return InvalidField(f"tool_choice.{field}", problem, code="unknown_tool")

@@ -1,0 +1,71 @@
+"""Tools of types that only OpenAI runs: what the operator has put in their place, if anything. Pure."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from antwort.api.tools import McpTool, OpaqueTool, Tool
+from antwort.api.wire import UNSET
+from antwort.engine.settings import EngineSettings, HostedPolicy
+from antwort.errors import InvalidField
+from antwort.notes import note
+from antwort.tools.base import ToolDefinition
+
+_log = logging.getLogger("antwort.engine")
+
+_ODD = re.compile(r"[^A-Za-z0-9_.:-]")
+_LONGEST_TYPE, _MOST_TYPES = 64, 8
+"""Types are the client's words: of them, a line of the log takes so many letters and so many words."""
+
+
+def policy_for(kind: str, settings: EngineSettings) -> HostedPolicy:
+    """By the type itself, or the longest beginning that is followed by `*`; others go by `unknown_tools`."""
+    if (exact := settings.hosted.get(kind)) is not None:
+        return exact
+    beginnings = [word for word in settings.hosted if word.endswith("*") and kind.startswith(word[:-1])]
+    return settings.hosted[max(beginnings, key=len)] if beginnings else HostedPolicy(do=settings.unknown_tools)
+
+
+def stand_in(tool: OpaqueTool, settings: EngineSettings) -> McpTool | None:
+    """The toolset in the place of the tool; None: it is dropped. Raises `InvalidField` where it is refused."""
+    policy = policy_for(tool.type, settings)
+    if policy.do == "refuse":
+        problem = f"tools of type {tool.type!r} are not offered here."
+        raise InvalidField(f"{tool.path}.type", problem, code="unsupported_tool")
+    if policy.do == "drop" or policy.toolset is None:
+        return None
+    return McpTool(server_label=policy.toolset, allowed_tools=UNSET if policy.tools is None else policy.tools)
+
+
+def stands_in(definition: ToolDefinition, kind: str, settings: EngineSettings) -> bool:
+    """Whether the tool is one of those in the place of that type's."""
+    policy = policy_for(kind, settings)
+    if policy.do != "run" or policy.toolset is None or definition.server_label != policy.toolset:
+        return False
+    return policy.tools is None or definition.own_name in policy.tools
+
+
+def in_force(tools: Sequence[Tool], settings: EngineSettings) -> list[Tool]:
+    """The tools without those that were dropped; one that a toolset stands in for is there as it was declared."""
+    return [tool for tool in tools if not isinstance(tool, OpaqueTool) or policy_for(tool.type, settings).do == "run"]
+
+
+def note_dropped(kinds: Iterable[str]) -> None:
+    """One line for a request, whatever it declares."""
+    cleaned = list(dict.fromkeys(_ODD.sub("?", kind[:_LONGEST_TYPE]) for kind in kinds))
+    if not cleaned:
+        return
+    more = len(cleaned) - _MOST_TYPES
+    types = ", ".join(cleaned[:_MOST_TYPES]) + (f" and {more} more" if more > 0 else "")
+    note(_log, logging.INFO, f"dropped tools of types that nobody here runs: {types}", said={"types": types})
+
+
+def check_hosted(hosted: Mapping[str, HostedPolicy], labels: Collection[str]) -> None:
+    """Raises `ValueError` where a type is to be run by nobody, or by a toolset that is not there."""
+    for kind, policy in hosted.items():
+        if policy.do == "run" and policy.toolset not in labels:
+            there = f"there are {', '.join(sorted(labels))}" if labels else "there is none"
+            named = "names no toolset" if policy.toolset is None else f"names the toolset {policy.toolset!r}"
+            raise ValueError(f"The policy for tools of type {kind!r} {named}; {there}.")

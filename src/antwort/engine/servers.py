@@ -1,0 +1,139 @@
+"""Tool servers: who is there by a label, and what they offer a request."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from antwort.api.items import McpListTools, McpToolInfo
+from antwort.api.tools import McpTool, McpToolFilter
+from antwort.api.wire import UNSET
+from antwort.engine.settings import EngineSettings
+from antwort.errors import InvalidField
+from antwort.identity import Identity
+from antwort.ids import new_id
+from antwort.providers.base import Capabilities
+from antwort.tools.base import HOUSE_LABEL, Instructing, Labelled, ToolDefinition, ToolExecutor, ToolServer
+
+_tools_log = logging.getLogger("antwort.tools")  # what a tool says in an exception is not for the log
+
+
+class Shelf(msgspec.Struct, frozen=True):
+    """Who is there to run tools, for whom, and what the model's backend can take."""
+
+    executors: tuple[ToolExecutor, ...]
+    identity: Identity
+    settings: EngineSettings
+    capabilities: Capabilities = Capabilities()
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """What a server has for a request."""
+
+    tools: Sequence[ToolDefinition] = ()
+    instructions: str | None = None
+    problem: str | None = None
+    """Why it could not be asked."""
+
+
+def check_labels(executors: Sequence[object]) -> tuple[str, ...]:
+    """The labels that there are. The first of two would answer for both, and nobody would notice."""
+    labels = Counter(executor.label for executor in executors if isinstance(executor, Labelled))
+    for label, number in labels.items():
+        if number > 1:
+            raise ValueError(f"There are two tool servers labelled {label!r}.")
+    return tuple(labels)
+
+
+async def list_tools(label: str, shelf: Shelf) -> McpListTools:
+    """What a request that names the label, and nothing else of it, is offered."""
+    tool = McpTool(server_label=label)
+    return listing(tool, await offer_behind(tool, shelf))
+
+
+async def offer_declared(tool: McpTool, path: str, shelf: Shelf) -> Offer:
+    """What is behind a declaration. Raises `InvalidField` when nobody goes by its label, or it is wrong otherwise."""
+    _check_server(tool, path)
+    try:
+        offer = await _ask(tool, shelf)
+    except InvalidField as fault:
+        raise fault.within(path) from fault
+    if offer is None:
+        raise _no_server(tool, path)
+    return offer
+
+
+async def offer_behind(tool: McpTool, shelf: Shelf) -> Offer:
+    """The same of a declaration that is not the request's, or not this request's: nobody is to blame now."""
+    try:
+        return await _ask(tool, shelf) or Offer()
+    except InvalidField as fault:
+        return Offer(problem=fault.message)
+
+
+def listing(tool: McpTool, offer: Offer) -> McpListTools:
+    infos = tuple(
+        McpToolInfo(
+            name=definition.own_name,
+            input_schema=definition.parameters or {"type": "object", "properties": {}},
+            description=UNSET if definition.description is None else definition.description,
+        )
+        for definition in offer.tools
+    )
+    error = UNSET if offer.problem is None else offer.problem
+    return McpListTools(id=new_id("mcpl"), server_label=tool.server_label, tools=infos, error=error)
+
+
+def _check_server(tool: McpTool, path: str) -> None:
+    if tool.server_label == HOUSE_LABEL:  # a refused call would be taken for one of this server's
+        raise InvalidField(f"{path}.server_label", f"{HOUSE_LABEL!r} is a label of our own.", code="reserved_label")
+    if tool.require_approval not in (UNSET, "never"):
+        problem = "approvals are not offered by this server; say 'never'."
+        raise InvalidField(f"{path}.require_approval", problem, code="unsupported_parameter")
+
+
+def _no_server(tool: McpTool, path: str) -> InvalidField:
+    problem = f"no tool server is offered here under the label {tool.server_label!r}."
+    return InvalidField(f"{path}.server_label", problem, code="unknown_tool_server")
+
+
+async def _ask(tool: McpTool, shelf: Shelf) -> Offer | None:
+    """None: nobody goes by that label."""
+    for executor in shelf.executors:
+        if isinstance(executor, ToolServer):
+            try:
+                async with asyncio.timeout(shelf.settings.discovery):
+                    found = await executor.discover(tool, shelf.identity)
+                    if found is not None:
+                        return await _offer(tool, _chosen(tool, found), executor, shelf.identity)
+            except InvalidField:
+                raise
+            except Exception:
+                _tools_log.warning(
+                    "the tool server %r could not be asked for its tools", tool.server_label, exc_info=True
+                )
+                return Offer(problem=f"The tool server {tool.server_label!r} could not be asked for its tools.")
+    return None
+
+
+async def _offer(tool: McpTool, tools: Sequence[ToolDefinition], server: ToolServer, identity: Identity) -> Offer:
+    """A server of which no tool is used has nothing to say."""
+    if tools and isinstance(server, Instructing):
+        return Offer(tools, await server.instruct(tool, identity))
+    return Offer(tools)
+
+
+def _chosen(tool: McpTool, found: Sequence[ToolDefinition]) -> Sequence[ToolDefinition]:
+    """The server's tools, less those that the declaration leaves out."""
+    wanted = tool.allowed_tools
+    if isinstance(wanted, McpToolFilter):
+        if wanted.read_only is True:
+            found = [definition for definition in found if definition.read_only]
+        wanted = wanted.tool_names if isinstance(wanted.tool_names, tuple) else UNSET
+    if isinstance(wanted, tuple):
+        found = [definition for definition in found if definition.own_name in wanted]
+    return found
