@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Self, Unpack
 
 from antwort.api.events import StreamEvent
-from antwort.api.items import ItemReference, McpListTools
+from antwort.api.items import McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
 from antwort.api.status import FINAL
@@ -15,13 +16,15 @@ from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
 from antwort.engine.asked import Asked, RequestFields, read_asked
 from antwort.engine.control import Called
-from antwort.engine.history import assemble, load_chain, resolve_references
+from antwort.engine.history import assemble, is_known_by_id, load_chain, resolve_references
 from antwort.engine.hosted import check_hosted
+from antwort.engine.keyed import KeyedRuns
 from antwort.engine.live import Ended, LiveRun
 from antwort.engine.plan import Plan, check_capabilities, draft_response
 from antwort.engine.rows import end_unborn, new_row
 from antwort.engine.sealed import Sealed
 from antwort.engine.settings import EngineSettings, checked
+from antwort.engine.shared import Reader
 from antwort.engine.toolbox import Shelf, build_toolbox, check_labels, list_tools
 from antwort.errors import (
     AntwortError,
@@ -35,7 +38,7 @@ from antwort.errors import (
 )
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import OtherName, Provider
-from antwort.storage.base import EVERYTHING, ItemPage, Page, ResponsePage, ResponseStore, Wanted
+from antwort.storage.base import EVERYTHING, Claim, ItemPage, Page, ResponsePage, ResponseStore, Wanted
 from antwort.tools.limits import Runs, all_limited
 from antwort.vault import Vault
 
@@ -64,10 +67,11 @@ class Engine:
         on_end: Sequence[Callable[[Ended], None]] = (),
         on_call: Sequence[Callable[[Called], None]] = (),
         vault: Vault | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`on_end` are told of each run when it has ended, `on_call` of each tool call when it has been answered; they
         must neither wait nor raise. What is given out sealed is sealed by the `vault`; without one, it opens in this
-        engine only.
+        engine only. Idempotency keys expire by the `clock`.
         """
         self.settings = checked(settings)
         self._provider = provider
@@ -87,6 +91,7 @@ class Engine:
         self._has_begun = False
         """Whether there are rows of its own, which must not be taken for a dead process's."""
         self._on_end, self._on_call = tuple(on_end), tuple(on_call)
+        self._keyed = KeyedRuns(self, self._store, self.settings, clock)
         self._vault = vault
 
     async def __aenter__(self) -> Self:
@@ -102,6 +107,16 @@ class Engine:
         """Plan the response, put it on record, and set its run going. What is wrong by then is raised."""
         return await self.launch(await self.plan(request, identity))
 
+    async def attach(self, request: CreateRequest, identity: Identity, key: str) -> Reader:
+        """Start the response, or read along with the one that an earlier request with this key and the same body has
+        started, be it under way or over. The keys of others are others.
+
+        Raises `KeyReused` when it was another body, `KeyInUse` when another process makes the response, and what is
+        wrong by then with the request.
+        """
+        self._check_open()
+        return await self._keyed.attach(request, identity, key)
+
     async def plan(self, request: CreateRequest, identity: Identity = ANONYMOUS) -> Plan:
         """Answer every question before the first inference. Nothing is kept yet: it may be broken off."""
         self._check_open()
@@ -113,24 +128,24 @@ class Engine:
         except TimeoutError as exc:
             raise BackendTimeout("The response could not be prepared in time.") from exc
 
-    async def launch(self, plan: Plan) -> LiveRun:
-        """Commit the row, and set the run going."""
+    async def launch(self, plan: Plan, claim: Claim | None = None) -> LiveRun:
+        """Commit the row, and the claim of its key with it; then set the run going."""
         self._check_open()  # planning may have waited
         store = self._store if plan.request.is_stored else None
         if store is not None:
-            await self._begin(plan, store)
+            await self._begin(plan, store, claim)
         run = LiveRun(plan, self._provider, store, self._ended, self._on_call)
         self._live[run.response_id] = run
         if self.is_draining:  # since the row was begun: it is ended properly, too
             run.stop(ShuttingDown())
         return run
 
-    async def _begin(self, plan: Plan, store: ResponseStore) -> None:
+    async def _begin(self, plan: Plan, store: ResponseStore, claim: Claim | None) -> None:
         """A caller who is cancelled meanwhile gets no run, and the row may be written all the same: it is ended."""
         async with self._opening:  # which may be ending rows right now
             self._has_begun = True
         try:
-            await store.begin(new_row(plan))
+            await store.begin(new_row(plan, claim))
         except asyncio.CancelledError:
             task = asyncio.create_task(end_unborn(plan, store))
             self._ending.add(task)
@@ -138,13 +153,19 @@ class Engine:
             raise
 
     async def create(
-        self, request: Asked | None = None, identity: Identity = ANONYMOUS, **fields: Unpack[RequestFields]
+        self,
+        request: Asked | None = None,
+        identity: Identity = ANONYMOUS,
+        *,
+        idempotency_key: str | None = None,
+        **fields: Unpack[RequestFields],
     ) -> Response:
         """The response, whole. Leaving early ends the run.
 
-        A request is given as it was read, as the plain fields that a client would send, or by keywords.
+        A request is given as it was read, as the plain fields that a client would send, or by keywords. The same
+        request once more, with the same key, gets the same response (`attach`).
         """
-        run = await self.start(self._read(request, fields, stream=False), identity)
+        run = await self._started(self._read(request, fields, stream=False), identity, idempotency_key)
         try:
             return await run.whole()
         except asyncio.CancelledError:
@@ -152,10 +173,15 @@ class Engine:
             raise
 
     async def respond(
-        self, request: Asked | None = None, identity: Identity = ANONYMOUS, **fields: Unpack[RequestFields]
+        self,
+        request: Asked | None = None,
+        identity: Identity = ANONYMOUS,
+        *,
+        idempotency_key: str | None = None,
+        **fields: Unpack[RequestFields],
     ) -> AsyncGenerator[StreamEvent, None]:
         """The events, one by one, of a request in any form that `create` takes. Closing the generator ends the run."""
-        run = await self.start(self._read(request, fields, stream=True), identity)
+        run = await self._started(self._read(request, fields, stream=True), identity, idempotency_key)
         try:
             await run.answered()
             while batches := await run.read():
@@ -164,6 +190,11 @@ class Engine:
                         yield event
         finally:
             run.leave()
+
+    async def _started(self, request: CreateRequest, identity: Identity, key: str | None) -> LiveRun | Reader:
+        if key is None or not self.settings.idempotency:
+            return await self.start(request, identity)
+        return await self.attach(request, identity, key)
 
     def _read(self, asked: Asked | None, fields: RequestFields, *, stream: bool) -> CreateRequest:
         """Which method was called says whether events are read, whatever the request says."""
@@ -268,6 +299,7 @@ class Engine:
         if not await self._store.delete(identity, response_id):
             raise ResponseNotFound(response_id)
         self._unwritten.pop(response_id, None)
+        self._keyed.delete(response_id)
 
     async def cancel(self, identity: Identity, response_id: str) -> Response:
         """The response as it ended; one that had ended before is unchanged."""
@@ -334,6 +366,7 @@ class Engine:
         """Runs still under way are ended at once. There is no way back."""
         self.is_open = False
         await self.drain(0)
+        await self._keyed.close()
         await asyncio.gather(*self._ending)
         await self._provider.close()
         await self._store.close()
@@ -351,7 +384,7 @@ def _must_ask(request: CreateRequest) -> bool:
         request.model is None
         or request.previous_response_id is not None
         or any(isinstance(tool, McpTool | OpaqueTool) for tool in request.tools)
-        or any(isinstance(item, ItemReference) for item in request.input)
+        or any(is_known_by_id(item) for item in request.input)
     )
 
 

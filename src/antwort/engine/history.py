@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import TypeGuard
 
 from antwort.api.items import (
     CustomToolCall,
@@ -13,6 +14,7 @@ from antwort.api.items import (
     InputItem,
     ItemReference,
     McpCall,
+    Message,
     OpaqueItem,
 )
 from antwort.api.requests import CreateRequest, Limits, parse_request
@@ -30,20 +32,39 @@ _UNBOUNDED = Limits(input_items=2**31, part_bytes=2**40, tools=2**31, metadata_k
 
 
 async def resolve_references(request: CreateRequest, store: ResponseStore, identity: Identity) -> CreateRequest:
-    """The request with the items that its references stand for; they are stored as if they had been sent whole."""
-    wanted = {item.id: i for i, item in enumerate(request.input) if isinstance(item, ItemReference)}
+    """The request with the items that its references stand for; they are stored as if they had been sent whole.
+
+    Some clients send a server's call back without its result, which the store has under the same id.
+    """
+    wanted = {item.id: i for i, item in enumerate(request.input) if is_known_by_id(item)}
     if not wanted:
         return request
     found = await store.items(identity, list(wanted))
     for item_id, i in wanted.items():
-        if item_id not in found:
+        if item_id not in found and isinstance(request.input[i], ItemReference):
             raise ItemNotFound(item_id, param=f"input[{i}].id")
-    items = tuple(found[item.id] if isinstance(item, ItemReference) else item for item in request.input)
+    items = tuple(_recalled(item, found) for item in request.input)
     raw = tuple(
-        encode(found[item.id]) if isinstance(item, ItemReference) else raw
-        for item, raw in zip(request.input, request.raw_input, strict=True)
+        raw if item is given else encode(item)
+        for item, given, raw in zip(items, request.input, request.raw_input, strict=True)
     )
     return replace(request, input=items, raw_input=raw)
+
+
+def is_known_by_id(item: InputItem) -> TypeGuard[ItemReference | McpCall]:
+    """Whether the store may know more of it than was sent."""
+    return isinstance(item, ItemReference) or (isinstance(item, McpCall) and _is_bare(item))
+
+
+def _is_bare(call: McpCall) -> bool:
+    return call.output is UNSET and call.error is UNSET
+
+
+def _recalled(item: InputItem, found: Mapping[str, InputItem]) -> InputItem:
+    if not is_known_by_id(item):
+        return item
+    kept = found.get(item.id, item)
+    return kept if isinstance(item, ItemReference) or isinstance(kept, McpCall) else item
 
 
 async def load_chain(request: CreateRequest, store: ResponseStore, identity: Identity) -> tuple[Link, ...]:
@@ -72,7 +93,7 @@ async def assemble(request: CreateRequest, chain: Sequence[Link], toolbox: Toolb
             parent = parse_request(link.request, _UNBOUNDED)
             leftovers += _leftovers(calls, parent, await rebuild_toolbox(parent, shelf), _calls_run(link))
     # A client that keeps its history itself sends the open calls in the input: they were made under its own tools.
-    leftovers += _leftovers(_unanswered(request.input, answered, shelf), request, toolbox, 0)
+    leftovers += _leftovers(_unanswered(_since_words(request.input), answered, shelf), request, toolbox, 0)
     return History(tuple(stretches), tuple(leftovers))
 
 
@@ -141,13 +162,26 @@ def _unanswered(items: Sequence[InputItem], answered: Container[str], shelf: She
         match item:
             case FunctionCall(status="completed") if _is_local(item, shelf):
                 call = OpenCall(item.call_id, item.name, item.arguments, None, item)
-            case McpCall(status="completed") if item.output is UNSET and item.error is UNSET:
+            case McpCall(status="completed") if _is_bare(item):
                 call = OpenCall(call_id_of(item), item.name, item.arguments, None, item)
             case _:
                 continue
         if call.call_id not in answered:
             calls.append(call)
     return calls
+
+
+def _since_words(items: Sequence[InputItem]) -> Sequence[InputItem]:
+    """The items after the last turn that ended in words: whatever was called before has had its result, even where
+    the client does not send it.
+    """
+    for i in reversed(range(len(items))):
+        item = items[i]
+        follows = items[i + 1] if i + 1 < len(items) else None
+        is_end = follows is None or (isinstance(follows, Message) and follows.role != "assistant")
+        if is_end and isinstance(item, Message) and item.role == "assistant":
+            return items[i + 1 :]
+    return items
 
 
 def _is_local(call: FunctionCall, shelf: Shelf) -> bool:

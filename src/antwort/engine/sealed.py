@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from antwort.api.items import InputItem, ItemReference, Reasoning, ReasoningText
+from antwort.api.items import InputItem, Reasoning, ReasoningText
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, replace
 from antwort.engine.opened import Seal
@@ -69,7 +69,7 @@ class Sealed:
         """The history with the new input in its readable form, `own`, and with what its references stand for."""
         *earlier, new = history.stretches
         pairs = zip(new, own, strict=True)
-        last = self._readable(item if isinstance(given, ItemReference) else given for item, given in pairs)
+        last = self._readable(given if isinstance(given, Reasoning) else item for item, given in pairs)
         return msgspec.structs.replace(history, stretches=(*earlier, last))
 
     def _readable(self, items: Iterable[InputItem]) -> tuple[InputItem, ...]:
