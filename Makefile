@@ -9,7 +9,7 @@ SERVE_LOCK := requirements/serve.lock
 MODELS := .models
 WORKERS ?= 2
 
-.PHONY: help setup serve test check format coverage manifest reference docs bench bench-toolcalling bench-toolcalling-variants lock clean
+.PHONY: help setup serve test test-clients check format coverage manifest reference docs bench bench-toolcalling bench-toolcalling-variants lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -36,6 +36,20 @@ serve: $(SERVES)  ## start the server with the demo tools; where ARGS and the se
 
 test: $(READY)  ## run the tests; those that ask a real model fetch it once (93 MB), into .models
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
+
+NODE_CLIENTS := tests/clients/node
+NODE_READY := $(NODE_CLIENTS)/node_modules/.ready
+
+$(NODE_READY): $(NODE_CLIENTS)/package.json $(NODE_CLIENTS)/package-lock.json
+	@command -v npm >/dev/null || { echo "npm is needed for the clients that are written for Node." >&2; exit 1; }
+	@echo "Setting up $(NODE_CLIENTS) (250 MB to fetch) ..."
+	@cd $(NODE_CLIENTS) && npm ci --loglevel=error --no-progress >/dev/null
+	@touch $@
+
+CLIENT ?=
+
+test-clients: $(READY) $(NODE_READY)  ## take real clients through all cases, those for Node and Codex too (needs npm; CLIENT=codex: one alone)
+	@PYTHONPATH=tests $(BIN)/python -m clients.run $(if $(CLIENT),--only $(CLIENT))
 
 check: $(READY)  ## ruff and the strict type checker, over src and tests
 	$(BIN)/ruff format --check src tests scripts examples bench models
@@ -105,4 +119,4 @@ lock:  ## compile the lock files anew (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header -o requirements/bench.lock requirements/bench.in
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) $(BENCH) $(MODELS) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(BENCH) $(MODELS) $(NODE_CLIENTS)/node_modules site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 NODE = Path(__file__).parent / "node"
-PROGRAM = NODE / "node_modules" / ".bin" / "codex"
+PROGRAMS = NODE / "node_modules" / ".bin"
 PATIENCE = 60.0
 NOWHERE = "http://127.0.0.1:9"
 """A proxy that is not there: Codex is to reach nobody but the server."""
@@ -72,7 +72,7 @@ class Codex:
     def __init__(self, url: str, model: str) -> None:
         self._url, self._model = url, model
 
-    async def __aenter__(self) -> Codex:
+    async def __aenter__(self) -> Self:
         self._folder = TemporaryDirectory(prefix="codex-", ignore_cleanup_errors=True)
         self.work = Path(self._folder.name) / "work"
         self._home = Path(self._folder.name) / "home"
@@ -90,7 +90,9 @@ class Codex:
         """`codex exec` to its end; `settings` go over those of the file."""
         given = {**SETTINGS, **(settings or {})}
         options = [word for name, value in given.items() for word in ("-c", f"{name}={json.dumps(value)}")]
-        status, output, errors = await self._run(str(PROGRAM), "exec", *options, "--json", *arguments, check=False)
+        status, output, errors = await self._run(
+            str(PROGRAMS / "codex"), "exec", *options, "--json", *arguments, check=False
+        )
         return Said(status, [json.loads(line) for line in output.splitlines()], errors)
 
     async def _run(self, *command: str, check: bool = True) -> tuple[int, str, str]:
@@ -116,7 +118,7 @@ class Codex:
     def _environment(self) -> dict[str, str]:
         home = str(self._home)
         return {
-            "PATH": os.environ["PATH"],
+            "PATH": f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",
             "HOME": home,
             "CODEX_HOME": home,
             "HTTP_PROXY": NOWHERE,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from clients import trying
-from clients.codex import NODE
+from clients.codex import NODE, PROGRAMS
 from clients.ground import Ground
 from clients.python import PYTHON_CLIENTS
 from clients.records import Line, read_line
@@ -42,13 +42,17 @@ def _in_python(client: Client) -> Runner:
 
 
 def _in_node(program: str) -> Runner:
-    return lambda ground: printed([str(NODE / "node_modules" / ".bin" / "node"), program], ground, NODE)
+    return lambda ground: printed([str(PROGRAMS / "node"), program], ground, NODE)
 
 
+NODE_RUNNERS = {
+    "openai-node": "openai-node.js",
+    "@ai-sdk/openai": "ai-sdk-openai.js",
+    "@ai-sdk/open-responses": "ai-sdk-open-responses.js",
+}
+"""Programs in the folder of the Node clients."""
 RUNNERS: dict[str, Runner] = {
     **{client.name: _in_python(client) for client in (*PYTHON_CLIENTS, CODEX)},
-    "openai-node": _in_node("openai-node.js"),
-    "@ai-sdk/openai": _in_node("ai-sdk-openai.js"),
-    "@ai-sdk/open-responses": _in_node("ai-sdk-open-responses.js"),
+    **{client: _in_node(program) for client, program in NODE_RUNNERS.items()},
 }
 """By the client's name, in `records.CLIENTS`."""
