@@ -10,10 +10,10 @@ from antwort.api.tools import has_credentials
 from antwort.api.wire import Plain, decode, encode, replace
 from antwort.engine.plan import Plan
 from antwort.errors import AntwortError
-from antwort.storage.base import NewResponse, ResponseStore
+from antwort.storage.base import Claim, NewResponse, ResponseStore
 
 
-def new_row(plan: Plan) -> NewResponse:
+def new_row(plan: Plan, claim: Claim | None = None) -> NewResponse:
     request = plan.request
     return NewResponse(
         identity=plan.identity,
@@ -21,6 +21,7 @@ def new_row(plan: Plan) -> NewResponse:
         request=_without_credentials(request),
         input=request.input,
         raw_input=request.raw_input,
+        claim=claim,
     )
 
 

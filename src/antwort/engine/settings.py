@@ -71,6 +71,8 @@ class EngineSettings(LoopSettings):
     limits: Limits = Limits()
     tool_limits: ToolLimits = ToolLimits()
     default_model: str | None = None
+    idempotency: Annotated[float, Meta(ge=0, le=604800)] = 86400.0
+    """Seconds that an idempotency key is remembered; 0: none is."""
     hosted: Mapping[str, HostedPolicy] = {}
 
 

@@ -1,0 +1,216 @@
+"""Requests that come with a key: the first one starts a run, and the same request once more gets its response."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from antwort.api.requests import CreateRequest
+from antwort.api.responses import Response
+from antwort.api.status import FINAL
+from antwort.api.wire import encode
+from antwort.engine.fingerprint import checked_key, fingerprint
+from antwort.engine.live import LiveRun
+from antwort.engine.plan import Plan
+from antwort.engine.settings import EngineSettings
+from antwort.engine.shared import Reader, SharedRun
+from antwort.errors import AntwortError, KeyInUse, KeyReused, ResponseNotFound, ServerFault, ShuttingDown
+from antwort.identity import Identity
+from antwort.storage.base import Claim, ResponseStore
+
+_log = logging.getLogger("antwort.engine")
+
+Name: TypeAlias = tuple[str, str, str]
+"""Tenant, owner, key."""
+
+MOST_KEPT = 1000
+"""Responses that have ended and are kept here for their keys; a stored one is found in the store as well."""
+MOST_BYTES = 64 * 2**20
+"""What they may take, about. The oldest go first."""
+_AN_EVENT = 300
+"""Bytes, about, besides its text."""
+
+
+class Maker(Protocol):
+    """What of an engine it takes to make a response, and to find one."""
+
+    async def plan(self, request: CreateRequest, identity: Identity) -> Plan: ...
+
+    async def launch(self, plan: Plan, claim: Claim | None = None) -> LiveRun: ...
+
+    async def retrieve(self, identity: Identity, response_id: str) -> Response: ...
+
+
+class KeyedRuns:
+    """Those under way here, and those that have ended a while ago."""
+
+    def __init__(
+        self, maker: Maker, store: ResponseStore, settings: EngineSettings, clock: Callable[[], float]
+    ) -> None:
+        self._maker, self._store, self._settings, self._clock = maker, store, settings, clock
+        self._runs: dict[Name, SharedRun] = {}
+        self._kept: OrderedDict[Name, int] = OrderedDict()
+        """Those of them that have ended, the oldest first, and their sizes."""
+        self._size = 0
+        self._names: dict[str, Name] = {}
+        """By the id of the response."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def attach(self, request: CreateRequest, identity: Identity, key: str) -> Reader:
+        """A reader of the response that the key stands for: one that ended, one under way, or a new one.
+
+        Raises `KeyReused` when that is the response to another request, `KeyInUse` when it is being made elsewhere, and
+        what is wrong with the request.
+        """
+        name, digest = (identity.tenant, identity.owner, checked_key(key)), fingerprint(request)
+        while (reader := await self._join(name, digest, request, identity)) is None:
+            pass
+        try:
+            await reader.started()
+        except BaseException:
+            reader.leave()
+            raise
+        return reader
+
+    async def _join(self, name: Name, digest: bytes, request: CreateRequest, identity: Identity) -> Reader | None:
+        """None: what stood in the way is gone by now."""
+        shared = self._find(name)
+        if shared is None:
+            return self._share(name, digest, request, identity).join(is_first=True)
+        if shared.is_void:
+            await shared.settled.wait()
+            return None
+        if shared.request_hash == digest:
+            return shared.join(is_first=False)
+        await shared.is_owner.wait()
+        if self._runs.get(name) is shared and not shared.is_void:
+            raise KeyReused
+        return None
+
+    def _find(self, name: Name) -> SharedRun | None:
+        shared = self._runs.get(name)
+        if name in self._kept and shared is not None and shared.expires_at <= self._clock():
+            self._forget(name)
+            return None
+        return shared
+
+    def _share(self, name: Name, digest: bytes, request: CreateRequest, identity: Identity) -> SharedRun:
+        now, seconds = int(self._clock()), math.ceil(self._settings.idempotency)
+        claim = Claim(key=name[2], request_hash=digest, now=now, expires_at=now + seconds)
+        shared = self._runs[name] = SharedRun(digest, claim.expires_at, self._settings)
+        task = asyncio.create_task(self._live(name, shared, request, identity, claim))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return shared
+
+    # ---- the life of one ----
+
+    async def _live(
+        self, name: Name, shared: SharedRun, request: CreateRequest, identity: Identity, claim: Claim
+    ) -> None:
+        """A task of its own: the request that comes first may leave, and another still wait for the response."""
+        try:
+            await self._start(shared, request, identity, claim)
+            if shared.live is not None:
+                self._names[shared.live.response_id] = name
+                await shared.follow(shared.live)
+                await self._settle(name, shared, shared.live, identity)
+        except Exception as error:
+            shared.started.fail(error)
+        finally:
+            self._close(name, shared)
+
+    async def _start(self, shared: SharedRun, request: CreateRequest, identity: Identity, claim: Claim) -> None:
+        found = await self._recall(identity, claim)
+        shared.is_owner.set(None)
+        if found is not None:
+            shared.found(found)
+            return
+        plan = await shared.signal.race(lambda: self._maker.plan(request, identity))
+        live = await self._maker.launch(plan, claim if request.is_stored else None)
+        shared.begin(live, is_streamed=bool(request.stream))
+
+    async def _recall(self, identity: Identity, claim: Claim) -> Response | None:
+        """The response that stands in the store for the key. Its run, if it is not over, is another process's."""
+        claimed = await self._store.claimed(identity, claim.key, claim.now)
+        if claimed is None:
+            return None
+        if claimed.request_hash != claim.request_hash:
+            raise KeyReused
+        try:
+            response = await self._maker.retrieve(identity, claimed.response_id)
+        except ResponseNotFound:  # it was deleted just now
+            return None
+        if response.status not in FINAL:
+            raise KeyInUse
+        return response
+
+    async def _settle(self, name: Name, shared: SharedRun, live: LiveRun, identity: Identity) -> None:
+        """What has come to an end of its own keeps its key, whoever has seen it; otherwise the next request is a new
+        try.
+        """
+        response = live.response
+        shared.is_void = await _failed_early(live) or (shared.is_void and response.status in ("cancelled", "failed"))
+        if shared.is_void:
+            await self._release(identity, name[2], response)
+        elif self._runs.get(name) is shared:  # it may have been deleted meanwhile
+            shared.end(response)
+            self._keep(name, shared)
+
+    async def _release(self, identity: Identity, key: str, response: Response) -> None:
+        if not response.store:
+            return
+        try:
+            await self._store.release(identity, key, response.id)
+        except AntwortError as error:
+            _log.warning("the key of the response %s could not be released: %s", response.id, error.message)
+
+    def _close(self, name: Name, shared: SharedRun) -> None:
+        """However it ended, nobody waits for it any longer."""
+        if name not in self._kept and self._runs.get(name) is shared:
+            self._forget(name)
+        if shared.live is not None and shared.is_void:
+            self._names.pop(shared.live.response_id, None)
+        shared.is_void = False
+        shared.started.fail(ServerFault("The run was broken off."))
+        shared.is_owner.set(None)
+        shared.settled.set(None)
+
+    # ---- those that have ended ----
+
+    def _keep(self, name: Name, shared: SharedRun) -> None:
+        assert shared.response is not None
+        self._kept[name] = size = 2 * len(encode(shared.response)) + _AN_EVENT * len(shared.tape or ())
+        self._size += size
+        while len(self._kept) > MOST_KEPT or self._size > MOST_BYTES:
+            self._forget(next(iter(self._kept)))
+
+    def _forget(self, name: Name) -> None:
+        shared = self._runs.pop(name, None)
+        self._size -= self._kept.pop(name, 0)
+        if shared is not None and shared.response is not None:
+            self._names.pop(shared.response.id, None)
+
+    def delete(self, response_id: str) -> None:
+        """The response is gone, and its key free."""
+        if (name := self._names.pop(response_id, None)) is not None:
+            self._forget(name)
+
+    async def close(self) -> None:
+        """What is not under way yet does not begin any more."""
+        for shared in self._runs.values():
+            shared.signal.set(ShuttingDown())
+        await asyncio.gather(*self._tasks)
+
+
+async def _failed_early(live: LiveRun) -> bool:
+    """Whether those who waited were told so by an error, instead of a response that has failed."""
+    try:
+        await live.answered()
+    except AntwortError:
+        return True
+    return False

@@ -1,0 +1,195 @@
+"""A run that several requests read along with, and the face it shows to each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from antwort.api.events import TERMINAL
+from antwort.api.responses import Response
+from antwort.concurrency import Once, Signal
+from antwort.engine.live import Ended, LiveRun
+from antwort.engine.pipe import Numbered
+from antwort.engine.settings import EngineSettings
+from antwort.engine.tape import Tape, TapeReader
+from antwort.engine.unfold import unfold
+from antwort.errors import AntwortError, ClientLeft, ShuttingDown
+
+T = TypeVar("T")
+
+
+class SharedRun:
+    """One response: on its way, with those who wait for it, or as it ended."""
+
+    def __init__(self, request_hash: bytes, expires_at: int, settings: EngineSettings) -> None:
+        self.request_hash, self.expires_at = request_hash, expires_at
+        self._settings = settings
+        self.signal = Signal()
+        """Tells its plan to stop: nobody waits for it any more."""
+        self.is_owner: Once[None] = Once()
+        """Whether the key is known to be its own, or another's: the store has been asked."""
+        self.started: Once[None] = Once()
+        self.settled: Once[None] = Once()
+        """It is decided whether it still stands for the key, now that it has ended."""
+        self.is_void = False
+        """It is about not to stand for the key any more: all have left it, or it failed before it was answered."""
+        self.is_ended = False
+        self.is_fresh = False
+        """Whether it was started by one of those who read along, and not found in the store."""
+        self.live: LiveRun | None = None
+        self.response: Response | None = None
+        """As it ended."""
+        self.tape: Tape | None = None
+        """What a streamed run has sent."""
+        self.readers: set[Reader] = set()
+
+    def join(self, *, is_first: bool) -> Reader:
+        reader = Reader(self, is_first=is_first)
+        self.readers.add(reader)
+        return reader
+
+    def begin(self, live: LiveRun, *, is_streamed: bool) -> None:
+        self.live, self.is_fresh = live, True
+        self.tape = Tape() if is_streamed else None
+        self.started.set(None)
+        if not self.readers:
+            live.leave()
+
+    def found(self, response: Response) -> None:
+        """It has ended long ago."""
+        self.response, self.is_ended = response, True
+        self.started.set(None)
+
+    async def follow(self, live: LiveRun) -> None:
+        """Take down what the run sends, until it has ended."""
+        while batches := await live.read():
+            for batch in batches:
+                self._take(batch)
+        if self.tape is not None:
+            self.tape.end()
+        await live.wait()
+
+    def _take(self, batch: Numbered) -> None:
+        if self.tape is None:
+            return
+        if not batch.events:
+            self.tape.tick()
+            return
+        if isinstance(batch.events[-1], TERMINAL):
+            self.is_ended = True
+        self.tape.add(batch.events)
+
+    def end(self, response: Response) -> None:
+        """Only what it came to is kept."""
+        self.response, self.live, self.is_ended = response, None, True
+        self.readers.clear()
+
+    def taped(self) -> Tape:
+        """Of a run that was not streamed, and of one that is only on record, the events are made from the response."""
+        if self.tape is None:
+            assert self.response is not None
+            self.tape = Tape(unfold(self.response, self._settings), is_ended=True)
+        return self.tape
+
+    def drop(self, reader: Reader) -> None:
+        """The run goes on as long as there is another reader; one that has ended does not care."""
+        self.readers.discard(reader)
+        if self.readers or self.is_ended:
+            return
+        self.is_void = True
+        self.signal.set(ClientLeft())
+        if self.live is not None:
+            self.live.leave()
+
+
+class Reader:
+    """One request, and the response it waits for. Whoever holds it reads the events, or waits for the result, or
+    leaves: the others are not disturbed.
+    """
+
+    def __init__(self, shared: SharedRun, *, is_first: bool) -> None:
+        self._shared, self._is_first = shared, is_first
+        self._signal = Signal()
+        self._live: LiveRun | None = None
+        self._tape: TapeReader | None = None
+
+    async def started(self) -> None:
+        """Until there is a response; raises why there is none."""
+        await self._shared.started.wait()
+        self._live = self._shared.live
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether another request has started the run."""
+        return not (self._is_first and self._shared.is_fresh)
+
+    @property
+    def response_id(self) -> str:
+        return self.response.id
+
+    @property
+    def response(self) -> Response:
+        """The response as it stands."""
+        if self._live is not None:
+            return self._live.response
+        assert self._shared.response is not None, "it has started"
+        return self._shared.response
+
+    async def answered(self) -> None:
+        """Until the backend has answered; what went wrong before that is raised."""
+        if self._live is not None:
+            await self._unless_left(self._live.answered)
+
+    async def read(self) -> list[Numbered]:
+        """The next batches, from the first event on; nothing when the stream is over, or the reader has left."""
+        try:
+            return await self._unless_left(self._read)
+        except ClientLeft:
+            return []
+
+    async def _read(self) -> list[Numbered]:
+        if self._tape is None:
+            if self._live is not None and self._shared.tape is None:
+                self._shared.response = await self._live.result()
+            self._tape = self._shared.taped().reader()
+        return await self._tape.read()
+
+    async def whole(self) -> Response:
+        """The response as it ended. Raises what went wrong before the backend answered, and `ClientLeft`."""
+        if self._live is None:
+            return self.response
+        response = await self._unless_left(self._live.whole)
+        self._shared.is_ended = True
+        return response
+
+    async def _unless_left(self, waiting: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await self._signal.race(waiting)
+        except AntwortError:  # the next request with this key is a new try
+            self._shared.is_void = True
+            raise
+
+    def leave(self) -> None:
+        """The client has gone. The run ends itself when it was the last."""
+        self._signal.set(ClientLeft())
+        if self._tape is not None and self._shared.tape is not None:
+            self._shared.tape.forget(self._tape)
+        self._shared.drop(self)
+
+    def stop(self, reason: Exception) -> None:
+        """This request is broken off; the run with it, when nobody else waits for it or all are."""
+        if self._live is None:
+            return
+        if isinstance(reason, ShuttingDown) or len(self._shared.readers) == 1:
+            self._live.stop(reason)
+        else:
+            self.leave()
+
+    async def wait(self) -> None:
+        """Until the run has ended."""
+        if self._live is not None:
+            await self._live.wait()
+
+    def account(self) -> Ended | None:
+        """Of the run; only the request that started it has to account for it."""
+        return None if self._live is None or self.is_replay else self._live.account()
