@@ -89,7 +89,19 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
         errors.InvalidField,
         "sealed reasoning that cannot be opened: it was changed, is somebody else's, or its key is not known any more",
     ),
+    "idempotency_key_in_use": (
+        errors.KeyInUse,
+        "the first request with this `Idempotency-Key` is still being answered, by another process",
+    ),
+    "idempotency_key_reused": (
+        errors.KeyReused,
+        "this `Idempotency-Key` came before, with another body; `x-should-retry` is `false`",
+    ),
     "invalid_http": (errors.RequestError, "what came is not HTTP"),
+    "invalid_idempotency_key": (
+        errors.RequestError,
+        "an `Idempotency-Key` is 1 to 255 visible ASCII characters",
+    ),
     "invalid_json": (errors.InvalidField, "the body is not JSON, not an object, or nested too deeply"),
     "invalid_prompt": (
         errors.BackendRefused,
@@ -134,6 +146,7 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
         errors.RateLimited,
         "a limit of the key, or of the backend; `Retry-After` says when to come back, where that is known",
     ),
+    "insufficient_quota": (errors.QuotaUsedUp, "what the backend grants this server is used up; waiting does not help"),
     "request_head_too_large": (errors.HeadTooLarge, "the address and headers are larger than `server.head_limit`"),
     "server_error": (errors.ServerFault, "something of ours went wrong"),
     "server_not_started": (errors.ServerFault, "a mounted server could not be started; its log says why"),
@@ -146,6 +159,7 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     ),
     "backend_closed": (errors.BackendUnavailable, "the backend closed the connection without an answer"),
     "backend_unavailable": (errors.BackendUnavailable, "the backend cannot be reached, or is not ready"),
+    "server_is_overloaded": (errors.BackendOverloaded, "the backend says that it has too much to do"),
     "request_cancelled": (
         errors.RequestCancelled,
         "the program that a server is mounted in broke the request off: it took too long, or the program is stopping",

@@ -36,6 +36,7 @@ ALLOWED_BEGINNINGS = (b"openai-", b"x-stainless-")
 EXPOSED = b", ".join(
     [
         b"x-request-id",
+        b"idempotent-replayed",
         b"retry-after",
         b"retry-after-ms",
         b"x-should-retry",

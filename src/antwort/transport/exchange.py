@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 from urllib.parse import parse_qsl
 
 from antwort.engine.live import LiveRun
+from antwort.engine.shared import Reader
 from antwort.errors import AntwortError, BodyTooLarge, InvalidField, WrongMediaType
 from antwort.identity import ANONYMOUS, Identity
 from antwort.ids import new_id
@@ -71,6 +72,7 @@ class Exchange:
         "broken_off",
         "code",
         "identity",
+        "is_replay",
         "is_stream",
         "method",
         "path",
@@ -102,8 +104,10 @@ class Exchange:
         self.code: str | None = None
         """The code of the error it was answered with, if it was."""
         self.is_stream = False
-        self.run: LiveRun | None = None
-        """The run that it started, if it did."""
+        self.run: LiveRun | Reader | None = None
+        """The run that it started or reads along with, if it does."""
+        self.is_replay = False
+        """Whether it was answered with a response that another request has started."""
         self.broken_off: AntwortError | None = None
         """What it is told when the program that hosts us does not wait for its answer."""
 

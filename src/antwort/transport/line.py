@@ -38,7 +38,13 @@ def log_request(exchange: Exchange, seconds: float) -> None:
 def _of_the_run(exchange: Exchange) -> dict[str, Value]:
     if exchange.run is None:
         return {}
-    ended = exchange.run.account()
+    if (ended := exchange.run.account()) is None:  # the line of the request that started it says what it took
+        response = exchange.run.response
+        return {
+            "model": response.model[:_LONGEST_MODEL],
+            "response_status": response.status,
+            "replayed": True,
+        }
     usage = ended.response.usage
     return {
         "model": ended.response.model[:_LONGEST_MODEL],

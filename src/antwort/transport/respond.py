@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from antwort.api.events import TERMINAL
 from antwort.api.requests import CreateRequest
@@ -11,21 +12,31 @@ from antwort.api.wire import encode
 from antwort.concurrency import Signal
 from antwort.engine.engine import Engine
 from antwort.engine.live import LiveRun
-from antwort.engine.plan import Plan
+from antwort.engine.shared import Reader
 from antwort.errors import ClientLeft
 from antwort.identity import Identity
 from antwort.transport.exchange import ClientGone, Exchange
 from antwort.transport.sse import written
 
+T = TypeVar("T")
+
 _A_MOMENT = 0.05
 
 
-async def respond(exchange: Exchange, engine: Engine, request: CreateRequest, identity: Identity) -> None:
-    """Answer with the response, whole or as a stream of its events. A client that leaves ends the run."""
+async def respond(
+    exchange: Exchange, engine: Engine, request: CreateRequest, identity: Identity, key: str | None = None
+) -> None:
+    """Answer with the response, whole or as a stream of its events. A client that leaves ends the run, unless others
+    with the same key wait for it.
+    """
     watch = Watch(exchange)
     try:
-        plan = await watch.unless_gone(lambda: engine.plan(request, identity))
-        run = await engine.launch(plan)
+        run: LiveRun | Reader
+        if key is None:
+            run = await engine.launch(await watch.unless_gone(lambda: engine.plan(request, identity)))
+        else:
+            run = await watch.unless_gone(lambda: engine.attach(request, identity, key))
+            _mark_replay(exchange, run)
         exchange.response_id, exchange.run = run.response_id, run
         watch.follow(run)
         try:
@@ -34,11 +45,19 @@ async def respond(exchange: Exchange, engine: Engine, request: CreateRequest, id
                 await _stream(exchange, run)
             else:
                 await _whole(exchange, run, watch)
-        except BaseException:
+        except BaseException as exc:
             run.leave()
+            if isinstance(exc, ClientLeft):
+                raise ClientGone from None
             raise
     finally:
         await watch.end()
+
+
+def _mark_replay(exchange: Exchange, run: Reader) -> None:
+    if run.is_replay:
+        exchange.is_replay = True
+        exchange.with_answer.append((b"idempotent-replayed", b"true"))
 
 
 class Watch:
@@ -52,19 +71,19 @@ class Watch:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._run: LiveRun | None = None
+        self._run: LiveRun | Reader | None = None
         self._signal = Signal()
         self._task: asyncio.Task[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(_A_MOMENT, self._start)
         self.is_gone = False
 
-    async def unless_gone(self, planning: Callable[[], Awaitable[Plan]]) -> Plan:
+    async def unless_gone(self, planning: Callable[[], Awaitable[T]]) -> T:
         try:
             return await self._signal.race(planning)
         except ClientLeft:
             raise ClientGone from None
 
-    def follow(self, run: LiveRun) -> None:
+    def follow(self, run: LiveRun | Reader) -> None:
         """The run is told from now on, and now if the client left while it was being set going."""
         self._run = run
         if self.is_gone:
@@ -90,14 +109,14 @@ class Watch:
             await asyncio.wait((self._task,))
 
 
-async def _whole(exchange: Exchange, run: LiveRun, watch: Watch) -> None:
+async def _whole(exchange: Exchange, run: LiveRun | Reader, watch: Watch) -> None:
     body = encode(await run.whole())
     if watch.is_gone:
         raise ClientGone
     await exchange.answer(body)
 
 
-async def _stream(exchange: Exchange, run: LiveRun) -> None:
+async def _stream(exchange: Exchange, run: LiveRun | Reader) -> None:
     """Write what has gathered, as often as there is something, until the terminal event has gone out."""
     await exchange.open_stream()
     while batches := await run.read():
@@ -113,7 +132,7 @@ async def _stream(exchange: Exchange, run: LiveRun) -> None:
     raise ClientGone
 
 
-async def _write_late(exchange: Exchange, run: LiveRun, frames: bytes) -> None:
+async def _write_late(exchange: Exchange, run: LiveRun | Reader, frames: bytes) -> None:
     """A slow client has all the time that its run takes; it is waited for less when the run has ended meanwhile."""
     ending = asyncio.create_task(_linger_after(run, exchange))
     try:
@@ -122,6 +141,6 @@ async def _write_late(exchange: Exchange, run: LiveRun, frames: bytes) -> None:
         ending.cancel()
 
 
-async def _linger_after(run: LiveRun, exchange: Exchange) -> None:
+async def _linger_after(run: LiveRun | Reader, exchange: Exchange) -> None:
     await run.wait()
     exchange.linger()

@@ -13,6 +13,7 @@ from antwort.api.requests import parse_request
 from antwort.api.responses import Model, Response
 from antwort.api.wire import Wire, encode
 from antwort.engine.engine import Engine
+from antwort.engine.fingerprint import checked_key
 from antwort.errors import (
     AntwortError,
     MethodNotAllowed,
@@ -154,11 +155,15 @@ class Routes:
 
     async def create(self, exchange: Exchange, _: str) -> None:
         """A place is taken before the body is read: so much is under way from then on, and kept in memory."""
-        identity = exchange.identity
+        identity, key = exchange.identity, exchange.header(b"idempotency-key")
         with self._quotas.of(identity.key).place(exchange.with_answer):
             body = await exchange.body(self._body_limit)
             request = parse_request(body, self._engine.settings.limits)
-            await respond(exchange, self._engine, request, identity)
+            await respond(exchange, self._engine, request, identity, None if key is None else self._key(key))
+
+    def _key(self, header: bytes) -> str | None:
+        """The key, where keys are remembered."""
+        return checked_key(header.decode("latin-1")) if self._engine.settings.idempotency else None
 
     async def list(self, exchange: Exchange, _: str) -> None:
         """Not in the standard: those that the identity has stored."""
