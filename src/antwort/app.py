@@ -11,6 +11,7 @@ import msgspec
 from antwort.access import hashed, make_cors, make_door
 from antwort.backends import make_fleet, make_local, patient
 from antwort.config.checks import check, check_ready
+from antwort.config.hosted import check_toolsets
 from antwort.config.problems import CannotStart
 from antwort.config.settings import Settings
 from antwort.engine.engine import Engine
@@ -127,6 +128,7 @@ async def _open(settings: Settings) -> tuple[ResponseStore, Vault]:
 def _make_parts(settings: Settings) -> _Parts:
     offered = settings.tools
     tools = load_tools(offered.modules, entry_points=offered.entry_points, demo=offered.demo)
+    check_toolsets(offered.hosted, tools.labels)
     local = make_local(settings)
     door = make_door(settings)
     seen = observe(settings, [toolset.label for toolset in tools.toolsets], door)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import msgspec
 
 from antwort.config.problems import CannotStart
-from antwort.tools.base import ToolExecutor, ToolKind
+from antwort.tools.base import Labelled, ToolExecutor, ToolKind
 from antwort.tools.local import LocalExecutor, LocalTool
 from antwort.tools.toolset import Toolset, ToolsetInfo
 
@@ -38,6 +38,12 @@ class LoadedTools(msgspec.Struct, frozen=True):
     executors: tuple[ToolExecutor, ...]
     toolsets: tuple[ToolsetInfo, ...]
     """What a request can reach by label."""
+
+    @property
+    def labels(self) -> dict[str, tuple[str, ...] | None]:
+        """All of them, also of executors of other kinds, each with the names of its tools where they are known."""
+        others = {executor.label: None for executor in self.executors if isinstance(executor, Labelled)}
+        return {**others, **{toolset.label: toolset.tools for toolset in self.toolsets}}
 
 
 class _Source(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from antwort.api.faults import convert
 from antwort.config.addresses import address_problem, checked_backend, is_loopback
+from antwort.config.hosted import about_hosted
 from antwort.config.names import is_token
 from antwort.config.paths import expanded
 from antwort.config.problems import BadSettings, CannotStart, Problem
@@ -133,6 +134,7 @@ def find_problems(settings: Settings) -> Iterator[Problem]:
     yield from _about_encryption(settings.encryption)
     yield from _about_value(settings.metrics.key, "metrics.key")
     yield from _about_cors(settings.cors)
+    yield from about_hosted(settings.tools.hosted)
 
 
 def _names(settings: Settings) -> set[str]:

@@ -235,9 +235,13 @@ def overlay(lower: Table, upper: Table, kind: StructType) -> Table:
 
 
 def _joined(below: Node | None, node: Node) -> Node:
-    if isinstance(below, Table) and isinstance(node, Table):
-        return Table({**below.entries, **node.entries}, node.origin, below.is_part)
-    return node
+    if not isinstance(below, Table) or not isinstance(node, Table):
+        return node
+    entries = dict(below.entries)
+    for key, entry in node.entries.items():
+        is_joining = isinstance(entry, Table) and entry.is_part  # a part of an entry leaves the rest of it
+        entries[key] = _joined(entries.get(key), entry) if is_joining else entry
+    return Table(entries, node.origin, below.is_part)
 
 
 def with_key(table: Table, key: Node | None) -> Table:

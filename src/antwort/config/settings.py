@@ -130,9 +130,10 @@ class CapabilitySettings(Wire):
     """`prompt_cache_key`. Unset: on for `kind: responses`."""
     verbosity: bool | UnsetType = UNSET
     """`verbosity`. Unset: on for `kind: responses`."""
-    grammar: Literal["described", "pattern"] | UnsetType = UNSET
+    grammar: Literal["described", "plain_pattern", "pattern"] | UnsetType = UNSET
     """How models are held to the grammar of a free-form tool: `described` in words and checked afterwards, or by a
-    `pattern` in the schema of its parameters, for backends that decode by it. Unset: `described`."""
+    `pattern` in the schema of its parameters, for backends that decode by it; `plain_pattern` for those, such as
+    llama.cpp, that write what a pattern allows into JSON as it is. Unset: `described`."""
 
     def over(self, usual: Capabilities) -> Capabilities:
         """The usual ones, with what is set here in their place."""
@@ -407,6 +408,7 @@ class Settings(Wire):
         return EngineSettings(
             **loop,
             default_model=self.default_model,
+            idempotency=self.server.idempotency,
             limits=self.limits,
             tool_limits=self.tools.limits,
             hosted=self.tools.hosted,

@@ -142,7 +142,7 @@ def in_words(kind: Type) -> str:
         case VarTupleType():
             return "a list of tables" if isinstance(kind.item_type, StructType) else "a list of texts"
         case DictType():
-            return "a mapping of names to " + ("numbers" if isinstance(kind.value_type, FloatType) else "texts")
+            return f"a mapping of names to {_values_in_words(kind.value_type)}"
         case StructType():
             return "a mapping of settings"
         case CustomType():
@@ -151,6 +151,12 @@ def in_words(kind: Type) -> str:
             return _PATTERNS.get(pattern, f"text like {pattern}")
         case _:
             return "text"
+
+
+def _values_in_words(kind: Type) -> str:
+    if isinstance(kind, StructType):
+        return "settings"
+    return "numbers" if isinstance(kind, FloatType) else "texts"
 
 
 def bounds(kind: IntType | FloatType) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -35,14 +36,23 @@ def definitions(tool: FunctionTool | CustomTool | NamespaceTool, shelf: Shelf) -
             return tuple(_within(tool, inner, shelf) for inner in tool.tools)
 
 
-def check_grammars(tools: Sequence[Tool]) -> None:
+async def check_grammars(tools: Sequence[Tool]) -> None:
     """Raises `InvalidField` for a grammar that cannot be read."""
-    for path, _, tool in own_tools(tools):
-        if isinstance(tool, CustomTool) and isinstance(tool.format, GrammarInput):
-            from antwort.tools.grammar import check_grammar
+    grammars = {
+        path: tool.format
+        for path, _, tool in own_tools(tools)
+        if isinstance(tool, CustomTool) and isinstance(tool.format, GrammarInput)
+    }
+    if grammars:
+        await asyncio.to_thread(_check_each, grammars)  # the first look at one takes a moment
 
-            if (problem := check_grammar(tool.format)) is not None:
-                raise InvalidField(f"{path}.format.definition", problem)
+
+def _check_each(grammars: Mapping[str, GrammarInput]) -> None:
+    from antwort.tools.grammar import check_grammar
+
+    for path, grammar in grammars.items():
+        if (problem := check_grammar(grammar)) is not None:
+            raise InvalidField(f"{path}.format.definition", problem)
 
 
 def is_held(definition: ToolDefinition) -> bool:

@@ -134,9 +134,9 @@ def _has_failed(definition: ToolDefinition, run: Run) -> bool:
 
 
 def _fits_grammar(grammar: GrammarInput, text: str) -> bool:
-    from antwort.tools.grammar import fits
+    from antwort.tools.grammar import mismatch
 
-    return fits(grammar, text)
+    return mismatch(grammar, text) is None
 
 
 # ---- what the backend can take ----

@@ -21,7 +21,7 @@ __all__ = ["Shelf", "build_toolbox", "called_name", "check_labels", "list_tools"
 
 async def build_toolbox(request: CreateRequest, shelf: Shelf) -> tuple[Toolbox, tuple[McpListTools, ...]]:
     """What the request offers the model, and the lists of the servers it names."""
-    check_grammars(request.tools)
+    await check_grammars(request.tools)
     offers: list[Offer] = []
     lists: dict[str, McpListTools] = {}
     dropped: list[str] = []
