@@ -7,13 +7,12 @@ from typing import Literal, TypeAlias
 
 from antwort.api.events import (
     ArgumentsDelta,
-    ArgumentsDone,
     Batch,
     ContentPartAdded,
     ContentPartDone,
+    CustomInputDelta,
     McpArgumentsDelta,
     McpArgumentsDone,
-    McpCallInProgress,
     OutputItemAdded,
     OutputItemDone,
     OutputTextDelta,
@@ -32,6 +31,7 @@ from antwort.api.events import RefusalDelta as RefusalDeltaEvent
 from antwort.api.events import RefusalDone as RefusalDoneEvent
 from antwort.api.items import (
     ContentPart,
+    CustomToolCall,
     FunctionCall,
     LogProb,
     McpCall,
@@ -44,9 +44,9 @@ from antwort.api.items import (
     SummaryText,
 )
 from antwort.api.wire import replace
+from antwort.engine.opened_calls import ClosedAs, OpenCall, OpenCustomCall
 from antwort.providers.base import TextDelta
 
-ClosedAs: TypeAlias = Literal["completed", "incomplete"]
 ReasoningStyle: TypeAlias = Literal["text", "standard", "summary"]
 Seal: TypeAlias = Callable[[str], str]
 
@@ -167,37 +167,7 @@ class OpenMessage:
         self._pieces, self._logprobs, self._open = [], [], None
 
 
-class OpenCall:
-    """A call being written."""
-
-    def __init__(self, index: int, item: FunctionCall | McpCall) -> None:
-        self.index = index
-        self._item = item
-        self._pieces: list[str] = []
-
-    def announce(self, events: Batch) -> None:
-        events.append(OutputItemAdded(output_index=self.index, item=self._item))
-        if isinstance(self._item, McpCall):
-            events.append(McpCallInProgress(item_id=self._item.id, output_index=self.index))
-
-    def feed(self, arguments: str, events: Batch) -> None:
-        self._pieces.append(arguments)
-        delta = ArgumentsDelta if isinstance(self._item, FunctionCall) else McpArgumentsDelta
-        events.append(delta(item_id=self._item.id, output_index=self.index, delta=arguments))
-
-    def close(self, status: ClosedAs, events: Batch) -> None:
-        """A function call is finished when it is written; an `mcp_call` stays open for its result."""
-        arguments, item, at = "".join(self._pieces), self._item, self.index
-        if isinstance(item, FunctionCall):
-            events.append(ArgumentsDone(item_id=item.id, output_index=at, name=item.name, arguments=arguments))
-        else:
-            events.append(McpArgumentsDone(item_id=item.id, output_index=at, arguments=arguments))
-            if status == "completed":
-                return
-        events.append(OutputItemDone(output_index=at, item=replace(item, status=status, arguments=arguments)))
-
-
-OpenItem: TypeAlias = OpenReasoning | OpenMessage | OpenCall
+OpenItem: TypeAlias = OpenReasoning | OpenMessage | OpenCall | OpenCustomCall
 
 
 # ---- picking up what another process left half said ----
@@ -227,6 +197,8 @@ def _reopened(index: int, item: OutputItem, seal: Seal | None) -> OpenItem | Non
             return OpenReasoning(index, "text" if isinstance(item.content, tuple) else "summary", item.id, seal)
         case FunctionCall() | McpCall():
             return OpenCall(index, item)
+        case CustomToolCall():
+            return OpenCustomCall(index, item)
         case _:
             return None
 
@@ -247,5 +219,7 @@ def _feed_again(event: RunEvent, opened: dict[int, OpenItem]) -> None:
             item.feed(event.delta, sent)
         case ArgumentsDelta() | McpArgumentsDelta(), OpenCall():
             item.feed(event.delta, sent)
+        case CustomInputDelta(), OpenCustomCall():
+            item.feed_text(event.delta, sent)
         case _:
             pass

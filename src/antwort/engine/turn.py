@@ -7,11 +7,14 @@ from collections.abc import Callable
 import msgspec
 
 from antwort.api.events import Batch, TurnEnded
-from antwort.api.items import FunctionCall, McpCall
+from antwort.api.items import CustomToolCall, FunctionCall, McpCall
 from antwort.api.wire import UNSET
-from antwort.engine.opened import ClosedAs, OpenCall, OpenItem, OpenMessage, OpenReasoning, ReasoningStyle, Seal
+from antwort.engine.opened import OpenItem, OpenMessage, OpenReasoning, ReasoningStyle, Seal
+from antwort.engine.opened_calls import ClosedAs, OpenCall, OpenCustomCall, ShownCall
+from antwort.engine.unwrapping import input_of, wrapped
 from antwort.ids import new_id
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
+from antwort.tools.base import HOUSE_LABEL
 
 CUT = frozenset({"length", "content_filter"})
 """Finish reasons that say the answer was broken off: what was being written is incomplete."""
@@ -29,6 +32,21 @@ class Shown(msgspec.Struct, frozen=True):
     fits: Callable[[str], bool] | None = None
     """Of a free-form tool: whether its input is right. Such a call is shown when it is whole; one that is wrong shows
     as a refused call, and is never the client's to run."""
+
+
+class HeldCall:
+    """A call that is shown when it is whole: what it asks for decides how it shows."""
+
+    def __init__(self, name: str, shown: Shown) -> None:
+        self.name, self.shown = name, shown
+        self._pieces: list[str] = []
+
+    def feed(self, arguments: str, _events: Batch) -> None:
+        self._pieces.append(arguments)
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self._pieces)
 
 
 class Turn:
@@ -51,9 +69,9 @@ class Turn:
         self._events: Batch = []
         self._message: OpenMessage | None = None
         self._reasoning: OpenReasoning | None = None
-        self._calls: dict[int, OpenCall] = {}
+        self._calls: dict[int, ShownCall | HeldCall] = {}
         self._early: dict[int, str] = {}  # arguments that came before their call's name
-        self._written: OpenItem | None = None  # what the last delta went to
+        self._written: OpenItem | HeldCall | None = None  # what the last delta went to
         self._finished: Finished | None = None
 
     def feed(self, delta: Delta) -> None:
@@ -86,11 +104,15 @@ class Turn:
         else:
             self._show_nameless()
             self._close_all("completed")
+        self._forget()
         usage = UNSET if finished.usage is None else finished.usage
         self._events.append(TurnEnded(finish=finished.finish, usage=usage))
 
     def abort(self) -> None:
-        """The inference broke off: what is open is closed as incomplete, and the turn has not ended."""
+        """The inference broke off: what is open is closed as incomplete, and the turn has not ended.
+
+        A call that was held has not been shown, and never is.
+        """
         for item in self._open_items():
             item.close("incomplete", self._events)
         self._forget()
@@ -149,12 +171,29 @@ class Turn:
         self._written = self._message
         return self._message
 
-    def _open_call(self, index: int, name: str) -> OpenCall:
+    def _open_call(self, index: int, name: str) -> ShownCall | HeldCall:
         self._close_message()
         self._close_reasoning()
-        call = self._calls[index] = OpenCall(self._next_index(), _call_item(self._shown(name)))
+        shown = self._shown(name)
+        call = self._calls[index] = HeldCall(name, shown) if shown.fits else self._announced(shown)
+        return call
+
+    def _announced(self, shown: Shown) -> ShownCall:
+        item = _call_item(shown)
+        index = self._next_index()
+        call = OpenCustomCall(index, item) if isinstance(item, CustomToolCall) else OpenCall(index, item)
         call.announce(self._events)
         return call
+
+    def _show_held(self, held: HeldCall, status: ClosedAs) -> None:
+        """One that is wrong shows as a refused call, under the name that the model called; it waits for its answer."""
+        shown, arguments = held.shown, held.arguments
+        if status == "completed" and shown.fits is not None and not shown.fits(input_of(arguments)):
+            shown, arguments = Shown(held.name, HOUSE_LABEL), wrapped(arguments)
+        call = self._announced(shown)
+        if arguments:
+            call.feed(arguments, self._events)
+        call.close(status, self._events)
 
     def _close_message(self) -> None:
         if self._message is not None:
@@ -168,29 +207,40 @@ class Turn:
 
     def _open_items(self) -> list[OpenItem]:
         singles = [item for item in (self._reasoning, self._message) if item is not None]
-        return sorted((*singles, *self._calls.values()), key=lambda item: item.index)
+        calls = [call for call in self._calls.values() if not isinstance(call, HeldCall)]
+        return sorted((*singles, *calls), key=lambda item: item.index)
 
     def _close_all(self, last: ClosedAs) -> None:
-        """What was being written when the answer was cut is incomplete, and with it what was begun after it."""
-        cut_from = self._index if self._written is None or last == "completed" else self._written.index
+        """What was being written when the answer was cut is incomplete, and with it what stands behind it."""
+        written = None if last == "completed" or isinstance(self._written, HeldCall) else self._written
+        cut_from = self._index if written is None else written.index
         for item in self._open_items():
             item.close(last if item.index >= cut_from else "completed", self._events)
-        self._forget()
+        for call in self._calls.values():
+            if isinstance(call, HeldCall):
+                self._show_held(call, last)
 
     def _forget(self) -> None:
         self._message, self._reasoning, self._calls, self._written = None, None, {}, None
 
 
-def _call_item(shown: Shown) -> FunctionCall | McpCall:
+def _call_item(shown: Shown) -> FunctionCall | CustomToolCall | McpCall:
     """Its id is ours: backends repeat theirs, or leave them out."""
     call_id = new_id("call")
-    if shown.server_label is None:
-        return FunctionCall(id=new_id("fc"), call_id=call_id, name=shown.name, arguments="", status="in_progress")
-    return McpCall(
-        id=new_id("mcp"),
-        server_label=shown.server_label,
-        name=shown.name,
-        arguments="",
-        status="in_progress",
-        call_id=call_id,
+    if shown.server_label is not None:
+        return McpCall(
+            id=new_id("mcp"),
+            server_label=shown.server_label,
+            name=shown.name,
+            arguments="",
+            status="in_progress",
+            call_id=call_id,
+        )
+    namespace = UNSET if shown.namespace is None else shown.namespace
+    if shown.is_custom:
+        return CustomToolCall(
+            id=new_id("ctc"), call_id=call_id, name=shown.name, input="", status="in_progress", namespace=namespace
+        )
+    return FunctionCall(
+        id=new_id("fc"), call_id=call_id, name=shown.name, arguments="", status="in_progress", namespace=namespace
     )

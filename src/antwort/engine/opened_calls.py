@@ -1,0 +1,86 @@
+"""Calls that are being written."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from antwort.api.events import (
+    ArgumentsDelta,
+    ArgumentsDone,
+    Batch,
+    CustomInputDelta,
+    CustomInputDone,
+    McpArgumentsDelta,
+    McpArgumentsDone,
+    McpCallInProgress,
+    OutputItemAdded,
+    OutputItemDone,
+)
+from antwort.api.items import CustomToolCall, FunctionCall, McpCall
+from antwort.api.wire import replace
+from antwort.engine.unwrapping import InputReader
+
+ClosedAs: TypeAlias = Literal["completed", "incomplete"]
+
+
+class OpenCall:
+    """A call being written."""
+
+    def __init__(self, index: int, item: FunctionCall | McpCall) -> None:
+        self.index = index
+        self._item = item
+        self._pieces: list[str] = []
+
+    def announce(self, events: Batch) -> None:
+        events.append(OutputItemAdded(output_index=self.index, item=self._item))
+        if isinstance(self._item, McpCall):
+            events.append(McpCallInProgress(item_id=self._item.id, output_index=self.index))
+
+    def feed(self, arguments: str, events: Batch) -> None:
+        self._pieces.append(arguments)
+        delta = ArgumentsDelta if isinstance(self._item, FunctionCall) else McpArgumentsDelta
+        events.append(delta(item_id=self._item.id, output_index=self.index, delta=arguments))
+
+    def close(self, status: ClosedAs, events: Batch) -> None:
+        """A function call is finished when it is written; an `mcp_call` stays open for its result."""
+        arguments, item, at = "".join(self._pieces), self._item, self.index
+        if isinstance(item, FunctionCall):
+            events.append(ArgumentsDone(item_id=item.id, output_index=at, name=item.name, arguments=arguments))
+        else:
+            events.append(McpArgumentsDone(item_id=item.id, output_index=at, arguments=arguments))
+            if status == "completed":
+                return
+        events.append(OutputItemDone(output_index=at, item=replace(item, status=status, arguments=arguments)))
+
+
+class OpenCustomCall:
+    """A call of a free-form tool being written: its arguments come as JSON, and show as the text in them."""
+
+    def __init__(self, index: int, item: CustomToolCall) -> None:
+        self.index = index
+        self._item = item
+        self._reader = InputReader()
+        self._pieces: list[str] = []
+
+    def announce(self, events: Batch) -> None:
+        events.append(OutputItemAdded(output_index=self.index, item=self._item))
+
+    def feed(self, arguments: str, events: Batch) -> None:
+        self.feed_text(self._reader.feed(arguments), events)
+
+    def feed_text(self, text: str, events: Batch) -> None:
+        """A piece of the input itself."""
+        if text:
+            self._pieces.append(text)
+            events.append(CustomInputDelta(item_id=self._item.id, output_index=self.index, delta=text))
+
+    def close(self, status: ClosedAs, events: Batch) -> None:
+        """One that was cut holds what was shown of it: what else has come may not be what it looks like."""
+        if status == "completed":
+            self.feed_text(self._reader.finish(), events)
+        whole, item, at = "".join(self._pieces), self._item, self.index
+        events.append(CustomInputDone(item_id=item.id, output_index=at, input=whole))
+        events.append(OutputItemDone(output_index=at, item=replace(item, status=status, input=whole)))
+
+
+ShownCall: TypeAlias = OpenCall | OpenCustomCall
