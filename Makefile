@@ -42,7 +42,7 @@ NODE_READY := $(NODE_CLIENTS)/node_modules/.ready
 
 $(NODE_READY): $(NODE_CLIENTS)/package.json $(NODE_CLIENTS)/package-lock.json
 	@command -v npm >/dev/null || { echo "npm is needed for the clients that are written for Node." >&2; exit 1; }
-	@echo "Setting up $(NODE_CLIENTS) (250 MB to fetch) ..."
+	@echo "Setting up $(NODE_CLIENTS) (240 MB to fetch) ..."
 	@cd $(NODE_CLIENTS) && npm ci --loglevel=error --no-progress >/dev/null
 	@touch $@
 
