@@ -269,6 +269,20 @@ const cases = {
     const { text } = await ask({ previous_response_id: response.id, input: answered(response), tools });
     assert.equal(text, `The tool says: sun in ${CITY}.`);
   },
+
+  async retries({ streamed }, tag) {
+    let attempts = 0;
+    const counting = client.withOptions({
+      maxRetries: 2,
+      fetch: (url, init) => {
+        attempts += 1;
+        return fetch(url, init);
+      },
+    });
+    const body = { model: MODEL, input: tag.cue('400'), stream: streamed };
+    assert.equal((await thrownBy(() => counting.responses.create(body))).status, 400);
+    assert.equal(attempts, 1);
+  },
 };
 
 await runAll({ client: 'openai-node', version: versionOf('openai'), ways, cases });
