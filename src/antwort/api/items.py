@@ -6,7 +6,7 @@ request is read, so that everything behind that point sees whole items.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from antwort.api.status import CallStatus, ItemStatus
@@ -14,7 +14,7 @@ from antwort.api.wire import UNSET, UnsetType, Wire
 
 Role: TypeAlias = Literal["user", "assistant", "system", "developer"]
 Phase: TypeAlias = Literal["commentary", "final_answer"]
-Detail: TypeAlias = Literal["low", "high", "auto"]
+Detail: TypeAlias = Literal["low", "high", "auto", "original"]
 
 
 # ---- content parts ----
@@ -83,6 +83,14 @@ ContentPart: TypeAlias = (
 )
 ResultPart: TypeAlias = InputText | InputImage | InputFile | InputVideo | OutputText | Text
 """What the output of a tool may be made of."""
+
+
+def text_of(parts: Sequence[ResultPart]) -> str:
+    """The text of a result, with a name in the place of what is not text."""
+    return "\n".join(
+        part.text if isinstance(part, InputText | OutputText | Text) else f"[{part.__struct_config__.tag}]"
+        for part in parts
+    )
 
 
 # ---- items ----
@@ -169,7 +177,8 @@ class McpCall(Wire, tag="mcp_call"):
     """A call that is run here, or refused here, and its result in one item.
 
     Finished without `output` and without `error` it was asked for and not run yet: a paused turn. `call_id` is ours;
-    it ties such an item to the one that shows the run.
+    it ties such an item to the one that shows the run. `content` is ours, too: the result in parts, where it is not
+    text alone; `output` then names what is not text.
     """
 
     id: str
@@ -181,6 +190,7 @@ class McpCall(Wire, tag="mcp_call"):
     error: str | UnsetType = UNSET
     approval_request_id: str | UnsetType = UNSET
     call_id: str | UnsetType = UNSET
+    content: tuple[ResultPart, ...] | UnsetType = UNSET
 
 
 class McpApprovalRequest(Wire, tag="mcp_approval_request"):

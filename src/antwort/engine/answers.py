@@ -19,9 +19,18 @@ from antwort.api.events import (
     OutputItemAdded,
     OutputItemDone,
 )
-from antwort.api.items import FunctionCallOutput, InputText, McpCall, OutputItem, OutputText, Text
+from antwort.api.items import (
+    FunctionCallOutput,
+    InputText,
+    McpCall,
+    OutputItem,
+    OutputText,
+    ResultPart,
+    Text,
+    text_of,
+)
 from antwort.api.status import close
-from antwort.api.wire import UNSET, replace
+from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.engine.plan import OpenCall
 from antwort.engine.steps import Ready, Refused
 from antwort.ids import new_id
@@ -120,12 +129,12 @@ class Answers:
     def _write_mcp(self, at: int, result: Outcome) -> None:
         assert isinstance(result, ToolResult), "only a function is handed to the client"
         index, item = self._shown[at]
-        text = _as_text(result.output)
+        text, parts = _in_text(result.output)
         if result.is_error:
-            done = replace(item, status=close(item.status, "failed"), error=text)
+            done = replace(item, status=close(item.status, "failed"), error=text, content=parts)
             self._events.append(McpCallFailed(item_id=item.id, output_index=index))
         else:
-            done = replace(item, status=close(item.status, "completed"), output=text)
+            done = replace(item, status=close(item.status, "completed"), output=text, content=parts)
             self._events.append(McpCallCompleted(item_id=item.id, output_index=index))
         self._events.append(OutputItemDone(output_index=index, item=done))
         self._mark(at)
@@ -147,11 +156,9 @@ class Answers:
         return events
 
 
-def _as_text(output: Output) -> str:
-    """An `mcp_call` holds text; what is not text is named."""
+def _in_text(output: Output) -> tuple[str, tuple[ResultPart, ...] | UnsetType]:
+    """An `mcp_call` shows text. What is more than text is kept beside it: the model is to see it."""
     if isinstance(output, str):
-        return output
-    return "\n".join(
-        part.text if isinstance(part, InputText | OutputText | Text) else f"[{part.__struct_config__.tag}]"
-        for part in output
-    )
+        return output, UNSET
+    is_text = all(isinstance(part, InputText | OutputText | Text) for part in output)
+    return text_of(output), UNSET if is_text else output

@@ -16,6 +16,7 @@ from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
 from antwort.engine.asked import Asked, RequestFields, read_asked
 from antwort.engine.control import Called
+from antwort.engine.foreign import note_unseen
 from antwort.engine.history import assemble, is_known_by_id, load_chain, resolve_references
 from antwort.engine.hosted import check_hosted
 from antwort.engine.keyed import KeyedRuns
@@ -219,6 +220,7 @@ class Engine:
         toolbox, listings = await build_toolbox(request, shelf)
         history = await assemble(request, chain, toolbox, shelf)
         check_capabilities(history.stretches, capabilities)
+        note_unseen(history.stretches)
         return Plan(
             request=request,
             identity=identity,

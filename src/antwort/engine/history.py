@@ -19,6 +19,7 @@ from antwort.api.items import (
 )
 from antwort.api.requests import CreateRequest, Limits, parse_request
 from antwort.api.wire import UNSET, encode, replace
+from antwort.engine.foreign import foreign_call
 from antwort.engine.plan import History, Leftover, OpenCall
 from antwort.engine.steps import OVER_LIMIT, call_id_of, results_in
 from antwort.engine.toolbox import Shelf, model_name, rebuild_toolbox
@@ -146,10 +147,9 @@ def _wrong_output(
 def _asked(item: InputItem) -> str | None:
     if isinstance(item, FunctionCall | CustomToolCall):
         return item.call_id
-    if isinstance(item, OpaqueItem):  # a kind of call that this version does not know still has its outputs
-        call_id = item.fields.get("call_id")
-        return call_id if isinstance(call_id, str) else None
-    return None
+    # A kind of call that this version does not know still has its outputs.
+    call = foreign_call(item) if isinstance(item, OpaqueItem) else None
+    return None if call is None else call.call_id
 
 
 # ---- calls that were left open ----

@@ -19,6 +19,7 @@ from antwort.api.items import (
     InputVideo,
     McpCall,
     Message,
+    OpaqueItem,
     OutputText,
     Reasoning,
     ReasoningText,
@@ -31,6 +32,7 @@ from antwort.api.wire import UNSET, UnsetType, encode
 from antwort.engine.chosen import forced_names
 from antwort.engine.declared import INPUT
 from antwort.engine.draft import Run
+from antwort.engine.foreign import foreign_call, foreign_result
 from antwort.engine.plan import Plan
 from antwort.engine.steps import call_id_of, choice_for, tokens_left
 from antwort.engine.toolbox import called_name, model_name
@@ -163,10 +165,14 @@ def _results(stretches: Iterable[Sequence[InputItem]]) -> Mapping[str, deque[Out
                 found[item.call_id].append(item.output)
             elif isinstance(item, McpCall) and (result := _own_result(item)) is not None:
                 found[call_id_of(item)].append(result)
+            elif isinstance(item, OpaqueItem) and (answered := foreign_result(item)) is not None:
+                found[answered[0]].append(answered[1])
     return found
 
 
-def _own_result(item: McpCall) -> str | None:
+def _own_result(item: McpCall) -> Output | None:
+    if item.content is not UNSET:
+        return item.content
     result = item.error if item.output is UNSET else item.output
     return None if result is UNSET else result
 
@@ -208,6 +214,8 @@ class _Conversation:
                 self._add_server_call(item)
             case FunctionCallOutput() | CustomToolCallOutput():
                 self._has_results = True
+            case OpaqueItem():
+                self._add_foreign(item)
             case _:
                 pass  # lists of tools, approvals and what this version does not know say nothing to a model
 
@@ -237,6 +245,13 @@ class _Conversation:
             self._add_call(call_id, model_name(self._toolbox, item.server_label, item.name), item.arguments)
         # Servers' calls side by side stand one behind the other, each with its result: only words end the turn.
         self._has_server_results = self._has_server_results or _own_result(item) is not None
+
+    def _add_foreign(self, item: OpaqueItem) -> None:
+        """A call of a kind that is not ours is shown with its result, or not at all."""
+        call = foreign_call(item)
+        if call is not None and self._results.get(call.call_id):
+            self._add_call(call.call_id, call.name, call.arguments)
+        self._has_results = self._has_results or foreign_result(item) is not None
 
     def _add_call(self, call_id: str, name: str, arguments: str) -> None:
         if self._has_results:
@@ -282,7 +297,7 @@ def _chat_part(part: ContentPart) -> dict[str, Any]:
         case InputImage():
             image: dict[str, Any] = {"url": part.image_url}
             if part.detail != "auto":
-                image["detail"] = part.detail
+                image["detail"] = "high" if part.detail == "original" else part.detail  # the most there is in Chat
             return {"type": "image_url", "image_url": image}
         case InputFile():
             given = {"filename": part.filename, "file_data": part.file_data}

@@ -1,0 +1,144 @@
+"""Items of kinds that are not ours to understand. A call and its result are told by their form, and shown to the model
+as any others; what else there is says nothing to it. Pure.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from antwort.api.items import (
+    Compaction,
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    InputImage,
+    InputItem,
+    InputText,
+    OpaqueItem,
+    ResultPart,
+    Text,
+)
+from antwort.api.wire import encode
+from antwort.engine.naming import legal_name
+from antwort.notes import note
+from antwort.tools.base import Output
+
+_log = logging.getLogger("antwort.engine")
+
+_OUTPUT: Final = "_output"
+_BOOKKEEPING = frozenset({"type", "id", "call_id", "status", "name", "namespace", "caller", "fingerprint", "execution"})
+_SAID = ("output", "result", "tools")
+"""Where results say what they came to."""
+_MOST_TYPES, _LONGEST_TYPE = 10, 60
+
+
+class ForeignCall(msgspec.Struct, frozen=True):
+    call_id: str
+    name: str
+    arguments: str
+
+
+def foreign_call(item: OpaqueItem) -> ForeignCall | None:
+    """The call that the item is, if it is one: under the name that its type gives it, with all that it says."""
+    call_id = item.fields.get("call_id")
+    if item.type.endswith(_OUTPUT) or not isinstance(call_id, str) or not call_id:
+        return None
+    if item.fields.get("status") == "incomplete":
+        return None
+    name = item.fields.get("name")
+    if not isinstance(name, str) or not name:
+        name = item.type.removesuffix("_call") or item.type
+    return ForeignCall(call_id, legal_name(name), _arguments(_said(item.fields)))
+
+
+def _arguments(said: Mapping[str, Any]) -> str:
+    arguments = said.get("arguments")
+    if [*said] != ["arguments"] or not isinstance(arguments, str | dict):
+        arguments = said
+    return arguments if isinstance(arguments, str) else encode(arguments).decode()
+
+
+def foreign_result(item: OpaqueItem) -> tuple[str, Output] | None:
+    """The id of the call that the item answers, if it answers one, and what it says. Some give it as their own id."""
+    call_id = item.fields.get("call_id") or item.id
+    if not item.type.endswith(_OUTPUT) or not isinstance(call_id, str):
+        return None
+    said = _said(item.fields)
+    for field in _SAID:
+        if [*said] == [field]:
+            return call_id, _output(said[field])
+    return call_id, encode(said).decode() if said else str(item.fields.get("status") or "")
+
+
+def _said(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in fields.items() if key not in _BOOKKEEPING and value is not None}
+
+
+# ---- what results are made of ----
+
+
+def _output(value: object) -> Output:
+    """Text as it is; pictures as pictures, wherever they stand: as text they would be letters without end."""
+    if isinstance(value, str):
+        return value
+    parts = [_part(each) for each in (value if isinstance(value, list) else [value])]
+    if all(isinstance(part, Text) for part in parts):
+        return encode(value).decode()
+    return tuple(parts)
+
+
+def _part(value: object) -> ResultPart:
+    match value:
+        case {"image_url": str(url)}:
+            return InputImage(image_url=url)
+        case {"type": "input_text" | "output_text" | "text", "text": str(text)}:
+            return InputText(text=text)
+        case _:
+            return Text(text=encode(value).decode())
+
+
+# ---- what the model is not shown ----
+
+
+def note_unseen(stretches: Sequence[Sequence[InputItem]]) -> None:
+    """Say in the log which items of the new input, the last stretch, the model is not shown."""
+    unseen = [item for item in stretches[-1] if isinstance(item, OpaqueItem | Compaction)]
+    if unseen and (types := [*_types_of(unseen, _answered_calls(stretches))]):
+        kinds = dict.fromkeys(types)
+        shown = ", ".join(each[:_LONGEST_TYPE] for each in [*kinds][:_MOST_TYPES])
+        more = f", and {len(kinds) - _MOST_TYPES} more" if len(kinds) > _MOST_TYPES else ""
+        said = "input items that say nothing to the model were left out"
+        note(_log, logging.INFO, said, types=f"{shown}{more}", items=len(types))
+
+
+def _types_of(items: Iterable[OpaqueItem | Compaction], shown: frozenset[str]) -> Iterable[str]:
+    for item in items:
+        if isinstance(item, Compaction):
+            yield "compaction"
+        elif _called_by(item) not in shown and _answered_by(item) not in shown:
+            yield item.type
+
+
+def _answered_calls(stretches: Iterable[Iterable[InputItem]]) -> frozenset[str]:
+    items = [item for stretch in stretches for item in stretch]
+    called = {call_id for item in items if (call_id := _called_by(item)) is not None}
+    return frozenset(call_id for item in items if (call_id := _answered_by(item)) in called and call_id is not None)
+
+
+def _called_by(item: InputItem) -> str | None:
+    if isinstance(item, FunctionCall | CustomToolCall):
+        return item.call_id
+    call = foreign_call(item) if isinstance(item, OpaqueItem) else None
+    return None if call is None else call.call_id
+
+
+def _answered_by(item: InputItem) -> str | None:
+    if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
+        return item.call_id
+    result = foreign_result(item) if isinstance(item, OpaqueItem) else None
+    return None if result is None else result[0]
