@@ -72,7 +72,7 @@ class Wire:
         if reply.headers.get("transfer-encoding") == "chunked":
             while chunk := await self.chunk():
                 reply.chunks.append(chunk)
-        elif not self._is_head and reply.status != 204:
+        elif not self._is_head and reply.status not in (204, 304):
             reply.chunks.append(await self.reader.readexactly(int(reply.headers["content-length"])))
         return reply
 

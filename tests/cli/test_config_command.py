@@ -163,7 +163,15 @@ def test_check_says_what_it_imports(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full disk to be had")
 @pytest.mark.parametrize(
     "command",
-    ["key", "config show", "config show --json", "config check --scripted", "config schema", "completion bash"],
+    [
+        "key",
+        "openapi",
+        "config show",
+        "config show --json",
+        "config check --scripted",
+        "config schema",
+        "completion bash",
+    ],
 )
 def test_a_result_that_cannot_be_written_is_a_failure(command: str) -> None:
     with Path("/dev/full").open("w") as full:

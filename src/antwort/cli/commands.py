@@ -237,6 +237,17 @@ COMMANDS: tuple[Command, ...] = (
     _CODEX,
     _CONFIG,
     Command(
+        "openapi",
+        "print the OpenAPI document of the API",
+        "antwort.cli.openapi:run",
+        description=(
+            "Print the OpenAPI 3.1 document of the API, with the default limits and with keys. A server that runs has\n"
+            "its own at /openapi.json, and a page to read it at /docs."
+        ),
+        examples="""
+  antwort openapi > openapi.json""",
+    ),
+    Command(
         "key",
         "make an API key",
         "antwort.cli.key:run",

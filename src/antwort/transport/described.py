@@ -69,6 +69,6 @@ def address_of(scope: Scope) -> str:
     host = headers.get(b"host", b"")
     root = quote(scope.get("root_path", "").rstrip("/"))
     if not _HOST.fullmatch(host):
-        name, port = scope.get("server") or ("127.0.0.1", None)
-        host = (f"{name}:{port}" if port else name).encode()
+        name, port = scope.get("server") or ("", None)
+        host = (f"{name}:{port}" if port else "localhost").encode()
     return f"{scope.get('scheme', 'http')}://{host.decode()}{root}"

@@ -27,7 +27,6 @@ from antwort.transport.openapi.parts import (
     PARAMETERS,
     either,
     error_answer,
-    error_name,
     header,
 )
 from antwort.transport.openapi.requests import request_schemas
@@ -80,7 +79,7 @@ def _components(limits: Limits, *, asks_for_keys: bool) -> Plain:
         "schemas": dict(sorted(schemas.items())),
         "parameters": PARAMETERS,
         "headers": HEADERS,
-        "responses": {error_name(status): error_answer(status) for status in ERRORS},
+        "responses": {name: error_answer(status) for status, (name, _) in ERRORS.items()},
     }
     return {**made, "securitySchemes": {"key": _KEYS}} if asks_for_keys else made
 
@@ -111,7 +110,7 @@ def _answers(row: Operation) -> Plain:
     errors = sorted({*EVERY_REQUEST, *(() if row.is_open else (401,)), *row.errors})
     made: dict[str, Any] = {str(status): _answer(status, answer) for status, answer in row.answers.items()}
     for status in errors:
-        made.setdefault(str(status), {"$ref": f"#/components/responses/{error_name(status)}"})
+        made.setdefault(str(status), {"$ref": f"#/components/responses/{ERRORS[status][0]}"})
     return dict(sorted(made.items()))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from http import HTTPStatus
 from typing import get_args
 
 from antwort.api.status import ResponseStatus
@@ -60,44 +59,42 @@ HEADERS: dict[str, Plain] = {
     "Retry-After": {"description": "Seconds after which it is worth trying again.", "schema": _WHOLE},
     "Retry-After-Ms": {"description": "The same in milliseconds.", "schema": _WHOLE},
     "X-Should-Retry": {"description": "Whether to try again helps at all.", "schema": {"enum": ["true", "false"]}},
-    "Allow": {"description": "What can be done here.", "schema": TEXT, "required": True},
     "WWW-Authenticate": {"description": "How to come in.", "schema": TEXT, "required": True},
     "ETag": {"description": "Changes with what is answered.", "schema": TEXT, "required": True},
     "Cache-Control": {"description": "Whether it may be kept.", "schema": TEXT, "required": True},
 }
 _WITH_ERRORS = ("X-Request-ID", "X-Should-Retry")
 _LATER = ("Retry-After", "Retry-After-Ms")
-_MORE = {401: ("WWW-Authenticate",), 405: ("Allow",), 429: _LATER, 502: _LATER, 503: _LATER, 504: _LATER}
+_MORE = {401: ("WWW-Authenticate",), 429: _LATER, 502: _LATER, 503: _LATER, 504: _LATER}
 
 EVERY_REQUEST = (400, 408, 431)
 """How any request can end, before anybody has looked at what it is for."""
-ERRORS = {
-    400: "The request is wrong: the error names the field, or says what is wrong with its HTTP or JSON.",
-    401: "There is no key, or not a right one.",
-    403: "You may not use this model, or the server does not answer under this name.",
-    404: "There is nothing here that has this name, or nothing that is yours.",
-    408: "The request took too long to come in.",
-    409: "Something of that name is still under way, or was made of another request.",
-    413: "The body is too large.",
-    415: "The body is not JSON.",
-    429: "Too much has been asked for; it says when to try again.",
-    431: "The address and the headers are too large.",
-    500: "A defect of ours, or the record could not be read or written.",
-    502: "The backend failed, or its answer broke off.",
-    503: "The backend is out of reach, or the server is being stopped.",
-    504: "The backend took too long.",
+ERRORS: dict[int, tuple[str, str]] = {
+    400: (
+        "BadRequest",
+        "The request is wrong: the error names the field, or says what is wrong with its HTTP or JSON.",
+    ),
+    401: ("NotAuthenticated", "There is no key, or not a right one."),
+    403: ("NotPermitted", "You may not use this model, or the server does not answer under this name."),
+    404: ("NotFound", "There is nothing here that has this name, or nothing that is yours."),
+    408: ("RequestTooSlow", "The request took too long to come in."),
+    409: ("Conflict", "Something of that name is still under way, or was made of another request."),
+    413: ("BodyTooLarge", "The body is too large."),
+    415: ("WrongMediaType", "The body is not JSON."),
+    429: ("RateLimited", "Too much has been asked for; it says when to try again."),
+    431: ("HeadTooLarge", "The address and the headers are too large."),
+    500: ("ServerFault", "A defect of ours, or the record could not be read or written."),
+    502: ("BackendError", "The backend failed, or its answer broke off."),
+    503: ("Unavailable", "The backend is out of reach, or the server is being stopped."),
+    504: ("BackendTimeout", "The backend took too long."),
 }
-
-
-def error_name(status: int) -> str:
-    """What the error's answer is called among the components: `NotFound`."""
-    return "".join(word for word in HTTPStatus(status).phrase.title() if word.isalpha())
+"""By status, what the answer is called among the components, and what has happened."""
 
 
 def error_answer(status: int) -> Plain:
     headers = (*_WITH_ERRORS, *_MORE.get(status, ()))
     return {
-        "description": ERRORS[status],
+        "description": ERRORS[status][1],
         "headers": {name: header(name) for name in headers},
         "content": {"application/json": {"schema": ref("ErrorBody")}},
     }

@@ -38,6 +38,7 @@ PARAM = "Param"
 TOOL_NAME = "^[a-zA-Z0-9_.-]{1,128}$"
 _NOT_EMPTY: Plain = {"type": "string", "minLength": 1}
 _NAMED: Plain = {"type": "string", "pattern": TOOL_NAME}
+_LEFT_OUT: Plain = {"not": {}}
 _READ_AS_THEY_ARE = ("LogProb", "TopLogProb", "McpToolFilter", "TextFormat", "FunctionTool", "GrammarInput")
 """In these, null stands for nothing but where their own types say so."""
 
@@ -54,10 +55,8 @@ def request_schemas(limits: Limits) -> Schemas:
         "OtherItemParam": other_than(map(tag_of, members(KnownItem)), "An item of any other type, kept as it came."),
         "ContentPartParam": _part(ContentPart),
         "ResultPartParam": _part(ResultPart),
-        "ToolParam": _tool(),
-        "OtherToolParam": other_than(
-            map(tag_of, TOOLS), "A tool of any other type: a setting says what becomes of it."
-        ),
+        "ThoughtParam": _thought(),
+        **_tools(made),
         "ToolChoiceParam": _choice(),
         "TextFormatParam": _format(made["TextFormatParam"]),
         "CreateResponse": _create(fields, limits),
@@ -79,15 +78,17 @@ def _as_read(schema: Plain, struct: type) -> Plain:
 
 
 def _changed(made: Schemas) -> Schemas:
-    """The schemas of items and parts that reading is more generous about than their structs are."""
+    """The schemas that reading is more generous about than the structs are, or stricter."""
     output = any_of(TEXT, array(ref("ResultPartParam")))
-    reasons = or_null(array(any_of(TEXT, ref("ReasoningTextParam"))))
     content = any_of(TEXT, array(ref("ContentPartParam")), NULL)
+    thoughts = any_of(TEXT, array(any_of(TEXT, ref("ThoughtParam"))), NULL)
     call = {"call_id": _NOT_EMPTY, "name": _NOT_EMPTY}
+    inner = array(ref("NamespacedToolParam"))
+    some = array(ref("NamedToolParam"), minItems=1, maxItems=128)
     changes: dict[str, dict[str, Any]] = {
         "MessageParam": {"required": ["role"], "content": content, "type": {"enum": ["message", None]}},
         "ItemReferenceParam": {"required": ["id"], "id": _NOT_EMPTY, "type": {"enum": ["item_reference", None]}},
-        "ReasoningParam": {"content": reasons},
+        "ReasoningParam": {"content": thoughts, "summary": thoughts},
         "FunctionCallParam": call,
         "CustomToolCallParam": call,
         "FunctionCallOutputParam": {"output": output},
@@ -95,22 +96,30 @@ def _changed(made: Schemas) -> Schemas:
         "InputImageParam": {"image_url": any_of(TEXT, _chat_image(), NULL), "type": {"enum": _IMAGES}},
         "FunctionToolParam": {"name": _NAMED},
         "CustomToolParam": {"name": _NAMED},
-        "NamespaceToolParam": {"name": _NAMED},
+        "NamespaceToolParam": {"name": _NAMED, "tools": inner},
+        "AllowedToolsParam": {"tools": some},
+        "ForcedHostedParam": {"type": {**_NOT_EMPTY, "not": {"enum": _CHOICES}}},
     }
     changed = {name: with_fields(made[name], **change) for name, change in changes.items()}
-    pictured = any_of(
-        {"required": ["image_url"], "properties": {"image_url": {"not": NULL}}}, {"required": ["file_id"]}
-    )
-    changed["InputImageParam"] |= pictured
-    changed["NamedToolParam"] = {**made["NamedToolParam"], **any_of(*map(_has, ("name", "server_label", "type")))}
+    changed["InputImageParam"] |= any_of(_has("image_url", {"not": NULL}), _has("file_id", TEXT))
+    single = _has("type", {"not": {"enum": _SEVERAL}})
+    changed["NamedToolParam"] = made["NamedToolParam"] | any_of(_has("name", TEXT), _has("server_label", TEXT), single)
     return changed
 
 
 _IMAGES = ["input_image", "image_url"]
+_CHOICES = ["allowed_tools", "custom", "function", "mcp"]
+_SEVERAL = ["custom", "function", "mcp", "namespace"]
+"""Of tools of other types there is one, and its type is its name."""
 
 
-def _has(field: str) -> Plain:
-    return {"required": [field], "properties": {field: {"type": "string"}}}
+def _has(field: str, schema: Plain) -> Plain:
+    return {"required": [field], "properties": {field: schema}}
+
+
+def _thought() -> Plain:
+    kinds = [None, "text", "input_text", "output_text", "reasoning_text", "summary_text"]
+    return {"type": "object", "properties": {"type": {"enum": kinds}, "text": TEXT}, "required": ["text"]}
 
 
 def _chat_image() -> Plain:
@@ -133,23 +142,40 @@ def _part(union: Any) -> Plain:
 # ---- tools ----
 
 
-def _in_chat_form(name: Plain) -> Plain:
-    """A function that stands where Chat Completions puts it."""
-    inner = {"type": "object", "properties": {"name": name}, "required": ["name"]}
-    kind = {"const": "function"}
-    return {"type": "object", "properties": {"type": kind, "function": inner}, "required": ["type", "function"]}
+def _nested(kind: str, inner: Plain) -> Plain:
+    """What stands where Chat Completions puts it: below its type."""
+    outer = {"type": {"const": kind}, kind: inner, "name": _LEFT_OUT}
+    return {"type": "object", "properties": outer, "required": ["type", kind]}
 
 
-def _tool() -> Plain:
+def _tools(made: Schemas) -> Schemas:
+    """In a namespace there are only tools that are the client's; what else stands there is left to a setting."""
+    nested: list[Plain] = []
+    for kind, schema in (("function", made["FunctionToolParam"]), ("custom", made["CustomToolParam"])):
+        properties = {name: field for name, field in schema["properties"].items() if name != "type"}
+        inner = {"type": "object", "properties": properties | {"name": _NAMED}, "required": ["name"]}
+        nested.append(_nested(kind, inner))
     about = "Tools are an open set: what is none of these is left to a setting, and not an error by itself."
     known = [ref(f"{tool.__name__}{PARAM}") for tool in TOOLS]
-    return any_of(*known, _in_chat_form(_NAMED), ref("OtherToolParam"), description=about)
+    other = other_than(("function", "custom"), "A tool of any other type.")
+    return {
+        "ToolParam": any_of(*known, *nested, ref("OtherToolParam"), description=about),
+        "NamespacedToolParam": any_of(*known[:2], *nested, other),
+        "OtherToolParam": other_than(
+            map(tag_of, TOOLS), "A tool of any other type: a setting says what becomes of it."
+        ),
+    }
 
 
 def _choice() -> Plain:
     modes = {"enum": list(get_args(ChoiceMode))}
     forced = [ref(f"{struct.__name__}{PARAM}") for struct in FORCED]
-    return any_of(modes, *forced, ref("AllowedToolsParam"), _in_chat_form(TEXT))
+    named = {"type": "object", "properties": {"name": TEXT, "namespace": or_null(TEXT)}, "required": ["name"]}
+    nested = [{**_nested(kind, named), "properties": {"type": {"const": kind}, kind: named}} for kind in _NESTED]
+    return any_of(modes, *forced, ref("AllowedToolsParam"), *nested)
+
+
+_NESTED = ("function", "custom")
 
 
 # ---- the whole request ----

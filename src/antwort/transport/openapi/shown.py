@@ -70,7 +70,8 @@ def _plain(schema: Plain) -> str:
 
 
 def _object(schema: Plain) -> str:
-    fields = ", ".join(f"{code(name)}: {kind(field)}" for name, field in schema["properties"].items())
+    there = {name: field for name, field in schema["properties"].items() if field != {"not": {}}}
+    fields = ", ".join(f"{code(name)}: {kind(field)}" for name, field in there.items())
     return f"object with {fields}"
 
 
