@@ -117,7 +117,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         grammar = definition.grammar
         if grammar is None or is_held(definition) or not self._refuses_as_server:
             return None
-        if self.request.choice_mode == "none" or _has_failed(definition, run):
+        may_ask_again = self.request.choice_mode != "none" and run.turns + 1 < self.settings.max_turns
+        if not may_ask_again or _has_failed(definition, run):
             return None
         return partial(_fits_grammar, grammar)
 
@@ -127,7 +128,7 @@ def _has_failed(definition: ToolDefinition, run: Run) -> bool:
     return any(
         isinstance(item, McpCall)
         and item.server_label == HOUSE_LABEL
-        and item.name in (definition.name, definition.own_name)
+        and item.name == definition.name
         and item.error is not UNSET
         for item in run.output
     )

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from antwort.api.items import (
+    CustomToolCall,
     CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
@@ -19,8 +20,9 @@ from antwort.api.wire import UNSET
 from antwort.engine.draft import Finish, Run
 from antwort.engine.plan import Leftover, OpenCall, Plan
 from antwort.engine.toolbox import called_name, model_name
+from antwort.engine.unfit import is_unfit, unfit_refusal
 from antwort.tools.base import ToolDefinition
-from antwort.tools.routing import Toolbox, refusal, route_calls
+from antwort.tools.routing import Routed, Toolbox, refusal, route_calls
 
 OVER_LIMIT = "The limit of tool calls for this response is used up. Answer with what you have."
 
@@ -82,19 +84,20 @@ def _leftover_answer(left: Leftover) -> Ready | Refused:
 def _answers(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
     """The calls that get a result here and now, in the order of the calls. A turn that pauses runs nothing."""
     calls = [call for call in calls if call.call_id not in run.handed]
-    routed = route_calls(calls, plan.toolbox)
-    answers = _within_limit(
-        [
-            Ready(call, plan.toolbox) if call in routed.server else Refused(call, refusal(call.name, plan.toolbox))
-            for call in calls
-            if call in routed.server or call in routed.refused
-        ],
-        run,
-        plan,
-    )
+    routed = route_calls([call for call in calls if not is_unfit(call.item, plan.toolbox)], plan.toolbox)
+    found = [answer for call in calls if (answer := _answer(call, routed, plan.toolbox)) is not None]
+    answers = _within_limit(found, run, plan)
     if routed.client and plan.settings.mixed_turns == "pause":
         return tuple(answer for answer in answers if isinstance(answer, Refused))
     return answers
+
+
+def _answer(call: OpenCall, routed: Routed[OpenCall], toolbox: Toolbox) -> Ready | Refused | None:
+    if call in routed.server:
+        return Ready(call, toolbox)
+    if call in routed.refused:
+        return Refused(call, refusal(call.name, toolbox))
+    return Refused(call, unfit_refusal(call, toolbox)) if is_unfit(call.item, toolbox) else None
 
 
 def _within_limit(answers: Iterable[Ready | Refused], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
@@ -132,11 +135,17 @@ def tokens_left(run: Run, plan: Plan) -> int | None:
 
 
 def choice_for(run: Run, plan: Plan) -> str | Forced:
-    """`required` and a forced tool hold for the first inference only: otherwise the loop could never end."""
+    """`required` and a forced tool hold until the model has called: otherwise the loop could never end."""
     if run.over_limit_turns:
         return "none"
     choice = plan.request.choice_mode
-    return "auto" if run.turns and choice != "none" else choice
+    return "auto" if run.turns and choice != "none" and not _must_call_again(run, plan) else choice
+
+
+def _must_call_again(run: Run, plan: Plan) -> bool:
+    """Whether all that was called so far was refused for its input. Of each tool that happens once."""
+    calls = [item for item in run.output if _is_call(item, plan)]
+    return bool(calls) and all(is_unfit(item, plan.toolbox) for item in calls)
 
 
 # ---- reading the items ----
@@ -156,6 +165,8 @@ def _call_of(item: InputItem, at: int, toolbox: Toolbox) -> OpenCall | None:
     match item:
         case FunctionCall(status="completed"):
             return OpenCall(item.call_id, called_name(toolbox, item), item.arguments, at, item)
+        case CustomToolCall(status="completed"):
+            return OpenCall(item.call_id, called_name(toolbox, item), item.input, at, item)
         case McpCall(status="in_progress"):
             name = model_name(toolbox, item.server_label, item.name)
             return OpenCall(call_id_of(item), name, item.arguments, at, item)
@@ -196,8 +207,11 @@ def ended_with_calls(run: Run, plan: Plan) -> bool:
     ends = run.turn_ends
     start = ends[-2] if len(ends) > 1 else 0
     turn = [item for item in run.output[start : ends[-1]] if item.status != "incomplete"]
-    before = {left.call.call_id for left in plan.leftovers}  # run in this response, asked for in an earlier one
-    return any(
-        isinstance(item, FunctionCall) or (isinstance(item, McpCall) and call_id_of(item) not in before)
-        for item in turn
-    )
+    return any(_is_call(item, plan) for item in turn)
+
+
+def _is_call(item: InputItem, plan: Plan) -> bool:
+    """Whether the model has called something. What an earlier response asked for and this one ran is not among it."""
+    if isinstance(item, McpCall):
+        return all(call_id_of(item) != left.call.call_id for left in plan.leftovers)
+    return isinstance(item, FunctionCall | CustomToolCall)
