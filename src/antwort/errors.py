@@ -21,12 +21,14 @@ AntwortError                 what a client may be told: status, type, code, para
 ├── NotAuthenticated         401
 ├── NotPermitted             403
 ├── RateLimited              429
+│   └── QuotaUsedUp          429 waiting does not help
 └── ServerFault              500 ours, or a part we depend on
     ├── StoreFault           500 the record could not be read or written
     ├── ShuttingDown         503
     ├── RequestCancelled     503 broken off by the program that hosts us
     └── BackendError         502 an inference failed
         ├── BackendUnavailable  503 not reachable, or not ready
+        │   └── BackendOverloaded   503 it says that it has too much to do
         ├── BackendTimeout      504
         └── BackendCut          502 the answer broke off
 Interrupted                  the run was told to stop; says how the response then ends
@@ -41,6 +43,9 @@ from typing import ClassVar
 
 STANDARD_TYPES = {404: "not_found", 429: "too_many_requests"}
 
+_FINAL_CODES = frozenset({"context_length_exceeded", "insufficient_quota", "invalid_prompt"})
+"""The codes of a failed response that clients take for its last word. A code that they do not know they try again."""
+
 
 class AntwortError(Exception):
     """An error whose message is written for the person who sent the request."""
@@ -48,6 +53,8 @@ class AntwortError(Exception):
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
     code: str = "server_error"
+    may_pass: bool | None = None
+    """Whether the same request may succeed when it is sent again; None where nobody can tell."""
 
     def __init__(
         self,
@@ -56,6 +63,7 @@ class AntwortError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after: float | None = None,
+        may_pass: bool | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -63,6 +71,14 @@ class AntwortError(Exception):
         self.retry_after = retry_after
         if code is not None:
             self.code = code
+        if may_pass is not None:
+            self.may_pass = may_pass
+
+    @property
+    def failed_code(self) -> str:
+        """The code of a response that failed with it. What is for good has one that no client tries again."""
+        is_for_good = self.may_pass is False
+        return "invalid_prompt" if is_for_good and self.code not in _FINAL_CODES else self.code
 
     @property
     def standard_type(self) -> str:
@@ -74,6 +90,7 @@ class RequestError(AntwortError):
     status = 400
     type = "invalid_request_error"
     code = "invalid_request"
+    may_pass = False
 
 
 class InvalidField(RequestError):
@@ -139,6 +156,7 @@ class MethodNotAllowed(RequestError):
 class RequestTooSlow(RequestError):
     status = 408
     code = "request_timeout"
+    may_pass = True
 
     def __init__(self) -> None:
         super().__init__("The request took too long to arrive.")
@@ -158,6 +176,8 @@ class KeyReused(Conflict):
 
 class KeyInUse(Conflict):
     code = "idempotency_key_in_use"
+    may_pass = True
+    may_pass = True
 
     def __init__(self) -> None:
         message = "The first request with this Idempotency-Key is still being answered, and not here."
@@ -192,18 +212,28 @@ class NotAuthenticated(AntwortError):
     status = 401
     type = "authentication_error"
     code = "invalid_api_key"
+    may_pass = False
 
 
 class NotPermitted(AntwortError):
     status = 403
     type = "permission_error"
     code = "permission_denied"
+    may_pass = False
 
 
 class RateLimited(AntwortError):
     status = 429
     type = "rate_limit_error"
     code = "rate_limit_exceeded"
+    may_pass = True
+
+
+class QuotaUsedUp(RateLimited):
+    """Not for a moment: somebody has to pay, or to wait for the next month."""
+
+    code = "insufficient_quota"
+    may_pass = False
 
 
 class ServerFault(AntwortError):
@@ -217,6 +247,7 @@ class StoreFault(ServerFault):
 class ShuttingDown(ServerFault):
     status = 503
     code = "server_shutting_down"
+    may_pass = True
 
     def __init__(self) -> None:
         super().__init__("The server is shutting down.", retry_after=5)
@@ -225,6 +256,7 @@ class ShuttingDown(ServerFault):
 class RequestCancelled(ServerFault):
     status = 503
     code = "request_cancelled"
+    may_pass = True
 
     def __init__(self) -> None:
         super().__init__("The server broke the request off.")
@@ -238,6 +270,11 @@ class BackendError(ServerFault):
 class BackendUnavailable(BackendError):
     status = 503
     code = "backend_unavailable"
+    may_pass = True
+
+
+class BackendOverloaded(BackendUnavailable):
+    code = "server_is_overloaded"
 
 
 class BackendTimeout(BackendError):

@@ -28,6 +28,7 @@ SAMPLES: list[tuple[AntwortError, int, str, str, str]] = [
     (errors.NotAuthenticated("m"), 401, "authentication_error", "invalid_request", "invalid_api_key"),
     (errors.NotPermitted("m"), 403, "permission_error", "invalid_request", "permission_denied"),
     (errors.RateLimited("m"), 429, "rate_limit_error", "too_many_requests", "rate_limit_exceeded"),
+    (errors.QuotaUsedUp("m"), 429, "rate_limit_error", "too_many_requests", "insufficient_quota"),
     (errors.AntwortError("m"), 500, "server_error", "server_error", "server_error"),
     (errors.ServerFault("m"), 500, "server_error", "server_error", "server_error"),
     (errors.StoreFault("m"), 500, "server_error", "server_error", "storage_error"),
@@ -35,6 +36,7 @@ SAMPLES: list[tuple[AntwortError, int, str, str, str]] = [
     (errors.RequestCancelled(), 503, "server_error", "server_error", "request_cancelled"),
     (errors.BackendError("m"), 502, "server_error", "server_error", "backend_error"),
     (errors.BackendUnavailable("m"), 503, "server_error", "server_error", "backend_unavailable"),
+    (errors.BackendOverloaded("m"), 503, "server_error", "server_error", "server_is_overloaded"),
     (errors.BackendTimeout("m"), 504, "server_error", "server_error", "backend_timeout"),
     (errors.BackendCut("m"), 502, "server_error", "server_error", "backend_stream_cut"),
 ]
@@ -100,3 +102,38 @@ def test_a_wrong_method_says_what_is_allowed() -> None:
 def test_being_told_to_stop_is_no_error_of_the_request(kind: type[errors.Interrupted]) -> None:
     assert issubclass(kind, errors.Interrupted)
     assert not issubclass(kind, AntwortError)
+
+
+FOR_GOOD = {"context_length_exceeded", "insufficient_quota", "invalid_prompt"}
+"""What Codex does not try again; of the codes that mean something to it, the ones that are ours to send."""
+
+
+@pytest.mark.parametrize("error", [sample[0] for sample in SAMPLES], ids=lambda error: type(error).__name__)
+def test_a_response_that_failed_for_good_has_a_code_that_no_client_tries_again(error: AntwortError) -> None:
+    if error.may_pass is False:
+        assert error.failed_code in FOR_GOOD
+    else:
+        assert error.failed_code == error.code
+        assert error.failed_code not in FOR_GOOD
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.ContextTooLong("m"), "context_length_exceeded"),
+        (errors.QuotaUsedUp("m"), "insufficient_quota"),
+        (errors.RateLimited("m"), "rate_limit_exceeded"),
+        (errors.BackendOverloaded("m"), "server_is_overloaded"),
+        (errors.BackendRefused("m"), "invalid_prompt"),
+        (errors.ModelNotFound("m"), "invalid_prompt"),
+        (errors.NotFound("m"), "invalid_prompt"),
+        (errors.UnsupportedFeature("m"), "invalid_prompt"),
+        (errors.BackendError("m", may_pass=False), "invalid_prompt"),
+        (errors.BackendError("m"), "backend_error"),
+        (errors.BackendCut("m"), "backend_stream_cut"),
+        (errors.ShuttingDown(), "server_shutting_down"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_the_codes_of_failed_responses_are_those_that_clients_know(error: AntwortError, code: str) -> None:
+    assert error.failed_code == code

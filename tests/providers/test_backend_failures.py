@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 from antwort.errors import (
     AntwortError,
     BackendError,
+    BackendOverloaded,
     BackendRefused,
     BackendTimeout,
     ContextTooLong,
     ModelNotFound,
     NotFound,
+    QuotaUsedUp,
     RateLimited,
 )
 from antwort.providers.failures import MESSAGE_CAP, Asked, NotReady, error_for, error_in, retry_after, scrub
@@ -46,6 +49,27 @@ def body(message: str | None = "no", **fields: Any) -> bytes:
         (400, body("The input (9 tokens) is longer than the model's context length (4 tokens)."), ContextTooLong),
         (400, body("the input length exceeds the context length"), ContextTooLong),
         (500, body("Context size has been exceeded."), ContextTooLong),
+        (400, body("Input length (5000) exceeds model's maximum context length (4096)."), ContextTooLong),
+        (400, body("The decoder prompt (length 9) is longer than the maximum model length of 4."), ContextTooLong),
+        (400, body("Requested token count exceeds the model's maximum context length of 4 tokens."), ContextTooLong),
+        (400, body("the request exceeds the available context size (4096 tokens)"), ContextTooLong),
+        (400, body("input (9 tokens) is larger than the max context size (4 tokens). skipping"), ContextTooLong),
+        (422, body("`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000"), ContextTooLong),
+        (422, body("`inputs` must have less than 1024 tokens. Given: 2000"), ContextTooLong),
+        (400, body("The input token count (9) exceeds the maximum number of tokens allowed (4)."), ContextTooLong),
+        (400, body("tokens to keep from the initial prompt is greater than the context length"), ContextTooLong),
+        (400, body("Your input exceeds the context window of this model."), ContextTooLong),
+        (400, body("`inputs` is missing"), BackendRefused),
+        (400, body("Blocked.", code="content_policy_violation"), BackendRefused),
+        (400, body("Blocked.", code="content_filter", type=None), BackendRefused),
+        (402, body(LEAK), QuotaUsedUp),
+        (429, body(LEAK, type="insufficient_quota", code="insufficient_quota"), QuotaUsedUp),
+        (429, body(LEAK, type="insufficient_quota", code="credit_balance_exhausted"), QuotaUsedUp),
+        (403, body(LEAK, code="billing_not_active"), QuotaUsedUp),
+        (429, body(LEAK, code="slow_down"), BackendOverloaded),
+        (503, body(LEAK, type="service_unavailable_error", code="server_is_overloaded"), BackendOverloaded),
+        (529, body(LEAK, type="overloaded_error"), BackendOverloaded),
+        (529, HTML, BackendOverloaded),
         (401, body(LEAK), BackendError),
         (403, body(LEAK), BackendError),
         (404, body("The model `gpt-x` does not exist.", param="model"), ModelNotFound),
@@ -112,9 +136,50 @@ def test_retry_after_is_read_in_all_its_forms(headers: dict[str, str], expected:
     assert retry_after(headers, now=100.0) == expected
 
 
-@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("status", [429, 503, 529])
 def test_the_time_to_wait_travels_with_the_error(status: int) -> None:
-    assert error_for(status, {"Retry-After": "7"}, b"").retry_after == 7.0
+    error = error_for(status, {"Retry-After": "7"}, b"")
+    assert error.retry_after == 7.0
+    assert error.message.endswith("try again in 7s.")
+
+
+WAIT_OF_CODEX = re.compile(r"(?i)try again in\s*(\d+(?:\.\d+)?)\s*(s|ms|seconds?)")
+"""How Codex reads the wait out of the message of a response that failed with `rate_limit_exceeded`."""
+
+
+@pytest.mark.parametrize(
+    ("headers", "words", "wait", "told"),
+    [
+        ({"Retry-After": "30"}, "", 30.0, "30"),
+        ({"Retry-After": "86400"}, "", 86400.0, "86400"),
+        ({"retry-after-ms": "1500"}, "", 1.5, "1.5"),
+        ({"retry-after-ms": "12.34"}, "", 0.01234, "0.013"),
+        ({}, "Rate limit reached on tokens per min. Please try again in 1.898s.", 1.898, "1.898"),
+        ({}, "Please try again in 120ms.", 0.12, "0.12"),
+        ({}, "Try again in 35 seconds.", 35.0, "35"),
+        ({"Retry-After": "4"}, "Please try again in 9s.", 4.0, "4"),
+    ],
+)
+def test_a_wait_that_is_known_stands_in_the_message_where_clients_look_for_it(
+    headers: dict[str, str], words: str, wait: float, told: str
+) -> None:
+    error = error_for(429, headers, body(words))
+    assert error.retry_after == pytest.approx(wait)
+    found = WAIT_OF_CODEX.search(error.message)
+    assert found is not None
+    assert found.groups() == (told, "s")
+
+
+@pytest.mark.parametrize("words", ["", "Please try again in 6m0s.", "try again in a while", "try again in s"])
+def test_a_wait_that_nobody_tells_is_not_made_up(words: str) -> None:
+    error = error_for(429, {}, body(words))
+    assert error.retry_after is None
+    assert error.message.endswith("try again later.")
+
+
+def test_a_backend_that_does_not_know_us_will_not_tomorrow() -> None:
+    assert error_for(401, {}, body(LEAK)).may_pass is False
+    assert error_for(500, {}, body(LEAK)).may_pass is None
 
 
 @pytest.mark.parametrize(
@@ -125,7 +190,12 @@ def test_the_time_to_wait_travels_with_the_error(status: int) -> None:
         (body(type="BadRequestError", code=None), BackendRefused),
         (body(type="invalid_request_error"), BackendRefused),
         (body(type="unavailable_error"), NotReady),
-        (body(type="overloaded_error"), NotReady),
+        (body(type="overloaded_error"), BackendOverloaded),
+        (body(code="slow_down"), BackendOverloaded),
+        (body(type="insufficient_quota", code="insufficient_quota"), QuotaUsedUp),
+        (body(code="quota_exceeded"), RateLimited),
+        (body(code="content_filter"), BackendRefused),
+        (body(code="invalid_prompt"), BackendRefused),
         (body(code="rate_limit_exceeded"), RateLimited),
         (body(type="NotFoundError", param="model"), ModelNotFound),
         (body(type="authentication_error"), BackendError),

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import json
 
+import httpx2
 import pytest
+from openai import AsyncOpenAI
 
 from antwort.errors import (
     AntwortError,
     BackendCut,
     BackendError,
+    BackendOverloaded,
     BackendRefused,
     BackendTimeout,
     BackendUnavailable,
     BodyTooLarge,
     Conflict,
+    ContextTooLong,
+    HeadTooLarge,
     InvalidField,
     MethodNotAllowed,
     NotAuthenticated,
     NotPermitted,
+    QuotaUsedUp,
     RateLimited,
     RequestCancelled,
+    RequestTooSlow,
     ResponseNotFound,
     ServerFault,
     ShuttingDown,
@@ -75,7 +82,58 @@ def test_a_wait_is_told_in_whole_seconds_and_in_milliseconds_rounded_up(
     assert (headers[b"retry-after"], headers[b"retry-after-ms"]) == (whole, milliseconds)
 
 
-def test_clients_are_told_not_to_repeat_a_wrong_request_and_may_repeat_the_others() -> None:
-    told = {error.status: dict(failure(error).headers).get(b"x-should-retry") for error, *_ in CASES}
-    assert {status for status, value in told.items() if value == b"false"} == {400, 401, 403, 404, 405, 413, 415}
-    assert all(value in (b"false", None) for value in told.values())
+def told(error: AntwortError) -> tuple[str | None, str | None]:
+    """What the headers say: whether to come back, and after how many seconds."""
+    headers = dict(failure(error).headers)
+    retry, wait = headers.get(b"x-should-retry"), headers.get(b"retry-after")
+    return retry.decode() if retry else None, wait.decode() if wait else None
+
+
+@pytest.mark.parametrize(
+    ("error", "retry", "wait"),
+    [
+        (InvalidField("input[0].type", "missing."), "false", None),
+        (BackendRefused("The prompt is too long."), "false", None),
+        (ContextTooLong("Too long."), "false", None),
+        (NotAuthenticated("Who are you?"), "false", None),
+        (NotPermitted("Not yours."), "false", None),
+        (ResponseNotFound("resp_1"), "false", None),
+        (MethodNotAllowed("PUT", ("POST",)), "false", None),
+        (RequestTooSlow(), "true", None),
+        (Conflict("It still runs."), "false", None),
+        (BodyTooLarge(10), "false", None),
+        (WrongMediaType("text/plain"), "false", None),
+        (HeadTooLarge(10), "false", None),
+        (RateLimited("Slow down."), "true", "1"),
+        (RateLimited("Slow down.", retry_after=120), "true", "120"),
+        (RateLimited("Slow down.", retry_after=121), "false", "121"),
+        (QuotaUsedUp("No money."), "false", None),
+        (ServerFault("Broken."), None, None),
+        (StoreFault("Disk full."), None, None),
+        (BackendError("Broken."), None, None),
+        (BackendError("It does not know us.", may_pass=False), "false", None),
+        (BackendCut("Broke off."), None, None),
+        (BackendUnavailable("Away."), "true", "1"),
+        (BackendUnavailable("Away.", retry_after=7.5), "true", "8"),
+        (BackendOverloaded("Too much."), "true", "1"),
+        (ShuttingDown(), "true", "5"),
+        (RequestCancelled(), "true", "1"),
+        (BackendTimeout("Slow."), None, None),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, AntwortError) else None,
+)
+def test_clients_are_told_whether_to_come_back_and_when(
+    error: AntwortError, retry: str | None, wait: str | None
+) -> None:
+    assert told(error) == (retry, wait)
+
+
+@pytest.mark.parametrize(
+    ("retry", "error"), [(True, RateLimited("m")), (False, QuotaUsedUp("m")), (True, ServerFault("m"))]
+)
+async def test_the_official_sdk_does_as_it_is_told(retry: bool, error: AntwortError) -> None:
+    """It decides by the headers before it looks at the status."""
+    sent = failure(error)
+    reply = httpx2.Response(sent.status, headers=[(name.decode(), value.decode()) for name, value in sent.headers])
+    async with AsyncOpenAI(api_key="none", base_url="http://127.0.0.1:9/v1") as client:
+        assert client._should_retry(reply) is retry

@@ -105,23 +105,23 @@ async def test_a_stream_and_a_whole_answer_say_the_same() -> None:
 @pytest.mark.proves("TR-015", "RULING-8", "TR-013")
 @pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "streamed"])
 @pytest.mark.parametrize(
-    ("error", "status"),
+    ("error", "status", "wait"),
     [
-        (BackendUnavailable("The backend cannot be reached."), 503),
-        (BackendRefused("The prompt is too long."), 400),
-        (RateLimited("Slow down.", retry_after=1.5), 429),
+        (BackendUnavailable("The backend cannot be reached."), 503, "1"),
+        (BackendRefused("The prompt is too long."), 400, None),
+        (RateLimited("Slow down.", retry_after=1.5), 429, "2"),
     ],
     ids=["unavailable", "refused", "limited"],
 )
 async def test_a_failure_before_the_backend_answers_is_an_http_error_in_both_modes(
-    body: dict[str, Any], error: Exception, status: int
+    body: dict[str, Any], error: Exception, status: int, wait: str | None
 ) -> None:
     async with serving(scripted([error])) as server:
         reply = await server.ask("POST", RESPONSES, body)
         assert server.engine.live == 0
     assert reply.status == status
     assert reply.error["message"] == str(error)
-    assert reply.headers.get("retry-after") == ("2" if status == 429 else None)
+    assert reply.headers.get("retry-after") == wait
 
 
 @pytest.mark.proves("TR-015")

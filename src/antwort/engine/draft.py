@@ -196,7 +196,8 @@ def as_ours(error: Exception) -> AntwortError:
 
 
 def error_of(error: AntwortError, *, strict: bool = False) -> ResponseError:
-    return ResponseError(code=error.code, message=error.message, type=error.standard_type if strict else error.type)
+    kind = error.standard_type if strict else error.type
+    return ResponseError(code=error.failed_code, message=error.message, type=kind)
 
 
 def _ended(run: Run, status: ResponseStatus, **changes: Any) -> Response:

@@ -18,12 +18,14 @@ import msgspec
 from antwort.errors import (
     AntwortError,
     BackendError,
+    BackendOverloaded,
     BackendRefused,
     BackendTimeout,
     BackendUnavailable,
     ContextTooLong,
     ModelNotFound,
     NotFound,
+    QuotaUsedUp,
     RateLimited,
 )
 from antwort.providers.refusals import says_no_tools
@@ -111,9 +113,11 @@ def _text(value: object) -> str:
 
 _STATUS_BY_WORD = (
     ("context", 400),
+    ("quota", 429),
     ("rate_limit", 429),
     ("ratelimit", 429),
     ("overloaded", 503),
+    ("slow_down", 503),
     ("unavailable", 503),
     ("timeout", 504),
     ("notfound", 404),
@@ -121,6 +125,9 @@ _STATUS_BY_WORD = (
     ("authentication", 401),
     ("permission", 403),
     ("invalid_request", 400),
+    ("invalid_prompt", 400),
+    ("content_filter", 400),
+    ("content_policy", 400),
     ("badrequest", 400),
     ("bad request", 400),
 )
@@ -172,20 +179,61 @@ def _error(status: int, problem: Problem, asked: Asked, wait: float | None) -> A
             return BackendRefused(scrub(problem.message, asked.secrets) or "The backend refused the request.")
         case 404 | 500 | 501 if says_no_tools(problem.message[:_READ_CAP]):
             return BackendRefused(_NO_JINJA if problem.message == _NO_JINJA else _NO_TOOLS)
+        case 402 | 403 | 429 if status == 402 or _is_about_money(problem):
+            return QuotaUsedUp("The backend's quota is used up.")
         case 401 | 403:
-            return BackendError(REFUSED_CREDENTIALS)
+            return BackendError(REFUSED_CREDENTIALS, may_pass=False)
         case 404 if asked.model and _is_about_the_model(problem):
             return ModelNotFound(asked.model)
         case 404:
             return NotFound("The backend does not offer what was asked of it.")
         case 408 | 504:
             return BackendTimeout("The backend took too long.")
-        case 429:
-            return RateLimited("The backend is answering too many requests; try again later.", retry_after=wait)
-        case 503:
-            return NotReady("The backend is not ready; try again later.", retry_after=wait)
+        case 429 | 503 | 529:
+            return _busy(status, problem, _told_wait(problem) if wait is None else wait)
         case _:
             return BackendError("The backend failed to answer.")
+
+
+def _busy(status: int, problem: Problem, wait: float | None) -> AntwortError:
+    if status == 529 or _is_overloaded(problem):
+        return BackendOverloaded(f"The backend has too much to do; try again {_when(wait)}.", retry_after=wait)
+    if status == 503:
+        return NotReady(f"The backend is not ready; try again {_when(wait)}.", retry_after=wait)
+    return RateLimited(f"The backend is answering too many requests; try again {_when(wait)}.", retry_after=wait)
+
+
+def _when(wait: float | None) -> str:
+    """Some clients read the wait out of these words, and know nothing but seconds and milliseconds."""
+    return "later" if wait is None else f"in {math.ceil(wait * 1000) / 1000:g}s"
+
+
+_TOLD_WAIT = re.compile(r"(?:try|retry) again in\s{0,3}(\d{1,9}(?:\.\d{1,9})?)\s{0,3}(ms|s\b|sec)", re.IGNORECASE)
+
+
+def _told_wait(problem: Problem) -> float | None:
+    """Seconds to wait, where it is told in words alone, as it is in the middle of a stream."""
+    found = _TOLD_WAIT.search(problem.message[:_READ_CAP])
+    if found is None:
+        return None
+    return min(float(found[1]) / (1000 if found[2].lower() == "ms" else 1), _LONGEST_WAIT)
+
+
+_QUOTA_CODES = ("insufficient_quota", "billing_", "credit_balance", "spend_limit", "usage_limit")
+
+
+def _is_about_money(problem: Problem) -> bool:
+    words = f"{problem.type} {problem.code}".lower()
+    return any(code in words for code in _QUOTA_CODES)
+
+
+_OVERLOAD_CODES = frozenset(
+    {"server_is_overloaded", "slow_down", "overloaded", "overloaded_error", "engine_overloaded"}
+)
+
+
+def _is_overloaded(problem: Problem) -> bool:
+    return not _OVERLOAD_CODES.isdisjoint((problem.type.lower(), problem.code.lower()))
 
 
 _NO_JINJA = "tools param requires --jinja flag"
@@ -197,7 +245,9 @@ _NO_TOOLS = "The backend does not support tools, or not as they were asked for."
 _CONTEXT_CODES = frozenset({"exceed_context_size_error", "context_length_exceeded"})
 _CONTEXT_TEXT = re.compile(
     r"maximum context length|context (?:length|size|window).{0,60}exceed|exceed.{0,60}context (?:length|size|window)"
-    r"|longer than the (?:model's context|maximum model length)|prompt (?:is )?too long",
+    r"|(?:longer|greater) than the (?:model's context|context length|maximum model length)|prompt (?:is )?too long"
+    r"|larger than the max(?:imum)? context|context length of only|exceeds the maximum number of (?:input )?tokens"
+    r"|`inputs` (?:tokens \+|must have less than)|input is too long",
     re.IGNORECASE | re.DOTALL,
 )
 

@@ -90,4 +90,5 @@ def _may_pass(error: AntwortError) -> bool:
     """Whether the same request may succeed a moment later, and cannot have been begun by the backend."""
     if isinstance(error, BackendTimeout):
         return error.code == CONNECT_TIMEOUT
-    return isinstance(error, BackendUnavailable | RateLimited) and error.code != CLOSED
+    is_passing = isinstance(error, BackendUnavailable | RateLimited) and error.may_pass is not False
+    return is_passing and error.code != CLOSED

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antwort.errors import AntwortError, BackendError, BackendTimeout, BackendUnavailable, NotFound, RateLimited
+from antwort.errors import (
+    AntwortError,
+    BackendError,
+    BackendOverloaded,
+    BackendTimeout,
+    BackendUnavailable,
+    NotFound,
+    QuotaUsedUp,
+    RateLimited,
+)
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, NotReady
 
 LEFT_ALONE = "backend_circuit_open"
@@ -35,7 +44,7 @@ def is_out_of_reach(error: AntwortError) -> bool:
     """Whether the backend was not there: it can be found out without an inference when it is back."""
     if isinstance(error, BackendTimeout):
         return error.code == CONNECT_TIMEOUT
-    return isinstance(error, BackendUnavailable) and not isinstance(error, NotReady)
+    return isinstance(error, BackendUnavailable) and not isinstance(error, NotReady | BackendOverloaded)
 
 
 def is_unconnected(error: AntwortError) -> bool:
@@ -53,6 +62,8 @@ def most_telling(errors: Sequence[AntwortError]) -> AntwortError:
 
 def _rank(error: AntwortError) -> int:
     match error:
+        case QuotaUsedUp():
+            return 4
         case RateLimited():
             return 0
         case _ if error.code == LEFT_ALONE:

@@ -11,7 +11,10 @@ from antwort.errors import AntwortError, MethodNotAllowed, NotAuthenticated, Ser
 
 Headers = list[tuple[bytes, bytes]]
 
-_WORTH_RETRYING = frozenset({408, 409, 429})
+_WAIT = 1.0
+"""Seconds to wait where it helps and nobody knows how long."""
+_LONGEST_WAIT = 120.0
+"""SDKs that are told to wait longer than so many seconds do not, or come back at once."""
 
 
 class ErrorDetail(Wire):
@@ -51,11 +54,15 @@ def _headers(error: AntwortError) -> Headers:
         headers.append((b"allow", ", ".join(error.allowed).encode()))
     if isinstance(error, NotAuthenticated):
         headers.append((b"www-authenticate", b"Bearer"))
-    if error.retry_after is not None:
-        milliseconds = math.ceil(error.retry_after * 1000)
+    wait = error.retry_after
+    if wait is None and error.may_pass and error.status in (429, 503):
+        wait = _WAIT
+    if wait is not None:
+        milliseconds = math.ceil(wait * 1000)
         headers.append((b"retry-after", b"%d" % math.ceil(milliseconds / 1000)))
         headers.append((b"retry-after-ms", b"%d" % milliseconds))
-    # SDKs repeat some of these of their own accord; a wrong request stays wrong.
-    if 400 <= error.status < 500 and error.status not in _WORTH_RETRYING:
-        headers.append((b"x-should-retry", b"false"))
+    # SDKs repeat some statuses of their own accord; what is wrong for good stays wrong.
+    if error.may_pass is not None:
+        is_worth_it = error.may_pass and (wait is None or wait <= _LONGEST_WAIT)
+        headers.append((b"x-should-retry", b"true" if is_worth_it else b"false"))
     return headers
