@@ -39,6 +39,12 @@ class Ground(NamedTuple):
             "OPENAI_API_KEY": "none",
         }
 
+    def faults(self) -> list[str]:
+        """What must not happen, whatever a client does: a history that makes no sense to an engine, a fault of ours."""
+        malformed = [request for request in self.backend.seen() if request["code"] == "malformed"]
+        log = (self.folder / "server.log").read_text(encoding="utf-8").splitlines()
+        return [json.dumps(request) for request in malformed] + [line for line in log if "Traceback" in line]
+
 
 def settings(backend: str) -> dict[str, object]:
     """As they are by default, but for one try only, a breaker that stays shut, and short intervals."""

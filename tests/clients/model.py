@@ -7,7 +7,7 @@ prints its address in one line and serves until it is ended. What the model does
 
     GET    /v1/models
     POST   /v1/chat/completions
-    GET    /requests?contains=TEXT   what was asked, oldest first: {"requests": [{"case", "status", "stream", "body"}]}
+    GET    /requests?contains=TEXT   what was asked, oldest first: {"requests": [{"case", "status", "code", …}]}
     DELETE /requests                 forget it
 """
 
@@ -161,9 +161,9 @@ class _Exchange(BaseHTTPRequestHandler):
 
 
 def _record(request: Any, found: Says | Calls | Refuses | Breaks) -> Json:
-    status = found.status if isinstance(found, Refuses) else 200
+    status, code = (found.status, found.code) if isinstance(found, Refuses) else (200, None)
     streamed = bool(isinstance(request, dict) and request.get("stream"))
-    return {"case": described(request), "status": status, "stream": streamed, "body": request}
+    return {"case": described(request), "status": status, "code": code, "stream": streamed, "body": request}
 
 
 @contextlib.contextmanager

@@ -1,10 +1,38 @@
-"""The Python clients."""
+"""The Python clients, imported when they are wanted: each takes seconds."""
 
 from __future__ import annotations
 
-from clients.with_agents import AGENTS
-from clients.with_langchain import LANGCHAIN
-from clients.with_openai import OPENAI
-from clients.with_pydantic_ai import PYDANTIC_AI
+from importlib import import_module
+from typing import NamedTuple
 
-PYTHON_CLIENTS = (OPENAI, AGENTS, LANGCHAIN, PYDANTIC_AI)
+from clients.records import CASES
+from clients.trying import Client
+
+
+class Place(NamedTuple):
+    module: str
+    name: str
+    extras: tuple[str, ...]
+    """What this one is taken through besides what all are."""
+
+    @property
+    def cases(self) -> tuple[str, ...]:
+        return (*CASES, *self.extras)
+
+
+PYTHON_CLIENTS = {
+    "openai-python": Place("clients.with_openai", "OPENAI", ()),
+    "openai-agents": Place(
+        "clients.with_agents", "AGENTS", ("handoff", "toolset", "session", "sealed-reasoning", "slow-tool")
+    ),
+    "langchain-openai": Place("clients.with_langchain", "LANGCHAIN", ("toolset", "sealed-reasoning", "slow-tool")),
+    "pydantic-ai": Place("clients.with_pydantic_ai", "PYDANTIC_AI", ("toolset", "sealed-reasoning", "slow-tool")),
+}
+
+
+def python_client(name: str) -> Client:
+    place = PYTHON_CLIENTS[name]
+    found = getattr(import_module(place.module), place.name)
+    assert isinstance(found, Client)
+    assert tuple(found.plays) == place.cases, f"the cases of {name} are not those that are told of it"
+    return found

@@ -15,9 +15,8 @@ from typing import TypeAlias
 from clients import trying
 from clients.codex import NODE, PROGRAMS
 from clients.ground import Ground
-from clients.python import PYTHON_CLIENTS
+from clients.python import PYTHON_CLIENTS, python_client
 from clients.records import Line, read_line
-from clients.trying import Client
 from clients.with_codex import CODEX
 
 Runner: TypeAlias = Callable[[Ground], Iterator[Line]]
@@ -37,8 +36,8 @@ def printed(
             raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}")
 
 
-def _in_python(client: Client) -> Runner:
-    return lambda ground: trying.lines(client, ground)
+def _in_python(name: str) -> Runner:
+    return lambda ground: trying.lines(python_client(name), ground)
 
 
 def _in_node(program: str) -> Runner:
@@ -52,7 +51,8 @@ NODE_RUNNERS = {
 }
 """Programs in the folder of the Node clients."""
 RUNNERS: dict[str, Runner] = {
-    **{client.name: _in_python(client) for client in (*PYTHON_CLIENTS, CODEX)},
+    **{name: _in_python(name) for name in PYTHON_CLIENTS},
+    CODEX.name: lambda ground: trying.lines(CODEX, ground),
     **{client: _in_node(program) for client, program in NODE_RUNNERS.items()},
 }
 """By the client's name, in `records.CLIENTS`."""

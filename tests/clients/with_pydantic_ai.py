@@ -153,7 +153,7 @@ async def tool_error(at: Trial) -> None:
         raise ModelRetry("Error: the saw is broken")
 
     ran = await run(at, f"case:tool-error {at.mark}", tools=[broken])
-    assert ran.output.startswith("The tool failed: Error: the saw is broken")
+    assert ran.output == 'The tool failed: {"error":"Error: the saw is broken"}.'
 
 
 # ---- errors ----
@@ -200,17 +200,20 @@ async def cut_stream(at: Trial) -> None:
 
 
 async def toolset(at: Trial) -> None:
+    """To models that it knows, it sends the server's calls back without their results: those the server has."""
     workshop: Any = {
         "type": "mcp",
         "server_label": "workshop",
         "allowed_tools": ["add"],
         "require_approval": "never",
     }
-    settings = Settings(openai_native_tools=[workshop], openai_store=False)
-    first = await run(at, f'case:function call:add{{"a": 20, "b": 22}} {at.mark}', settings=settings)
+    settings = Settings(openai_native_tools=[workshop])
+    prompt = f'case:function call:add{{"a": 20, "b": 22}} {at.mark}'
+    first = await run(at, prompt, settings=settings, model=KNOWN_MODEL)
     assert first.output == "The tool says: 42."
-    second = await run(at, "case:remember", settings=settings, history=first.messages)
+    second = await run(at, "case:remember", settings=settings, model=KNOWN_MODEL, history=first.messages)
     assert 'assistant called add: {"a": 20, "b": 22} | tool: 42 | assistant: The tool says: 42.' in second.output
+    assert len(at.reached()) == 3
 
 
 async def sealed_reasoning(at: Trial) -> None:
