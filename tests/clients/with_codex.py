@@ -204,8 +204,12 @@ async def apply_patch(at: Trial) -> None:
 
 
 async def custom_tool(at: Trial) -> None:
-    """The model's first patch breaks the grammar: it is told so, and the second one is applied."""
-    await _patched(at, PATCH.replace("*** End Patch", "that is all"), PATCH)
+    """The model's first patch breaks the grammar: it is told so, Codex never sees it, and the second one is applied."""
+    answer = await _patched(at, PATCH.replace("*** End Patch", "that is all"), PATCH)
+    assert len(list(answer.items("file_change"))) == 1
+    _, corrected, last = at.reached()
+    assert "does not match the grammar" in corrected["messages"][-1]["content"]
+    assert "Success" in last["messages"][-1]["content"]
 
 
 async def namespace(at: Trial) -> None:
