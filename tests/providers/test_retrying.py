@@ -12,9 +12,11 @@ from antwort.errors import (
     AntwortError,
     BackendCut,
     BackendError,
+    BackendOverloaded,
     BackendRefused,
     BackendTimeout,
     BackendUnavailable,
+    QuotaUsedUp,
     RateLimited,
 )
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
@@ -96,6 +98,7 @@ async def batches(retrying: Retrying) -> list[list[Delta]]:
         RateLimited("x"),
         RateLimited("x", retry_after=1.5),
         BackendTimeout("x", code=CONNECT_TIMEOUT),
+        BackendOverloaded("x"),
     ],
 )
 async def test_what_may_pass_is_tried_again(error: AntwortError) -> None:
@@ -113,6 +116,7 @@ async def test_what_may_pass_is_tried_again(error: AntwortError) -> None:
         BackendUnavailable("x", code=CLOSED),
         BackendRefused("x"),
         RateLimited("x", retry_after=1.6),
+        QuotaUsedUp("x"),
         BackendUnavailable("x", retry_after=60),
     ],
 )

@@ -10,12 +10,14 @@ from antwort.errors import (
     AntwortError,
     BackendCut,
     BackendError,
+    BackendOverloaded,
     BackendRefused,
     BackendTimeout,
     BackendUnavailable,
     ContextTooLong,
     ModelNotFound,
     NotFound,
+    QuotaUsedUp,
     RateLimited,
 )
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, NotReady
@@ -41,6 +43,8 @@ NO_MODEL = ModelNotFound("m")
 NO_PATH = NotFound("path")
 BAD = BackendRefused("bad")
 LONG = ContextTooLong("long")
+SPENT = QuotaUsedUp("spent")
+SWAMPED = BackendOverloaded("swamped", retry_after=3)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +58,8 @@ LONG = ContextTooLong("long")
         (BROKEN, True, True, False),
         (CUT, True, True, False),
         (BUSY, True, False, False),
+        (SPENT, True, False, False),
+        (SWAMPED, True, True, False),
         (NO_MODEL, True, False, False),
         (NO_PATH, True, False, False),
         (BAD, False, False, False),
@@ -82,6 +88,9 @@ def test_one_that_closed_the_connection_was_connected_to() -> None:
         ([ALONE, NO_MODEL], ALONE),
         ([ALONE, left_alone(9)], ALONE),
         ([NO_MODEL], NO_MODEL),
+        ([SPENT, BUSY], BUSY),
+        ([SPENT, GONE, SWAMPED], SWAMPED),
+        ([SPENT, NO_MODEL], SPENT),
     ],
 )
 def test_the_most_telling_error_is_told_whatever_came_last(errors: list[AntwortError], expected: AntwortError) -> None:
