@@ -173,9 +173,6 @@ class KeyedRuns:
         """However it ended, nobody waits for it any longer."""
         if name not in self._kept and self._runs.get(name) is shared:
             self._forget(name)
-        if shared.live is not None and shared.is_void:
-            self._names.pop(shared.live.response_id, None)
-        shared.is_void = False
         shared.started.fail(ServerFault("The run was broken off."))
         shared.is_owner.set(None)
         shared.settled.set(None)
@@ -192,12 +189,12 @@ class KeyedRuns:
     def _forget(self, name: Name) -> None:
         shared = self._runs.pop(name, None)
         self._size -= self._kept.pop(name, 0)
-        if shared is not None and shared.response is not None:
-            self._names.pop(shared.response.id, None)
+        if shared is not None and shared.response_id is not None:
+            self._names.pop(shared.response_id, None)
 
     def delete(self, response_id: str) -> None:
         """The response is gone, and its key free."""
-        if (name := self._names.pop(response_id, None)) is not None:
+        if (name := self._names.get(response_id)) is not None:
             self._forget(name)
 
     async def close(self) -> None:

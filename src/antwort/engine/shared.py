@@ -36,6 +36,7 @@ class SharedRun:
         self.is_ended = False
         self.is_fresh = False
         """Whether it was started by one of those who read along, and not found in the store."""
+        self.response_id: str | None = None
         self.live: LiveRun | None = None
         self.response: Response | None = None
         """As it ended."""
@@ -49,7 +50,7 @@ class SharedRun:
         return reader
 
     def begin(self, live: LiveRun, *, is_streamed: bool) -> None:
-        self.live, self.is_fresh = live, True
+        self.live, self.response_id, self.is_fresh = live, live.response_id, True
         self.tape = Tape() if is_streamed else None
         self.started.set(None)
         if not self.readers:
