@@ -46,7 +46,7 @@ async def plan_of(
 ) -> Plan:
     """The plan of `request`, after what was said `earlier`."""
     chosen = EngineSettings(**settings)
-    toolbox, listings = await build_toolbox(request, Shelf(tuple(executors), ANONYMOUS, chosen))
+    toolbox, listings = await build_toolbox(request, Shelf(tuple(executors), ANONYMOUS, chosen, capabilities))
     return Plan(
         request=request,
         identity=ANONYMOUS,

@@ -1,4 +1,4 @@
-"""What the model calls the tools of servers."""
+"""What the model calls the tools."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.engine.naming import legal_name, named_apart
+from antwort.engine.naming import labelled_name, legal_name, named_apart
 from antwort.tools.base import ToolDefinition, ToolKind
 
 LEGAL = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -20,6 +20,15 @@ def function(name: str) -> ToolDefinition:
 
 def of(label: str, name: str, server_tool: str | None = None) -> ToolDefinition:
     return ToolDefinition(name=name, kind=ToolKind.MCP, server_label=label, server_tool=server_tool)
+
+
+def custom(name: str) -> ToolDefinition:
+    return ToolDefinition(name=name, kind=ToolKind.CUSTOM)
+
+
+def within(namespace: str, name: str, kind: ToolKind = ToolKind.FUNCTION) -> ToolDefinition:
+    seen_as = labelled_name(namespace, name)
+    return ToolDefinition(name=seen_as, kind=kind, server_tool=name, namespace=namespace)
 
 
 def seen(*found: ToolDefinition) -> dict[str, tuple[str | None, str]]:
@@ -53,6 +62,22 @@ def test_names_are_told_apart_by_label(found: list[ToolDefinition], names: list[
     assert list(seen(*found)) == names
 
 
+@pytest.mark.parametrize(
+    ("found", "names"),
+    [
+        ([within("crm", "find"), within("erp", "find"), function("find")], ["crm__find", "erp__find", "find"]),
+        ([within("a", "x"), function("a__x")], ["a__x_2", "a__x"]),
+        ([custom("a__x"), within("a", "x"), within("a", "x", ToolKind.CUSTOM)], ["a__x", "a__x_2"]),
+        ([within("a", "b__c"), within("a__b", "c")], ["a__b__c", "a__b__c_2"]),
+        ([of("s", "a__x"), within("a", "x")], ["s__a__x", "a__x"]),
+        ([of("a", "x"), of("b", "x"), within("a", "x")], ["a__x_2", "b__x", "a__x"]),
+    ],
+    ids=["apart", "a function has the name", "a free-form tool has it", "two are one", "a server", "a server's label"],
+)
+def test_tools_in_namespaces_go_by_both_names(found: list[ToolDefinition], names: list[str]) -> None:
+    assert list(named_apart(found)) == names
+
+
 def test_a_servers_tool_is_still_known_by_label_and_own_name() -> None:
     assert seen(of("calc", "add"), of("maths", "add")) == {"calc__add": ("calc", "add"), "maths__add": ("maths", "add")}
 
@@ -68,18 +93,27 @@ def test_the_requests_own_functions_keep_their_names_whatever_they_are() -> None
     assert "a.b" in seen(function("a.b"), of("files", "a.b"))
 
 
+words = st.sampled_from(["a", "b", "a__b", "s", "s__a", "a.b", "x" * 40])
 definitions = st.one_of(
+    st.builds(custom, st.sampled_from(["a", "c", "s__a"])),
+    st.builds(within, words, words, st.sampled_from([ToolKind.FUNCTION, ToolKind.CUSTOM])),
     st.builds(function, st.sampled_from(["a", "b", "s__a", "s__a_2"])),
     st.builds(of, st.sampled_from(["s", "t", "lang/é"]), st.text(alphabet="ab_.é/", min_size=1, max_size=70)),
     st.builds(of, st.sampled_from(["s", "t"]), st.sampled_from(["a", "b", "s__a", "a_2"])),
 )
 
 
+def _identity(tool: ToolDefinition) -> tuple[object, ...]:
+    """A function and a free-form tool of one name are the same to a request; it cannot have both."""
+    is_own = tool.kind in (ToolKind.FUNCTION, ToolKind.CUSTOM)
+    return (is_own, tool.namespace, tool.server_label, tool.own_name)
+
+
 @given(st.lists(definitions, max_size=12))
 def test_no_tool_is_lost_and_every_name_is_legal_whatever_is_offered(found: list[ToolDefinition]) -> None:
     named = named_apart(found)
-    kept = {(tool.kind, tool.server_label, tool.own_name) for tool in found}
-    assert {(tool.kind, tool.server_label, tool.own_name) for tool in named.values()} == kept
+    kept = {_identity(tool) for tool in found}
+    assert {_identity(tool) for tool in named.values()} == kept
     assert len(named) == len(kept)
     assert all(name == tool.name and LEGAL.fullmatch(name) for name, tool in named.items())
 
