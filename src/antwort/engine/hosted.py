@@ -66,6 +66,6 @@ def check_hosted(hosted: Mapping[str, HostedPolicy], labels: Collection[str]) ->
     """Raises `ValueError` where a type is to be run by nobody, or by a toolset that is not there."""
     for kind, policy in hosted.items():
         if policy.do == "run" and policy.toolset not in labels:
-            there = f"there are {', '.join(sorted(labels))}" if labels else "there is none"
+            there = f"known are {', '.join(sorted(labels))}" if labels else "there is none"
             named = "names no toolset" if policy.toolset is None else f"names the toolset {policy.toolset!r}"
             raise ValueError(f"The policy for tools of type {kind!r} {named}; {there}.")
