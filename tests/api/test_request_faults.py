@@ -137,7 +137,7 @@ FIELDS: list[tuple[dict[str, object], str]] = [
     ({"input": [{"type": "mcp_list_tools", "server_label": "s", "tools": [5]}]}, "input[0].tools[0]"),
     ({"input": [{"type": "mcp_list_tools", "server_label": "s", "tools": {}}]}, "input[0].tools"),
     (
-        {"input": [{"type": "mcp_list_tools", "server_label": "s", "tools": [{"name": "a"}]}]},
+        {"input": [{"type": "mcp_list_tools", "server_label": "s", "tools": [{"name": "a", "input_schema": 5}]}]},
         "input[0].tools[0].input_schema",
     ),
     ({"input": [{"type": "mcp_approval_response", "approval_request_id": "a"}]}, "input[0].approve"),

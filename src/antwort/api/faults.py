@@ -39,6 +39,13 @@ def without_nulls(value: dict[str, Any]) -> dict[str, Any]:
     return {key: entry for key, entry in value.items() if entry is not None}
 
 
+def without_inner_nulls(value: Any) -> Any:
+    """The same at every depth; nulls that stand in a list are left to whoever reads it."""
+    if isinstance(value, dict):
+        return {key: without_inner_nulls(entry) for key, entry in value.items() if entry is not None}
+    return [without_inner_nulls(entry) for entry in value] if isinstance(value, list) else value
+
+
 def kind_of(value: object) -> str:
     """What a value is, in words for the person who sent it."""
     return _KINDS.get(type(value), "null")

@@ -6,8 +6,9 @@ from typing import Annotated, TypeAlias, get_args
 
 from msgspec import Meta
 
-from antwort.api.faults import convert, kind_of, without_nulls
+from antwort.api.faults import convert, kind_of, without_inner_nulls, without_nulls
 from antwort.api.items import InputItem, KnownItem, OpaqueItem
+from antwort.api.servers import normalise_listing, normalise_server_call
 from antwort.api.wire import Plain, Wire, encode
 from antwort.errors import InvalidField
 from antwort.ids import new_id
@@ -62,7 +63,13 @@ def _own_id(plain: Plain, path: str) -> str:
     given = plain.get("id")
     if not isinstance(given, str | None):
         raise InvalidField(f"{path}.id", f"expected a string, got {kind_of(given)}.")
+    if given and len(given) > _LONGEST_ID:
+        raise InvalidField(f"{path}.id", f"longer than {_LONGEST_ID} characters.", code="string_above_max_length")
     return given or ""
+
+
+_LONGEST_ID = 512
+"""Ids are looked up and repeated; those of clients have some forty characters."""
 
 
 _PREFIX = {
@@ -110,10 +117,12 @@ def _normalised(value: Plain, kind: str, path: str) -> Plain:
         _normalise_reasoning(plain)
     elif kind in _CALLS:
         _check_call(plain, path)
-    elif kind == "mcp_list_tools" and isinstance(plain.get("tools"), list):
-        plain["tools"] = [without_nulls(tool) if isinstance(tool, dict) else tool for tool in plain["tools"]]
+    elif kind == "mcp_list_tools":
+        normalise_listing(plain)
     elif isinstance(plain.get("output"), list):
         plain["output"] = [_part(part, f"{path}.output[{i}]") for i, part in enumerate(plain["output"])]
+    if kind == "mcp_call":
+        normalise_server_call(plain, path)
     return plain
 
 
@@ -146,6 +155,8 @@ def _part(value: object, path: str) -> object:
     part = without_nulls(value)
     if part.get("type") in ("input_image", "image_url"):
         _normalise_image(part, path)
+    if isinstance(probs := part.get("logprobs"), list):
+        part["logprobs"] = without_inner_nulls(probs)
     return part
 
 
@@ -186,10 +197,14 @@ def _check_sizes(plain: Plain, path: str, limits: Limits) -> None:
     for key, entry in plain.items():
         if isinstance(entry, str):
             _check_size(entry, f"{path}.{key}", limits)
+        elif isinstance(entry, dict):
+            _check_sizes(entry, f"{path}.{key}", limits)
         elif isinstance(entry, list):
             for i, part in enumerate(entry):
                 if isinstance(part, dict):
                     _check_sizes(part, f"{path}.{key}[{i}]", limits)
+                elif isinstance(part, str):
+                    _check_size(part, f"{path}.{key}[{i}]", limits)
 
 
 def _check_size(text: str, path: str, limits: Limits) -> None:

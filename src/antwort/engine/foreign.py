@@ -48,8 +48,6 @@ def foreign_call(item: OpaqueItem) -> ForeignCall | None:
     call_id = item.fields.get("call_id")
     if item.type.endswith(_OUTPUT) or not isinstance(call_id, str) or not call_id:
         return None
-    if item.fields.get("status") == "incomplete":
-        return None
     name = item.fields.get("name")
     if not isinstance(name, str) or not name:
         name = item.type.removesuffix("_call") or item.type
