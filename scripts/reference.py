@@ -52,6 +52,8 @@ WHEN = {
     "response.reasoning_summary_text.done": "with `reasoning.summary`: its text, whole",
     "response.function_call_arguments.delta": "a piece of a call's arguments, as the model writes them",
     "response.function_call_arguments.done": "the arguments, whole",
+    "response.custom_tool_call_input.delta": "a piece of the input of a free-form tool: text, not JSON",
+    "response.custom_tool_call_input.done": "the input, whole",
     "response.mcp_call_arguments.delta": "a piece of the arguments of a call that the server runs",
     "response.mcp_call_arguments.done": "the arguments, whole",
     "response.mcp_call.in_progress": "the server runs the call",

@@ -167,6 +167,23 @@ def function_call(
     return events
 
 
+def custom_call(item_id: str, call_id: str, *pieces: str, status: ItemStatus = "completed") -> Item:
+    """A call of a free-form tool, of a namespace."""
+
+    def events(index: int) -> Events:
+        here = _at(item_id, index)
+        text = "".join(pieces)
+        inside: Events = [ev.CustomInputDelta(**here, delta=piece) for piece in pieces]
+        if status == "completed":
+            inside.append(ev.CustomInputDone(**here, input=text))
+        opened = CustomToolCall(
+            id=item_id, call_id=call_id, name="patch", input="", status="in_progress", namespace="editor"
+        )
+        return item(opened, inside, replace(opened, input=text, status=status), index)
+
+    return events
+
+
 def mcp_call(
     item_id: str, *pieces: str, output: str | None = None, error: str | None = None, is_cut: bool = False
 ) -> Item:
@@ -269,6 +286,7 @@ CUT = in_order(
     reasoning("rs_1", "hm", status="incomplete"),
     message("msg_1", "half", status="incomplete"),
     function_call("fc_1", "call_1", '{"a', status="incomplete"),
+    custom_call("ctc_1", "call_2", "***", status="incomplete"),
     mcp_call("mcp_1", "{", is_cut=True),
 )
 ROUND = [
@@ -302,7 +320,7 @@ UNTIED = [
     ev.OutputItemDone(output_index=0, item=replace(NO_CALL_ID, status="completed")),
 ]
 CUSTOM = in_order(
-    whole(CustomToolCall(id="ctc_1", call_id="call_1", name="patch", input="x")),
+    custom_call("ctc_1", "call_1", "*** Begin", " Patch"),
     whole(CustomToolCallOutput(id="ctco_1", call_id="call_1", output="ok")),
 )
 
@@ -323,6 +341,10 @@ VALID: dict[str, Events] = {
     "a paused call": stream(PAUSED, "requires_action"),
     "an approval": stream(APPROVAL, "requires_action"),
     "a custom call": stream(CUSTOM),
+    "a custom call for the client": stream(in_order(custom_call("ctc_1", "call_1", "x")), "requires_action"),
+    "a truncated custom call": stream(
+        in_order(custom_call("ctc_1", "call_1", "x", status="incomplete")), "incomplete", reason="max_output_tokens"
+    ),
     "a list of tools, added whole": stream(LISTED),
     "cancelled, with a list of tools cut": stream(CUT_LIST, "cancelled"),
     "a server's call without a call_id": stream(UNTIED),

@@ -13,7 +13,7 @@ import pytest
 from antwort.api import events as ev
 from antwort.api.items import FunctionCallOutput, Message, OutputText, ReasoningText, Refusal, SummaryText
 from antwort.api.wire import UNSET, replace
-from antwort.testing import grammar, item_grammar, part_grammar
+from antwort.testing import base_grammar, call_grammar, grammar, item_grammar, part_grammar
 from antwort.testing.grammar import GrammarError, StreamChecker, check_stream
 from conformance.mutations import (
     Mutation,
@@ -42,6 +42,7 @@ from conformance.sample_streams import (
     result,
     stream,
 )
+from conformance.sample_streams import CUSTOM as CUSTOM_ANSWERED
 
 
 @pytest.mark.proves("RULING-11")
@@ -67,7 +68,9 @@ ONE_CUT = in_order(message("msg_1", "a", status="incomplete"))
 SECOND_CALL = [*in_order(function_call("fc_1", "call_1", "{}")), *in_order(function_call("fc_2", "call_2"), first=1)]
 STILL_RUNNING = ev.McpCallInProgress(item_id="mcp_1", output_index=2)
 GOES_ON = ev.ResponseInProgress(response=CREATED)
+TEXT_IN_CUSTOM = replace(TEXT, item_id="ctc_1")
 WORK = "a call run here"
+CUSTOM = "a custom call"
 SERVER = "a server's calls, side by side"
 RICH = "two parts, a citation and logprobs"
 SUMMARIES = "reasoning with summaries"
@@ -234,12 +237,12 @@ MUTATIONS: list[tuple[str, Mutation, str]] = [
     (SUMMARIES, change_part(ev.SummaryPartDone, text="x"), "the part is not the sum of its events"),
     (SUMMARIES, change_item(DONE, summary=()), "the item's summary is not its parts"),
     # calls
-    ("a call run here", drop(ev.ArgumentsDelta), "not the sum of their deltas"),
-    ("a call run here", change(ev.ArgumentsDone, arguments="{}"), "not the sum of their deltas"),
+    ("a call run here", drop(ev.ArgumentsDelta), "the deltas add up to"),
+    ("a call run here", change(ev.ArgumentsDone, arguments="{}"), "the deltas add up to"),
     ("a call run here", drop(ev.ArgumentsDone), "a call is done only after its whole arguments"),
-    ("a call run here", repeat(ev.ArgumentsDone), "the whole arguments come exactly once"),
-    ("a call run here", change_item(DONE, 1, arguments="{}"), "the item's arguments"),
-    ("a truncated call", change_item(DONE, arguments="{}"), "the item's arguments"),
+    ("a call run here", repeat(ev.ArgumentsDone), "the whole arguments must come exactly once"),
+    ("a call run here", change_item(DONE, 1, arguments="{}"), "not to the item's arguments"),
+    ("a truncated call", change_item(DONE, arguments="{}"), "not to the item's arguments"),
     (
         "a call for the client",
         insert(ev.ArgumentsDelta(item_id="fc_1", output_index=0, delta=""), after=ev.ArgumentsDone),
@@ -259,6 +262,43 @@ MUTATIONS: list[tuple[str, Mutation, str]] = [
         "calls side by side",
         become(stream([*in_order(function_call("fc_1", "call_1"))[:-1], *in_order(result("r", "call_1"), first=1)])),
         "a result comes after its call is done",
+    ),
+    # calls of free-form tools
+    (CUSTOM, change_item(ADDED, input="x"), "added with an empty input"),
+    (CUSTOM, change_item(ADDED, status="completed"), "added with status in_progress"),
+    (CUSTOM, drop(ev.CustomInputDelta), "the deltas add up to ' Patch', not to the whole input '*** Begin Patch'"),
+    (CUSTOM, swap(ev.CustomInputDelta, ev.CustomInputDelta, other_nth=1), "the deltas add up to"),
+    (CUSTOM, change(ev.CustomInputDone, input="x"), "the deltas add up to"),
+    (CUSTOM, drop(ev.CustomInputDone), "a call is done only after its whole input"),
+    (CUSTOM, repeat(ev.CustomInputDone), "the whole input must come exactly once"),
+    (CUSTOM, repeat(ev.CustomInputDelta, 1), "the deltas add up to"),
+    (CUSTOM, insert(TEXT_IN_CUSTOM, after=ADDED), "not happen inside an item of type custom_tool_call"),
+    (
+        CUSTOM,
+        insert(ev.ArgumentsDelta(item_id="ctc_1", output_index=0, delta="x"), after=ADDED),
+        "not happen inside an item of type custom_tool_call",
+    ),
+    (
+        CUSTOM,
+        insert(ev.CustomInputDelta(item_id="ctc_1", output_index=0, delta=""), after=ev.CustomInputDone),
+        "no delta comes after the whole input",
+    ),
+    (CUSTOM, change_item(DONE, input="x"), "not to the item's input 'x'"),
+    (CUSTOM, change_item(DONE, namespace="other"), "the item's namespace changed from editor to other"),
+    (CUSTOM, change_item(DONE, namespace=UNSET), "the item's namespace changed from editor to UNSET"),
+    (CUSTOM, change_item(DONE, name="other"), "the item's name changed"),
+    (CUSTOM, change_item(DONE, call_id="call_9"), "the item's call_id changed"),
+    ("a truncated custom call", change_item(DONE, input=""), "not to the item's input ''"),
+    ("a call for the client", change_item(DONE, namespace="other"), "the item's namespace changed"),
+    (
+        "a call for the client",
+        insert(ev.CustomInputDelta(item_id="fc_1", output_index=0, delta="x"), after=ADDED),
+        "not happen inside an item of type function_call",
+    ),
+    (
+        "a custom call for the client",
+        become(stream(CUSTOM_ANSWERED, "requires_action")),
+        "holds a call for the client",
     ),
     # a server's calls
     ("a paused call", drop(ev.McpCallInProgress), "arguments come after in_progress"),
@@ -310,7 +350,7 @@ def test_a_stream_that_breaks_a_rule_is_told_which(name: str, mutate: Mutation, 
 
 def _rules() -> Iterator[str]:
     """Every sentence that the grammar can say, as a pattern."""
-    for module in (grammar, item_grammar, part_grammar):
+    for module in (grammar, base_grammar, item_grammar, call_grammar, part_grammar):
         for node in ast.walk(ast.parse(Path(str(module.__file__)).read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("require", "Broken"):
                 yield _pattern(node.args[-1])

@@ -16,6 +16,7 @@ from conformance.sample_streams import (
     CREATED,
     Events,
     Item,
+    custom_call,
     ended,
     function_call,
     list_tools,
@@ -43,7 +44,10 @@ def turn(draw: st.DrawFn, number: int) -> list[list[Item]]:
     results: list[list[Item]] = []
     for i in range(draw(st.integers(0, 3))):
         name = f"{number}_{i}"
-        if draw(st.booleans()):
+        kind = draw(st.sampled_from(["function", "custom", "server"]))
+        if kind == "custom":
+            calls.append(custom_call(f"ctc_{name}", f"call_{name}", *draw(pieces)))
+        elif kind == "function":
             calls.append(function_call(f"fc_{name}", f"call_{name}", *draw(pieces)))
             results.append([result(f"fco_{name}", f"call_{name}")])
         else:

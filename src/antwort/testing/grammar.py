@@ -45,8 +45,9 @@ from antwort.api.items import (
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition, transition
 from antwort.api.wire import UNSET, replace
+from antwort.testing.base_grammar import ItemGrammar
 from antwort.testing.frames import read_frames
-from antwort.testing.item_grammar import ItemGrammar, grammar_of
+from antwort.testing.item_grammar import grammar_of
 from antwort.testing.rules import Broken, GrammarError, require, tag_of
 
 __all__ = ["GrammarError", "StreamChecker", "check_frames", "check_stream"]

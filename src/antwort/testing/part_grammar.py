@@ -121,21 +121,22 @@ class PartsGrammar:
 
 
 class ArgumentsGrammar:
-    """Arguments: their deltas, then the whole of them once."""
+    """Arguments, or what else a call is given: their deltas, then the whole of them once."""
 
-    def __init__(self) -> None:
+    def __init__(self, word: str = "arguments") -> None:
+        self._word = word
         self._text = ""
         self.is_said = False
 
     def delta(self, text: str) -> None:
-        require(not self.is_said, "no delta comes after the whole arguments")
+        require(not self.is_said, f"no delta comes after the whole {self._word}")
         self._text += text
 
     def say(self, text: str) -> None:
-        require(not self.is_said, "the whole arguments come exactly once")
-        require(text == self._text, f"the whole arguments {text!r} are not the sum of their deltas, {self._text!r}")
+        require(not self.is_said, f"the whole {self._word} must come exactly once")
+        require(text == self._text, f"the deltas add up to {self._text!r}, not to the whole {self._word} {text!r}")
         self.is_said = True
 
     def close(self, text: str, status: str) -> None:
-        require(text == self._text, f"the item's arguments {text!r} are not the sum of their deltas, {self._text!r}")
-        require(self.is_said or status == "incomplete", "a call is done only after its whole arguments")
+        require(text == self._text, f"the deltas add up to {self._text!r}, not to the item's {self._word} {text!r}")
+        require(self.is_said or status == "incomplete", f"a call is done only after its whole {self._word}")
