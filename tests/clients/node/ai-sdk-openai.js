@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { createOpenAI } from '@ai-sdk/openai';
 import { runProvider } from './ai-sdk.js';
-import { BASE, MODEL } from './kit.js';
+import { BASE, KNOWN_MODEL, MODEL } from './kit.js';
 
 const openai = createOpenAI({ baseURL: BASE, apiKey: 'none' });
 const options = (given) => ({ providerOptions: { openai: given } });
@@ -32,11 +32,11 @@ const more = {
   },
 
   async 'sealed-reasoning'({ ask }, tag) {
-    const stateless = options({ store: false, forceReasoning: true, reasoningEffort: 'low', reasoningSummary: 'auto' });
+    const known = { model: openai.responses(KNOWN_MODEL), ...options({ store: false, reasoningSummary: 'auto' }) };
     const first = { role: 'user', content: tag.cue('reasoning walrus') };
-    const said = await ask({ model, ...stateless, messages: [first] });
+    const said = await ask({ ...known, messages: [first] });
     const messages = [first, ...said.responseMessages, { role: 'user', content: 'case:remember' }];
-    const { text } = await ask({ model, ...stateless, messages });
+    const { text } = await ask({ ...known, messages });
     assert.match(text, /assistant thought: First I think about it: walrus/);
   },
 
@@ -63,7 +63,8 @@ const more = {
       format: { type: 'grammar', syntax: 'regex', definition: '[a-z ]+' },
       execute: (input) => `noted: ${input}`,
     });
-    const { steps, toolCalls } = await ask({ model, tools: { note }, prompt: tag.cue('custom call:note <<<a walrus>>>') });
+    const prompt = tag.cue('custom call:note <<<a walrus>>>');
+    const { steps, toolCalls } = await ask({ model, tools: { note }, prompt });
     assert.equal(toolCalls[0].input, 'a walrus');
     assert.equal(steps[1].text, 'The tool says: noted: a walrus.');
   },

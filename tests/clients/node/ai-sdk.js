@@ -3,7 +3,18 @@
 import assert from 'node:assert/strict';
 import { APICallError, Output, generateText, isStepCount, streamText, tool } from 'ai';
 import { z } from 'zod';
-import { ADA, MODEL, NotApplicable, PIXEL, PIXEL_SEEN, REMOTE_IMAGE, runAll, thrownBy, versionOf, weather } from './kit.js';
+import {
+  ADA,
+  MODEL,
+  NotApplicable,
+  PIXEL,
+  PIXEL_SEEN,
+  REMOTE_IMAGE,
+  runAll,
+  thrownBy,
+  versionOf,
+  weather,
+} from './kit.js';
 
 const Person = z.object({ name: z.string(), age: z.number().int() });
 const tools = {
@@ -51,7 +62,11 @@ export async function streamed(options) {
 
 const whole = (options) => generateText({ ...defaults, ...options });
 
-/** `model` makes a model of a name; `forReasoning` is what it takes to be shown reasoning. */
+/**
+ * What the providers differ in: `model` makes a model of a name, `forReasoning` is what it takes to be shown
+ * reasoning, `stateless` to have nothing stored, `conversation` to go on from a result, and `complaint` reads what
+ * the server said from an error.
+ */
 function casesOf({ model, forReasoning, stateless, conversation, complaint }) {
   const given = { model: model(MODEL) };
   const reasoningOf = (result) => result.steps.map((step) => step.reasoningText ?? '').join('');
@@ -109,9 +124,10 @@ function casesOf({ model, forReasoning, stateless, conversation, complaint }) {
     },
 
     async image({ ask }, tag) {
-      const shown = (data) => [
-        { role: 'user', content: [{ type: 'text', text: tag.cue('image') }, { type: 'file', mediaType: 'image/png', data }] },
-      ];
+      const shown = (data) => {
+        const file = { type: 'file', mediaType: 'image/png', data };
+        return [{ role: 'user', content: [{ type: 'text', text: tag.cue('image') }, file] }];
+      };
       const data = await ask({ ...given, messages: shown(PIXEL) });
       assert.equal(data.text, `I see an image, ${PIXEL_SEEN}.`);
       const remote = await ask({ ...given, messages: shown(new URL(REMOTE_IMAGE)) });

@@ -31,16 +31,12 @@ export const PIXEL = Buffer.from(
   'base64',
 );
 export const PIXEL_URL = `data:image/png;base64,${PIXEL.toString('base64')}`;
-export const PIXEL_SEEN = `image/png of ${PIXEL.length} bytes, ${createHash('sha256').update(PIXEL).digest('hex').slice(0, 12)}`;
+const PIXEL_DIGEST = createHash('sha256').update(PIXEL).digest('hex').slice(0, 12);
+/** What the model says of it when it has seen all of it. */
+export const PIXEL_SEEN = `image/png of ${PIXEL.length} bytes, ${PIXEL_DIGEST}`;
 /** Nobody fetches it. */
 export const REMOTE_IMAGE = 'https://images.example/walrus.png';
 
-export const PERSON = {
-  type: 'object',
-  properties: { name: { type: 'string' }, age: { type: 'integer' } },
-  required: ['name', 'age'],
-  additionalProperties: false,
-};
 export const ADA = { name: 'Ada', age: 36 };
 
 export const versionOf = (name) =>

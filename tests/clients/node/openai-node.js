@@ -127,7 +127,8 @@ const cases = {
   },
 
   async structured({ ask, label }, tag) {
-    const body = { input: tag.cue(`structured ${JSON.stringify(ADA)}`), text: { format: zodTextFormat(Person, 'person') } };
+    const person = { format: zodTextFormat(Person, 'person') };
+    const body = { input: tag.cue(`structured ${JSON.stringify(ADA)}`), text: person };
     if (label === 'create') {
       const parsed = await client.responses.parse({ model: MODEL, ...body });
       assert.deepEqual(parsed.output_parsed, ADA);
@@ -155,7 +156,8 @@ const cases = {
     const { response } = await ask({ ...stateless, input: first });
     const [thought] = response.output.filter((each) => each.type === 'reasoning');
     assert.ok(thought.encrypted_content, 'nothing is sealed');
-    const bare = response.output.map((each) => (each === thought ? { ...each, content: undefined, summary: [] } : each));
+    const bared = { ...thought, content: undefined, summary: [] };
+    const bare = response.output.map((each) => (each === thought ? bared : each));
     const { text } = await ask({ ...stateless, input: [...first, ...bare, ...answered(response)] });
     assert.equal(text, `The tool says: sun in ${CITY}. I had thought: First I think about it: weather`);
   },
@@ -197,6 +199,14 @@ const cases = {
     const input = callsOf(response).map((call) => resultOf(call, 'Error: the station is closed'));
     const { text } = await ask({ previous_response_id: response.id, input, tools: [WEATHER] });
     assert.equal(text, 'The tool failed: Error: the station is closed.');
+  },
+
+  async 'tool-image'({ ask }, tag) {
+    const { response } = await ask({ input: tag.cue('function call:weather{"city": "Oslo"}'), tools: [WEATHER] });
+    const output = [{ type: 'input_text', text: 'a picture' }, { type: 'input_image', image_url: PIXEL_URL }];
+    const input = callsOf(response).map((call) => resultOf(call, output));
+    const { text } = await ask({ previous_response_id: response.id, input, tools: [WEATHER] });
+    assert.ok(text.endsWith(`I see an image, ${PIXEL_SEEN}.`), text);
   },
 
   async 'unknown-model'(way, tag) {
