@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
-from antwort.providers.base import TextDelta
+import pytest
+
+from antwort.api.items import CustomToolCall
+from antwort.providers.base import Capabilities, TextDelta
 from antwort.providers.constrained import Constrained
 from antwort.testing.scripted import Answer, ScriptedProvider, answer
 from antwort.tools.local import LocalExecutor
-from engine_kit import CLOCK, WEATHER, ask, engine_of, kinds, stream
+from engine_kit import CLOCK, WEATHER, ask, engine_of, kinds, only, stream
 
 
 def model(*texts: str, finish: str = "stop") -> tuple[Constrained, ScriptedProvider]:
@@ -57,8 +61,8 @@ async def test_arguments_that_do_not_fit_all_the_same_are_news_for_the_model() -
 
 async def test_a_list_of_allowed_tools_is_all_that_the_model_hears_of() -> None:
     provider, inner = model(calls(("clock", {})))
-    only = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "clock"}]}
-    outcome = await stream(engine_of(provider), ask(tools=[WEATHER, CLOCK], tool_choice=only, stream=True))
+    listed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "clock"}]}
+    outcome = await stream(engine_of(provider), ask(tools=[WEATHER, CLOCK], tool_choice=listed, stream=True))
     assert kinds(outcome.response) == ["function_call"]
     assert "weather" not in str(inner.requests[0].messages[0].content)
     assert "weather" not in json.dumps(inner.requests[0].response_format)
@@ -70,3 +74,49 @@ async def test_a_call_that_a_limit_cuts_off_is_incomplete_and_not_run() -> None:
     assert outcome.response.status == "incomplete"
     assert [item.status for item in outcome.response.output] == ["incomplete"]
     assert len(inner.requests) == 1
+
+
+# ---- free-form tools ----
+
+
+def dial(syntax: str, definition: str) -> dict[str, Any]:
+    form = {"type": "grammar", "syntax": syntax, "definition": definition}
+    return {"type": "custom", "name": "dial", "format": form}
+
+
+@pytest.mark.parametrize("tool", [dial("regex", r"\+?[0-9]{3,9}"), dial("lark", 'start: "+"? /[0-9]{3,9}/')])
+async def test_a_plain_grammar_is_what_the_model_is_held_to(tool: dict[str, Any]) -> None:
+    provider, inner = model(calls(("dial", {"input": "+4930"})))
+    outcome = await stream(engine_of(provider), ask(tools=[tool], tool_choice={"type": "custom", "name": "dial"}))
+    form = inner.requests[0].response_format
+    assert isinstance(form, dict)
+    held = form["json_schema"]["schema"]["properties"]["calls"]["items"]["properties"]["arguments"]
+    pattern = held["properties"]["input"]["pattern"]
+    assert re.fullmatch(pattern, "+4930")
+    assert not re.fullmatch(pattern, "call home")
+    assert only(outcome.response, CustomToolCall).input == "+4930"
+
+
+async def test_a_grammar_that_no_decoder_is_trusted_with_is_told_and_checked() -> None:
+    lines = dial("regex", r"(?:say .*\n)+")
+    provider, inner = model(calls(("dial", {"input": "sing"})), calls(("dial", {"input": "say hi\n"})))
+    outcome = await stream(engine_of(provider), ask(tools=[lines]))
+    assert "must match this regular expression" in str(inner.requests[0].messages[0].content)
+    assert "pattern" not in str(inner.requests[0].response_format)
+    assert kinds(outcome.response) == ["mcp_call", "custom_tool_call"]
+    assert only(outcome.response, CustomToolCall).input == "say hi\n"
+
+
+@pytest.mark.parametrize(
+    ("mode", "inner", "grammar"),
+    [
+        ("constrained", "described", "plain_pattern"),
+        ("constrained", "pattern", "plain_pattern"),
+        ("auto", "described", "described"),
+        ("auto", "pattern", "plain_pattern"),
+        ("native", "pattern", "pattern"),
+    ],
+)
+def test_it_holds_to_grammars_as_far_as_its_schemas_keep_them(mode: Any, inner: Any, grammar: str) -> None:
+    provider = Constrained(ScriptedProvider(capabilities=Capabilities(grammar=inner)), mode)
+    assert provider.capabilities("m").grammar == grammar

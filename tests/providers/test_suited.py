@@ -8,7 +8,7 @@ import pytest
 
 from antwort.api.wire import UNSET
 from antwort.providers.base import Capabilities, ChatMessage
-from antwort.providers.suited import suited
+from antwort.providers.suited import suited, widest
 from fleet_kit import asking
 
 PLAIN = Capabilities()
@@ -61,3 +61,18 @@ def test_a_developer_is_the_system_where_the_backend_knows_no_developers(capabil
     request = asking()
     request.messages.insert(0, ChatMessage(role="developer", content="Be brief."))
     assert [message.role for message in suited(request, capabilities).messages] == [role, "user"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "grammar"),
+    [
+        ("pattern", "pattern", "pattern"),
+        ("pattern", "described", "described"),
+        ("plain_pattern", "pattern", "described"),
+    ],
+)
+def test_a_grammar_is_told_in_words_unless_all_backends_are_held_to_it_alike(
+    first: Any, second: Any, grammar: str
+) -> None:
+    several = [Capabilities(grammar=first, vision=False), Capabilities(grammar=second)]
+    assert widest(several).grammar == grammar
