@@ -48,8 +48,9 @@ $(NODE_READY): $(NODE_CLIENTS)/package.json $(NODE_CLIENTS)/package-lock.json
 
 CLIENT ?=
 
-test-clients: $(READY) $(NODE_READY)  ## take real clients through all cases, those for Node and Codex too (needs npm; CLIENT=codex: one alone)
-	@PYTHONPATH=tests $(BIN)/python -m clients.run $(if $(CLIENT),--only $(CLIENT))
+test-clients: $(READY) $(NODE_READY)  ## take real clients through all cases and tell of it in docs/reference/compatibility.md (needs npm; CLIENT=codex: one alone)
+	@PYTHONPATH=tests $(BIN)/python -m clients.run --out docs/assets/compatibility.jsonl $(if $(CLIENT),--only $(CLIENT)); \
+	status=$$?; $(BIN)/python scripts/compatibility.py && exit $$status
 
 check: $(READY)  ## ruff and the strict type checker, over src and tests
 	$(BIN)/ruff format --check src tests scripts examples bench models

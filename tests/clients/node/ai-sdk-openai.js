@@ -42,12 +42,16 @@ const more = {
 
   async toolset({ ask }, tag) {
     const workshop = openai.tools.mcp({ serverLabel: 'workshop', connectorId: 'workshop' });
-    const prompt = tag.cue('function call:add{"a": 40, "b": 2}');
-    const result = await ask({ model, tools: { mcp: workshop }, prompt });
+    const tools = { mcp: workshop };
+    const first = { role: 'user', content: tag.cue('function call:add{"a": 40, "b": 2}') };
+    const result = await ask({ model, tools, messages: [first] });
     assert.equal(result.text, 'The tool says: 42.');
     assert.equal(result.steps.length, 1);
     const [used] = result.toolResults;
     assert.deepEqual([used.output.serverLabel, used.output.name, used.output.output], ['workshop', 'add', '42']);
+    const messages = [first, ...result.responseMessages, { role: 'user', content: 'case:remember' }];
+    const again = await ask({ model, tools, messages });
+    assert.match(again.text, /assistant called \S*add: .*42.*assistant: The tool says: 42\./s);
   },
 
   async 'slow-tool'({ ask }, tag) {
