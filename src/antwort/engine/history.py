@@ -37,13 +37,13 @@ async def resolve_references(request: CreateRequest, store: ResponseStore, ident
 
     Some clients send a server's call back without its result, which the store has under the same id.
     """
-    wanted = {item.id: i for i, item in enumerate(request.input) if is_known_by_id(item)}
+    wanted = [item.id for item in request.input if is_known_by_id(item)]
     if not wanted:
         return request
-    found = await store.items(identity, list(wanted))
-    for item_id, i in wanted.items():
-        if item_id not in found and isinstance(request.input[i], ItemReference):
-            raise ItemNotFound(item_id, param=f"input[{i}].id")
+    found = await store.items(identity, [*dict.fromkeys(wanted)])
+    for i, item in enumerate(request.input):
+        if isinstance(item, ItemReference) and item.id not in found:
+            raise ItemNotFound(item.id, param=f"input[{i}].id")
     items = tuple(_recalled(item, found) for item in request.input)
     raw = tuple(
         raw if item is given else encode(item)
@@ -95,7 +95,9 @@ async def assemble(request: CreateRequest, chain: Sequence[Link], toolbox: Toolb
             leftovers += _leftovers(calls, parent, await rebuild_toolbox(parent, shelf), _calls_run(link))
     # A client that keeps its history itself sends the open calls in the input: they were made under its own tools.
     leftovers += _leftovers(_unanswered(_since_words(request.input), answered, shelf), request, toolbox, 0)
-    return History(tuple(stretches), tuple(leftovers))
+    # A client's ids may repeat; whoever runs a call answers for all that go by its id.
+    first = {left.call.call_id: left for left in reversed(leftovers)}
+    return History(tuple(stretches), tuple(reversed(first.values())))
 
 
 def _stretches(link: Link) -> Iterable[tuple[InputItem, ...]]:
