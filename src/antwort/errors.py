@@ -177,7 +177,6 @@ class KeyReused(Conflict):
 class KeyInUse(Conflict):
     code = "idempotency_key_in_use"
     may_pass = True
-    may_pass = True
 
     def __init__(self) -> None:
         message = "The first request with this Idempotency-Key is still being answered, and not here."
