@@ -392,8 +392,7 @@ def _output(*parts: Any) -> FunctionCallOutput:
         (_message(InputFile(file_data="AA==")), Capabilities(), "input[1].content[0]"),
         (_message(InputFile(file_url="https://example.org/x")), Capabilities(files=True), "input[1].content[0]"),
         (_message(InputImage(file_id="file_1")), Capabilities(), "input[1].content[0]"),
-        (_output(InputText(text="Look:"), PICTURE), BLIND, "input[1].output[1]"),
-        (CustomToolCallOutput(id="ctco_1", call_id="call_1", output=(PICTURE,)), BLIND, "input[1].output[0]"),
+        (_message(InputFile(file_id="file_1")), Capabilities(files=True), "input[1].content[0]"),
     ],
 )
 def test_what_the_model_cannot_take_is_refused_where_it_stands(
@@ -411,8 +410,23 @@ def test_a_picture_in_the_history_is_refused_as_the_histories() -> None:
     assert caught.value.param == "previous_response_id"
 
 
-def test_a_picture_that_a_tool_gave_earlier_does_not_bar_the_way() -> None:
-    check_capabilities([(_output(PICTURE),), (_message(InputText(text="And?")),)], BLIND)
+@pytest.mark.parametrize("part", [PICTURE, InputImage(file_id="file_1"), InputFile(file_url="https://example.org/x")])
+def test_what_a_tool_gave_does_not_bar_the_way(part: Any) -> None:
+    custom = CustomToolCallOutput(id="ctco_1", call_id="call_1", output=(part,))
+    check_capabilities([(_output(part),), (_output(part), custom, _message(InputText(text="And?")))], BLIND)
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        (InputFile(file_url="https://example.org/x"), "'file_data' only"),
+        (InputFile(file_id="file_1"), "'file_data' only"),
+        (InputImage(file_id="file_1"), "'image_url' only"),
+    ],
+)
+def test_what_has_no_way_in_is_told_the_one_there_is(part: Any, said: str) -> None:
+    with pytest.raises(UnsupportedFeature, match=said):
+        check_capabilities([(_message(part),)], Capabilities(files=True))
 
 
 def test_what_the_model_takes_passes() -> None:

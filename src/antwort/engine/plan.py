@@ -11,9 +11,7 @@ import msgspec
 
 from antwort.api.items import (
     CustomToolCall,
-    CustomToolCallOutput,
     FunctionCall,
-    FunctionCallOutput,
     InputFile,
     InputImage,
     InputItem,
@@ -146,25 +144,16 @@ def _fits_grammar(grammar: GrammarInput, text: str) -> bool:
 def check_capabilities(stretches: Sequence[Sequence[InputItem]], capabilities: Capabilities) -> None:
     """Refuse what the backend cannot read, before it is asked. The new input is the last stretch.
 
-    Results of earlier calls are let through: a tool's picture must not bar the way for good, and is named instead.
+    Results of calls are let through: a client that sends all that was said each time would be barred for good by one
+    picture that a tool gave. The model is told of it in words instead.
     """
     *earlier, new = stretches
     for said in (item for stretch in earlier for item in stretch if isinstance(item, Message)):
         for content in said.content:
             _check_part(content, "previous_response_id", capabilities)
     for i, item in enumerate(new):
-        field, parts = _parts(item)
-        for j, part in enumerate(parts):
-            _check_part(part, f"input[{i}].{field}[{j}]", capabilities)
-
-
-def _parts(item: InputItem) -> tuple[str, Sequence[object]]:
-    """The parts of an item, and the field they stand in."""
-    if isinstance(item, Message):
-        return "content", item.content
-    if isinstance(item, FunctionCallOutput | CustomToolCallOutput) and not isinstance(item.output, str):
-        return "output", item.output
-    return "", ()
+        for j, part in enumerate(item.content if isinstance(item, Message) else ()):
+            _check_part(part, f"input[{i}].content[{j}]", capabilities)
 
 
 def _check_part(part: object, path: str, capabilities: Capabilities) -> None:
@@ -172,11 +161,17 @@ def _check_part(part: object, path: str, capabilities: Capabilities) -> None:
         if not capabilities.vision:
             raise UnsupportedFeature("The model does not take images.", param=path)
         if part.image_url is None:
-            raise UnsupportedFeature("Images are taken by 'image_url' only.", param=path)
+            raise UnsupportedFeature(f"Images are taken by 'image_url' only. {_NO_FILES}", param=path)
     elif isinstance(part, InputVideo) and not capabilities.vision:
         raise UnsupportedFeature("The model does not take videos.", param=path)
-    elif isinstance(part, InputFile) and not (capabilities.files and isinstance(part.file_data, str)):
-        raise UnsupportedFeature("The model does not take files.", param=path)
+    elif isinstance(part, InputFile):
+        if not capabilities.files:
+            raise UnsupportedFeature("The model does not take files.", param=path)
+        if not isinstance(part.file_data, str):
+            raise UnsupportedFeature(f"Files are taken as 'file_data' only. {_NO_FILES}", param=path)
+
+
+_NO_FILES = "No files are kept here to be named by 'file_id', and no address is fetched."
 
 
 # ---- the response as it starts ----
