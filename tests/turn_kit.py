@@ -13,6 +13,8 @@ from antwort.api.events import (
     Batch,
     ContentPartAdded,
     ContentPartDone,
+    CustomInputDelta,
+    CustomInputDone,
     McpArgumentsDelta,
     McpArgumentsDone,
     McpCallInProgress,
@@ -27,6 +29,7 @@ from antwort.api.events import (
 )
 from antwort.api.items import (
     ContentPart,
+    CustomToolCall,
     FunctionCall,
     McpCall,
     Message,
@@ -36,6 +39,7 @@ from antwort.api.items import (
     Refusal,
 )
 from antwort.api.status import ItemStatus
+from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.engine.turn import Shown, Turn
 from antwort.providers.base import Delta
 
@@ -46,8 +50,18 @@ Style: TypeAlias = Literal["text", "standard", "summary"]
 
 
 def shown(name: str) -> Shown:
-    """`stock` is a server's tool, known there as `stock_level`; all else is a function."""
-    return Shown("stock_level", "depot") if name == "stock" else Shown(name)
+    """`stock` is a server's tool, known there as `stock_level`. `patch` is a free-form tool, and so is `editor__sum`,
+    whose input must be digits; `editor__open` is a function of the same namespace. All else is a function.
+    """
+    return _SHOWN.get(name) or Shown(name)
+
+
+_SHOWN = {
+    "stock": Shown("stock_level", "depot"),
+    "patch": Shown("patch", is_custom=True),
+    "editor__sum": Shown("sum", namespace="editor", is_custom=True, fits=str.isdecimal),
+    "editor__open": Shown("open", namespace="editor"),
+}
 
 
 def play(*deltas: Delta, first: int = 0, style: Style = "text", aborted: bool = False) -> Batch:
@@ -160,6 +174,23 @@ def call_closed(at: int, n: int, name: str, arguments: str, status: ItemStatus =
     return [
         ArgumentsDone(item_id=f"fc_{n}", output_index=at, name=name, arguments=arguments),
         OutputItemDone(output_index=at, item=item),
+    ]
+
+
+def custom_call(
+    at: int, n: int, name: str, *deltas: str, namespace: str | UnsetType = UNSET, status: ItemStatus = "completed"
+) -> Batch:
+    """A call of a free-form tool, the n-th of those, from its opening to its end."""
+    here: dict[str, Any] = {"item_id": f"ctc_{n}", "output_index": at}
+    item = CustomToolCall(
+        id=f"ctc_{n}", call_id=f"call_{n}", name=name, input="", status="in_progress", namespace=namespace
+    )
+    whole = "".join(deltas)
+    return [
+        OutputItemAdded(output_index=at, item=item),
+        *(CustomInputDelta(**here, delta=delta) for delta in deltas),
+        CustomInputDone(**here, input=whole),
+        OutputItemDone(output_index=at, item=replace(item, input=whole, status=status)),
     ]
 
 

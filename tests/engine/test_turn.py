@@ -242,18 +242,27 @@ def test_text_after_calls_has_its_own_item_behind_them() -> None:
     ]
 
 
-def test_a_call_after_text_that_came_after_a_call_closes_that_text() -> None:
+def test_text_that_came_after_a_call_is_closed_behind_it() -> None:
     events = play(CallDelta(0, "a", "{}"), TextDelta("and"), CallDelta(1, "b", "{}"), CALLS)
+    opened, part, delta, *closed = message(1, "msg_1", "and")
     assert events == [
         *call_opened(0, 1, "a"),
         *call_fed(0, 1, "{}"),
-        *message(1, "msg_1", "and"),
+        *(opened, part, delta),
         *call_opened(2, 2, "b"),
         *call_fed(2, 2, "{}"),
         *call_closed(0, 1, "a", "{}"),
+        *closed,
         *call_closed(2, 2, "b", "{}"),
         ENDED_WITH_CALLS,
     ]
+
+
+def test_what_was_said_after_a_call_that_is_cut_is_cut_with_it() -> None:
+    answer = (CallDelta(0, "a", "{"), ReasoningDelta("hm"), TextDelta("and"), CallDelta(0, "", "}"))
+    events = play(*answer, Finished("length", None))
+    done = [event.item for event in events if isinstance(event, OutputItemDone)]
+    assert [item.status for item in done] == ["incomplete"] * 3
 
 
 @pytest.mark.proves("MISTAKE-09")

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api.events import Batch, ResponseCreated, ResponseInProgress, TurnEnded
-from antwort.api.items import FunctionCall, LogProb, McpCall, Message, OutputText, Reasoning, Refusal
+from antwort.api.items import CustomToolCall, FunctionCall, LogProb, McpCall, Message, OutputText, Reasoning, Refusal
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET
 from antwort.engine.draft import Finish, Run, ending, fold, interrupted, settled
 from antwort.engine.opened import half_said
 from antwort.engine.turn import CUT
+from antwort.engine.unwrapping import InputReader, input_of
 from antwort.errors import BackendCut
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.testing import StreamChecker, tokens
@@ -23,12 +24,15 @@ from turn_kit import Style, play, play_in, shown
 
 RESPONSE = Response(id="resp_1", created_at=0, status="in_progress", model="m")
 
+FREE_FORM = ["patch", "editor__sum"]
+
 _texts = st.sampled_from(["", "a", "b ", "…", "{}"])
+_arguments = st.sampled_from(["", "a", "1", "{}", '{"input": "', '{"in', 'put":"', "\\ud83d", "\\ude00", '"}', '"'])
 _deltas: st.SearchStrategy[Delta] = st.one_of(
     st.builds(TextDelta, _texts, st.sampled_from([(), (LogProb(token="a", logprob=-1.0),)])),
     st.builds(ReasoningDelta, _texts),
     st.builds(RefusalDelta, _texts),
-    st.builds(CallDelta, st.integers(0, 3), st.sampled_from(["", "weather", "stock"]), _texts),
+    st.builds(CallDelta, st.integers(0, 3), st.sampled_from(["", "weather", "stock", *FREE_FORM]), _arguments),
 )
 _finishes = st.builds(
     Finished, st.sampled_from(["stop", "tool_calls", *sorted(CUT)]), st.sampled_from([None, tokens(1, 2)])
@@ -111,8 +115,15 @@ def _thought(run: Run) -> str:
 
 
 def _called(run: Run) -> Counter[tuple[str, str]]:
-    calls = (item for item in run.output if isinstance(item, FunctionCall | McpCall))
-    return Counter((item.name, item.arguments) for item in calls)
+    calls = (item for item in run.output if isinstance(item, FunctionCall | CustomToolCall | McpCall))
+    return Counter(_what_was_called(item) for item in calls)
+
+
+def _what_was_called(item: FunctionCall | CustomToolCall | McpCall) -> tuple[str, str]:
+    if isinstance(item, CustomToolCall):
+        return item.name, item.input
+    name = item.name.removeprefix("editor__")
+    return name, input_of(item.arguments) if name == "sum" else item.arguments
 
 
 def _asked(answer: list[Delta], *, is_cut: bool) -> Counter[tuple[str, str]]:
@@ -120,8 +131,16 @@ def _asked(answer: list[Delta], *, is_cut: bool) -> Counter[tuple[str, str]]:
     for delta in answer:
         if isinstance(delta, CallDelta):
             name, arguments = calls.get(delta.index, ("", ""))
-            calls[delta.index] = (name or shown(delta.name).name, arguments + delta.arguments)
-    return Counter(call for call in calls.values() if call[0] or (call[1] and not is_cut))
+            calls[delta.index] = (name or delta.name, arguments + delta.arguments)
+    read = [_read(*call, is_cut=is_cut) for call in calls.values()]
+    return Counter(call for call in read if call[0] or (call[1] and not is_cut))
+
+
+def _read(name: str, arguments: str, *, is_cut: bool) -> tuple[str, str]:
+    """What a call asks for. Of a free-form tool's that was cut, only what is certain."""
+    if name not in FREE_FORM:
+        return shown(name).name, arguments
+    return shown(name).name, InputReader().feed(arguments) if is_cut else input_of(arguments)
 
 
 @STEADY

@@ -70,6 +70,7 @@ class Turn:
         self._message: OpenMessage | None = None
         self._reasoning: OpenReasoning | None = None
         self._calls: dict[int, ShownCall | HeldCall] = {}
+        self._left: list[OpenItem] = []  # said in full, while a call before them may yet be cut
         self._early: dict[int, str] = {}  # arguments that came before their call's name
         self._written: OpenItem | HeldCall | None = None  # what the last delta went to
         self._finished: Finished | None = None
@@ -197,18 +198,24 @@ class Turn:
 
     def _close_message(self) -> None:
         if self._message is not None:
-            self._message.close("completed", self._events)
+            self._leave(self._message)
             self._message = None
 
     def _close_reasoning(self) -> None:
         if self._reasoning is not None:
-            self._reasoning.close("completed", self._events)
+            self._leave(self._reasoning)
             self._reasoning = None
+
+    def _leave(self, item: OpenItem) -> None:
+        if self._calls:
+            self._left.append(item)
+        else:
+            item.close("completed", self._events)
 
     def _open_items(self) -> list[OpenItem]:
         singles = [item for item in (self._reasoning, self._message) if item is not None]
         calls = [call for call in self._calls.values() if not isinstance(call, HeldCall)]
-        return sorted((*singles, *calls), key=lambda item: item.index)
+        return sorted((*singles, *self._left, *calls), key=lambda item: item.index)
 
     def _close_all(self, last: ClosedAs) -> None:
         """What was being written when the answer was cut is incomplete, and with it what stands behind it."""
@@ -221,7 +228,8 @@ class Turn:
                 self._show_held(call, last)
 
     def _forget(self) -> None:
-        self._message, self._reasoning, self._calls, self._written = None, None, {}, None
+        self._message, self._reasoning, self._written = None, None, None
+        self._calls, self._left = {}, []
 
 
 def _call_item(shown: Shown) -> FunctionCall | CustomToolCall | McpCall:

@@ -1,0 +1,143 @@
+"""Calls of free-form tools in a turn: shown as text while they are written, or held until their input is known."""
+
+from __future__ import annotations
+
+import pytest
+
+from antwort.api.events import (
+    Batch,
+    CustomInputDone,
+    McpArgumentsDelta,
+    McpArgumentsDone,
+    McpCallInProgress,
+    OutputItemAdded,
+    OutputItemDone,
+    TurnEnded,
+)
+from antwort.api.items import FunctionCall, McpCall
+from antwort.engine.opened import half_said
+from antwort.providers.base import CallDelta, Delta, Finished, TextDelta
+from turn_kit import call_closed, call_fed, call_opened, custom_call, message, play, play_in
+
+ENDED = [TurnEnded(finish="tool_calls")]
+CUT = [TurnEnded(finish="length")]
+
+
+def test_the_input_shows_as_text_as_it_comes() -> None:
+    reads: list[list[Delta]] = [
+        [CallDelta(0, "patch", '{"input":')],
+        [CallDelta(0, "", ' "*** Begin')],
+        [CallDelta(0, "", "\\n+x")],
+        [CallDelta(0, "", '"}'), Finished("tool_calls", None)],
+    ]
+    opened, first, delta, *end = custom_call(0, 1, "patch", "*** Begin", "\n+x")
+    assert play_in(reads) == [[opened], [first], [delta], [], [*end, *ENDED]]
+
+
+def test_what_is_no_object_shows_when_it_is_whole() -> None:
+    events = play(CallDelta(0, "patch", '"qu'), CallDelta(0, "", 'oted"'), Finished("tool_calls", None))
+    assert events == [*custom_call(0, 1, "patch", "quoted"), *ENDED]
+
+
+def test_a_call_without_arguments_has_an_empty_input() -> None:
+    assert play(CallDelta(0, "patch", ""), Finished("tool_calls", None)) == [*custom_call(0, 1, "patch"), *ENDED]
+
+
+def test_a_call_that_is_cut_is_incomplete_and_holds_what_was_shown() -> None:
+    events = play(CallDelta(0, "patch", '{"input": "half\\u00'), Finished("length", None))
+    assert events == [*custom_call(0, 1, "patch", "half", status="incomplete"), *CUT]
+
+
+def test_the_namespace_of_a_function_stands_apart_from_its_name() -> None:
+    events = play(CallDelta(0, "editor__open", "{}"), Finished("tool_calls", None))
+    items = [event.item for event in events if isinstance(event, OutputItemAdded | OutputItemDone)]
+    assert [(item.name, item.namespace) for item in items if isinstance(item, FunctionCall)] == [("open", "editor")] * 2
+
+
+# ---- held until they are whole ----
+
+
+def refused(at: int, n: int, arguments: str) -> Batch:
+    item = McpCall(
+        id=f"mcp_{n}",
+        server_label="antwort",
+        name="editor__sum",
+        arguments="",
+        status="in_progress",
+        call_id=f"call_{n}",
+    )
+    return [
+        OutputItemAdded(output_index=at, item=item),
+        McpCallInProgress(item_id=item.id, output_index=at),
+        McpArgumentsDelta(item_id=item.id, output_index=at, delta=arguments),
+        McpArgumentsDone(item_id=item.id, output_index=at, arguments=arguments),
+    ]
+
+
+def test_a_call_that_fits_shows_whole_at_the_end() -> None:
+    reads: list[list[Delta]] = [
+        [CallDelta(0, "editor__sum", '{"input": "1')],
+        [CallDelta(0, "", '2"}'), Finished("tool_calls", None)],
+    ]
+    assert play_in(reads) == [[], [], [*custom_call(0, 1, "sum", "12", namespace="editor"), *ENDED]]
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ('{ "input" : "one" }', '{ "input" : "one" }'),
+        ("one and two", '{"input": "one and two"}'),
+        ('{"input": "a\nb"}', '{"input": "a\\nb"}'),
+    ],
+)
+def test_a_call_that_does_not_fit_shows_as_a_refused_one_that_can_be_sent_again(written: str, arguments: str) -> None:
+    events = play(CallDelta(0, "editor__sum", written), Finished("tool_calls", None))
+    assert events == [*refused(0, 1, arguments), *ENDED]
+
+
+def test_a_held_call_stands_behind_what_is_shown_at_once() -> None:
+    events = play(
+        CallDelta(0, "editor__sum", '{"input": "1"}'),
+        CallDelta(1, "weather", "{}"),
+        CallDelta(2, "editor__sum", '{"input": "2"}'),
+        TextDelta("Both."),
+        Finished("tool_calls", None),
+    )
+    places = [(event.output_index, type(event.item).__name__) for event in events if isinstance(event, OutputItemDone)]
+    assert sorted(places) == [(0, "FunctionCall"), (1, "Message"), (2, "CustomToolCall"), (3, "CustomToolCall")]
+    assert [event.input for event in events if isinstance(event, CustomInputDone)] == ["1", "2"]
+
+
+def test_a_held_call_that_is_cut_is_incomplete_and_was_never_checked() -> None:
+    events = play(TextDelta("So:"), CallDelta(0, "editor__sum", '{"input": "on'), Finished("length", None))
+    cut = custom_call(1, 1, "sum", "on", namespace="editor", status="incomplete")
+    assert events == [*message(0, "msg_1", "So:"), *cut, *CUT]
+
+
+def test_what_was_whole_before_a_held_call_was_cut_is_complete() -> None:
+    events = play(CallDelta(0, "weather", "{}"), CallDelta(1, "editor__sum", ""), Finished("length", None))
+    whole = [*call_opened(0, 1, "weather"), *call_fed(0, 1, "{}"), *call_closed(0, 1, "weather", "{}")]
+    (added, *rest) = custom_call(1, 1, "sum", namespace="editor", status="incomplete")
+    assert events[:4] == whole
+    assert [type(event) for event in events[4:]] == [type(event) for event in (added, *rest, *CUT)]
+
+
+def test_a_held_call_behind_one_that_is_cut_is_cut_too() -> None:
+    events = play(
+        CallDelta(0, "editor__sum", '{"input": "1"}'), CallDelta(1, "weather", '{"ci'), Finished("length", None)
+    )
+    done = [event.item for event in events if isinstance(event, OutputItemDone)]
+    assert [item.status for item in done] == ["incomplete", "incomplete"]
+
+
+def test_a_held_call_of_an_inference_that_broke_off_is_never_shown() -> None:
+    assert play(CallDelta(0, "editor__sum", '{"input": "1"}'), aborted=True) == []
+
+
+def test_a_call_left_half_said_goes_on_from_the_text_that_was_shown() -> None:
+    said, _ = play_in([[CallDelta(0, "patch", '{"input": "one\\ttwo')]], aborted=True)
+    ((at, item),) = half_said(said).items()
+    closing: Batch = []
+    item.close("incomplete", closing)
+    assert at == 0
+    assert [*said, *closing] == custom_call(0, 1, "patch", "one\ttwo", status="incomplete")
