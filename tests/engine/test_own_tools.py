@@ -13,9 +13,11 @@ from antwort.api.events import ArgumentsDone, CustomInputDelta, CustomInputDone,
 from antwort.api.items import CustomToolCall, FunctionCall, McpCall
 from antwort.api.wire import UNSET
 from antwort.engine.plan import Plan
+from antwort.engine.translate import chat_request
 from antwort.engine.turn import Shown
 from antwort.errors import InvalidField
 from antwort.providers.base import Capabilities
+from antwort.providers.native_request import native_request
 from antwort.testing import ScriptedProvider, answer, call, say
 from antwort.tools.base import ToolDefinition, ToolKind
 from antwort.tools.local import LocalExecutor
@@ -361,11 +363,32 @@ async def test_calls_of_history_go_by_the_names_that_the_model_sees_now(
     assert [message["content"] for message in messages if message["role"] == "tool"] == ["spawned", "patched"]
 
 
-async def test_a_call_of_history_whose_name_no_backend_takes_gets_another() -> None:
+@pytest.mark.parametrize(
+    "fields", [{"namespace": "c/d" * 40}, {"namespace": None}, {"type": "custom_tool_call", "input": ""}]
+)
+async def test_a_call_of_history_whose_name_no_backend_takes_gets_another(fields: dict[str, Any]) -> None:
     provider = ScriptedProvider(answer(say("Done.")))
-    odd = {**SPAWNED, "name": "a b", "namespace": "c/d" * 40}
-    await engine_of(provider).create(ask([odd, RESULTS[0]]))
+    await engine_of(provider).create(ask([{**SPAWNED, "name": "a b", **fields}, RESULTS[0]]))
     assert all(LEGAL.fullmatch(name) for name in called_names(provider))
+
+
+async def test_a_name_that_nobody_offered_is_refused_as_the_model_wrote_it() -> None:
+    provider = ScriptedProvider(answer(call("fly away")), answer(say("No.")))
+    engine = engine_of(provider, LocalExecutor(weather), refused_calls="function_call")
+    response = await engine.create(ask(tools=[NOTE]))
+    assert outputs(response)[0].output == "There is no tool named 'fly away'."
+    assert all(LEGAL.fullmatch(name) for name in called_names(provider))
+
+
+def weather() -> str:
+    return "sunny"
+
+
+async def test_a_backend_that_speaks_responses_gets_functions_like_any_other() -> None:
+    plan = await plan_with(*CODEX_TOOLS)
+    asked = native_request(chat_request(run_of(plan), plan))
+    assert {tool["type"] for tool in asked["tools"]} == {"function"}
+    assert asked["tools"][-1]["parameters"]["required"] == ["input"]
 
 
 async def test_the_chain_brings_calls_back_to_the_model_under_its_names() -> None:

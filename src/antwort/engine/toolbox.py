@@ -91,7 +91,7 @@ def called_name(toolbox: Toolbox, call: FunctionCall | CustomToolCall) -> str:
     if (own := find_own(toolbox.tools, namespace, call.name)) is not None:
         return own.name
     if namespace is None:
-        return legal_name(call.name)
+        return call.name
     # Not declared any more; what it was called must not mean another one now.
     return free_name(labelled_name(namespace, call.name), toolbox.tools)
 

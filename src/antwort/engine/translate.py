@@ -33,6 +33,7 @@ from antwort.engine.chosen import forced_names
 from antwort.engine.declared import INPUT
 from antwort.engine.draft import Run
 from antwort.engine.foreign import foreign_call, foreign_result
+from antwort.engine.naming import legal_name
 from antwort.engine.plan import Plan
 from antwort.engine.steps import call_id_of, choice_for, tokens_left
 from antwort.engine.toolbox import called_name, model_name
@@ -173,8 +174,7 @@ def _results(stretches: Iterable[Sequence[InputItem]]) -> Mapping[str, deque[Out
 def _own_result(item: McpCall) -> Output | None:
     if item.content is not UNSET:
         return item.content
-    result = item.error if item.output is UNSET else item.output
-    return None if result is UNSET else result
+    return item.error_text if item.output is UNSET else item.output
 
 
 class _Conversation:
@@ -256,6 +256,8 @@ class _Conversation:
     def _add_call(self, call_id: str, name: str, arguments: str) -> None:
         if self._has_results:
             self.flush()
+        if name not in self._toolbox.tools:
+            name = legal_name(name)
         results = self._results.get(call_id)
         self._outputs.append(results.popleft() if results else NO_RESULT)
         self._calls.append(ChatCall(id=call_id, function=ChatFunction(name=name, arguments=arguments or "{}")))
