@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from antwort.config.settings import Settings
     from antwort.engine.asked import RequestFields
     from antwort.engine.engine import Engine
-    from antwort.engine.settings import EngineSettings
+    from antwort.engine.settings import EngineSettings, HostedPolicy
     from antwort.errors import AntwortError, InvalidField, NotAuthenticated, NotPermitted
     from antwort.identity import Identity
     from antwort.local.provider import LocalProvider
@@ -41,6 +41,7 @@ __all__ = [
     "CreateRequest",
     "Engine",
     "EngineSettings",
+    "HostedPolicy",
     "Identity",
     "InvalidField",
     "LocalExecutor",
@@ -78,6 +79,7 @@ _HOMES = {
     "CreateRequest": "antwort.api.requests",
     "Engine": "antwort.engine.engine",
     "EngineSettings": "antwort.engine.settings",
+    "HostedPolicy": "antwort.engine.settings",
     "Identity": "antwort.identity",
     "InvalidField": "antwort.errors",
     "LocalExecutor": "antwort.tools.local",
