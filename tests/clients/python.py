@@ -21,7 +21,14 @@ class Place(NamedTuple):
 
 
 PYTHON_CLIENTS = {
-    "openai-python": Place("clients.with_openai", "OPENAI", ()),
+    "openai-python": Place(
+        "clients.with_openai_more",
+        "OPENAI",
+        (
+            *("toolset", "sealed-reasoning", "item-reference", "slow-tool", "custom-tool"),
+            *("namespace", "tool-image", "retries"),
+        ),
+    ),
     "openai-agents": Place(
         "clients.with_agents", "AGENTS", ("handoff", "toolset", "session", "sealed-reasoning", "slow-tool")
     ),

@@ -90,15 +90,24 @@ def read_line(text: str) -> Line:
     return line
 
 
-def read_lines(file: Path) -> list[Line]:
-    return [read_line(text) for text in file.read_text(encoding="utf-8").splitlines() if text.strip()]
+class Record(NamedTuple):
+    """What a file of lines holds: the first says of which version of the server they are."""
+
+    antwort: str
+    lines: tuple[Line, ...]
 
 
-def write_lines(lines: Iterable[Line], file: Path) -> None:
+def read_record(file: Path) -> Record:
+    first, *others = file.read_text(encoding="utf-8").splitlines()
+    return Record(json.loads(first)["antwort"], tuple(read_line(text) for text in others))
+
+
+def write_record(record: Record, file: Path) -> None:
     """In the order of clients and cases, whatever order they ran in."""
     known = [*CASES, *EXTRAS]
-    ordered = sorted(lines, key=lambda line: (CLIENTS.index(line.client), known.index(line.case), line.streamed))
-    file.write_text("".join(f"{line.written()}\n" for line in ordered), encoding="utf-8")
+    ordered = sorted(record.lines, key=lambda line: (CLIENTS.index(line.client), known.index(line.case), line.streamed))
+    written = [json.dumps({"antwort": record.antwort}), *[line.written() for line in ordered]]
+    file.write_text("".join(f"{text}\n" for text in written), encoding="utf-8")
 
 
 def missing(lines: Iterable[Line], clients: Iterable[str] = CLIENTS) -> Iterator[tuple[str, str, bool]]:

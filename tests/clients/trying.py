@@ -20,6 +20,9 @@ PNG = (
 PNG_DIGEST = "image/png of 70 bytes, 497790947d46"
 """What the model says of it when it has seen all of it."""
 
+SILENT = "nothing comes of a whole answer before it is done, so no client takes silence for the end"
+"""Why no tool is too slow for who waits for the whole answer."""
+
 
 class NotApplicable(Exception):
     """There is no such thing with this client; the text says why."""

@@ -23,7 +23,7 @@ from openai import DefaultAsyncHttpxClient, DefaultHttpxClient
 from pydantic import BaseModel, SecretStr
 
 from clients.ground import MODEL
-from clients.trying import PNG, PNG_DIGEST, Client, Trial
+from clients.trying import PNG, PNG_DIGEST, SILENT, Client, NotApplicable, Trial
 
 E = TypeVar("E", bound=Exception)
 Model: TypeAlias = Runnable[LanguageModelInput, AIMessage]
@@ -251,6 +251,8 @@ async def sealed_reasoning(at: Trial) -> None:
 
 async def slow_tool(at: Trial) -> None:
     """The tool works longer than the client waits for an event."""
+    if not at.streamed:
+        raise NotApplicable(SILENT)
     async with chat(at, stream_chunk_timeout=1.5) as plain_model:
         model = plain_model.bind_tools([{**WORKSHOP, "allowed_tools": ["slow"]}])
         message = await awaited(at, model, f'case:slow-tool call:slow{{"seconds": 3}} {at.mark}')

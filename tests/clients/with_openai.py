@@ -14,7 +14,7 @@ from openai.types.responses import Response
 from pydantic import BaseModel
 
 from clients.ground import MODEL
-from clients.trying import PNG, PNG_DIGEST, Client, Trial
+from clients.trying import PNG, PNG_DIGEST, Play, Trial
 
 ADD = {
     "type": "function",
@@ -240,23 +240,19 @@ async def cut_stream(at: Trial) -> None:
             await _entered(client, request)
 
 
-OPENAI = Client(
-    "openai-python",
-    "openai",
-    {
-        "plain": plain,
-        "function": function,
-        "parallel": parallel,
-        "structured": structured,
-        "reasoning": reasoning,
-        "image": image,
-        "by-id": by_id,
-        "by-history": by_history,
-        "tool-error": tool_error,
-        "unknown-model": unknown_model,
-        "bad-request": bad_request,
-        "backend-429": backend_429,
-        "backend-500": backend_500,
-        "cut-stream": cut_stream,
-    },
-)
+CASES: dict[str, Play] = {
+    "plain": plain,
+    "function": function,
+    "parallel": parallel,
+    "structured": structured,
+    "reasoning": reasoning,
+    "image": image,
+    "by-id": by_id,
+    "by-history": by_history,
+    "tool-error": tool_error,
+    "unknown-model": unknown_model,
+    "bad-request": bad_request,
+    "backend-429": backend_429,
+    "backend-500": backend_500,
+    "cut-stream": cut_stream,
+}
