@@ -648,6 +648,21 @@ async def test_an_end_that_could_not_be_recorded_is_still_what_the_key_stands_fo
         assert await at.engine.create(input="Hello", idempotency_key="key") == first
 
 
+async def test_a_store_that_fails_in_an_unexpected_way_leaves_a_line_and_nobody_waiting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Odd(MemoryStore):
+        async def release(self, identity: Identity, key: str, response_id: str) -> None:
+            raise RuntimeError("Nobody expected this.")
+
+    async with ground(answer(BackendUnavailable("No.")), HELLO, store=Odd()) as at:
+        with pytest.raises(BackendUnavailable):
+            await at.engine.create(input="Hello", idempotency_key="key")
+        await settled(at)
+        assert at.engine._keyed._runs == {}
+    assert "could not be put away" in caplog.text
+
+
 # ---- the end of the engine ----
 
 

@@ -210,8 +210,11 @@ async def test_whoever_reads_when_gets_the_same_text(data: st.DataObject) -> Non
         assert all(each == texts[0] for each in texts)
 
 
-async def test_a_reader_who_left_is_not_woken_any_more() -> None:
+async def test_nobody_is_kept_who_does_not_wait_any_more() -> None:
     tape = Tape()
-    reader = tape.reader()
-    tape.forget(reader)
+    gone, there = tape.reader(), tape.reader()
+    tape.forget(gone)
+    assert tape._readers == {there}
+    tape.end()
+    assert await tape.reader().read() == []
     assert tape._readers == set()

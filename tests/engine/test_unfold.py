@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -46,8 +46,6 @@ from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say,
 from antwort.testing.grammar import check_stream
 from engine_kit import SERVER, WEATHER, ask, engine_of, name_of, replies, stream, weather_tool
 
-Draw: TypeAlias = st.DrawFn
-
 words = st.text(st.sampled_from("aé\n{"), max_size=6)
 some = st.text(st.sampled_from("abc"), min_size=1, max_size=6)
 logprobs = st.lists(
@@ -68,46 +66,43 @@ summaries = st.lists(st.builds(SummaryText, text=words), max_size=2).map(tuple)
 tools = (McpToolInfo(name="lookup", input_schema={"type": "object"}),)
 
 
-@st.composite
-def items(draw: Draw) -> OutputItem:
-    """One of each kind, as a run may leave it; ids are given later."""
-    spaces = st.sampled_from([UNSET, "team"])
-    made: st.SearchStrategy[OutputItem] = st.one_of(
-        st.builds(Message, id=st.just(""), role=st.just("assistant"), content=parts, status=closed),
-        st.builds(
-            Reasoning,
-            id=st.just(""),
-            summary=summaries,
-            content=st.one_of(st.just(UNSET), thoughts),
-            encrypted_content=st.sampled_from([UNSET, "sealed"]),
-            status=closed,
-        ),
-        st.builds(FunctionCall, id=st.just(""), call_id=st.just(""), name=some, arguments=words, namespace=spaces),
-        st.builds(CustomToolCall, id=st.just(""), call_id=st.just(""), name=some, input=words, namespace=spaces),
-        st.builds(
-            FunctionCallOutput,
-            id=st.just(""),
-            call_id=st.just(""),
-            output=st.one_of(words, st.just((InputText(text="a"),))),
-            is_error=st.sampled_from([UNSET, True]),
-        ),
-        st.builds(CustomToolCallOutput, id=st.just(""), call_id=st.just(""), output=words),
-        st.builds(McpListTools, id=st.just(""), server_label=some, tools=st.just(tools)),
-        st.builds(McpListTools, id=st.just(""), server_label=some, tools=st.just(()), error=words),
-        st.builds(McpCall, id=st.just(""), server_label=some, name=some, arguments=words, output=words),
-        st.builds(
-            McpCall,
-            id=st.just(""),
-            server_label=some,
-            name=some,
-            arguments=words,
-            error=words,
-            status=st.just("failed"),
-        ),
-        st.builds(McpCall, id=st.just(""), server_label=some, name=some, arguments=words, status=closed),
-        st.builds(McpApprovalRequest, id=st.just(""), server_label=some, name=some, arguments=words),
-    )
-    return draw(made)
+spaces = st.sampled_from([UNSET, "team"])
+items: st.SearchStrategy[OutputItem] = st.one_of(
+    st.builds(Message, id=st.just(""), role=st.just("assistant"), content=parts, status=closed),
+    st.builds(
+        Reasoning,
+        id=st.just(""),
+        summary=summaries,
+        content=st.one_of(st.just(UNSET), thoughts),
+        encrypted_content=st.sampled_from([UNSET, "sealed"]),
+        status=closed,
+    ),
+    st.builds(FunctionCall, id=st.just(""), call_id=st.just(""), name=some, arguments=words, namespace=spaces),
+    st.builds(CustomToolCall, id=st.just(""), call_id=st.just(""), name=some, input=words, namespace=spaces),
+    st.builds(
+        FunctionCallOutput,
+        id=st.just(""),
+        call_id=st.just(""),
+        output=st.one_of(words, st.just((InputText(text="a"),))),
+        is_error=st.sampled_from([UNSET, True]),
+    ),
+    st.builds(CustomToolCallOutput, id=st.just(""), call_id=st.just(""), output=words),
+    st.builds(McpListTools, id=st.just(""), server_label=some, tools=st.just(tools)),
+    st.builds(McpListTools, id=st.just(""), server_label=some, tools=st.just(()), error=words),
+    st.builds(McpCall, id=st.just(""), server_label=some, name=some, arguments=words, output=words),
+    st.builds(
+        McpCall,
+        id=st.just(""),
+        server_label=some,
+        name=some,
+        arguments=words,
+        error=words,
+        status=st.just("failed"),
+    ),
+    st.builds(McpCall, id=st.just(""), server_label=some, name=some, arguments=words, status=closed),
+    st.builds(McpApprovalRequest, id=st.just(""), server_label=some, name=some, arguments=words),
+)
+"""One of each kind, as a run may leave it; ids are given later."""
 
 
 def numbered(output: list[OutputItem]) -> tuple[OutputItem, ...]:
@@ -122,14 +117,14 @@ def numbered(output: list[OutputItem]) -> tuple[OutputItem, ...]:
 
 
 @st.composite
-def responses(draw: Draw) -> Response:
+def responses(draw: st.DrawFn) -> Response:
     """A cancelled response may hold whatever its run had come to; others are less free, and tested below."""
     response = Response(
         id="resp_1",
         created_at=1_700_000_000,
         status="cancelled",
         model="test",
-        output=numbered(draw(st.lists(items(), max_size=6))),
+        output=numbered(draw(st.lists(items, max_size=6))),
         usage=draw(st.sampled_from([None, Usage(input_tokens=1, output_tokens=2, total_tokens=3)])),
         metadata={"topic": "weather"},
         tools=({"type": "function", "name": "look"},),
@@ -149,7 +144,7 @@ def check(response: Response, knobs: LoopSettings) -> None:
 
 
 @pytest.mark.proves("MISTAKE-30")
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(responses(), st.booleans())
 def test_the_fold_of_what_is_unfolded_is_the_response(response: Response, strict: bool) -> None:
     check(response, LoopSettings(strict=strict))

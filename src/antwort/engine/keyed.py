@@ -120,6 +120,8 @@ class KeyedRuns:
                 await shared.follow(shared.live)
                 await self._settle(name, shared, shared.live, identity)
         except Exception as error:
+            if shared.started.is_set:
+                _log.error("the end of %s could not be put away", shared.response_id, exc_info=error)
             shared.started.fail(error)
         finally:
             self._close(name, shared)

@@ -70,11 +70,13 @@ class Tape:
     def end(self) -> None:
         self.is_ended = True
         self._wake()
+        self._readers.clear()  # nothing moves any more
 
     def reader(self) -> TapeReader:
         """One who reads from the first event on."""
         reader = TapeReader(self)
-        self._readers.add(reader)
+        if not self.is_ended:
+            self._readers.add(reader)
         return reader
 
     def forget(self, reader: TapeReader) -> None:
