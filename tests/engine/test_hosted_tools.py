@@ -13,13 +13,15 @@ from antwort.api.items import McpCall, McpListTools
 from antwort.api.tools import OpaqueTool
 from antwort.engine.hosted import in_force, policy_for
 from antwort.engine.settings import EngineSettings, HostedPolicy
+from antwort.engine.translate import chat_request
 from antwort.errors import InvalidField
+from antwort.providers.base import Capabilities
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, call, say
 from antwort.tools.toolset import Toolset
 from codex_kit import CODEX_TOOLS, WEB_SEARCH
 from engine_kit import WEATHER, ask, engine_of, items_of, kinds, only, sent, stream, text_of
-from plan_kit import STEADY, plan_of
+from plan_kit import STEADY, plan_of, run_of
 
 SEARCH: dict[str, Any] = {"type": "mcp", "server_label": "search"}
 RUN = HostedPolicy(do="run", toolset="search")
@@ -179,7 +181,9 @@ async def test_a_paused_call_of_a_stand_in_that_is_gone_is_answered_with_an_erro
     first = await engine.create(ask(tools=[WEB_SEARCH, WEATHER]))
     later = engine_of(provider, search(), store=store, **hosted(web_search=policy))
     second = await later.create(ask(previous_response_id=first.id))
-    assert only(second, McpCall).error == "The tool 'find' is not available any more."
+    made = only(second, McpCall)
+    assert made.status == "failed"
+    assert "The tool 'find' is not available any more." in str(made.error)
 
 
 # ---- choosing ----
@@ -196,6 +200,26 @@ async def test_a_hosted_type_may_be_forced(policy: HostedPolicy, choice: object)
     response = await engine.create(ask(tools=[WEB_SEARCH, WEATHER], tool_choice={"type": "web_search"}))
     assert sent(provider.requests[0])["tool_choice"] == choice
     assert response.tool_choice == {"type": "web_search"}
+
+
+async def test_a_backend_that_takes_lists_is_told_which_tools_stand_in_for_a_forced_type() -> None:
+    plan = await plan_of(
+        ask(tools=[WEB_SEARCH, WEATHER], tool_choice={"type": "web_search"}),
+        search(),
+        capabilities=Capabilities(allowed_tools=True),
+        **hosted(web_search=RUN),
+    )
+    listed = [{"type": "function", "function": {"name": name}} for name in ("find", "fetch")]
+    asked = sent(chat_request(run_of(plan), plan))
+    assert asked["tool_choice"] == {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": listed}}
+
+
+async def test_of_a_forced_type_only_what_is_allowed_may_be_called() -> None:
+    choice = {"type": "web_search"}
+    request = ask(tools=[WEB_SEARCH, WEATHER], tool_choice=choice, allowed_tools=["fetch", "weather"])
+    plan = await plan_of(request, search(), **hosted(web_search=RUN))
+    asked = sent(chat_request(run_of(plan), plan))
+    assert asked["tool_choice"] == {"type": "function", "function": {"name": "fetch"}}
 
 
 async def test_a_hosted_type_may_be_on_the_allowed_list() -> None:

@@ -102,16 +102,17 @@ def _chat_tool(tool: ToolDefinition) -> ChatTool:
 
 
 def _chat_choice(run: Run, plan: Plan) -> str | dict[str, Any] | UnsetType:
-    choice = choice_for(run, plan)
+    choice, toolbox = choice_for(run, plan), plan.toolbox
+    meant = sorted((toolbox.allowed or frozenset()) & toolbox.tools.keys())
     if not isinstance(choice, str):
-        forced = forced_names(choice, plan.toolbox.tools, plan.settings)
-        return _named(forced[0]) if len(forced) == 1 else "required"
-    allowed = sorted((plan.toolbox.allowed or frozenset()) & plan.toolbox.tools.keys())
-    if allowed and plan.capabilities.allowed_tools and choice != "none":
-        return {
-            "type": "allowed_tools",
-            "allowed_tools": {"mode": choice, "tools": [_named(name) for name in allowed]},
-        }
+        forced = forced_names(choice, toolbox.tools, plan.settings)
+        meant = [name for name in forced if toolbox.allowed is None or name in toolbox.allowed]
+        if len(meant) == 1:
+            return _named(meant[0])
+        choice = "required"
+    if meant and plan.capabilities.allowed_tools and choice != "none":
+        tools = [_named(name) for name in meant]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice, "tools": tools}}
     return UNSET if choice == "auto" else choice  # a backend with tools takes auto by itself
 
 
