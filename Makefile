@@ -9,7 +9,7 @@ SERVE_LOCK := requirements/serve.lock
 MODELS := .models
 WORKERS ?= 2
 
-.PHONY: help setup serve test test-clients check format coverage manifest reference docs bench bench-toolcalling bench-toolcalling-variants lock clean
+.PHONY: help setup serve test test-clients check format coverage manifest reference docs bench bench-toolcalling bench-toolcalling-variants fuzz lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -112,6 +112,12 @@ bench-toolcalling: $(READY)  ## measure tool choice of the demo model, native an
 bench-toolcalling-variants: $(READY)  ## compare ways to ask the demo model for calls, on the half to choose by
 	@$(BIN)/antwort model path >/dev/null || $(BIN)/antwort model pull
 	PYTHONPATH=bench $(BIN)/python -m toolcalling.variants
+
+COUNT ?= 10000
+SEED ?= 0
+
+fuzz: $(READY)  ## send a server COUNT=10000 requests of all kinds, made of its own document and by hand (SEED=0)
+	PYTHONPATH=bench:tests $(BIN)/python -m fuzz.run --count $(COUNT) --seed $(SEED)
 
 lock:  ## compile the lock files anew (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header -o requirements/run.lock pyproject.toml

@@ -109,6 +109,14 @@ def test_usage_on_every_chunk_is_not_added_up() -> None:
     assert last == Finished("stop", Usage(input_tokens=7, output_tokens=3, total_tokens=10))
 
 
+@pytest.mark.parametrize("number", [-1, 2**40 + 1, 10**400])
+def test_a_number_of_tokens_that_cannot_be_counts_as_none(number: int) -> None:
+    usage = {"prompt_tokens": 7, "completion_tokens": number, "total_tokens": number}
+    [last] = read(event({"choices": [], "usage": usage}), delta("stop"), DONE)
+    assert isinstance(last, Finished)
+    assert last.usage == Usage(input_tokens=7, output_tokens=0, total_tokens=0)
+
+
 @pytest.mark.parametrize("usage", [None, {}, {"total_tokens": 5}, {"prompt_tokens": "many"}, []])
 def test_a_usage_that_says_nothing_is_none(usage: object) -> None:
     assert read(event({"choices": [], "usage": usage}), delta("stop"), DONE) == [Finished("stop", None)]

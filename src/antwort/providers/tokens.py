@@ -43,12 +43,21 @@ def usage_of(
 ) -> Usage:
     """The usage; a total that was not told is the sum."""
     before, after = before or TokenDetails(), after or TokenDetails()
+    read, written = _count(read), _count(written)
     return Usage(
         input_tokens=read,
         output_tokens=written,
-        total_tokens=read + written if total is None else total,
+        total_tokens=read + written if total is None else _count(total),
         input_tokens_details=InputTokensDetails(
-            cached_tokens=before.cached_tokens or 0, cache_write_tokens=before.cache_write_tokens or 0
+            cached_tokens=_count(before.cached_tokens), cache_write_tokens=_count(before.cache_write_tokens)
         ),
-        output_tokens_details=OutputTokensDetails(reasoning_tokens=after.reasoning_tokens or 0),
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=_count(after.reasoning_tokens)),
     )
+
+
+_MOST = 2**40
+
+
+def _count(told: int | None) -> int:
+    """The number, if an inference can have so many: what adds them up is not broken by a backend that tells stories."""
+    return told if told is not None and 0 <= told <= _MOST else 0

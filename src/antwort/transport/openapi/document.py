@@ -30,7 +30,7 @@ from antwort.transport.openapi.parts import (
     header,
 )
 from antwort.transport.openapi.requests import request_schemas
-from antwort.transport.openapi.schemas import OBJECT, TEXT, ref
+from antwort.transport.openapi.schemas import OBJECT, TEXT, any_of, ref
 from antwort.version import __version__
 
 _ABOUT = (
@@ -126,10 +126,13 @@ def _answer(status: int, answer: Answered) -> Plain:
 
 
 def _medium(kind: str, name: str) -> Plain:
-    """OpenAPI 3.1 has no word for the items of a stream; the one that 3.2 has stands behind an `x-`."""
+    """OpenAPI 3.1 has no word for the items of a stream; the one that 3.2 has stands behind an `x-`, as it has it."""
     if kind == EVENTS:
-        about = f"Server-sent events. The data of each but the last, which is `[DONE]`, is a `{name}`."
-        return {"schema": {**TEXT, "description": about}, "x-itemSchema": ref(name)}
+        about = f"Server-sent events. The data of each but the last, which is `[DONE]`, is the JSON of a `{name}`."
+        data = {**TEXT, "contentMediaType": JSON, "contentSchema": ref(name)}
+        event = {"type": "object", "properties": {"event": TEXT, "data": data}, "required": ["event", "data"]}
+        end = {"type": "object", "properties": {"data": {"const": "[DONE]"}}, "required": ["data"]}
+        return {"schema": {**TEXT, "description": about}, "x-itemSchema": any_of(event, end)}
     if kind in (HTML, *METRICS):
         return {"schema": TEXT}
     return {"schema": ref(name) if name else {}}

@@ -45,6 +45,8 @@ def kind(schema: Plain) -> str:
     """What a value of this schema is."""
     if "$ref" in schema:
         return link(schema["$ref"].rpartition("/")[2])
+    if "contentSchema" in schema:
+        return f"the JSON of {kind(schema['contentSchema'])}"
     if "properties" in schema and schema.get("type") == "object":
         return _object(schema)
     for union in ("oneOf", "anyOf"):

@@ -1,0 +1,121 @@
+"""`antwort serve` as a process of its own, in front of the backend that does as it is told."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+PATIENCE = 20.0
+"""Seconds after which an answer that has not come is a hang. The backend never waits."""
+UNEXPECTED = "in a way nobody expected"
+"""What the log says of a defect."""
+SETTINGS = """
+backends:
+  - name: fuzz
+    url: http://127.0.0.1:{port}/v1
+    tool_calling: {tool_calling}
+    timeouts: {{first_byte: 8, idle: 8}}
+    breaker: {{failures: 1000000}}
+    capabilities: {{files: true}}
+routing: {{retry: {{attempts: 1}}}}
+tools: {{demo: true}}
+metrics: {{enabled: true}}
+log: {{level: warning, format: human}}
+"""
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def kind(self) -> str:
+        """The media type, without its parameters."""
+        return self.headers.get("content-type", "").partition(";")[0].strip()
+
+
+class Hang(Exception):
+    """No answer, or not all of one."""
+
+
+class FuzzServer:
+    """Use as a context. `folder` holds its settings, its data and its log."""
+
+    def __init__(self, folder: Path, backend_port: int, *, tool_calling: str = "native") -> None:
+        self._folder = folder
+        settings = folder / "antwort.yaml"
+        settings.write_text(SETTINGS.format(port=backend_port, tool_calling=tool_calling))
+        settings.chmod(0o600)
+        self._command = [sys.executable, "-m", "antwort", "serve", "--port", "0", "--config", str(settings)]
+        self._command += ["--data", str(folder / "data")]
+        self.port = 0
+        self._line: http.client.HTTPConnection | None = None
+
+    def __enter__(self) -> Self:
+        self._log = (self._folder / "log").open("w+")
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=self._log, text=True)
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if found := re.search(r"listens on http://\S+?:(\d+)$", line.strip()):
+                self.port = int(found[1])
+            if line.startswith("  try "):
+                return self
+        raise RuntimeError(f"the server did not start:\n{self.log()}")
+
+    def __exit__(self, *_: object) -> None:
+        self._hang_up()
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._log.close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def log(self) -> str:
+        return (self._folder / "log").read_text(encoding="utf-8", errors="replace")
+
+    def send(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Reply:
+        """Raises `Hang`."""
+        try:
+            return self._exchange(method, path, body, {**(headers or {})})
+        except TimeoutError as exc:
+            self._hang_up()
+            raise Hang(f"no answer in {PATIENCE:.0f} seconds") from exc
+        except (http.client.HTTPException, OSError) as exc:
+            self._hang_up()
+            raise Hang(f"{type(exc).__name__}: {exc}") from exc
+
+    def _exchange(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
+        if self._line is None:
+            self._line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        if body is not None:
+            headers.setdefault("content-type", "application/json")
+        self._line.request(method, path, body, headers)
+        answer = self._line.getresponse()
+        reply = Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+        if answer.will_close:
+            self._hang_up()
+        return reply
+
+    def _hang_up(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None
