@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from antwort.api.status import CallStatus, ItemStatus
-from antwort.api.wire import UNSET, UnsetType, Wire
+from antwort.api.wire import UNSET, Plain, UnsetType, Wire, encode
 
 Role: TypeAlias = Literal["user", "assistant", "system", "developer"]
 Phase: TypeAlias = Literal["commentary", "final_answer"]
@@ -178,7 +178,8 @@ class McpCall(Wire, tag="mcp_call"):
 
     Finished without `output` and without `error` it was asked for and not run yet: a paused turn. `call_id` is ours;
     it ties such an item to the one that shows the run. `content` is ours, too: the result in parts, where it is not
-    text alone; `output` then names what is not text.
+    text alone; `output` then names what is not text. `error` is an object, as SDKs want it (`tool_error`); older
+    records, and some clients, have the text alone.
     """
 
     id: str
@@ -187,10 +188,30 @@ class McpCall(Wire, tag="mcp_call"):
     arguments: str
     status: CallStatus = "completed"
     output: str | UnsetType = UNSET
-    error: str | UnsetType = UNSET
+    error: str | Plain | UnsetType = UNSET
     approval_request_id: str | UnsetType = UNSET
     call_id: str | UnsetType = UNSET
     content: tuple[ResultPart, ...] | UnsetType = UNSET
+
+    @property
+    def error_text(self) -> str | None:
+        """What went wrong, in words; None where nothing did."""
+        return None if self.error is UNSET else _words_of(self.error)
+
+
+def tool_error(text: str) -> Plain:
+    """The error of a call: what the tool says, or the house in its place."""
+    return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
+
+
+def _words_of(error: str | Plain) -> str:
+    if isinstance(error, str):
+        return error
+    content = error.get("content")
+    parts = content if isinstance(content, list) else []
+    said = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    message = error.get("message")
+    return "\n".join(said) or (message if isinstance(message, str) else encode(error).decode())
 
 
 class McpApprovalRequest(Wire, tag="mcp_approval_request"):

@@ -72,7 +72,7 @@ def message_in(error: object) -> str:
     """The words of an error in any of the shapes that there are; empty where it has none."""
     if isinstance(error, dict):
         said = error.get("message")
-        return said if isinstance(said, str) else message_in(error.get("error"))
+        return said if isinstance(said, str) else text_of(error.get("content")) or message_in(error.get("error"))
     return error if isinstance(error, str) else ""
 
 

@@ -28,6 +28,7 @@ from antwort.api.items import (
     ResultPart,
     Text,
     text_of,
+    tool_error,
 )
 from antwort.api.status import close
 from antwort.api.wire import UNSET, UnsetType, replace
@@ -131,7 +132,7 @@ class Answers:
         index, item = self._shown[at]
         text, parts = _in_text(result.output)
         if result.is_error:
-            done = replace(item, status=close(item.status, "failed"), error=text, content=parts)
+            done = replace(item, status=close(item.status, "failed"), error=tool_error(text), content=parts)
             self._events.append(McpCallFailed(item_id=item.id, output_index=index))
         else:
             done = replace(item, status=close(item.status, "completed"), output=text, content=parts)

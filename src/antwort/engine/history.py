@@ -220,7 +220,7 @@ def _calls_run(link: Link) -> int:
         if isinstance(item, FunctionCallOutput)
         else isinstance(item, McpCall)
         and item.server_label != HOUSE_LABEL
-        and (item.output is not UNSET or item.error not in (UNSET, OVER_LIMIT))
+        and (item.output is not UNSET or item.error_text not in (None, OVER_LIMIT))
         for item in link.output
     )
 
