@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from antwort.api.events import MARKS, TERMINAL, Batch, RunEvent
-from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall
+from antwort.api.items import CustomToolCall, FunctionCall, FunctionCallOutput, McpCall
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
 from antwort.api.wire import UNSET
@@ -45,7 +45,13 @@ from antwort.tools.local import LocalExecutor
 from engine_kit import CLOCK, SERVER, WEATHER, ask, engine_of, name_of, shape_of, stream
 
 BANNED = {"type": "function", "name": "banned"}
-TOOLS = [WEATHER, CLOCK, BANNED, SERVER]
+DIAL = {"type": "custom", "name": "dial", "format": {"type": "grammar", "syntax": "regex", "definition": "[0-9]+"}}
+EDITOR = {
+    "type": "namespace",
+    "name": "editor",
+    "tools": [{"type": "custom", "name": "patch"}, {"type": "function", "name": "open"}],
+}
+TOOLS = [WEATHER, CLOCK, BANNED, SERVER, DIAL, EDITOR]
 LIST = ["weather", "clock", "depot"]
 ALLOWED = {
     "type": "allowed_tools",
@@ -95,13 +101,18 @@ calls = st.one_of(
     st.builds(lambda: call("banned")),
     st.builds(lambda: call("nobody")),
 )
-client_calls = st.builds(lambda: call("clock"))
+client_calls = st.one_of(
+    st.builds(lambda: call("clock")),
+    st.builds(lambda: call("editor__open")),
+    st.builds(lambda text: call("editor__patch", text), st.sampled_from(['{"input": "a\\nb"}', "raw", '{"input": "c'])),
+)
+free_form_calls = st.builds(lambda text: call("dial", input=text), st.sampled_from(["1", "one"]))
 spoken = st.one_of(st.builds(say, words), st.builds(think, words), st.builds(refuse, words))
 
 
 @st.composite
 def answers(draw: st.DrawFn, *, fails: bool = True) -> Answer:
-    parts = draw(st.lists(st.one_of(spoken, calls, client_calls), max_size=4))
+    parts = draw(st.lists(st.one_of(spoken, calls, client_calls, free_form_calls), max_size=4))
     ends: list[Any] = ["stop", "tool_calls", "length", "content_filter"]
     end = draw(st.sampled_from([*ends, "failure"] if fails else ends[:2]))
     usage = draw(st.sampled_from([None, tokens(3, 2)]))
@@ -169,6 +180,28 @@ def check_calls(response: Response) -> None:
             assert item.output is UNSET or item.error is UNSET
         if isinstance(item, FunctionCall) and item.status == "incomplete":
             assert item.call_id not in results
+    check_inputs(response)
+
+
+def check_inputs(response: Response) -> None:
+    """Inputs show as the text that they are, under the names that the client knows."""
+    for item in response.output:
+        if isinstance(item, CustomToolCall):
+            whole = ("1", "one") if item.name == "dial" else ("a\nb", "raw", "c")
+            assert item.input in whole or item.status == "incomplete"
+            assert item.namespace == (UNSET if item.name == "dial" else "editor")
+
+
+def check_grammars(response: Response, wanted: dict[str, Any], knob: dict[str, Any]) -> None:
+    """A wrong input is the client's only after the model was told of one, where it can be told."""
+    is_told = wanted["tool_choice"] != "none" and not knob.get("strict") and "max_turns" not in knob
+    if not is_told or knob.get("refused_calls") == "function_call":
+        return
+    told = False
+    for item in response.output:
+        told = told or (isinstance(item, McpCall) and item.name == "dial" and item.error is not UNSET)
+        if isinstance(item, CustomToolCall) and item.input == "one" and item.status == "completed":
+            assert told
 
 
 @pytest.mark.proves("FR-024", "FR-027", "CP-024", "CP-005")
@@ -183,6 +216,7 @@ async def test_any_script_gives_a_grammatical_stream_and_the_same_response_unstr
     assert shape_of(streamed.response) == shape_of(whole)
     assert streamed.response.status in FINAL
     check_calls(whole)
+    check_grammars(whole, wanted, knob)
 
 
 @pytest.mark.proves("EN-040", "RULING-11")
