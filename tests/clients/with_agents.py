@@ -30,6 +30,7 @@ from openai.types.shared import Reasoning
 from pydantic import BaseModel
 
 from clients.ground import MODEL
+from clients.tapped import tapped
 from clients.trying import PNG, PNG_DIGEST, SILENT, Client, NotApplicable, Trial
 
 QUIET = RunConfig(tracing_disabled=True)
@@ -62,7 +63,8 @@ def broken() -> str:
 @asynccontextmanager
 async def model_at(at: Trial, name: str = MODEL, read: float = 60) -> AsyncIterator[OpenAIResponsesModel]:
     patience = Timeout(60, read=read)
-    async with AsyncOpenAI(base_url=at.ground.url, api_key="none", max_retries=0, timeout=patience) as client:
+    async with tapped() as http:
+        client = AsyncOpenAI(base_url=at.ground.url, api_key="none", max_retries=0, timeout=patience, http_client=http)
         yield OpenAIResponsesModel(name, client)
 
 

@@ -6,6 +6,7 @@ Each case goes by `invoke` and `ainvoke`, or by `stream` and `astream`.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import reduce
@@ -19,11 +20,14 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from langchain_core.runnables import Runnable
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
-from openai import DefaultAsyncHttpxClient, DefaultHttpxClient
+from openai import DefaultHttpxClient
 from pydantic import BaseModel, SecretStr
 
 from clients.ground import MODEL
+from clients.tapped import tapped
 from clients.trying import PNG, PNG_DIGEST, SILENT, Client, NotApplicable, Trial
+
+os.environ.update(LANGSMITH_TRACING="false", LANGCHAIN_TRACING_V2="false")  # nothing is reported to anybody
 
 E = TypeVar("E", bound=Exception)
 Model: TypeAlias = Runnable[LanguageModelInput, AIMessage]
@@ -50,7 +54,7 @@ def broken() -> str:
 async def chat(at: Trial, **more: Any) -> AsyncIterator[ChatOpenAI]:
     """With connections of its own: else they are shared between event loops."""
     given = {"model": MODEL, "use_responses_api": True, "max_retries": 0, "timeout": 60, **more}
-    async with DefaultAsyncHttpxClient() as http:
+    async with tapped() as http:
         with DefaultHttpxClient() as blocking:
             key = SecretStr("none")
             yield ChatOpenAI(base_url=at.ground.url, api_key=key, http_async_client=http, http_client=blocking, **given)

@@ -14,6 +14,7 @@ from openai.types.responses import Response
 from pydantic import BaseModel
 
 from clients.ground import MODEL
+from clients.tapped import tapped
 from clients.trying import PNG, PNG_DIGEST, Play, Trial
 
 ADD = {
@@ -38,8 +39,8 @@ class Person(BaseModel):
 
 @asynccontextmanager
 async def client_of(at: Trial) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(base_url=at.ground.url, api_key="none", max_retries=0, timeout=60) as client:
-        yield client
+    async with tapped() as http:
+        yield AsyncOpenAI(base_url=at.ground.url, api_key="none", max_retries=0, timeout=60, http_client=http)
 
 
 async def asked(at: Trial, said: Any, **more: Any) -> Response:

@@ -17,6 +17,7 @@ from pydantic_ai.models.openai import OpenAIResponsesModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from clients.ground import KNOWN_MODEL, MODEL
+from clients.tapped import tapped
 from clients.trying import PNG, PNG_DIGEST, SILENT, Client, NotApplicable, Trial
 
 Settings = OpenAIResponsesModelSettings
@@ -47,7 +48,8 @@ class Ran:
 
 @asynccontextmanager
 async def model_at(at: Trial, name: str) -> AsyncIterator[OpenAIResponsesModel]:
-    async with AsyncOpenAI(base_url=at.ground.url, api_key="none", max_retries=0, timeout=60) as client:
+    async with tapped() as http:
+        client = AsyncOpenAI(base_url=at.ground.url, api_key="none", max_retries=0, timeout=60, http_client=http)
         yield OpenAIResponsesModel(name, provider=OpenAIProvider(openai_client=client))
 
 
