@@ -184,7 +184,7 @@ async def test_what_is_refused_is_told_at_once_beside_the_others() -> None:
     await settle()
     (item, _) = dispatch.after.output
     assert isinstance(item, McpCall)
-    assert (item.status, item.error) == ("failed", "The tool 'clock' is not allowed in this request.")
+    assert (item.status, item.error_text) == ("failed", "The tool 'clock' is not allowed in this request.")
     gates.open(2)
     await reading
     marks = [mark for _, mark in dispatch.after.marks if isinstance(mark, CallEnded)]
@@ -393,4 +393,4 @@ async def test_a_tool_whose_executor_has_gone_is_an_error_and_not_the_end() -> N
     dispatch = await Dispatch(await plan_of(ask(), leftovers=(leftover,))).read()
     (again,) = dispatch.after.output
     assert isinstance(again, McpCall)
-    assert (again.status, again.error) == ("failed", "The tool 'stock' is not available any more.")
+    assert (again.status, again.error_text) == ("failed", "The tool 'stock' is not available any more.")

@@ -183,7 +183,7 @@ async def test_a_paused_call_of_a_stand_in_that_is_gone_is_answered_with_an_erro
     second = await later.create(ask(previous_response_id=first.id))
     made = only(second, McpCall)
     assert made.status == "failed"
-    assert "The tool 'find' is not available any more." in str(made.error)
+    assert "The tool 'find' is not available any more." in str(made.error_text)
 
 
 # ---- choosing ----

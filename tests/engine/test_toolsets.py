@@ -160,7 +160,7 @@ async def test_a_call_left_open_at_a_server_whose_label_is_a_toolsets_now_is_ans
     output = {"type": "function_call_output", "call_id": function_calls(first)[0].call_id, "output": "7"}
     second = await engine_of(provider, calc(), store=store).create(ask([output], previous_response_id=first.id))
     assert second.status == "completed"
-    assert only(second, McpCall).error == "The tool 'lookup' is not available any more."
+    assert only(second, McpCall).error_text == "The tool 'lookup' is not available any more."
 
 
 async def test_one_of_two_tools_of_one_name_can_be_forced_and_the_other_forbidden() -> None:
@@ -175,7 +175,7 @@ async def test_one_of_two_tools_of_one_name_can_be_forced_and_the_other_forbidde
     response = await engine.create(ask(tools=tools, allowed_tools=[forced]))
     refused = only(response, McpCall)
     assert (refused.server_label, refused.name) == ("calc", "add")
-    assert "not allowed" in str(refused.error)
+    assert "not allowed" in str(refused.error_text)
 
 
 # ---- instructions ----
@@ -284,7 +284,7 @@ async def test_a_function_that_hangs_is_an_error_for_the_model_and_holds_up_nobo
     provider = ScriptedProvider(answer(call("hang")), answer(say("It hangs.")))
     outcome = await stream(engine_of(provider, toolset), ask(tools=[{"type": "mcp", "server_label": "jobs"}]))
     hanging.set()
-    assert "did not answer within 0.05 s" in str(only(outcome.response, McpCall).error)
+    assert "did not answer within 0.05 s" in str(only(outcome.response, McpCall).error_text)
     assert outcome.response.status == "completed"
 
 

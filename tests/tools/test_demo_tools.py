@@ -212,7 +212,7 @@ async def test_what_a_tool_cannot_do_is_news_for_the_model() -> None:
     response = await engine_of(provider, demo_tools()).create(ask("1 / 0?", tools=[DEMO]))
     assert response.status == "completed"
     made = only(response, McpCall)
-    assert (made.status, made.error) == ("failed", "The expression divides by zero.")
+    assert (made.status, made.error_text) == ("failed", "The expression divides by zero.")
 
 
 async def test_a_server_offers_them_when_told_to() -> None:

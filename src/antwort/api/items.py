@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from antwort.api.status import CallStatus, ItemStatus
-from antwort.api.wire import UNSET, Plain, UnsetType, Wire, encode
+from antwort.api.wire import UNSET, UnsetType, Wire
 
 Role: TypeAlias = Literal["user", "assistant", "system", "developer"]
 Phase: TypeAlias = Literal["commentary", "final_answer"]
@@ -173,13 +173,19 @@ class McpListTools(Wire, tag="mcp_list_tools"):
     status: ItemStatus = "completed"
 
 
+class ToolError(Wire, tag="mcp_tool_execution_error"):
+    """What a tool, or the house in its place, says instead of an output."""
+
+    content: tuple[Text, ...]
+
+
 class McpCall(Wire, tag="mcp_call"):
     """A call that is run here, or refused here, and its result in one item.
 
     Finished without `output` and without `error` it was asked for and not run yet: a paused turn. `call_id` is ours;
     it ties such an item to the one that shows the run. `content` is ours, too: the result in parts, where it is not
-    text alone; `output` then names what is not text. `error` is an object, as SDKs want it (`tool_error`); older
-    records, and some clients, have the text alone.
+    text alone; `output` then names what is not text. `error` is an object, as SDKs want it; older records, and
+    what clients send, have its text alone.
     """
 
     id: str
@@ -188,7 +194,7 @@ class McpCall(Wire, tag="mcp_call"):
     arguments: str
     status: CallStatus = "completed"
     output: str | UnsetType = UNSET
-    error: str | Plain | UnsetType = UNSET
+    error: str | ToolError | UnsetType = UNSET
     approval_request_id: str | UnsetType = UNSET
     call_id: str | UnsetType = UNSET
     content: tuple[ResultPart, ...] | UnsetType = UNSET
@@ -196,22 +202,9 @@ class McpCall(Wire, tag="mcp_call"):
     @property
     def error_text(self) -> str | None:
         """What went wrong, in words; None where nothing did."""
-        return None if self.error is UNSET else _words_of(self.error)
-
-
-def tool_error(text: str) -> Plain:
-    """The error of a call: what the tool says, or the house in its place."""
-    return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
-
-
-def _words_of(error: str | Plain) -> str:
-    if isinstance(error, str):
-        return error
-    content = error.get("content")
-    parts = content if isinstance(content, list) else []
-    said = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
-    message = error.get("message")
-    return "\n".join(said) or (message if isinstance(message, str) else encode(error).decode())
+        if isinstance(self.error, ToolError):
+            return "\n".join(part.text for part in self.error.content)
+        return None if self.error is UNSET else self.error
 
 
 class McpApprovalRequest(Wire, tag="mcp_approval_request"):

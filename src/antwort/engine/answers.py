@@ -27,8 +27,8 @@ from antwort.api.items import (
     OutputText,
     ResultPart,
     Text,
+    ToolError,
     text_of,
-    tool_error,
 )
 from antwort.api.status import close
 from antwort.api.wire import UNSET, UnsetType, replace
@@ -132,7 +132,8 @@ class Answers:
         index, item = self._shown[at]
         text, parts = _in_text(result.output)
         if result.is_error:
-            done = replace(item, status=close(item.status, "failed"), error=tool_error(text), content=parts)
+            error = ToolError(content=(Text(text=text),))
+            done = replace(item, status=close(item.status, "failed"), error=error, content=parts)
             self._events.append(McpCallFailed(item_id=item.id, output_index=index))
         else:
             done = replace(item, status=close(item.status, "completed"), output=text, content=parts)
