@@ -22,8 +22,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from clients.cues import described
 from clients.replies import chunks, completion, error, refusal
-from clients.script import Breaks, Calls, Refuses, Says, answer, described
+from clients.script import Breaks, Calls, Refuses, Says, answer
 from clients.strict import Json, Malformed, check
 
 MODELS = ("scripted", "gpt-5.5")

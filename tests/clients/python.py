@@ -30,7 +30,7 @@ PYTHON_CLIENTS = {
         ),
     ),
     "openai-agents": Place(
-        "clients.with_agents", "AGENTS", ("handoff", "toolset", "session", "sealed-reasoning", "slow-tool")
+        "clients.with_agents_more", "AGENTS", ("handoff", "toolset", "session", "sealed-reasoning", "slow-tool")
     ),
     "langchain-openai": Place("clients.with_langchain", "LANGCHAIN", ("toolset", "sealed-reasoning", "slow-tool")),
     "pydantic-ai": Place("clients.with_pydantic_ai", "PYDANTIC_AI", ("toolset", "sealed-reasoning", "slow-tool")),
