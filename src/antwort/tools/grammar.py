@@ -136,7 +136,9 @@ def _read(matcher: LLMatcher, data: bytes) -> int | None:
 
 def _described(matcher: LLMatcher, data: bytes, read: int) -> str:
     before = data[:read].decode(errors="ignore")
-    rest = data[len(before.encode()) :].decode(errors="ignore")
+    at = len(before.encode())
+    matcher.rollback(read - at)  # to the beginning of a character of several bytes
+    rest = data[at:].decode(errors="ignore")
     line = before.count("\n") + 1
     column = len(before) - (before.rfind("\n") + 1) + 1
     found = f"at {_quoted(rest[:_LONGEST_FOUND])}" if rest else "where it ends"

@@ -75,6 +75,7 @@ class Repeated(msgspec.Struct, frozen=True):
 Node: TypeAlias = Reference | Literal | Range | Sequenced | Choice | Repeated
 
 _SUFFIXES: dict[str, tuple[int, int | None]] = {"?": (0, 1), "*": (0, None), "+": (1, None)}
+_ENDS = (Word("mark", "|"), Word("mark", ")"), Word("mark", "]"))
 _DEEPEST = 50
 
 
@@ -113,8 +114,6 @@ class _Reader:
         self._found[name] = None
 
     def _define(self, name: str) -> None:
-        if self._skip("."):  # how strongly it is preferred does not change what it matches
-            self._next()
         self._expect(":")
         if name in self._found:
             raise Unreadable(name)
@@ -125,36 +124,30 @@ class _Reader:
         if self._depth > _DEEPEST:
             raise Unreadable("too deeply nested")
         choices = [self._sequence()]
-        while self._more_choices():
+        while self._goes_on():
             choices.append(self._sequence())
         self._depth -= 1
         return choices[0] if len(choices) == 1 else Choice(tuple(choices))
 
-    def _more_choices(self) -> bool:
+    def _goes_on(self) -> bool:
         """A choice may go on in the next line."""
         at = self._at
         while self._peek_kind() == "line":
             self._at += 1
         if self._skip("|"):
             return True
-        if self._depth == 1:
-            self._at = at
+        self._at = at
         return False
 
     def _sequence(self) -> Node:
         pieces: list[Node] = []
-        while (word := self._peek()) is not None and not self._ends(word):
+        while (word := self._peek()) is not None and word.kind != "line" and word not in _ENDS:
             self._at += 1
-            if word.text == "->" and word.kind == "mark":
+            if word == Word("mark", "->"):
                 self._name()
-            elif word.kind != "line":
+            else:
                 pieces.append(self._repeats(self._piece(word)))
         return pieces[0] if len(pieces) == 1 else Sequenced(tuple(pieces))
-
-    def _ends(self, word: Word) -> bool:
-        if word.kind == "line":
-            return self._depth == 1
-        return word.kind == "mark" and word.text in ("|", ")", "]")
 
     def _piece(self, word: Word) -> Node:
         if word.kind == "name" and word.text[0] not in "!?":

@@ -7,10 +7,14 @@ become their ASCII letters, so it may take a little less than the original.
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, NoReturn
 
 _MOST_REPEATS = 10_000
+_BRACED = re.compile(r"\{([0-9A-Fa-f]{1,8})\}")
+_DIGITS = {digits: re.compile(f"([0-9A-Fa-f]{{{digits}}})") for digits in (2, 4, 8)}
 _SPECIAL = frozenset("\\^$.|?*+()[]{}")
 _NAMED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "a": "\a"}
 _WRITTEN = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -232,15 +236,12 @@ class _Reader:
         return char
 
     def _numbered(self, digits: int) -> str:
-        if self._skip("{"):
-            end = self._source.find("}", self._at)
-            number, self._at = self._source[self._at : max(end, 0)], end + 1
-        else:
-            number, self._at = self._source[self._at : self._at + digits], self._at + digits
-        try:
-            return chr(int(number, 16))
-        except (ValueError, OverflowError):
+        found = (_BRACED if self._peek() == "{" else _DIGITS[digits]).match(self._source, self._at)
+        number = int(found[1], 16) if found else sys.maxunicode + 1
+        if found is None or number > sys.maxunicode or 0xD800 <= number < 0xE000:
             self._refuse("a character's number")
+        self._at = found.end()
+        return chr(number)
 
     def _class(self) -> Expr:
         is_negated = self._skip("^")

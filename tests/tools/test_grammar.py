@@ -1,0 +1,160 @@
+"""Grammars of free-form tools: what is wrong with them, and where a text leaves them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.api.tools import GrammarInput
+from antwort.tools import grammar as module
+from antwort.tools.grammar import MAX_DEFINITION, MAX_RULES, check_grammar, fits, mismatch, pattern_for
+from grammar_kit import PATCHES, lark, nearly, patches, regex
+from plan_kit import STEADY
+
+PATCH = "*** Begin Patch\n*** Update File: a.py\n@@ def f():\n-    x\n+    y\n*** End Patch"
+
+
+# ---- sound grammars, and others ----
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        lark(PATCHES),
+        lark('start: expr\nexpr: expr "+" expr | /[0-9]+/'),
+        lark('start: "SELECT"i NAME\nNAME: /[a-z]+/\n%import common.WS\n%ignore WS'),
+        lark('start: A~2..4 "x"~3\nA: "a" | "b"'),
+        regex(r"\d{4}-\d{2}-\d{2}"),
+        regex(r"^[\w.+-]+@[\w-]+\.[\w.]+$"),
+        regex(r"(?i)yes|no"),
+    ],
+)
+def test_a_sound_grammar_has_nothing_wrong_with_it(grammar: GrammarInput) -> None:
+    assert check_grammar(grammar) is None
+
+
+def chain(length: int) -> str:
+    rules = "\n".join(f"r{i}: r{i + 1}" for i in range(1, length - 1))
+    return f'start: r1\n{rules}\nr{length - 1}: "a"'
+
+
+@pytest.mark.parametrize(
+    ("grammar", "problem"),
+    [
+        (lark("start: foo"), "unknown name"),
+        (lark(""), "Empty grammar"),
+        (lark('first: "a"'), "no start rule"),
+        (lark("start: /(/"), "unclosed group"),
+        (lark("start: T\nT: T"), "circular"),
+        (lark("start: <|special|>"), "special token"),
+        (regex("("), "unclosed group"),
+        (regex(r"(a)\1"), "backreferences are not supported"),
+        (regex("a(?=b)"), "look-around"),
+        (lark("start: A & B\nA: /a+/\nB: /b+/"), "& is not offered here."),
+        (lark("start: T\nT: ~A\nA: /a+/"), "~ is not offered here."),
+        (lark("start: T\nT: /b/ | ~ /a+/"), "~ is not offered here."),
+        (lark('start: %json {"type": "object"}'), "%json is not offered here."),
+        (lark("start: %regex {}"), "%regex is not offered here."),
+        (lark(f'start: "{"a" * MAX_DEFINITION}"'), f"it is longer than {MAX_DEFINITION} characters."),
+        (regex("a" * (MAX_DEFINITION + 1)), f"it is longer than {MAX_DEFINITION} characters."),
+        (lark(chain(MAX_RULES + 1)), f"it has more than {MAX_RULES} rules."),
+    ],
+)
+def test_what_is_wrong_with_a_grammar_is_told(grammar: GrammarInput, problem: str) -> None:
+    found = check_grammar(grammar)
+    assert found is not None
+    assert problem in found
+    assert len(found) < 400
+    assert "\n" not in found
+
+
+@pytest.mark.parametrize(
+    "source", ['start: "&" | "~"', "start: /&~[~&]+/ // & ~", 'start: A~3\nA: "a"', chain(MAX_RULES)]
+)
+def test_what_only_looks_like_it_is_no_fault(source: str) -> None:
+    assert check_grammar(lark(source)) is None
+
+
+# ---- texts ----
+
+
+@pytest.mark.parametrize(
+    ("grammar", "text", "place"),
+    [
+        (lark(PATCHES), PATCH, None),
+        (lark(PATCHES), PATCH + "\n", None),
+        (lark(PATCHES), "", 'line 1, column 1, where it ends; expected "*** Begin Patch\\n*** "'),
+        (lark(PATCHES), "*** Begin Patch\n", 'line 2, column 1, where it ends; expected "*** "'),
+        (
+            lark(PATCHES),
+            "*** Begin Patch\n*** Change File: é.txt\n",
+            'line 2, column 5, at "Change File: é.txt\\n"; expected "Add File: " or "Delete File: " or "Update File: "',
+        ),
+        (lark(PATCHES), PATCH + "\n\n", 'line 7, column 1, at "\\n"; expected the end'),
+        (regex("[0-9]+"), "12x", 'line 1, column 3, at "x"'),
+        (regex("a\tb|é"), "a\tc", 'line 1, column 3, at "c"; expected "b"'),
+        (regex("ä"), "ö", 'line 1, column 1, at "ö"; expected "ä"'),
+        (regex("(?s).*"), "any\r\nthing", None),
+        (regex("abc"), "abcd", 'line 1, column 4, at "d"; expected the end'),
+    ],
+)
+def test_where_a_text_leaves_the_grammar_is_told(grammar: GrammarInput, text: str, place: str | None) -> None:
+    assert mismatch(grammar, text) == place
+    assert fits(grammar, text) is (place is None)
+
+
+@STEADY
+@given(text=patches)
+def test_a_patch_fits(text: str) -> None:
+    assert mismatch(lark(PATCHES), text) is None
+
+
+@STEADY
+@given(text=st.one_of(nearly(patches), st.text(max_size=20)), other=patches)
+def test_what_one_text_came_to_says_nothing_about_the_next(text: str, other: str) -> None:
+    before = mismatch(lark(PATCHES), text)
+    assert mismatch(lark(PATCHES), other) is None
+    assert mismatch(lark(PATCHES), text) == before
+
+
+def test_half_of_a_surrogate_pair_is_only_another_letter() -> None:
+    assert mismatch(regex("a+"), "a\ud83d") == 'line 1, column 2, at "?"; expected "a" or the end'
+
+
+# ---- what cannot be decided ----
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        regex("((a{1,1000}){1,1000}){1,1000}"),
+        lark('start: s\ns: s s s | s s | "a" |'),
+        lark('start: (x~1..1000)~1..1000\nx: "a"'),
+        lark(f'start: {" ".join(["x?"] * 2000)}\nx: "a"'),
+        regex("a?" * 4000),
+    ],
+)
+def test_a_grammar_that_asks_too_much_lets_everything_through(grammar: GrammarInput) -> None:
+    assert mismatch(grammar, "a" * 3000 + "b") is None
+
+
+def test_a_text_that_takes_too_long_is_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(100))
+    monkeypatch.setattr(module, "perf_counter", lambda: float(next(now)))
+    assert mismatch(regex("a+"), "a" * 1000 + "b") is None
+    assert mismatch(regex("a+"), "ab") is not None
+
+
+def test_a_grammar_that_was_refused_is_not_held_against_anybody() -> None:
+    assert mismatch(lark("start: A & B\nA: /a/\nB: /b/"), "c") is None
+    assert mismatch(lark("start: foo"), "c") is None
+    assert pattern_for(lark("start: A & B\nA: /a/\nB: /b/")) is None
+
+
+def test_who_has_no_grammars_does_not_pay_for_them() -> None:
+    code = "import sys, antwort.tools.grammar, antwort.engine.engine; sys.exit('llguidance' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
