@@ -90,7 +90,15 @@ def test_calls_that_run_side_by_side_end_each_for_itself() -> None:
     assert first.seconds(4) == 2
 
 
-@pytest.mark.parametrize("error", ["it broke", {"message": "it broke"}, {"error": {"message": "it broke"}}])
+@pytest.mark.parametrize(
+    "error",
+    [
+        "it broke",
+        {"message": "it broke"},
+        {"error": {"message": "it broke"}},
+        {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "it broke"}]},
+    ],
+)
 def test_the_error_of_a_call_is_read_in_any_shape(error: object) -> None:
     [called] = fed((1, done(0, **CALL, error=error))).parts
     assert isinstance(called, Called)
