@@ -61,6 +61,8 @@ def chain(length: int) -> str:
         (lark("start: %regex {}"), "%regex is not offered here."),
         (lark(f'start: "{"a" * MAX_DEFINITION}"'), f"it is longer than {MAX_DEFINITION} characters."),
         (regex("a" * (MAX_DEFINITION + 1)), f"it is longer than {MAX_DEFINITION} characters."),
+        (regex("a?" * 4000), "too many expressions"),
+        (lark(f'start: {" ".join(["x?"] * 2000)}\nx: "a"'), "Too many items"),
         (lark(chain(MAX_RULES + 1)), f"it has more than {MAX_RULES} rules."),
     ],
 )

@@ -39,13 +39,13 @@ def check_grammar(grammar: GrammarInput) -> str | None:
     """
     if problem := _problem_of_size(grammar):
         return problem
-    error = _matcher(grammar).get_error()
+    error = _matcher(grammar).get_error() or _probe(grammar)
     return _shortened(error) if error else None
 
 
 def mismatch(grammar: GrammarInput, text: str) -> str | None:
     """Where the text leaves the grammar and what would have gone on there; None when it fits."""
-    if _problem_of_size(grammar):
+    if check_grammar(grammar):
         return None
     matcher = _matcher(grammar).deep_copy()
     data = text.encode(errors="replace")
@@ -114,6 +114,15 @@ def _matcher(grammar: GrammarInput) -> LLMatcher:
         verbose_errors=False,
     )
     return LLMatcher(_tokenizer(), compiled, log_level=0, limits=limits)
+
+
+@functools.lru_cache(maxsize=32)
+def _probe(grammar: GrammarInput) -> str:
+    """What is wrong with the first step: some grammars are small, and ask for too much at once."""
+    ahead = _matcher(grammar).deep_copy()
+    if (first := next(_options(ahead), None)) is not None and first < 256:
+        ahead.consume_token(first)
+    return ahead.get_error()
 
 
 def _read(matcher: LLMatcher, data: bytes) -> int | None:
