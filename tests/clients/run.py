@@ -44,7 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         keep(lines, clients, chosen.out)
     for client, case, streamed in missing(lines, clients):
         problems.append(f"missing: {client} {case} {'streamed' if streamed else 'whole'}")
-    print("\n".join(problems), file=sys.stderr)  # noqa: T201 - a program
+    for problem in problems:
+        print(problem, file=sys.stderr)  # noqa: T201 - a program
     return 1 if problems or any(line.outcome == "failed" for line in lines) else 0
 
 
