@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import pytest
 import uvloop
 
-BOTH = {"test_leaving", "test_limits", "test_shutdown"}
+BOTH = {"test_idempotency", "test_leaving", "test_limits", "test_shutdown"}
 
 
 def pytest_asyncio_loop_factories(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from antwort.storage.base import Claim, NewResponse
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, answer, check_frames, say, tokens
 from antwort.transport.cors import Cors
+from antwort.transport.exchange import Message
 from antwort.transport.http import Transport
 from antwort.transport.keys import Keyring
 from antwort.transport.quotas import KeyLimits
@@ -226,6 +228,48 @@ async def test_a_client_that_reads_nothing_holds_neither_the_run_nor_the_others_
         idle.vanish()
 
 
+async def hosted(app: Transport, body: dict[str, Any]) -> tuple[int, bytes]:
+    """The answer to a request that another's server hands us."""
+    head = [(b"content-type", b"application/json"), (b"idempotency-key", b"key")]
+    scope = {"type": "http", "method": "POST", "path": RESPONSES, "query_string": b"", "headers": head}
+    come: list[Message] = [{"type": "http.request", "body": json.dumps(body).encode()}]
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return come.pop() if come else await asyncio.Event().wait()  # type: ignore[return-value]  # it never comes
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return sent[0]["status"], b"".join(message["body"] for message in sent[1:])
+
+
+@pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "streamed"])
+async def test_a_request_that_a_host_breaks_off_does_not_break_off_another_with_the_same_key(
+    body: dict[str, Any],
+) -> None:
+    go = asyncio.Event()
+    provider, engine = scripted(answer(say("Hello"), go))
+    async with engine:
+        app = Transport(engine)
+        first, second = [asyncio.create_task(hosted(app, body)) for _ in range(2)]
+        await until(lambda: provider.under_way == 1)
+        [shared] = engine._keyed._runs.values()
+        await until(lambda: len(shared.readers) == 2 and (app.streams == 2 or body is HELLO))
+        first.cancel()
+        status, said = await first
+        if body is HELLO:
+            assert (status, json.loads(said)["error"]["code"]) == (503, "request_cancelled")
+        else:
+            assert b"[DONE]" not in said
+        assert provider.under_way == 1
+        go.set()
+        status, said = await second
+    assert status == 200
+    assert b'"status":"completed"' in said
+
+
 # ---- what is seen of it ----
 
 
@@ -272,7 +316,7 @@ async def test_a_page_may_read_that_an_answer_is_a_replay() -> None:
 
 async def test_an_engine_that_a_program_mounts_has_keys_too() -> None:
     provider, engine = scripted(answer(say("Hello")))
-    async with engine, run_by_uvicorn(in_fastapi(create_app(engine)), loop="asyncio") as port:
+    async with run_by_uvicorn(in_fastapi(create_app(engine)), loop="asyncio") as port:
         replies = [await ask_at(port, "POST", f"/ai{RESPONSES}", HELLO, KEY) for _ in range(2)]
     assert replies[0].body == replies[1].body
     assert replayed(replies) == [None, "true"]
