@@ -9,6 +9,7 @@ from typing import Any
 
 import requests
 import schemathesis
+from fuzz.backend import MODELS
 from fuzz.judge import Judge
 from fuzz.server import PATIENCE, FuzzServer, Reply
 from fuzz.tally import Tally
@@ -48,7 +49,9 @@ def fuzz_by_schema(server: FuzzServer, document: dict[str, Any], count: int, sta
 def _drive(driver: _Driver, operations: Sequence[Any], count: int, start: int) -> None:
     for mode, (operation, number) in ((mode, share) for mode in MODES for share in _shares(operations, count // 2)):
         kind = f"{mode}: {operation.method.upper()} {operation.path}"
-        driver.run(kind, operation.as_strategy(generation_mode=MODES[mode]), number, start)
+        known = driver.known(operation.path) if mode == "right" else None
+        cases = operation.as_strategy(generation_mode=MODES[mode], path_parameters=known)
+        driver.run(kind, cases, number, start)
 
 
 def _with_streams(document: dict[str, Any]) -> dict[str, Any]:
@@ -69,6 +72,15 @@ def _shares(operations: Sequence[Any], count: int) -> Iterator[tuple[Any, int]]:
 class _Driver:
     def __init__(self, server: FuzzServer, judge: Judge, tally: Tally, session: requests.Session) -> None:
         self._server, self._judge, self._tally, self._session = server, judge, tally, session
+
+    def known(self, address: str) -> dict[str, str] | None:
+        """What there is of the kind that the address names: schemathesis would never guess it."""
+        if "{name}" in address:
+            return {"name": MODELS[0]}
+        if "{id}" not in address:
+            return None
+        made = self._server.send("POST", "/v1/responses", b'{"input": [{"role": "user", "content": "Hello"}]}')
+        return {"id": json.loads(made.body)["id"]}
 
     def run(self, kind: str, cases: Any, count: int, start: int) -> None:
         @seed(start)

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from fuzz.backend import HELLO, Backstage
+from fuzz.backend import HELLO, MODELS, Backstage
 from fuzz.by_hand import fuzz_by_hand
 from fuzz.by_schema import fuzz_by_schema
 from fuzz.server import UNEXPECTED, FuzzServer
@@ -42,7 +42,9 @@ class _serving:  # noqa: N801 - used as a context, like a function
 
     def __init__(self, stage: Backstage, tool_calling: str, tally: Tally) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="antwort-fuzz-")
-        self._server = FuzzServer(Path(self._folder.name), stage.port, tool_calling=tool_calling)
+        model = MODELS[0] if tool_calling == "auto" else None
+        folder = Path(self._folder.name)
+        self._server = FuzzServer(folder, stage.port, tool_calling=tool_calling, default_model=model)
         self._tally = tally
 
     def __enter__(self) -> tuple[FuzzServer, dict[str, Any]]:

@@ -17,6 +17,7 @@ PATIENCE = 20.0
 UNEXPECTED = "in a way nobody expected"
 """What the log says of a defect."""
 SETTINGS = """
+{default_model}
 backends:
   - name: fuzz
     url: http://127.0.0.1:{port}/v1
@@ -50,10 +51,11 @@ class Hang(Exception):
 class FuzzServer:
     """Use as a context. `folder` holds its settings, its data and its log."""
 
-    def __init__(self, folder: Path, backend_port: int, *, tool_calling: str = "native") -> None:
+    def __init__(self, folder: Path, backend_port: int, *, tool_calling: str, default_model: str | None) -> None:
         self._folder = folder
         settings = folder / "antwort.yaml"
-        settings.write_text(SETTINGS.format(port=backend_port, tool_calling=tool_calling))
+        model = f"default_model: {default_model}" if default_model else ""
+        settings.write_text(SETTINGS.format(port=backend_port, tool_calling=tool_calling, default_model=model))
         settings.chmod(0o600)
         self._command = [sys.executable, "-m", "antwort", "serve", "--port", "0", "--config", str(settings)]
         self._command += ["--data", str(folder / "data")]

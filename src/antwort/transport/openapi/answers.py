@@ -62,7 +62,6 @@ def answer_schemas() -> Schemas:
     made.update({event.__name__: _numbered(made[event.__name__]) for event in EVENTS})
     made["Response"] = _response(made["Response"])
     made["McpTool"] = _without_secrets(made["McpTool"])
-    del made["ItemReference"]  # it is resolved, and never stored
     made["ItemList"] = with_fields(made["ItemList"], data=array(ref("Item")))
     return {
         **made,

@@ -30,7 +30,7 @@ from antwort.transport.openapi.parts import (
     header,
 )
 from antwort.transport.openapi.requests import request_schemas
-from antwort.transport.openapi.schemas import OBJECT, TEXT, any_of, ref
+from antwort.transport.openapi.schemas import OBJECT, TEXT, any_of, reached, ref
 from antwort.version import __version__
 
 _ABOUT = (
@@ -68,15 +68,15 @@ def document(
         "servers": [{"url": ".", "description": "This server."}],
         "tags": [{"name": name, "description": about} for name, about in TAGS.items()],
         "paths": paths,
-        "components": _components(limits or Limits(), asks_for_keys=asks_for_keys),
+        "components": _components(paths, limits or Limits(), asks_for_keys=asks_for_keys),
     }
 
 
-def _components(limits: Limits, *, asks_for_keys: bool) -> Plain:
+def _components(paths: Plain, limits: Limits, *, asks_for_keys: bool) -> Plain:
     about = "An OpenAPI 3.1 document."
     schemas = {**answer_schemas(), **request_schemas(limits), "Document": {**OBJECT, "description": about}}
     made: Plain = {
-        "schemas": dict(sorted(schemas.items())),
+        "schemas": reached(schemas, [paths, ref("ErrorBody")]),
         "parameters": PARAMETERS,
         "headers": HEADERS,
         "responses": {name: error_answer(status) for status, (name, _) in ERRORS.items()},

@@ -6,6 +6,7 @@ from typing import get_args
 
 from antwort.api.status import ResponseStatus
 from antwort.api.wire import Plain
+from antwort.engine.fingerprint import LONGEST_KEY
 from antwort.transport.openapi.schemas import TEXT, any_of, ref
 from antwort.transport.routes import LONGEST_ID
 
@@ -26,7 +27,7 @@ def _path(name: str, about: str, schema: Plain) -> Plain:
 
 
 _ID: Plain = {"type": "string", "pattern": f"^[A-Za-z0-9_-]{{1,{LONGEST_ID}}}$"}
-_KEY: Plain = {"type": "string", "pattern": "^[!-~]([ -~]{0,253}[!-~])?$"}
+_KEY: Plain = {"type": "string", "pattern": f"^[!-~]{{1,{LONGEST_KEY}}}$"}
 _REQUEST_ID: Plain = {"type": "string", "pattern": "^[A-Za-z0-9._~:/+=@,-]{1,128}$"}
 
 PARAMETERS: dict[str, Plain] = {

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from antwort.api.items import ContentPart, KnownItem, OutputItem, ResultPart
+from antwort.api.items import ContentPart, KnownItem, OutputItem, ResultPart, ToolError
 from antwort.api.requests import Limits, PlainFields
 from antwort.api.tools import AllowedTools, ChoiceMode
 from antwort.api.wire import Plain
@@ -39,7 +39,9 @@ TOOL_NAME = "^[a-zA-Z0-9_.-]{1,128}$"
 _NOT_EMPTY: Plain = {"type": "string", "minLength": 1}
 _NAMED: Plain = {"type": "string", "pattern": TOOL_NAME}
 _LEFT_OUT: Plain = {"not": {}}
-_READ_AS_THEY_ARE = ("LogProb", "TopLogProb", "McpToolFilter", "TextFormat", "FunctionTool", "GrammarInput")
+_ID: Plain = any_of({"type": "string", "maxLength": 512}, NULL)
+_ERROR: Plain = any_of(TEXT, OBJECT, NULL)
+_READ_AS_THEY_ARE = ("McpToolFilter", "TextFormat", "FunctionTool", "GrammarInput")
 """In these, null stands for nothing but where their own types say so."""
 
 
@@ -48,6 +50,7 @@ def request_schemas(limits: Limits) -> Schemas:
     roots: list[type[msgspec.Struct]] = [*members(KnownItem), *TOOLS, *FORCED, AllowedTools, PlainFields]
     made = {f"{name}{PARAM}": schema for name, schema in components(roots, _as_read).items()}
     fields = made.pop(f"{PlainFields.__name__}{PARAM}")
+    del made[f"{ToolError.__name__}{PARAM}"]  # the errors of all servers are read
     return {
         **made,
         **_changed(made),
@@ -70,6 +73,8 @@ def _as_read(schema: Plain, struct: type) -> Plain:
     properties = {
         name: field if name in required or is_plain else or_null(field) for name, field in schema["properties"].items()
     }
+    if "id" in properties:
+        properties["id"] = _ID
     made: Plain = renamed({**schema, "properties": properties, "required": required}, PARAM)
     return made
 
@@ -84,16 +89,24 @@ def _changed(made: Schemas) -> Schemas:
     thoughts = any_of(TEXT, array(any_of(TEXT, ref("ThoughtParam"))), NULL)
     call = {"call_id": _NOT_EMPTY, "name": _NOT_EMPTY}
     inner = array(ref("NamespacedToolParam"))
+    listed = or_null(array(ref("McpToolInfoParam")))
     some = array(ref("NamedToolParam"), minItems=1, maxItems=128)
     changes: dict[str, dict[str, Any]] = {
         "MessageParam": {"required": ["role"], "content": content, "type": {"enum": ["message", None]}},
-        "ItemReferenceParam": {"required": ["id"], "id": _NOT_EMPTY, "type": {"enum": ["item_reference", None]}},
+        "ItemReferenceParam": {
+            "required": ["id"],
+            "id": _NOT_EMPTY | {"maxLength": 512},
+            "type": {"enum": ["item_reference", None]},
+        },
         "ReasoningParam": {"content": thoughts, "summary": thoughts},
         "FunctionCallParam": call,
         "CustomToolCallParam": call,
         "FunctionCallOutputParam": {"output": output},
         "CustomToolCallOutputParam": {"output": output},
         "InputImageParam": {"image_url": any_of(TEXT, _chat_image(), NULL), "type": {"enum": _IMAGES}},
+        "McpListToolsParam": {"required": ["type", "server_label"], "tools": listed, "error": _ERROR},
+        "McpToolInfoParam": {"required": ["name"], "input_schema": or_null(OBJECT), "annotations": {}},
+        "McpCallParam": {"output": or_null(output), "error": _ERROR},
         "FunctionToolParam": {"name": _NAMED},
         "CustomToolParam": {"name": _NAMED},
         "NamespaceToolParam": {"name": _NAMED, "tools": inner},

@@ -180,3 +180,25 @@ def renamed(value: Any, suffix: str) -> Any:
         case str() if value.startswith(PLACE):
             return f"{value}{suffix}"
     return value
+
+
+def reached(schemas: Schemas, start: Any) -> Schemas:
+    """Those of the schemas that `start` refers to, and that those refer to, by name."""
+    found: set[str] = set()
+    new = set(_referred(start))
+    while new:
+        found |= new
+        new = {name for each in new for name in _referred(schemas[each])} - found
+    return {name: schemas[name] for name in sorted(found)}
+
+
+def _referred(value: Any) -> Iterator[str]:
+    match value:
+        case dict():
+            for entry in value.values():
+                yield from _referred(entry)
+        case list():
+            for entry in value:
+                yield from _referred(entry)
+        case str() if value.startswith(PLACE):
+            yield value.removeprefix(PLACE)
