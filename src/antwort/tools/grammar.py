@@ -21,12 +21,14 @@ if TYPE_CHECKING:
 
 MAX_DEFINITION: Final = 16_384
 """Characters of a grammar."""
+MAX_REGEX: Final = 4_096
+"""Characters of a regular expression."""
 MAX_RULES: Final = 256
 """Rules and terminals of a grammar. The parser walks from one to the next on its stack, which has an end."""
 PATIENCE: Final = 0.25
 """Seconds that checking a text may take. One that takes longer is let through."""
 
-_STRIDE = 64  # bytes between two looks at the clock
+_STRIDE = 16  # bytes between two looks at the clock
 _FORBIDDEN = frozenset({"&", "%json", "%lark", "%regex", "%llguidance", "%ignore_case"})
 """What the parser takes beyond Lark, and what it cannot bound."""
 _MOST_EXPECTED, _LONGEST_EXPECTED, _LONGEST_FOUND, _LONGEST_PROBLEM = 4, 40, 20, 300
@@ -39,7 +41,7 @@ def check_grammar(grammar: GrammarInput) -> str | None:
     """
     if problem := _problem_of_size(grammar):
         return problem
-    error = _matcher(grammar).get_error() or _probe(grammar)
+    error = _matcher(grammar).get_error()
     return _shortened(error) if error else None
 
 
@@ -67,9 +69,11 @@ def pattern_for(grammar: GrammarInput) -> str | None:
 
 
 def _problem_of_size(grammar: GrammarInput) -> str | None:
-    if len(grammar.definition) > MAX_DEFINITION:
-        return f"it is longer than {MAX_DEFINITION} characters."
-    return None if grammar.syntax == "regex" else _problem_of_words(grammar.definition)
+    is_regex = grammar.syntax == "regex"
+    most = MAX_REGEX if is_regex else MAX_DEFINITION
+    if len(grammar.definition) > most:
+        return f"it is longer than {most} characters."
+    return None if is_regex else _problem_of_words(grammar.definition)
 
 
 @functools.lru_cache(maxsize=64)
@@ -78,6 +82,8 @@ def _problem_of_words(definition: str) -> str | None:
     for word in words_of(definition):
         if word.text in _FORBIDDEN or (word.text == "~" and before in _OPERATORS):
             return f"{word.text} is not offered here."
+        if word.kind == "regex" and len(word.text) > MAX_REGEX:
+            return f"it has a regular expression of more than {MAX_REGEX} characters."
         rules += word == ("mark", ":")
         before = word.text if word.kind != "line" else before
     return f"it has more than {MAX_RULES} rules." if rules > MAX_RULES else None
@@ -105,24 +111,15 @@ def _matcher(grammar: GrammarInput) -> LLMatcher:
     is_regex = grammar.syntax == "regex"
     compiled = (LLMatcher.grammar_from_regex if is_regex else LLMatcher.grammar_from_lark)(grammar.definition)
     limits = LLParserLimits(
-        max_items_in_row=300,
+        max_items_in_row=1_000,
         initial_lexer_fuel=100_000,
         step_lexer_fuel=10_000,
-        step_max_items=5_000,
+        step_max_items=10_000,
         max_lexer_states=5_000,
         max_grammar_size=50_000,
         verbose_errors=False,
     )
     return LLMatcher(_tokenizer(), compiled, log_level=0, limits=limits)
-
-
-@functools.lru_cache(maxsize=32)
-def _probe(grammar: GrammarInput) -> str:
-    """What is wrong with the first step: some grammars are small, and ask for too much at once."""
-    ahead = _matcher(grammar).deep_copy()
-    if (first := next(_options(ahead), None)) is not None and first < 256:
-        ahead.consume_token(first)
-    return ahead.get_error()
 
 
 def _read(matcher: LLMatcher, data: bytes) -> int | None:
