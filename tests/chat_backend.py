@@ -37,6 +37,7 @@ class Refuses:
     status: int
     message: str = "no"
     headers: dict[str, str] = field(default_factory=dict)
+    code: str | None = None
 
 
 @dataclass
@@ -156,7 +157,7 @@ async def _write(answer: Answer, request: dict[str, Any], writer: asyncio.Stream
         await answer.hold.wait()
         answer = Says()
     if isinstance(answer, Refuses):
-        error = {"error": {"message": answer.message, "type": "error", "code": None}}
+        error = {"error": {"message": answer.message, "type": "error", "code": answer.code}}
         writer.write(_whole(answer.status, error, answer.headers))
     elif request.get("stream"):
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
