@@ -136,8 +136,13 @@ def test_every_status_of_a_servers_call_is_known(status: str) -> None:
     ],
 )
 def test_an_error_of_a_server_is_what_it_says(error: object, said: str) -> None:
-    assert only({**SERVER_CALL, "error": error}).error == said
+    assert only({**SERVER_CALL, "error": error}).error_text == said
     assert only({"type": "mcp_list_tools", "server_label": "d", "tools": [], "error": error}).error == said
+
+
+def test_an_error_that_was_written_here_comes_back_as_it_was_written() -> None:
+    error = {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "no"}]}
+    assert to_plain(only({**SERVER_CALL, "error": error}))["error"] == error
 
 
 def test_an_output_of_a_server_that_comes_in_parts_is_kept_in_parts_and_shown_as_text() -> None:

@@ -52,7 +52,7 @@ async def test_no_ids_find_no_items(store: ResponseStore) -> None:
     assert await store.items(ME, []) == {}
 
 
-@pytest.mark.parametrize("item_id", ["a\u0000b", "'; DROP TABLE items; --", "naïve ☃", " ", "x" * 2000])
+@pytest.mark.parametrize("item_id", ["a\u0000b", "'; DROP TABLE items; --", "naïve ☃", " ", "x" * 512])
 async def test_a_client_may_make_any_id(store: ResponseStore, item_id: str) -> None:
     new = asked([{"role": "user", "content": "hello", "id": item_id}, {"role": "user", "content": "a", "id": "a"}])
     await store.begin(new)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from antwort.api.faults import convert, without_nulls
-from antwort.api.items import ResultPart, text_of
+from antwort.api.items import ResultPart, ToolError, text_of
 from antwort.api.wire import Plain, encode
 
 
@@ -25,10 +27,19 @@ def _tool(value: Plain) -> Plain:
 
 def normalise_server_call(plain: Plain, path: str) -> None:
     """An output that came in parts is kept in parts, and as text."""
-    _normalise_error(plain)
+    if not _is_ours(plain.get("error")):
+        _normalise_error(plain)
     if isinstance(parts := plain.get("output"), list):
         content: tuple[ResultPart, ...] = convert(parts, tuple[ResultPart, ...], f"{path}.output")
         plain["output"], plain["content"] = text_of(content), parts
+
+
+def _is_ours(error: object) -> bool:
+    """Whether it is the one form that is written here."""
+    try:
+        return isinstance(msgspec.convert(error, ToolError), ToolError)
+    except msgspec.ValidationError:
+        return False
 
 
 def _normalise_error(plain: Plain) -> None:
