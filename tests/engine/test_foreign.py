@@ -160,9 +160,13 @@ async def test_what_the_model_is_not_shown_is_said_once(caplog: pytest.LogCaptur
         {"type": "compaction_trigger"},
     ]
     sealed = {"type": "compaction", "encrypted_content": "x"}
+    approval = {"type": "mcp_approval_response", "approval_request_id": "r", "approve": True}
     pair = ({"type": "shell_call", "call_id": "c", "action": {}}, {"type": "shell_call_output", "call_id": "c"})
-    assert await left_out(caplog, *hidden, sealed, *pair) == [
-        {"types": "web_search_call, image_generation_call, compaction_trigger, compaction", "items": 5}
+    assert await left_out(caplog, *hidden, sealed, approval, *pair) == [
+        {
+            "types": "web_search_call, image_generation_call, compaction_trigger, compaction, mcp_approval_response",
+            "items": 6,
+        }
     ]
 
 

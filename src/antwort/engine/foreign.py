@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -19,6 +19,8 @@ from antwort.api.items import (
     InputImage,
     InputItem,
     InputText,
+    McpApprovalRequest,
+    McpApprovalResponse,
     OpaqueItem,
     ResultPart,
     Text,
@@ -103,9 +105,13 @@ def _part(value: object) -> ResultPart:
 # ---- what the model is not shown ----
 
 
+_Silent: TypeAlias = OpaqueItem | Compaction | McpApprovalRequest | McpApprovalResponse
+"""What says nothing to a model, or may say nothing."""
+
+
 def note_unseen(stretches: Sequence[Sequence[InputItem]]) -> None:
     """Say in the log which items of the new input, the last stretch, the model is not shown."""
-    unseen = [item for item in stretches[-1] if isinstance(item, OpaqueItem | Compaction)]
+    unseen = [item for item in stretches[-1] if isinstance(item, _Silent)]
     if unseen and (types := [*_types_of(unseen, _answered_calls(stretches))]):
         kinds = dict.fromkeys(types)
         shown = ", ".join(each[:_LONGEST_TYPE] for each in [*kinds][:_MOST_TYPES])
@@ -114,10 +120,10 @@ def note_unseen(stretches: Sequence[Sequence[InputItem]]) -> None:
         note(_log, logging.INFO, said, types=f"{shown}{more}", items=len(types))
 
 
-def _types_of(items: Iterable[OpaqueItem | Compaction], shown: frozenset[str]) -> Iterable[str]:
+def _types_of(items: Iterable[_Silent], shown: frozenset[str]) -> Iterable[str]:
     for item in items:
-        if isinstance(item, Compaction):
-            yield "compaction"
+        if not isinstance(item, OpaqueItem):
+            yield str(item.__struct_config__.tag)
         elif _called_by(item) not in shown and _answered_by(item) not in shown:
             yield item.type
 
