@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 from fuzz.backend import Backstage, Play
 from fuzz.bodies import ITEM, RESPONSE, bodies
@@ -13,7 +15,7 @@ from fuzz.judge import Judge
 from fuzz.plays import misbehaves, scripts
 from fuzz.server import FuzzServer, Hang, Reply
 from fuzz.tally import Tally, curl
-from fuzz.values import deepened
+from fuzz.values import deepened, texts
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
@@ -50,7 +52,15 @@ class Pool:
 damages = st.integers(0, 10_000)
 _BROKEN = 7
 """One body in twenty is damaged: those whose number ends so."""
-follow_ups = st.sampled_from(["", "", "", "read", "items", "list", "cancel", "delete", "model", "raw"])
+KEYS = ("", "", "", "own", "shared")
+"""Which `Idempotency-Key` comes with a request: none, one of its own and then both once more, or one of a few."""
+follow_ups = st.sampled_from(["", "", "", "read", "items", "list", "cancel", "delete", "model", "stray"])
+strays = st.tuples(
+    st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "HEAD"]),
+    st.sampled_from(["/", "/v1/responses", "/v1/responses/", "/v1/models/", "/v1", "/openapi.json/", "/docs"]),
+    st.lists(texts, max_size=3),
+)
+"""Methods and paths that may lead nowhere."""
 
 
 def fuzz_by_hand(
@@ -68,11 +78,15 @@ def fuzz_by_hand(
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(bodies, scripts, follow_ups, st.integers(0, 40), damages)
-    def ask(body: Any, script: list[Play], after: str, place: int, damage: int) -> None:
+    @given(bodies, scripts, follow_ups, st.integers(0, 40), damages, strays)
+    def ask(
+        body: Any, script: list[Play], after: str, place: int, damage: int, stray: tuple[str, str, list[str]]
+    ) -> None:
         if tally.requests < end:
-            driver.create(body, script, damage)
+            driver.create(body, script, damage, KEYS[place % len(KEYS)])
             driver.follow(after, place)
+            if after == "stray":
+                driver.stray(*stray)
 
     ask()
 
@@ -81,14 +95,60 @@ class _Driver:
     def __init__(self, server: FuzzServer, stage: Backstage, judge: Judge, tally: Tally) -> None:
         self._server, self._stage, self._judge, self._tally = server, stage, judge, tally
         self._pool = Pool()
+        self._number = 0
 
-    def create(self, plain: Any, script: list[Play], damage: int) -> None:
+    def create(self, plain: Any, script: list[Play], damage: int, key: str) -> None:
         body = encoded(self._pool.filled(plain), damage)
         self._stage.play(script)
         kind = "stream" if isinstance(plain, dict) and plain.get("stream") is True else "whole"
-        reply = self._send(f"by hand: {kind}", "POST", CREATE, CREATE, body, script)
+        headers = {"idempotency-key": self._key(key, damage)} if key else None
+        reply = self._send(f"by hand: {kind}", "POST", CREATE, CREATE, body, script, headers)
         if reply is not None and reply.status == 200:
             self._learn(reply)
+            self._compare(reply)
+            if key == "own":
+                self._repeat(reply, body, script, headers)
+
+    def _compare(self, reply: Reply) -> None:
+        """What is on record is what was answered."""
+        for response in _responses(reply):
+            if not response["store"]:
+                continue
+            kept = self._send("by hand: on record", "GET", ONE, f"{CREATE}/{response['id']}")
+            if kept is not None and kept.body and json.loads(kept.body) != response:
+                command = partial(curl, "GET", f"{self._server.url}{CREATE}/{response['id']}", None)
+                self._tally.fail("by hand: on record", [f"{kept.body[:1500]!r} is not {response}"[:3000]], command)
+
+    def stray(self, method: str, path: str, segments: list[str]) -> None:
+        """A request for something that may not be there."""
+        tail = "/".join(quote(segment.encode("utf-8", "replace"), safe="?&=%;") for segment in segments)
+        began = time.perf_counter()
+        command = partial(curl, method, f"{self._server.url}{path}{tail}", None)
+        try:
+            reply = self._server.send(method, f"{path}{tail}")
+        except Hang as hang:
+            self._tally.count("by hand: stray", "none", time.perf_counter() - began)
+            self._tally.fail("by hand: stray", [f"no answer: {hang}"], command)
+            return
+        self._tally.count("by hand: stray", str(reply.status), time.perf_counter() - began)
+        self._tally.fail("by hand: stray", self._judge.stray_faults(reply), command)
+
+    def _key(self, key: str, number: int) -> str:
+        self._number += 1
+        return f"{key}-{self._number}" if key == "own" else f"{key}-{number % 7}"
+
+    def _repeat(self, first: Reply, body: bytes, script: list[Play], headers: dict[str, str] | None) -> None:
+        """The same once more is the same response, whatever the backend would do now."""
+        kind = "by hand: again"
+        again = self._send(kind, "POST", CREATE, CREATE, body, script, headers)
+        if again is None:
+            return
+        ids = [[response["id"] for response in _responses(reply)] for reply in (first, again)]
+        if ids[0] != ids[1]:
+            command = partial(curl, "POST", f"{self._server.url}{CREATE}", body, headers)
+            self._tally.fail(
+                kind, [f"another response: {ids}, {again.status} {again.body[:300]!r}"], command, repr(script)
+            )
 
     def _learn(self, reply: Reply) -> None:
         for response in _responses(reply):
@@ -121,12 +181,13 @@ class _Driver:
         path: str,
         body: bytes | None = None,
         script: list[Play] | None = None,
+        headers: dict[str, str] | None = None,
     ) -> Reply | None:
         began = time.perf_counter()
-        command = curl(method, f"{self._server.url}{path}", body)
+        command = partial(curl, method, f"{self._server.url}{path}", body, headers)
         told = "" if script is None else repr(script)[:2000]
         try:
-            reply = self._server.send(method, path, body)
+            reply = self._server.send(method, path, body, headers)
         except Hang as hang:
             self._tally.count(kind, "none", time.perf_counter() - began)
             self._tally.fail(kind, [f"no answer: {hang}"], command, told)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import requests
@@ -103,11 +104,11 @@ class _Driver:
             answer = case.call(base_url=self._server.url, session=self._session, timeout=PATIENCE)
         except requests.RequestException as exc:
             self._tally.count(kind, "none", time.perf_counter() - began)
-            self._tally.fail(kind, [f"no answer: {type(exc).__name__}: {exc}"], self._command(case))
+            self._tally.fail(kind, [f"no answer: {type(exc).__name__}: {exc}"], partial(self._command, case))
             return
         self._tally.count(kind, str(answer.status_code), time.perf_counter() - began)
         faults = [*self._faults(case, answer), *self._own_faults(case, answer)]
-        self._tally.fail(kind, faults, self._command(case))
+        self._tally.fail(kind, faults, partial(self._command, case))
 
     def _faults(self, case: Case[Any], answer: Any) -> Iterator[str]:
         try:

@@ -15,6 +15,7 @@ BACKEND_FAILED = (502, 503, 504)
 """What a client may be told when the backend was told to misbehave."""
 
 _EVENT = {"$ref": "#/components/schemas/StreamEvent"}
+_ERROR = {"$ref": "#/components/schemas/ErrorBody"}
 
 
 class Judge:
@@ -39,6 +40,13 @@ class Judge:
             yield from self._stream_faults(reply.body)
         elif reply.kind == "application/json":
             yield from self._json_faults(reply.body, content[reply.kind]["schema"])
+
+    def stray_faults(self, reply: Reply) -> Iterator[str]:
+        """What is wrong with the answer to a request for something that may not be there."""
+        if reply.status >= 500:
+            yield f"status {reply.status}: {reply.body[:300]!r}"
+        elif reply.status >= 400 and reply.body:
+            yield from self._json_faults(reply.body, _ERROR)
 
     def _found(self, entry: dict[str, Any]) -> dict[str, Any]:
         if "$ref" not in entry:

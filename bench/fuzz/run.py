@@ -56,7 +56,7 @@ class _serving:  # noqa: N801 - used as a context, like a function
         log = self._server.log()
         if UNEXPECTED in log or "Traceback" in log:
             at = max(log.find(UNEXPECTED), log.find("Traceback")) - 200
-            self._tally.fail("log", [f"the server's log tells of a defect: {log[max(at, 0) :][:3000]}"], "")
+            self._tally.fail("log", [f"the server's log tells of a defect: {log[max(at, 0) :][:3000]}"], str)
         self._folder.cleanup()
 
 

@@ -26,7 +26,11 @@ backends:
     breaker: {{failures: 1000000}}
     capabilities: {{files: true}}
 routing: {{retry: {{attempts: 1}}}}
-tools: {{demo: true}}
+tools:
+  demo: true
+  hosted:
+    web_search: {{do: run, toolset: demo}}
+    image_generation: {{do: refuse}}
 metrics: {{enabled: true}}
 log: {{level: warning, format: human}}
 """

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
 
 _MOST = 25
 _LONG = 4000
@@ -36,8 +39,10 @@ class Tally:
         self.answers.setdefault(kind, Counter())[status] += 1
         self.seconds[kind] = self.seconds.get(kind, 0.0) + seconds
 
-    def fail(self, kind: str, faults: Iterable[str], command: str, backend: str = "") -> None:
-        self.failures += [Failure(kind, fault, command, backend) for fault in faults]
+    def fail(self, kind: str, faults: Iterable[str], command: Callable[[], str], backend: str = "") -> None:
+        if found := list(faults):
+            again = command()
+            self.failures += [Failure(kind, fault, again, backend) for fault in found]
 
     def lines(self) -> list[str]:
         widest = max([len(kind) for kind in self.answers] or [0])
@@ -56,13 +61,20 @@ class Tally:
 
 
 def curl(method: str, url: str, body: bytes | None, headers: Mapping[str, str] | None = None) -> str:
-    """The request as a command. A body that a shell cannot be given comes as escapes."""
+    """The request as a command. A body that a shell cannot be given comes as escapes; a long one, in a file."""
     words = ["curl", "-sS", "-X", method, shlex.quote(url)]
     for name, value in (headers or {}).items():
         words += ["-H", shlex.quote(f"{name}: {value}")]
     if body is not None:
-        words += ["-H 'content-type: application/json'", "--data-binary", _quoted(body[:_LONG])]
+        given = _quoted(body) if len(body) <= _LONG else f"@{_kept(body)}"
+        words += ["-H 'content-type: application/json'", "--data-binary", given]
     return " ".join(words)
+
+
+def _kept(body: bytes) -> Path:
+    path = Path(tempfile.gettempdir()) / f"antwort-fuzz-{sha256(body).hexdigest()[:12]}.json"
+    path.write_bytes(body)
+    return path
 
 
 def _quoted(body: bytes) -> str:

@@ -25,7 +25,7 @@ ERROR = b'{"error": {"message": "no", "type": "t", "param": null, "code": "c"}}'
 def test_a_few_hundred_requests_find_nothing() -> None:
     tally = fuzz(240, 20261115)
     assert not tally.failures, "\n".join(tally.lines())
-    assert tally.requests == 240
+    assert 240 <= tally.requests < 250
     statuses = {status for counted in tally.answers.values() for status in counted}
     assert {"200", "400", "404"} <= statuses
 
@@ -69,7 +69,7 @@ def test_a_500_is_a_fault_whatever_the_backend_did() -> None:
 def test_a_failure_can_be_repeated_in_a_shell(body: bytes) -> None:
     tally = Tally()
     tally.count("whole", "500", 0.1)
-    tally.fail("whole", ["status 500"], curl("POST", "http://127.0.0.1:1/v1/responses", body), "a script")
+    tally.fail("whole", ["status 500"], lambda: curl("POST", "http://127.0.0.1:1/v1/responses", body), "a script")
     [failure] = tally.failures
     assert "failures: 1" in "\n".join(tally.lines())
     assert failure.command in "\n".join(tally.lines())
