@@ -105,6 +105,25 @@ def test_the_error_of_a_call_is_read_in_any_shape(error: object) -> None:
     assert (called.error, called.output) == ("it broke", "")
 
 
+def test_the_input_of_a_free_form_tool_is_what_it_is_called_with() -> None:
+    call = {"type": "custom_tool_call", "name": "patch", "namespace": "editor", "call_id": "c"}
+    pieces: list[tuple[float, dict[str, Any]]] = [
+        (1, added(0, **call, input="")),
+        (2, piece("custom_tool_call_input", 0, "+o")),
+        (3, piece("custom_tool_call_input", 0, "ne")),
+    ]
+    [called] = fed(*pieces).parts
+    assert isinstance(called, Called)
+    assert (called.title, called.arguments, called.began) == ("editor.patch", "+one", None)
+    whole = {"type": "response.custom_tool_call_input.done", "output_index": 0, "input": "+one"}
+    [called] = fed(*pieces, (4, whole), (5, done(0, **call, input="+one"))).parts
+    assert isinstance(called, Called)
+    assert (called.arguments, called.began) == ("+one", 4)
+    [called] = fed((5, done(0, **call, input="+one"))).parts
+    assert isinstance(called, Called)
+    assert (called.arguments, called.began) == ("+one", 5)
+
+
 def test_a_function_that_the_server_runs_has_its_result_in_an_item_of_its_own() -> None:
     call = {"type": "function_call", "name": "add", "call_id": "c", "arguments": ARGUMENTS}
     answer = fed(

@@ -35,7 +35,10 @@ class Thought:
 
 @dataclass(slots=True)
 class Called:
-    """A call of a tool. It runs from `began`, when its arguments are whole, to `ended`."""
+    """A call of a tool. It runs from `began`, when its arguments are whole, to `ended`.
+
+    `label` is that of the server or of the namespace; of a free-form tool, the arguments are its input.
+    """
 
     name: str = ""
     label: str = ""
@@ -101,10 +104,10 @@ class Answer:
             case "reasoning_text.delta" | "reasoning.delta" | "reasoning_summary_text.delta":
                 self._note_piece(now)
                 self._feed_thought(frame)
-            case "mcp_call_arguments.delta" | "function_call_arguments.delta":
+            case "mcp_call_arguments.delta" | "function_call_arguments.delta" | "custom_tool_call_input.delta":
                 self._note_piece(now)
                 self._place(frame.output_index, Called).arguments += frame.delta
-            case "mcp_call_arguments.done" | "function_call_arguments.done":
+            case "mcp_call_arguments.done" | "function_call_arguments.done" | "custom_tool_call_input.done":
                 self._begin_call(frame, now)
             case "output_item.added":
                 self._open(frame.output_index, item_of(frame), now)
@@ -165,13 +168,13 @@ class Answer:
                 self.parts.append(Problem(problem))
 
     def _name(self, called: Called, item: Item) -> None:
-        called.name, called.label = item.name or called.name, item.server_label or called.label
+        called.name, called.label = item.name or called.name, item.server_label or item.namespace or called.label
         called.call_id = item.call_id or called.call_id
-        called.arguments = item.arguments or called.arguments
+        called.arguments = item.arguments or item.input or called.arguments
 
     def _begin_call(self, frame: Frame, now: float) -> None:
         called = self._place(frame.output_index, Called)
-        called.arguments, called.began = frame.arguments or called.arguments, now
+        called.arguments, called.began = frame.arguments or frame.input or called.arguments, now
 
     def _close_call(self, called: Called, item: Item, now: float) -> None:
         self._name(called, item)

@@ -19,7 +19,9 @@ class Item(msgspec.Struct):
     id: str = ""
     name: str = ""
     server_label: str = ""
+    namespace: str = ""
     arguments: str = ""
+    input: str = ""
     call_id: str = ""
     output: object = None
     error: object = None
@@ -50,6 +52,7 @@ class Frame(msgspec.Struct):
     output_index: int = 0
     delta: str = ""
     arguments: str = ""
+    input: str = ""
     message: str = ""
     error: object = None
     item: msgspec.Raw = msgspec.Raw(b"null")
