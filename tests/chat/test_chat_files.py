@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from prompt_toolkit.history import FileHistory, InMemoryHistory
 
-from antwort.chat.answer import Answer, Called, Problem, Said, Thought
+from antwort.chat.answer import Answer, Called, Part, Problem, Said, Thought
 from antwort.chat.prompting import open_history
 from antwort.chat.transcript import fenced, save, transcript, usual_name
 
@@ -24,13 +24,16 @@ def mode(path: Path) -> int:
 def test_a_transcript_tells_all_that_was_shown() -> None:
     called = Called("add", "demo", '{"a": 1}', began=1.0, ended=1.5, output="2")
     broken = Called("sub", "demo", "{}", error="it broke")
-    answer = Answer(0.0, [Thought("Hm.\nSo."), called, broken, Problem("down"), Said("It is **2**.")], "completed")
+    free_form = Called("note", arguments="two", output="ok")
+    parts: list[Part] = [Thought("Hm.\nSo."), called, broken, free_form, Problem("down"), Said("It is **2**.")]
+    answer = Answer(0.0, parts, "completed")
     answer.model = "m"
     cut = Answer(0.0, [Said("Half")], "failed", problem="The answer broke off.")
     assert transcript([("How much?", answer), ("And now?", cut)], "m", NOW) == (
         "# Chat with m\n\n2026-11-15 09:05\n\n## You\n\nHow much?\n\n## m\n\n> Hm.\n> So.\n\n"
         '**demo.add**, 0.5 s\n\n```json\n{"a": 1}\n```\n\n```\n2\n```\n\n'
-        "**demo.sub**, failed\n\n```json\n{}\n```\n\n```\nit broke\n```\n\n*down*\n\nIt is **2**.\n\n"
+        "**demo.sub**, failed\n\n```json\n{}\n```\n\n```\nit broke\n```\n\n"
+        "**note**\n\n```\ntwo\n```\n\n```\nok\n```\n\n*down*\n\nIt is **2**.\n\n"
         "## You\n\nAnd now?\n\n## Answer\n\nHalf\n\n*The answer broke off.*\n"
     )
 

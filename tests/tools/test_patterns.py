@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import jsonschema_rs
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer
 
 from antwort.api.tools import GrammarInput
 from antwort.tools.grammar import check_grammar, fits, pattern_for
@@ -33,6 +35,29 @@ def test_the_grammar_of_patches_has_a_pattern() -> None:
 @given(text=st.one_of(patches, nearly(patches), nearly(nearly(patches))))
 def test_a_pattern_takes_what_its_grammar_takes(text: str) -> None:
     assert is_valid(PATCH_PATTERN, text) == fits(lark(PATCHES), text)
+
+
+def decoder(pattern: str) -> LLMatcher:
+    """As backends decode by the schema of a tool's parameters, llama.cpp among them."""
+    schema = {
+        "type": "object",
+        "properties": {"input": {"type": "string", "pattern": pattern}},
+        "required": ["input"],
+        "additionalProperties": False,
+    }
+    return LLMatcher(LLTokenizer("byte"), LLMatcher.grammar_from_json_schema(json.dumps(schema)), log_level=0)
+
+
+DECODER = decoder(PATCH_PATTERN)
+
+
+@STEADY
+@given(text=st.one_of(patches, nearly(patches)))
+def test_who_decodes_by_the_pattern_writes_what_the_grammar_takes(text: str) -> None:
+    written = json.dumps({"input": text}, ensure_ascii=False).encode()
+    state = DECODER.deep_copy()
+    is_written = state.try_consume_tokens(list(written)) == len(written) and state.is_accepting()
+    assert is_written == fits(lark(PATCHES), text)
 
 
 # ---- by table: source, texts that fit, texts that do not ----

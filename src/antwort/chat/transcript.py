@@ -47,7 +47,8 @@ def _call(called: Called) -> str:
     seconds = called.seconds(called.ended or 0.0)
     took = "" if seconds is None else f", {seconds_shown(seconds)}"
     head = f"**{called.title}**{took}{', failed' if called.error else ''}"
-    return "\n\n".join([head, fenced(called.arguments, "json"), fenced(called.error or called.output)])
+    language = "json" if called.arguments.lstrip().startswith("{") else ""  # a free-form tool takes any text
+    return "\n\n".join([head, fenced(called.arguments, language), fenced(called.error or called.output)])
 
 
 def fenced(text: str, language: str = "") -> str:
