@@ -1,5 +1,5 @@
 """Items of kinds that are not ours to understand. A call and its result are told by their form, and shown to the model
-as any others; what else there is says nothing to it. Pure.
+as any others; what else there is says nothing to it, and the log tells of it.
 """
 
 from __future__ import annotations
