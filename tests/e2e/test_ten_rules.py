@@ -206,6 +206,27 @@ async def test_rule_7_the_terminal_event_the_mark_and_the_end_of_the_body_are_on
     assert re.fullmatch(rb"(completed|incomplete|failed)\ndata: \{.*\}\n\ndata: \[DONE\]\n\n\r\n0\r\n\r\n", last)
 
 
+@pytest.mark.proves("TR-010", "TR-022", "RULING-9")
+@pytest.mark.parametrize("how", ["cancelled", "shut down", "past its deadline"])
+async def test_rule_7_a_run_that_is_stopped_from_outside_ends_the_body_the_same_way(how: str) -> None:
+    scene = Scene("hanging", lambda: [answer(say("Hel"), asyncio.Event())])
+    engine = engine_for(scene, deadline=0.2 if how == "past its deadline" else 600)
+    async with serving(engine) as server, connected(server.port) as wire:
+        wire.send("POST", RESPONSES, body_of(scene, streamed=STREAMED), {"connection": "close"})
+        await wire.head()
+        raw = await wire.reader.readuntil(b"delta")
+        found = re.search(rb'"id":"(resp_\w+)"', raw)
+        assert found
+        if how == "cancelled":
+            await server.ask("POST", f"{RESPONSES}/{found[1].decode()}/cancel")
+        elif how == "shut down":
+            await engine.drain(0)
+        raw += await wire.reader.read()
+    event = rb"failed" if how == "shut down" else rb"incomplete"
+    last = raw.rpartition(b"event: response.")[2]
+    assert re.fullmatch(event + rb"\ndata: \{.*\}\n\ndata: \[DONE\]\n\n\r\n0\r\n\r\n", last)
+
+
 # ---- 8: failures ----
 
 FAILED = [scene for scene in SCENES if scene.status == "failed"]
