@@ -17,6 +17,8 @@ from antwort.testing import check_frames
 from chat_backend import Answer, Calls, ChatBackend, Says
 from serving import RESPONSES, Serving, serving
 
+pytestmark = pytest.mark.proves("EN-021")
+
 Field: TypeAlias = Literal["reasoning_content", "reasoning"] | None
 FIELDS: list[Field] = ["reasoning_content", "reasoning", None]
 INCLUDE = ["reasoning.encrypted_content"]

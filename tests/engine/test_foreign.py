@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antwort.api.items import OpaqueItem
 from antwort.api.requests import Limits, read_item
 from antwort.engine.foreign import foreign_call, foreign_result
 from antwort.errors import InvalidField
@@ -274,6 +275,7 @@ KEYS = st.sampled_from(["call_id", "name", "arguments", "output", "result", "sta
 def test_whatever_an_item_holds_it_can_be_read(kind: str, fields: dict[str, Any]) -> None:
     for each in (f"x:{kind}", f"x:{kind}_output"):
         item = read_item({**fields, "type": each}, "input[0]", Limits())
-        call, result = foreign_call(item), foreign_result(item)  # type: ignore[arg-type]
+        assert isinstance(item, OpaqueItem)
+        call, result = foreign_call(item), foreign_result(item)
         assert call is None or (call.call_id and call.name)
         assert result is None or result[0]
