@@ -27,7 +27,10 @@ _MADE = re.compile(r"(<!-- made by scripts/reference.py -->).*?(<!-- end -->)", 
 WHEN = {
     "response.created": "first of all; held back until the backend has answered",
     "response.queued": "a background response waits for its turn (not sent by this version)",
-    "response.in_progress": "right after; again as a sign of life under `loop.keepalive: in_progress`",
+    "response.in_progress": (
+        "right after; again while a function of the request works here, after `loop.longest_silence` without an event, "
+        "and as a sign of life under `loop.keepalive: in_progress`"
+    ),
     "response.completed": "the end: `completed`, or `requires_action` when the client has calls to run",
     "response.failed": "the end: something failed after the first event had gone out",
     "response.incomplete": "the end: a limit, a deadline or a cancellation; `incomplete_details.reason` says which",
@@ -56,7 +59,7 @@ WHEN = {
     "response.custom_tool_call_input.done": "the input, whole",
     "response.mcp_call_arguments.delta": "a piece of the arguments of a call that the server runs",
     "response.mcp_call_arguments.done": "the arguments, whole",
-    "response.mcp_call.in_progress": "the server runs the call",
+    "response.mcp_call.in_progress": "the server runs the call; again every `loop.progress_interval` seconds while it works",
     "response.mcp_call.completed": "the call has its output",
     "response.mcp_call.failed": "the call ended in an error, which the model is told",
     "response.mcp_list_tools.in_progress": "a tool server that the request names is listed",
