@@ -59,7 +59,7 @@ WHEN = {
     "response.custom_tool_call_input.done": "the input, whole",
     "response.mcp_call_arguments.delta": "a piece of the arguments of a call that the server runs",
     "response.mcp_call_arguments.done": "the arguments, whole",
-    "response.mcp_call.in_progress": "the server runs the call; again every `loop.progress_interval` seconds while it works",
+    "response.mcp_call.in_progress": "the server runs the call; again at `loop.progress_interval` while it works",
     "response.mcp_call.completed": "the call has its output",
     "response.mcp_call.failed": "the call ended in an error, which the model is told",
     "response.mcp_list_tools.in_progress": "a tool server that the request names is listed",
