@@ -21,6 +21,8 @@ SAMPLES: list[tuple[AntwortError, int, str, str, str]] = [
     (errors.ModelNotFound("m"), 404, "invalid_request_error", "not_found", "model_not_found"),
     (errors.MethodNotAllowed("PUT", ("GET",)), 405, "invalid_request_error", "invalid_request", "method_not_allowed"),
     (errors.Conflict("m"), 409, "invalid_request_error", "invalid_request", "conflict"),
+    (errors.KeyReused(), 409, "invalid_request_error", "invalid_request", "idempotency_key_reused"),
+    (errors.KeyInUse(), 409, "invalid_request_error", "invalid_request", "idempotency_key_in_use"),
     (errors.BodyTooLarge(5), 413, "invalid_request_error", "invalid_request", "body_too_large"),
     (errors.WrongMediaType("text/plain"), 415, "invalid_request_error", "invalid_request", "unsupported_media_type"),
     (errors.RequestTooSlow(), 408, "invalid_request_error", "invalid_request", "request_timeout"),
