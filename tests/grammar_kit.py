@@ -7,24 +7,17 @@ from hypothesis import strategies as st
 from antwort.api.tools import GrammarInput
 
 PATCHES = r"""
-start: begin_patch hunk+ end_patch
-begin_patch: "*** Begin Patch" LF
-end_patch: "*** End Patch" LF?
-
-hunk: add_hunk | delete_hunk | update_hunk  // one file each
-add_hunk: "*** Add File: " filename LF add_line+
-delete_hunk: "*** Delete File: " filename LF
-update_hunk: "*** Update File: " filename LF change_move? change?
-
-filename: /(.+)/
+// a patch is a list of files, between a first and a last line
+start: "*** Begin Patch" LF file+ "*** End Patch" [LF]
+file: added
+  | "*** Delete File: " filename LF -> removed
+  | "*** Update File: " filename LF [moved] [edits]
+added: "*** Add File: " filename LF add_line+
 add_line: "+" /(.*)/ LF -> line
-
-change_move: "*** Move to: " filename LF
-change: (change_context | change_line)+ eof_line?
-change_context: ("@@" | "@@ " /(.+)/) LF
-change_line: ("+" | "-" | " ") /(.*)/ LF
-eof_line: "*** End of File" LF
-
+moved: "*** Move to: " filename LF
+edits: (edit LF)+ ["*** End of File" LF]
+edit: /[-+ ].*/ | "@@" (" " filename)?
+filename: /(.+)/
 %import common.LF
 """
 
