@@ -63,7 +63,8 @@ def _plain(schema: Plain) -> str:
     match schema.get("type"):
         case "array":
             most = f", at most {schema['maxItems']}" if "maxItems" in schema else ""
-            return f"list of ({kind(schema['items'])}){most}" if schema.get("items") else "list"
+            inner = kind(schema.get("items", {}))
+            return f"list of {f'({inner})' if ' or ' in inner else inner}{most}"
         case "object" if isinstance(schema.get("additionalProperties"), dict):
             return f"object of {kind(schema['additionalProperties'])}"
         case str(name):
