@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-APPLY_PATCH_GRAMMAR = """start: begin_patch hunk+ end_patch
-begin_patch: "*** Begin Patch" LF
-end_patch: "*** End Patch" LF?
-hunk: "*** Add File: " filename LF add_line+
-filename: /(.+)/
-add_line: "+" /(.*)/ LF
+APPLY_PATCH_GRAMMAR = """start: "*** Begin Patch" LF file+ "*** End Patch" [LF]
+file: "*** Add File: " /.+/ LF ("+" /.*/ LF)+
 %import common.LF
 """
 PATCH = "*** Begin Patch\n*** Add File: a.txt\n+one\n*** End Patch\n"
