@@ -1,4 +1,4 @@
-# Each target sets up all it needs from nothing: python3, pip and make are enough.
+# Each target sets up all it needs from nothing: python3, pip and make are enough (and npm, for test-clients).
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
