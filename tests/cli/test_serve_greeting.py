@@ -33,7 +33,8 @@ KEY = "sk-antwort-0123456789"
 
 async def test_a_scripted_server_says_that_no_model_answers_and_gives_a_request_that_works(tmp_path: Path) -> None:
     async with launched("--scripted", "--data", str(tmp_path / "new"), "--log-format", "human") as server:
-        listens, backend, keys, metrics, data, example = server.greeting
+        listens, backend, keys, metrics, data, docs, example = server.greeting
+        page = await ask(server.port, "GET", "/docs")
         reply = await ask(server.port, "POST", "/v1/responses", b'{"model": "scripted", "input": "Say hello."}')
         status, log = await server.stop()
     url = f"http://127.0.0.1:{server.port}"
@@ -42,6 +43,7 @@ async def test_a_scripted_server_says_that_no_model_answers_and_gives_a_request_
     assert keys == "  keys     not required: only this machine can reach the server"
     assert metrics == f"  metrics  {url}/metrics"
     assert data == f"  data     {tmp_path / 'new'}"
+    assert (docs, page.status) == (f"  docs     {url}/docs", 200)
     body = """-d '{"model": "scripted", "input": "Say hello."}'"""
     assert example == f"  try      curl {url}/v1/responses -H 'Content-Type: application/json' {body}"
     assert reply.json()["output"][0]["content"][0]["text"] == "You said: Say hello."

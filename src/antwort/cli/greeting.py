@@ -52,6 +52,7 @@ async def announce(app: App, settings: Settings, port: int, file: Path | None = 
         *_metrics(app, settings, near),
         *([] if file is None else [("config", str(file))]),
         ("data", "in memory, gone when the server stops" if settings.memory else str(settings.data_folder())),
+        ("docs", f"{near}/docs"),
         ("try", _example(settings, backends, near, _question(app.local))),
     ]
     say(*(f"  {title:8} {text}" for title, text in lines))
