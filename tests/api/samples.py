@@ -265,6 +265,8 @@ EVENTS: list[Json] = [
     {"type": "response.reasoning_summary_text.done", **_SUMMARY, "text": "hm"},
     {"type": "response.function_call_arguments.delta", **_AT, "delta": "{"},
     {"type": "response.function_call_arguments.done", **_AT, "name": "add", "arguments": "{}"},
+    {"type": "response.custom_tool_call_input.delta", **_AT, "delta": "*** Begin"},
+    {"type": "response.custom_tool_call_input.done", **_AT, "input": "*** Begin"},
     {"type": "response.mcp_call_arguments.delta", **_AT, "delta": "{"},
     {"type": "response.mcp_call_arguments.done", **_AT, "arguments": "{}"},
     {"type": "response.mcp_call.in_progress", **_AT},
