@@ -40,6 +40,8 @@ Identify: TypeAlias = Callable[[Scope], Identity]
 
 NOTHING: Mapping[str, Endpoint] = MappingProxyType({})
 LONGEST_ID = 256
+_NOT_OFFERED = {"compact": "Compacting a conversation", "input_tokens": "Counting the tokens of an input"}
+"""What others offer at an address that looks like one of a response."""
 _ID = re.compile(f"[A-Za-z0-9_-]{{1,{LONGEST_ID}}}")
 
 
@@ -136,6 +138,8 @@ class Routes:
         offered, subject = self._locate(path)
         endpoint = offered.get(method)
         if endpoint is None:
+            if method == "POST" and offered is self._response and subject in _NOT_OFFERED:
+                raise NotFound(f"{_NOT_OFFERED[subject]} is not offered by this version.", code="unknown_url")
             raise MethodNotAllowed(method, tuple(offered))
         return endpoint, subject
 
