@@ -63,12 +63,12 @@ def _own_id(plain: Plain, path: str) -> str:
     given = plain.get("id")
     if not isinstance(given, str | None):
         raise InvalidField(f"{path}.id", f"expected a string, got {kind_of(given)}.")
-    if given and len(given) > _LONGEST_ID:
-        raise InvalidField(f"{path}.id", f"longer than {_LONGEST_ID} characters.", code="string_above_max_length")
+    if given and len(given) > LONGEST_ID:
+        raise InvalidField(f"{path}.id", f"longer than {LONGEST_ID} characters.", code="string_above_max_length")
     return given or ""
 
 
-_LONGEST_ID = 512
+LONGEST_ID = 512
 """Ids are looked up and repeated; those of clients have some forty characters."""
 
 

@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from antwort.api.inputs import LONGEST_ID
 from antwort.api.items import ContentPart, KnownItem, OutputItem, ResultPart, ToolError
 from antwort.api.requests import Limits, PlainFields
 from antwort.api.tools import AllowedTools, ChoiceMode
@@ -55,7 +56,7 @@ def request_schemas(limits: Limits) -> Schemas:
         **made,
         **_changed(made),
         "InputItemParam": _item(),
-        "OtherItemParam": other_than(map(tag_of, members(KnownItem)), "An item of any other type, kept as it came."),
+        "OtherItemParam": _other_item(),
         "ContentPartParam": _part(ContentPart),
         "ResultPartParam": _part(ResultPart),
         "ThoughtParam": _thought(),
@@ -95,7 +96,7 @@ def _changed(made: Schemas) -> Schemas:
         "MessageParam": {"required": ["role"], "content": content, "type": {"enum": ["message", None]}},
         "ItemReferenceParam": {
             "required": ["id"],
-            "id": _NOT_EMPTY | {"maxLength": 512},
+            "id": _NOT_EMPTY | {"maxLength": LONGEST_ID},
             "type": {"enum": ["item_reference", None]},
         },
         "ReasoningParam": {"content": thoughts, "summary": thoughts},
@@ -139,6 +140,11 @@ def _chat_image() -> Plain:
     """A picture as Chat Completions has it."""
     detail = {"enum": ["low", "high", "auto", None]}
     return {"type": "object", "properties": {"url": TEXT, "detail": detail}, "required": ["url"]}
+
+
+def _other_item() -> Plain:
+    other = other_than(map(tag_of, members(KnownItem)), "An item of any other type, kept as it came.")
+    return with_fields(other, id={"type": ["string", "null"], "maxLength": LONGEST_ID})
 
 
 def _item() -> Plain:
@@ -195,10 +201,9 @@ _NESTED = ("function", "custom")
 
 
 def _format(schema: Plain) -> Plain:
-    """A schema needs a name, and itself."""
-    free = with_fields(schema, type={"enum": ["text", "json_object"]})
-    bound = with_fields(schema, ["type", "name", "schema"], type={"const": "json_schema"}, name=TEXT, schema=OBJECT)
-    return any_of(free, bound)
+    """Of a schema, its name may be left out, and with the schema itself left out it asks for any JSON."""
+    about = "Without a `schema`, `json_schema` is read as `json_object`; without a `name`, it is called `response`."
+    return {**schema, "description": about}
 
 
 def _create(fields: Plain, limits: Limits) -> Plain:
