@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antwort.api.requests import CreateRequest, Limits, parse_request
+from antwort.api.requests import CreateRequest, Limits, TextFormat, TextOptions, parse_request
 from antwort.api.tools import AllowedTools, ForcedFunction, ForcedServer, FunctionTool, McpTool, NamedTool, OpaqueTool
 from antwort.errors import InvalidField
 
@@ -96,6 +96,18 @@ def test_a_schema_for_the_answer_is_read() -> None:
     text = ask(text={"format": form}).text
     assert text is not None
     assert (text.format.name, text.format.schema, text.format.strict) == ("n", {"type": "object"}, True)
+
+
+@pytest.mark.parametrize("form", [{}, {"name": "n", "strict": True}, {"name": None, "schema": None}])
+def test_a_schema_that_is_left_out_asks_for_any_json(form: dict[str, object]) -> None:
+    text = ask(text={"format": {"type": "json_schema", **form}, "verbosity": "low"}).text
+    assert text == TextOptions(format=TextFormat(type="json_object"), verbosity="low")
+
+
+def test_a_schema_needs_no_name() -> None:
+    text = ask(text={"format": {"type": "json_schema", "schema": {"type": "object"}}}).text
+    assert text is not None
+    assert (text.format.name, text.format.schema) == ("response", {"type": "object"})
 
 
 # ---- tools ----

@@ -144,6 +144,7 @@ FORM = {"type": "json_schema", "name": "n", "schema": SCHEMA}
     ("text", "echoed"),
     [
         ({"format": {"type": "json_object"}}, {"format": {"type": "json_object"}}),
+        ({"format": {"type": "json_schema"}}, {"format": {"type": "json_object"}}),
         ({"verbosity": "low"}, {"format": {"type": "text"}, "verbosity": "low"}),
         ({"format": FORM}, {"format": {**FORM, "description": None, "strict": False}}),
         (

@@ -92,6 +92,8 @@ TAKEN: list[Json] = [
     {"tool_choice": {"type": "web_search"}},
     {"allowed_tools": ["add", {"type": "function", "name": "sub"}]},
     {"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}, "verbosity": None}},
+    {"text": {"format": {"type": "json_schema", "name": "n"}}},
+    {"text": {"format": {"type": "json_schema", "schema": {}}}},
     {"reasoning": {"effort": "low", "summary": "auto"}, "include": ["reasoning.encrypted_content"]},
     {"client_metadata": {"x": [1]}, "moderation": None, "context_management": []},
 ]
@@ -112,7 +114,7 @@ REFUSED: list[Json] = [
     {"tool_choice": {"type": "function"}},
     {"tool_choice": {"type": "allowed_tools", "tools": []}},
     {"allowed_tools": [{"type": "function"}]},
-    {"text": {"format": {"type": "json_schema", "name": "n"}}},
+    {"text": {"format": {"type": "json_schema", "name": 5}}},
     {"temperature": 3},
     {"top_logprobs": 21},
     {"max_output_tokens": 0},

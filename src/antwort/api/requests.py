@@ -15,7 +15,7 @@ from antwort.api.faults import convert, described, without_nulls
 from antwort.api.inputs import Limits, read_input, read_item
 from antwort.api.items import InputItem
 from antwort.api.tools import AllowedTools, ChoiceMode, Forced, NamedTool, Tool, ToolChoice
-from antwort.api.wire import Plain, Wire, encode
+from antwort.api.wire import Plain, Wire, encode, replace
 from antwort.errors import InvalidField
 
 __all__ = [
@@ -116,6 +116,8 @@ _UNSUPPORTED = {
     "conversation": "conversations are not offered by this server; use 'previous_response_id'",
     "prompt": "stored prompts are not offered by this server; send 'instructions' and 'input'",
 }
+_FORMAT_NAME = "response"
+"""Of a schema that came without a name: backends want one."""
 _OWN_KEYS = frozenset({"input", "tools", "tool_choice", "allowed_tools", "raw", "raw_input"})
 
 
@@ -158,12 +160,12 @@ def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> C
     fields = convert(given, PlainFields, "")
     if fields.metadata is not None and len(fields.metadata) > limits.metadata_keys:
         raise InvalidField("metadata", f"more than {limits.metadata_keys} keys.", code="too_many_keys")
-    _check_format(fields.text)
     items, raw_items = read_input(plain.get("input"), limits)
     tools = read_tools(plain.get("tools"), limits.tools)
     choice = read_choice(plain.get("tool_choice"))
     return CreateRequest(
-        **{name: getattr(fields, name) for name in PlainFields.__struct_fields__},
+        **{name: getattr(fields, name) for name in PlainFields.__struct_fields__ if name != "text"},
+        text=_read_text(fields.text),
         input=items,
         raw_input=raw_items,
         tools=tools,
@@ -173,8 +175,10 @@ def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> C
     )
 
 
-def _check_format(text: TextOptions | None) -> None:
-    if text is not None and text.format.type == "json_schema":
-        for key in ("name", "schema"):
-            if getattr(text.format, key) is None:
-                raise InvalidField(f"text.format.{key}", "missing required field.", code="missing_required_parameter")
+def _read_text(text: TextOptions | None) -> TextOptions | None:
+    """What some clients send for "any JSON", a schema without the schema, is read as that; a schema needs no name."""
+    if text is None or text.format.type != "json_schema":
+        return text
+    if text.format.schema is None:
+        return replace(text, format=TextFormat(type="json_object"))
+    return text if text.format.name is not None else replace(text, format=replace(text.format, name=_FORMAT_NAME))
