@@ -130,6 +130,8 @@ def test_a_model_not_found_is_named_as_the_client_named_it() -> None:
         ({"Retry-After": "Thu, 01 Jan 99999 00:00:00 GMT"}, None),
         ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
         ({"retry-after-ms": "x", "retry-after": "9"}, 9.0),
+        ({"retry-after-ms": "300000"}, 300.0),
+        ({"retry-after-ms": "1e12"}, 86_400.0),
     ],
 )
 def test_retry_after_is_read_in_all_its_forms(headers: dict[str, str], expected: float | None) -> None:
@@ -157,6 +159,13 @@ WAIT_OF_CODEX = re.compile(r"(?i)try again in\s*(\d+(?:\.\d+)?)\s*(s|ms|seconds?
         ({}, "Rate limit reached on tokens per min. Please try again in 1.898s.", 1.898, "1.898"),
         ({}, "Please try again in 120ms.", 0.12, "0.12"),
         ({}, "Try again in 35 seconds.", 35.0, "35"),
+        ({}, "Please try again in 6m0s.", 360.0, "360"),
+        ({}, "Please try again in 1m30.5s.", 90.5, "90.5"),
+        ({}, "Try again in 1h2m", 3720.0, "3720"),
+        ({}, "Please retry after 20 seconds.", 20.0, "20"),
+        ({}, "Try again in 2 minutes 5 secs.", 125.0, "125"),
+        ({}, "Retry again in 250 milliseconds", 0.25, "0.25"),
+        ({}, "Try again in 999999999h.", 86_400.0, "86400"),
         ({"Retry-After": "4"}, "Please try again in 9s.", 4.0, "4"),
     ],
 )
@@ -170,7 +179,7 @@ def test_a_wait_that_is_known_stands_in_the_message_where_clients_look_for_it(
     assert found.groups() == (told, "s")
 
 
-@pytest.mark.parametrize("words", ["", "Please try again in 6m0s.", "try again in a while", "try again in s"])
+@pytest.mark.parametrize("words", ["", "try again in 5sausages", "try again in a while", "try again in s", "wait 5s"])
 def test_a_wait_that_nobody_tells_is_not_made_up(words: str) -> None:
     error = error_for(429, {}, body(words))
     assert error.retry_after is None
@@ -197,6 +206,9 @@ def test_a_backend_that_does_not_know_us_will_not_tomorrow() -> None:
         (body(code="content_filter"), BackendRefused),
         (body(code="invalid_prompt"), BackendRefused),
         (body(code="rate_limit_exceeded"), RateLimited),
+        (body(code="too_many_requests"), RateLimited),
+        (body(type="Too Many Requests"), RateLimited),
+        (body(type="engine_overloaded_error"), BackendOverloaded),
         (body(type="NotFoundError", param="model"), ModelNotFound),
         (body(type="authentication_error"), BackendError),
         (body(type="gateway_timeout"), BackendTimeout),

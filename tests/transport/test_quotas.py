@@ -108,6 +108,7 @@ def test_the_response_that_goes_over_is_the_last_for_a_while() -> None:
     enter(quota)
     quota.spend(1201)
     assert refused(quota).retry_after == pytest.approx(120.1)  # the debt of 1200, and one more to have one
+    assert refused(quota).message.endswith("Please try again in 120.1s.")  # Codex reads no minutes
     clock.now += 121
     enter(quota)
 

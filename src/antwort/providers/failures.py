@@ -116,6 +116,9 @@ _STATUS_BY_WORD = (
     ("quota", 429),
     ("rate_limit", 429),
     ("ratelimit", 429),
+    ("too_many_requests", 429),
+    ("too many requests", 429),
+    ("toomanyrequests", 429),
     ("overloaded", 503),
     ("slow_down", 503),
     ("unavailable", 503),
@@ -144,20 +147,24 @@ def _status(problem: Problem) -> int:
 def retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
     """Seconds to wait, from `retry-after-ms`, or `Retry-After` as a number or a date."""
     told = {name.lower(): value.strip() for name, value in headers.items()}
-    milliseconds = _seconds(told.get("retry-after-ms", ""))
+    milliseconds = _number(told.get("retry-after-ms", ""))
     if milliseconds is not None:
-        return milliseconds / 1000
+        return _bounded(milliseconds / 1000)
     value = told.get("retry-after", "")
-    seconds = _seconds(value)
-    return seconds if seconds is not None else _until(value, time.time() if now is None else now)
+    seconds = _number(value)
+    return _bounded(seconds) if seconds is not None else _until(value, time.time() if now is None else now)
 
 
-def _seconds(value: str) -> float | None:
+def _number(value: str) -> float | None:
     try:
-        seconds = float(value)
+        number = float(value)
     except ValueError:
         return None
-    return min(max(seconds, 0.0), _LONGEST_WAIT) if math.isfinite(seconds) else None
+    return number if math.isfinite(number) else None
+
+
+def _bounded(seconds: float) -> float:
+    return min(max(seconds, 0.0), _LONGEST_WAIT)
 
 
 def _until(value: str, now: float) -> float | None:
@@ -165,7 +172,7 @@ def _until(value: str, now: float) -> float | None:
         when = email.utils.parsedate_to_datetime(value)
     except (ValueError, OverflowError):
         return None
-    return min(max(when.timestamp() - now, 0.0), _LONGEST_WAIT)
+    return _bounded(when.timestamp() - now)
 
 
 # ---- meaning ----
@@ -208,15 +215,22 @@ def _when(wait: float | None) -> str:
     return "later" if wait is None else f"in {math.ceil(wait * 1000) / 1000:g}s"
 
 
-_TOLD_WAIT = re.compile(r"(?:try|retry) again in\s{0,3}(\d{1,9}(?:\.\d{1,9})?)\s{0,3}(ms|s\b|sec)", re.IGNORECASE)
+_LENGTH = (
+    r"(\d{1,9}(?:\.\d{1,9})?)\s{0,3}(milliseconds?|ms|s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:(?:ou)?rs?)?)(?![a-z])"
+)
+_PART = re.compile(_LENGTH)
+_TOLD_WAIT = re.compile(rf"(?:try again|retry(?: again)?) (?:in|after)\s{{0,3}}((?:{_LENGTH}\s{{0,3}}){{1,4}})")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def _told_wait(problem: Problem) -> float | None:
-    """Seconds to wait, where it is told in words alone, as it is in the middle of a stream."""
-    found = _TOLD_WAIT.search(problem.message[:_READ_CAP])
-    if found is None:
-        return None
-    return min(float(found[1]) / (1000 if found[2].lower() == "ms" else 1), _LONGEST_WAIT)
+    """Seconds to wait, where it is told in words alone, as it is in the middle of a stream: `20 seconds`, `1m30.5s`."""
+    found = _TOLD_WAIT.search(problem.message[:_READ_CAP].lower())
+    return None if found is None else _bounded(sum(_length(*part) for part in _PART.findall(found[1])))
+
+
+def _length(number: str, unit: str) -> float:
+    return float(number) * (0.001 if unit.startswith(("ms", "milli")) else _SECONDS[unit[0]])
 
 
 _QUOTA_CODES = ("insufficient_quota", "billing_", "credit_balance", "spend_limit", "usage_limit")
@@ -227,13 +241,9 @@ def _is_about_money(problem: Problem) -> bool:
     return any(code in words for code in _QUOTA_CODES)
 
 
-_OVERLOAD_CODES = frozenset(
-    {"server_is_overloaded", "slow_down", "overloaded", "overloaded_error", "engine_overloaded"}
-)
-
-
 def _is_overloaded(problem: Problem) -> bool:
-    return not _OVERLOAD_CODES.isdisjoint((problem.type.lower(), problem.code.lower()))
+    words = f"{problem.type} {problem.code}".lower()
+    return "overloaded" in words or "slow_down" in words
 
 
 _NO_JINJA = "tools param requires --jinja flag"

@@ -153,11 +153,15 @@ class Quotas:
 
 def duration(seconds: float) -> str:
     """Rounded up to a millisecond, as OpenAI writes it: `120ms`, `8.64s`, `6m0s`."""
-    milliseconds = math.ceil(round(seconds * 1000, 6))
+    milliseconds = _milliseconds(seconds)
     if milliseconds < 1000:
         return f"{milliseconds}ms"
     minutes, rest = divmod(milliseconds, 60_000)
     return f"{minutes}m{rest / 1000:g}s" if minutes else f"{rest / 1000:g}s"
+
+
+def _milliseconds(seconds: float) -> int:
+    return math.ceil(round(seconds * 1000, 6))
 
 
 def _bucket(size: int | None, clock: Clock) -> Bucket | None:
@@ -165,6 +169,7 @@ def _bucket(size: int | None, clock: Clock) -> Bucket | None:
 
 
 def _over(size: int, what: str, span: str, wait: float) -> RateLimited:
-    """Some clients read the wait out of the message."""
+    """Some clients read the wait out of the message, and know nothing but seconds."""
     limit = f"{size} {what if size == 1 else f'{what}s'} {span}"
-    return RateLimited(f"This API key may use {limit}. Please try again in {duration(wait)}.", retry_after=wait)
+    seconds = f"{_milliseconds(wait) / 1000:.3f}".rstrip("0").rstrip(".")
+    return RateLimited(f"This API key may use {limit}. Please try again in {seconds}s.", retry_after=wait)
