@@ -1,4 +1,4 @@
-"""Opaque ids. Nothing may be read out of one but its prefix."""
+"""Opaque ids. Nothing may be read out of one but its prefix, and which two belong together (engine/pairs.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A server's call that a client sends back without its result: it has been run, and is not run again."""
+"""A server's call that a client sends back without its result. It is run only where it is certain that it was not run
+yet: where the store says so, or the call still carries its id; and only as long as the model has said nothing since.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,25 @@ import pytest
 
 from antwort.api.items import FunctionCall, McpCall
 from antwort.api.responses import Response
+from antwort.api.wire import to_plain
 from antwort.engine.translate import NO_RESULT
 from antwort.identity import Identity
+from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolCall, ToolContext
-from engine_kit import CLOCK, SERVER, ask, engine_of, kinds, only, sent_messages
+from engine_kit import CLOCK, SERVER, ask, engine_of, kinds, only, sent, sent_messages, server_calls
 
 HELLO: dict[str, Any] = {"role": "user", "content": "Hello"}
 MORE: dict[str, Any] = {"role": "user", "content": "And now?"}
+THOUGHT: dict[str, Any] = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]}
+BOTH = [SERVER, CLOCK]
 
 
 class Depot(ToolServerFake):
     def __init__(self) -> None:
         super().__init__("depot", lookup=self.look)
         self.runs = 0
+        self.store = MemoryStore()
 
     async def look(self, _: ToolCall, __: ToolContext) -> str:
         self.runs += 1
@@ -42,8 +49,24 @@ def told(provider: ScriptedProvider) -> list[tuple[str, Any]]:
     return sent_messages(provider.requests[-1])
 
 
+async def paused(**more: Any) -> tuple[Depot, ScriptedProvider, Response]:
+    """A turn that calls the server and the client; the depot keeps the store. Whoever is asked next calls the clock."""
+    depot = Depot()
+    provider = ScriptedProvider(answer(call("lookup"), call("clock")), answer(call("clock")), answer(say("All of it.")))
+    first = await engine_of(provider, depot, store=depot.store).create(ask(tools=BOTH, **more))
+    assert depot.runs == 0
+    return depot, provider, first
+
+
+def noon(response: Response) -> list[dict[str, Any]]:
+    """The client's call of the clock, and its answer."""
+    call_id = only(response, FunctionCall).call_id
+    asked = {"type": "function_call", "call_id": call_id, "name": "clock", "arguments": "{}"}
+    return [asked, {"type": "function_call_output", "call_id": call_id, "output": "noon"}]
+
+
 async def asked_first(depot: Depot, **more: Any) -> tuple[Any, ScriptedProvider, Response]:
-    provider = ScriptedProvider(answer(call("lookup")), answer(say("It is there.")), answer(say("Still there.")))
+    provider = ScriptedProvider(answer(call("lookup")), *[answer(say("It is there.")) for _ in range(3)])
     engine = engine_of(provider, depot)
     return engine, provider, await engine.create(ask(tools=[SERVER], **more))
 
@@ -71,16 +94,99 @@ async def test_where_the_store_has_none_the_model_is_told_so_and_nothing_runs() 
 
 
 @pytest.mark.parametrize("said", [[], [words("One moment.")]], ids=["no words", "words in the same turn"])
-async def test_a_call_whose_turn_did_not_end_in_words_is_still_to_be_run(said: list[dict[str, Any]]) -> None:
-    depot = Depot()
-    provider = ScriptedProvider(answer(call("lookup"), call("clock")), answer(say("All of it.")))
-    engine = engine_of(provider, depot)
-    first = await engine.create(ask(tools=[SERVER, CLOCK], store=False))
-    call_id = only(first, FunctionCall).call_id
-    clock = {"type": "function_call", "call_id": call_id, "name": "clock", "arguments": "{}"}
-    noon = {"type": "function_call_output", "call_id": call_id, "output": "noon"}
-    await engine.create(ask([HELLO, bare(only(first, McpCall)), *said, clock, noon], tools=[SERVER, CLOCK]))
+@pytest.mark.parametrize("is_stored", [True, False], ids=["the store knows it", "it carries its id"])
+async def test_a_call_whose_turn_did_not_end_in_words_is_still_to_be_run(
+    said: list[dict[str, Any]], is_stored: bool
+) -> None:
+    depot, provider, first = await paused(store=is_stored)
+    asked = bare(only(first, McpCall)) if is_stored else to_plain(only(first, McpCall))
+    await engine_of(provider, depot, store=depot.store).create(ask([HELLO, asked, *said, *noon(first)], tools=BOTH))
     assert depot.runs == 1
+
+
+async def test_a_call_of_which_nothing_is_known_is_not_run() -> None:
+    depot, provider, first = await paused(store=False)
+    history = [HELLO, bare(only(first, McpCall)), *noon(first)]
+    await engine_of(provider, depot, store=depot.store).create(ask(history, tools=BOTH))
+    assert depot.runs == 0
+    assert told(provider)[2:] == [("tool", NO_RESULT), ("tool", "noon")]
+
+
+@pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
+async def test_a_call_that_was_run_is_not_run_again_when_the_client_drops_what_shows_the_run(is_stored: bool) -> None:
+    depot, provider, first = await paused(store=is_stored)
+    engine = engine_of(provider, depot, store=depot.store)
+    history = [HELLO, to_plain(only(first, McpCall)), *noon(first)]
+    second = await engine.create(ask(history, tools=BOTH, store=is_stored))
+    assert [item.output for item in server_calls(second)] == ["found"]
+    await engine.create(ask([*history, *noon(second)], tools=BOTH, store=is_stored))
+    assert depot.runs == 1
+    results = [content for role, content in told(provider) if role == "tool"]
+    assert results == ["found" if is_stored else NO_RESULT, "noon", "noon"]
+
+
+async def test_what_a_call_came_to_is_found_by_a_client_that_was_shown_only_the_call() -> None:
+    """The model sees one turn with two calls, as it made it."""
+    depot, provider, first = await paused()
+    engine = engine_of(provider, depot, store=depot.store)
+    await engine.create(ask([noon(first)[-1]], previous_response_id=first.id))
+    await engine.create(ask([HELLO, {"type": "item_reference", "id": only(first, McpCall).id}, *noon(first), MORE]))
+    assert depot.runs == 1
+    assert told(provider) == [
+        ("user", "Hello"), ("assistant", None), ("tool", "found"), ("tool", "noon"), ("user", "And now?"),
+    ]  # fmt: skip
+
+
+async def test_what_shows_the_run_is_told_from_the_call_by_clients_that_go_by_call_ids() -> None:
+    depot, provider, first = await paused()
+    engine = engine_of(provider, depot, store=depot.store)
+    second = await engine.create(ask([noon(first)[-1]], previous_response_id=first.id))
+    asked, run = (to_plain(only(each, McpCall)) for each in (first, second))
+    assert len({asked["id"], asked["call_id"], run.get("call_id", run["id"])}) == 3
+    assert run["output"] == "found"
+
+
+async def test_a_run_that_was_begun_is_not_begun_again() -> None:
+    depot, provider, first = await paused(store=False)
+    asked = only(first, McpCall)
+    begun = {**bare(asked), "id": f"{asked.id}_run", "status": "incomplete"}
+    history = [HELLO, to_plain(asked), *noon(first), begun]
+    await engine_of(provider, depot, store=depot.store).create(ask(history, tools=BOTH))
+    assert depot.runs == 0
+
+
+@pytest.mark.parametrize("since", [[words("Well.")], [MORE, words("Well."), MORE], [THOUGHT]])
+async def test_an_open_call_is_left_when_the_model_has_spoken_since(since: list[dict[str, Any]]) -> None:
+    depot, provider, first = await paused(store=False)
+    history = [HELLO, to_plain(only(first, McpCall)), *noon(first), *since]
+    await engine_of(provider, depot, store=depot.store).create(ask(history, tools=BOTH))
+    assert depot.runs == 0
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"arguments": '{"key":"other"}'}, {"name": "list"}, {"server_label": "shed"}],
+    ids=["arguments", "name", "label"],
+)
+async def test_a_call_that_only_goes_by_the_id_of_another_is_itself(changed: dict[str, Any]) -> None:
+    depot = Depot()
+    engine, provider, first = await asked_first(depot)
+    other = {**bare(only(first, McpCall)), **changed}
+    await engine.create(ask([HELLO, other, words("Well."), MORE], tools=[SERVER]))
+    assert ("tool", "found") not in told(provider)
+    assert sent(provider.requests[-1])["messages"][1]["tool_calls"][0]["function"]["arguments"] == other["arguments"]
+    await engine.create(ask([HELLO, {**other, "call_id": only(first, McpCall).call_id}], tools=[SERVER]))
+    assert depot.runs == 1
+
+
+async def test_a_client_may_write_the_arguments_anew() -> None:
+    depot = Depot()
+    provider = ScriptedProvider(answer(call("lookup", key="k")), answer(say("Yes.")), answer(say("Still.")))
+    engine = engine_of(provider, depot)
+    first = await engine.create(ask(tools=[SERVER]))
+    history = [HELLO, bare(only(first, McpCall), arguments='{ "key" : "\\u006b" }'), words("Yes."), MORE]
+    await engine.create(ask(history, tools=[SERVER]))
+    assert ("tool", "found") in told(provider)
 
 
 async def test_nobody_reads_the_result_of_another_tenant() -> None:

@@ -14,6 +14,7 @@ from antwort.api.wire import to_plain
 from antwort.engine.engine import Engine
 from antwort.errors import ItemNotFound
 from antwort.identity import ANONYMOUS, Identity
+from antwort.ids import new_id
 from antwort.storage.base import Page, ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.storage.sqlite import SqliteStore
@@ -182,9 +183,10 @@ async def test_a_long_id_is_kept_and_found(store: ResponseStore) -> None:
 
 
 async def test_one_call_under_an_id_that_stands_twice_is_run_once(store: ResponseStore) -> None:
-    bare = {"type": "mcp_call", "id": "m_1", "server_label": "depot", "name": "lookup", "arguments": "{}"}
+    asked = {"type": "mcp_call", "id": "m_1", "server_label": "depot", "name": "lookup", "arguments": "{}"}
+    asked["call_id"] = new_id("call")
     provider = ScriptedProvider(answer(say("Ok.")))
-    response = await engine_on(store, provider).create(ask([USER, bare, bare], tools=[SERVER]))
+    response = await engine_on(store, provider).create(ask([USER, asked, asked], tools=[SERVER]))
     assert only(response, McpCall).output == "found"
     assert [role for role, _ in sent_messages(provider.requests[0])] == ["user", "assistant", "tool"]
 

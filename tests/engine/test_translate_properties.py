@@ -24,7 +24,7 @@ from antwort.api.items import (
     OutputItem,
 )
 from antwort.api.wire import UNSET
-from antwort.engine.steps import call_id_of
+from antwort.engine.pairs import call_id_of
 from antwort.engine.translate import messages
 from antwort.providers.base import ChatMessage
 from engine_kit import SERVER, WEATHER, ask

@@ -183,9 +183,9 @@ class McpCall(Wire, tag="mcp_call"):
     """A call that is run here, or refused here, and its result in one item.
 
     Finished without `output` and without `error` it was asked for and not run yet: a paused turn. `call_id` is ours;
-    it ties such an item to the one that shows the run. `content` is ours, too: the result in parts, where it is not
-    text alone; `output` then names what is not text. `error` is an object, as SDKs want it; older records, and
-    what clients send, have its text alone.
+    the item that shows the run later has none, and is tied to the first by its id (engine/pairs.py). `content` is ours,
+    too: the result in parts, where it is not text alone; `output` then names what is not text. `error` is an object, as
+    SDKs want it; older records, and what clients send, have its text alone.
     """
 
     id: str

@@ -32,6 +32,7 @@ from antwort.api.items import (
 )
 from antwort.api.status import close
 from antwort.api.wire import UNSET, UnsetType, replace
+from antwort.engine.pairs import call_id_of, run_ids
 from antwort.engine.plan import OpenCall
 from antwort.engine.steps import Ready, Refused
 from antwort.ids import new_id
@@ -72,19 +73,20 @@ class Answers:
     def _open_already(self, call: OpenCall) -> tuple[int, McpCall] | None:
         """A run that was picked up may have shown it."""
         for at, item in enumerate(self._output):
-            if isinstance(item, McpCall) and item.status == "in_progress" and item.call_id == call.call_id:
+            if isinstance(item, McpCall) and item.status == "in_progress" and call_id_of(item) == call.call_id:
                 return at, item
         return None
 
     def _show_again(self, call: OpenCall, old: McpCall) -> tuple[int, McpCall]:
         at = self._next_index()
+        item_id, call_id = run_ids(call.call_id)
         item = McpCall(
-            id=new_id("mcp"),
+            id=item_id,
             server_label=old.server_label,
             name=old.name,
             arguments="",
             status="in_progress",
-            call_id=call.call_id,
+            call_id=call_id,
         )
         self._events += [
             OutputItemAdded(output_index=at, item=item),

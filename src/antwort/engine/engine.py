@@ -17,11 +17,12 @@ from antwort.api.wire import replace
 from antwort.engine.asked import Asked, RequestFields, read_asked
 from antwort.engine.control import Called
 from antwort.engine.foreign import note_unseen
-from antwort.engine.history import assemble, is_known_by_id, load_chain, resolve_references
+from antwort.engine.history import assemble, load_chain
 from antwort.engine.hosted import check_hosted
 from antwort.engine.keyed import KeyedRuns
 from antwort.engine.live import Ended, LiveRun
 from antwort.engine.plan import Plan, check_capabilities, draft_response
+from antwort.engine.recall import is_known_by_id, resolve_references
 from antwort.engine.rows import end_unborn, new_row
 from antwort.engine.sealed import Sealed
 from antwort.engine.settings import EngineSettings, checked

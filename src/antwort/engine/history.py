@@ -1,10 +1,9 @@
-"""What was said before: `previous_response_id` and `item_reference` become items."""
+"""What was said before, and the calls in it that are still to be run."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import TypeGuard
+from collections.abc import Container, Iterable, Sequence
 
 from antwort.api.items import (
     CustomToolCall,
@@ -12,60 +11,26 @@ from antwort.api.items import (
     FunctionCall,
     FunctionCallOutput,
     InputItem,
-    ItemReference,
     McpCall,
     Message,
     OpaqueItem,
+    Reasoning,
 )
 from antwort.api.requests import CreateRequest, Limits, parse_request
-from antwort.api.wire import UNSET, encode, replace
-from antwort.engine.foreign import foreign_call
+from antwort.api.wire import UNSET
+from antwort.engine.foreign import foreign_call, foreign_result
+from antwort.engine.pairs import call_id_of, is_ours, is_run
 from antwort.engine.plan import History, Leftover, OpenCall
-from antwort.engine.steps import OVER_LIMIT, call_id_of, results_in
+from antwort.engine.recall import is_bare
+from antwort.engine.steps import OVER_LIMIT, results_in
 from antwort.engine.toolbox import Shelf, model_name, rebuild_toolbox
-from antwort.errors import Conflict, InvalidField, ItemNotFound, ResponseNotFound
+from antwort.errors import Conflict, InvalidField, ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import Link, ResponseStore
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
 from antwort.tools.routing import Route, Toolbox, find_executor, route
 
 _UNBOUNDED = Limits(input_items=2**31, part_bytes=2**40, tools=2**31, metadata_keys=2**31)
-
-
-async def resolve_references(request: CreateRequest, store: ResponseStore, identity: Identity) -> CreateRequest:
-    """The request with the items that its references stand for; they are stored as if they had been sent whole.
-
-    Some clients send a server's call back without its result, which the store has under the same id.
-    """
-    wanted = [item.id for item in request.input if is_known_by_id(item)]
-    if not wanted:
-        return request
-    found = await store.items(identity, [*dict.fromkeys(wanted)])
-    for i, item in enumerate(request.input):
-        if isinstance(item, ItemReference) and item.id not in found:
-            raise ItemNotFound(item.id, param=f"input[{i}].id")
-    items = tuple(_recalled(item, found) for item in request.input)
-    raw = tuple(
-        raw if item is given else encode(item)
-        for item, given, raw in zip(items, request.input, request.raw_input, strict=True)
-    )
-    return replace(request, input=items, raw_input=raw)
-
-
-def is_known_by_id(item: InputItem) -> TypeGuard[ItemReference | McpCall]:
-    """Whether the store may know more of it than was sent."""
-    return isinstance(item, ItemReference) or (isinstance(item, McpCall) and _is_bare(item))
-
-
-def _is_bare(call: McpCall) -> bool:
-    return call.output is UNSET and call.error is UNSET
-
-
-def _recalled(item: InputItem, found: Mapping[str, InputItem]) -> InputItem:
-    if not is_known_by_id(item):
-        return item
-    kept = found.get(item.id, item)
-    return kept if isinstance(item, ItemReference) or isinstance(kept, McpCall) else item
 
 
 async def load_chain(request: CreateRequest, store: ResponseStore, identity: Identity) -> tuple[Link, ...]:
@@ -94,7 +59,7 @@ async def assemble(request: CreateRequest, chain: Sequence[Link], toolbox: Toolb
             parent = parse_request(link.request, _UNBOUNDED)
             leftovers += _leftovers(calls, parent, await rebuild_toolbox(parent, shelf), _calls_run(link))
     # A client that keeps its history itself sends the open calls in the input: they were made under its own tools.
-    leftovers += _leftovers(_unanswered(_since_words(request.input), answered, shelf), request, toolbox, 0)
+    leftovers += _leftovers(_open_in(request.input, answered, shelf), request, toolbox, 0)
     # A client's ids may repeat; whoever runs a call answers for all that go by its id.
     first = {left.call.call_id: left for left in reversed(leftovers)}
     return History(tuple(stretches), tuple(reversed(first.values())))
@@ -164,13 +129,63 @@ def _unanswered(items: Sequence[InputItem], answered: Container[str], shelf: She
         match item:
             case FunctionCall(status="completed") if _is_local(item, shelf):
                 call = OpenCall(item.call_id, item.name, item.arguments, None, item)
-            case McpCall(status="completed") if _is_bare(item):
+            case McpCall(status="completed") if is_bare(item):
                 call = OpenCall(call_id_of(item), item.name, item.arguments, None, item)
             case _:
                 continue
         if call.call_id not in answered:
             calls.append(call)
     return calls
+
+
+def _open_in(items: Sequence[InputItem], answered: Container[str], shelf: Shelf) -> list[OpenCall]:
+    """Those of an input. Clients leave out what they were shown, so a server's call is open only where that is certain:
+    it carries an id of ours, nothing shows that it was run, and the model has said nothing since.
+    """
+    begun = {call_id_of(item) for item in items if isinstance(item, McpCall) and is_run(item)}
+    calls = _unanswered(_last_turn(items), answered, shelf)
+    return [
+        call
+        for call in calls
+        if not isinstance(call.item, McpCall) or (is_ours(call.item) and call.call_id not in begun)
+    ]
+
+
+def _last_turn(items: Sequence[InputItem]) -> Sequence[InputItem]:
+    """The items from the last on that the model said, or called, after something came from the client."""
+    items = _since_words(items)
+    start, was_told = 0, False
+    known: set[str] = set()
+    for i, item in enumerate(items):
+        if _is_told(item):
+            was_told = True
+        elif was_told and _is_said(item, known):
+            start, was_told = i, False
+        if isinstance(item, McpCall):
+            known.add(call_id_of(item))
+    return items[start:]
+
+
+def _is_told(item: InputItem) -> bool:
+    """Whether the model hears it from others."""
+    if isinstance(item, Message):
+        return item.role != "assistant"
+    if isinstance(item, OpaqueItem):
+        return foreign_result(item) is not None
+    return isinstance(item, FunctionCallOutput | CustomToolCallOutput)
+
+
+def _is_said(item: InputItem, known: Container[str]) -> bool:
+    """Whether it is the model's own. How a call was run that is known already is not."""
+    match item:
+        case Message() | Reasoning() | FunctionCall() | CustomToolCall():
+            return True
+        case McpCall():
+            return call_id_of(item) not in known
+        case OpaqueItem():
+            return foreign_call(item) is not None or item.type.endswith("_call")
+        case _:
+            return False
 
 
 def _since_words(items: Sequence[InputItem]) -> Sequence[InputItem]:

@@ -68,7 +68,7 @@ class Sealed:
     def opened_history(self, history: History, own: Sequence[InputItem]) -> History:
         """The history with the new input in its readable form, `own`, and with what its references stand for."""
         *earlier, new = history.stretches
-        pairs = zip(new, own, strict=True)
+        pairs = zip(new, (*own, *new[len(own) :]), strict=True)  # runs of calls stand behind what was sent
         last = self._readable(given if isinstance(given, Reasoning) else item for item, given in pairs)
         return msgspec.structs.replace(history, stretches=(*earlier, last))
 

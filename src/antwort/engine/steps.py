@@ -18,6 +18,7 @@ from antwort.api.items import (
 from antwort.api.tools import Forced
 from antwort.api.wire import UNSET
 from antwort.engine.draft import Finish, Run
+from antwort.engine.pairs import call_id_of
 from antwort.engine.plan import Leftover, OpenCall, Plan
 from antwort.engine.toolbox import called_name, model_name
 from antwort.engine.unfit import is_unfit, unfit_refusal
@@ -185,11 +186,6 @@ def _results(items: Iterable[InputItem]) -> Iterator[str]:
             yield item.call_id
         elif isinstance(item, McpCall) and (item.output is not UNSET or item.error is not UNSET):
             yield call_id_of(item)
-
-
-def call_id_of(item: McpCall) -> str:
-    """Our own calls carry a call_id; one that a client replays from elsewhere has only its item id."""
-    return item.id if item.call_id is UNSET else item.call_id
 
 
 def unanswered_leftovers(run: Run, plan: Plan) -> list[Leftover]:

@@ -34,8 +34,9 @@ from antwort.engine.declared import INPUT
 from antwort.engine.draft import Run
 from antwort.engine.foreign import foreign_call, foreign_result
 from antwort.engine.naming import legal_name
+from antwort.engine.pairs import call_id_of
 from antwort.engine.plan import Plan
-from antwort.engine.steps import call_id_of, choice_for, tokens_left
+from antwort.engine.steps import choice_for, tokens_left
 from antwort.engine.toolbox import called_name, model_name
 from antwort.providers.base import (
     Capabilities,

@@ -11,6 +11,7 @@ from antwort.api.items import CustomToolCall, FunctionCall, McpCall
 from antwort.api.wire import UNSET
 from antwort.engine.opened import OpenItem, OpenMessage, OpenReasoning, ReasoningStyle, Seal
 from antwort.engine.opened_calls import ClosedAs, OpenCall, OpenCustomCall, ShownCall
+from antwort.engine.pairs import shown_id
 from antwort.engine.unwrapping import input_of, wrapped
 from antwort.ids import new_id
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
@@ -237,7 +238,7 @@ def _call_item(shown: Shown) -> FunctionCall | CustomToolCall | McpCall:
     call_id = new_id("call")
     if shown.server_label is not None:
         return McpCall(
-            id=new_id("mcp"),
+            id=shown_id(call_id),
             server_label=shown.server_label,
             name=shown.name,
             arguments="",

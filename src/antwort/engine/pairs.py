@@ -1,0 +1,54 @@
+"""A server's call that is run later shows twice: as it was asked for, and as it was run. Pure.
+
+The two go by one call id and never carry it both: clients take items with the same call id for one, and keep the first.
+So the run carries none, and its own id tells; what shows the call as asked for can be told by its id, too, where a
+client drops what it does not know.
+"""
+
+from __future__ import annotations
+
+import re
+
+from antwort.api.items import InputItem, McpCall
+from antwort.api.wire import UNSET, UnsetType
+from antwort.ids import new_id
+
+_CALL = re.compile(r"call_([0-9a-f]{32})")
+_SHOWN = re.compile(r"mcp_([0-9a-f]{32})(_run)?")
+
+
+def shown_id(call_id: str) -> str:
+    """The id of the item that shows a call as it was asked for."""
+    return call_id.replace("call_", "mcp_", 1)
+
+
+def run_ids(call_id: str) -> tuple[str, str | UnsetType]:
+    """The id of the item that shows the run of an earlier call, and the call id that it carries: none, but for calls
+    whose ids were not made here.
+    """
+    made = _CALL.fullmatch(call_id)
+    return (new_id("mcp"), call_id) if made is None else (f"mcp_{made[1]}_run", UNSET)
+
+
+def run_of(item_id: str) -> str | None:
+    """The id under which the run of a call shows, by the id of any item that shows the call."""
+    shown = _SHOWN.fullmatch(item_id)
+    return None if shown is None else f"mcp_{shown[1]}_run"
+
+
+def call_id_of(item: McpCall) -> str:
+    """The id of the call, by which what shows it and what answers it are tied together."""
+    if item.call_id is not UNSET:
+        return item.call_id
+    shown = _SHOWN.fullmatch(item.id)
+    return item.id if shown is None else f"call_{shown[1]}"
+
+
+def is_run(item: InputItem) -> bool:
+    """Whether the item shows how a call was run that another one shows as asked for."""
+    return isinstance(item, McpCall) and item.call_id is UNSET and run_of(item.id) == item.id
+
+
+def is_ours(item: McpCall) -> bool:
+    """Whether it carries the id of a call that was made here."""
+    return item.call_id is not UNSET and _CALL.fullmatch(item.call_id) is not None
