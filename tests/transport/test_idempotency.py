@@ -136,6 +136,35 @@ async def test_an_empty_key_is_a_400_as_well() -> None:
     assert reply.error["code"] == "invalid_idempotency_key"
 
 
+async def keyed_by(port: int, *lines: bytes) -> Reply:
+    """The answer to a request with these headers, written as they stand."""
+    async with connected(port) as wire:
+        wire.writer.write(
+            b"".join([b"POST /v1/responses HTTP/1.1\r\nhost: test\r\n", *(line + b"\r\n" for line in lines)])
+        )
+        wire.writer.write(b'content-type: application/json\r\ncontent-length: 13\r\n\r\n{"input":"x"}')
+        return await wire.reply()
+
+
+async def test_of_two_keys_that_differ_nobody_knows_which_is_meant() -> None:
+    provider, engine = scripted(answer(say("Hello")))
+    async with serving(engine) as server:
+        reply = await keyed_by(server.port, b"idempotency-key: one", b"Idempotency-Key: two")
+        assert (reply.status, reply.error["code"]) == (400, "invalid_idempotency_key")
+        assert provider.requests == []
+        same = await keyed_by(server.port, b"idempotency-key: one", b"idempotency-key: one")
+        assert (same.status, len(provider.requests)) == (200, 1)
+
+
+async def test_white_space_around_a_key_is_no_part_of_it() -> None:
+    provider, engine = scripted(answer(say("Hello")))
+    async with serving(engine) as server:
+        lines = (b"idempotency-key:one", b"idempotency-key: one ", b"idempotency-key:\t one \t")
+        replies = [await keyed_by(server.port, line) for line in lines]
+    assert replayed(replies) == [None, "true", "true"]
+    assert len(provider.requests) == 1
+
+
 @pytest.mark.parametrize("key", ["one", "a b"])
 async def test_where_keys_are_not_remembered_the_header_is_not_looked_at(key: str) -> None:
     provider, engine = scripted(answer(say("Hello")), answer(say("Again")), idempotency=0)

@@ -153,3 +153,11 @@ def test_the_errors_of_an_operation_are_those_it_can_end_in() -> None:
         ["200", "400", "401", "403", "404", "408", "409", "413", "415", "429", "431", "500", "502", "503", "504"]
     )
     assert list(paths["/healthz"]["get"]["responses"]) == ["200", "400", "408", "431", "500", "503"]
+
+
+def test_the_headers_of_a_retry_with_a_key_are_described() -> None:
+    plain = described()
+    created = plain["paths"]["/v1/responses"]["post"]["responses"]
+    assert "Idempotent-Replayed" in created["200"]["headers"]
+    conflict = plain["components"]["responses"]["Conflict"]
+    assert {"Retry-After", "X-Should-Retry"} <= conflict["headers"].keys()

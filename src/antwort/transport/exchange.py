@@ -127,6 +127,11 @@ class Exchange:
         """The value of a header; of a repeated one, the last."""
         return self._headers.get(name)
 
+    def header_values(self, name: bytes) -> list[bytes]:
+        """Every value of a header that may stand there more than once, without the white space around it."""
+        headers: list[tuple[bytes, bytes]] = self.scope["headers"]
+        return [value.strip(b" \t") for given, value in headers if given == name]
+
     async def body(self, limit: int) -> bytes:
         """The body, if it says it is JSON and is no larger than `limit`; it is not decoded here."""
         length = int(self._headers.get(b"content-length", b"0"))

@@ -20,6 +20,7 @@ from antwort.errors import (
     ModelNotFound,
     NotAuthenticated,
     NotFound,
+    RequestError,
     ResponseNotFound,
     UnsupportedFeature,
 )
@@ -159,15 +160,19 @@ class Routes:
 
     async def create(self, exchange: Exchange, _: str) -> None:
         """A place is taken before the body is read: so much is under way from then on, and kept in memory."""
-        identity, key = exchange.identity, exchange.header(b"idempotency-key")
+        identity, keys = exchange.identity, exchange.header_values(b"idempotency-key")
         with self._quotas.of(identity.key).place(exchange.with_answer):
             body = await exchange.body(self._body_limit)
             request = parse_request(body, self._engine.settings.limits)
-            await respond(exchange, self._engine, request, identity, None if key is None else self._key(key))
+            await respond(exchange, self._engine, request, identity, self._key(keys))
 
-    def _key(self, header: bytes) -> str | None:
-        """The key, where keys are remembered."""
-        return checked_key(header.decode("latin-1")) if self._engine.settings.idempotency else None
+    def _key(self, given: Sequence[bytes]) -> str | None:
+        """The key, where keys are remembered. Of two that differ nobody knows which is meant."""
+        if not given or not self._engine.settings.idempotency:
+            return None
+        if len(set(given)) > 1:
+            raise RequestError("There is more than one Idempotency-Key.", code="invalid_idempotency_key")
+        return checked_key(given[0].decode("latin-1"))
 
     async def list(self, exchange: Exchange, _: str) -> None:
         """Not in the standard: those that the identity has stored."""

@@ -97,6 +97,7 @@ _CREATE = Operation(
             " `data: [DONE]`. Exactly one of `response.completed`, `response.incomplete` and `response.failed` ends"
             " the stream, and carries the whole response.",
             {JSON: "Response", EVENTS: "StreamEvent"},
+            ("Idempotent-Replayed",),
         )
     },
     errors=(403, 404, 409, 413, 415, 429, *_READ, *_ASKED),

@@ -60,13 +60,17 @@ HEADERS: dict[str, Plain] = {
     "Retry-After": {"description": "Seconds after which it is worth trying again.", "schema": _WHOLE},
     "Retry-After-Ms": {"description": "The same in milliseconds.", "schema": _WHOLE},
     "X-Should-Retry": {"description": "Whether to try again helps at all.", "schema": {"enum": ["true", "false"]}},
+    "Idempotent-Replayed": {
+        "description": "The response is that of an earlier request with this `Idempotency-Key`.",
+        "schema": {"enum": ["true"]},
+    },
     "WWW-Authenticate": {"description": "How to come in.", "schema": TEXT, "required": True},
     "ETag": {"description": "Changes with what is answered.", "schema": TEXT, "required": True},
     "Cache-Control": {"description": "Whether it may be kept.", "schema": TEXT, "required": True},
 }
 _WITH_ERRORS = ("X-Request-ID", "X-Should-Retry")
 _LATER = ("Retry-After", "Retry-After-Ms")
-_MORE = {401: ("WWW-Authenticate",), 429: _LATER, 502: _LATER, 503: _LATER, 504: _LATER}
+_MORE = {401: ("WWW-Authenticate",), 409: _LATER, 429: _LATER, 502: _LATER, 503: _LATER, 504: _LATER}
 
 EVERY_REQUEST = (400, 408, 431)
 """How any request can end, before anybody has looked at what it is for."""
