@@ -8,10 +8,11 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from clients.bared import baring
 from clients.model import ScriptedModel, running
 
 PATIENCE = 30.0
@@ -24,6 +25,8 @@ HERE = Path(__file__).parent
 class Ground(NamedTuple):
     url: str
     """Of the server, up to `/responses`."""
+    bare_url: str
+    """The same, behind a proxy that takes the reasoning in clear out of what is asked: see `bared.py`."""
     backend: ScriptedModel
     folder: Path
     """The server's own: data, settings, log."""
@@ -33,6 +36,7 @@ class Ground(NamedTuple):
         requests = f"{self.backend.url.removesuffix('/v1')}/requests"
         return {
             "ANTWORT_URL": self.url,
+            "ANTWORT_BARE_URL": self.bare_url,
             "ANTWORT_MODEL": MODEL,
             "ANTWORT_KNOWN_MODEL": KNOWN_MODEL,
             "BACKEND_REQUESTS": requests,
@@ -47,7 +51,7 @@ class Ground(NamedTuple):
 
 
 def settings(backend: str) -> dict[str, object]:
-    """As they are by default, but for one try only, a breaker that stays shut, and short intervals."""
+    """As they are by default, but for one try only, a breaker that stays shut, and short intervals; and with tools."""
     return {
         "backends": [{"name": "model", "url": backend, "breaker": {"failures": 100_000}}],
         "routing": {"retry": {"attempts": 1}},
@@ -57,14 +61,20 @@ def settings(backend: str) -> dict[str, object]:
     }
 
 
+def defaults(backend: str) -> dict[str, object]:
+    """Nothing is said but what there is no default for."""
+    return {"backends": [{"name": "model", "url": backend}]}
+
+
 @contextlib.contextmanager
-def started(folder: Path) -> Iterator[Ground]:
+def started(folder: Path, made: Callable[[str], dict[str, object]] = settings) -> Iterator[Ground]:
     """The model and the server, both on free ports; ended when the block is left."""
+    folder.mkdir(exist_ok=True)
     with running() as backend:
         config = folder / "antwort.yaml"
-        config.write_text(json.dumps(settings(backend.url)), encoding="utf-8")  # JSON is YAML
-        with serving(config, folder) as url:
-            yield Ground(url, backend, folder)
+        config.write_text(json.dumps(made(backend.url)), encoding="utf-8")  # JSON is YAML
+        with serving(config, folder) as url, baring(url) as bare_url:
+            yield Ground(url, bare_url, backend, folder)
 
 
 @contextlib.contextmanager

@@ -27,6 +27,7 @@ CLIENTS = (
 )
 """The columns of the table."""
 
+AS_IS = "as-is"
 CASES = {
     "plain": "a question and its answer",
     "function": "a function of the client's, called and answered",
@@ -60,8 +61,36 @@ EXTRAS = {
     "raw-events": "the plain events, without the client's own bookkeeping",
     "tool-image": "an image that a tool gives back",
     "retries": "no useless retries",
+    AS_IS: "all of the above but the errors, at a server with default settings",
 }
 """What some clients are taken through besides."""
+
+_SERVER_TOOLS = ("toolset", "sealed-reasoning", "slow-tool")
+EXTRAS_OF: dict[str, tuple[str, ...]] = {
+    "openai-python": (
+        *("toolset", "sealed-reasoning", "item-reference", "slow-tool", "custom-tool"),
+        *("namespace", "tool-image", "retries", AS_IS),
+    ),
+    "openai-node": (
+        *("toolset", "sealed-reasoning", "item-reference", "slow-tool", "custom-tool"),
+        *("namespace", "tool-image", "retries", AS_IS),
+    ),
+    "openai-agents": ("handoff", "toolset", "session", "sealed-reasoning", "slow-tool", AS_IS),
+    "langchain-openai": (*_SERVER_TOOLS, AS_IS),
+    "pydantic-ai": (*_SERVER_TOOLS, AS_IS),
+    "@ai-sdk/openai": (*_SERVER_TOOLS, "item-reference", "custom-tool", "tool-image", AS_IS),
+    "@ai-sdk/open-responses": ("tool-image", AS_IS),
+    "codex": (
+        *("shell", "apply-patch", "custom-tool", "namespace", "tool-image"),
+        *("sealed-reasoning", "slow-tool", AS_IS),
+    ),
+}
+"""Which of them, by client."""
+
+
+def cases_of(client: str) -> tuple[str, ...]:
+    """All that a client is taken through."""
+    return (*CASES, *EXTRAS_OF[client])
 
 
 class Line(NamedTuple):
@@ -114,7 +143,7 @@ def missing(lines: Iterable[Line], clients: Iterable[str] = CLIENTS) -> Iterator
     """The client, case and mode of which there is no line."""
     there = {(line.client, line.case, line.streamed) for line in lines}
     for client in clients:
-        for case in CASES:
+        for case in cases_of(client):
             for streamed in (False, True):
                 if (client, case, streamed) not in there:
                     yield client, case, streamed

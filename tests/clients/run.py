@@ -10,24 +10,57 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from antwort.version import __version__
-from clients.ground import Ground, started
-from clients.records import CLIENTS, Line, Record, missing, read_record, write_record
-from clients.runners import RUNNERS
+from clients.ground import Ground, defaults, started
+from clients.records import AS_IS, CASES, CLIENTS, Line, Record, missing, read_record, write_record
+from clients.runners import RUNNERS, version_of
+
+_ERRORS = ("unknown-model", "bad-request", "backend-429", "backend-500", "cut-stream")
+WITHOUT_ERRORS = tuple(case for case in CASES if case not in _ERRORS)
+"""What is tried on a server with default settings: there, those that fail are retried, which takes its time."""
 
 
-def collected(ground: Ground, clients: Sequence[str]) -> list[Line]:
-    """The lines of these clients, each shown as it comes."""
-    lines = []
+def collected(ground: Ground, usual: Ground, clients: Sequence[str]) -> list[Line]:
+    """The lines of these clients, each shown as it comes. `usual` is a ground whose server has default settings.
+
+    What a runner has no line for, because it broke off, has failed.
+    """
+    lines: list[Line] = []
     for client in clients:
-        for line in RUNNERS[client](ground):
+        for line in _all_of(client, ground, usual):
             mode = "streamed" if line.streamed else "whole"
             print(f"{line.outcome:<6}  {client:<22} {line.case:<16} {mode:<8}  {line.detail}", flush=True)  # noqa: T201
             lines.append(line)
     return lines
+
+
+def _all_of(client: str, ground: Ground, usual: Ground) -> Iterator[Line]:
+    lines: list[Line] = []
+    trouble = "the runner has no line for it"
+    try:
+        for line in chain(RUNNERS[client](ground, ()), _as_is(client, usual)):
+            lines.append(line)
+            yield line
+    except Exception as exc:  # whatever it is, the other clients have their turn
+        trouble = " ".join(f"the runner broke off: {type(exc).__name__}: {exc}".split())[:300]
+    for _, case, streamed in missing(lines, [client]):
+        yield Line(client, version_of(client), case, streamed, "failed", trouble)
+
+
+def _as_is(client: str, ground: Ground) -> Iterator[Line]:
+    """One line for the answer as a whole, one for the stream: all cases are well, or the first that is not."""
+    lines = list(RUNNERS[client](ground, WITHOUT_ERRORS))
+    for streamed in (False, True):
+        tried = [line for line in lines if line.streamed is streamed and line.case in WITHOUT_ERRORS]
+        failed = [line for line in tried if line.outcome == "failed"]
+        passed = [line for line in tried if line.outcome == "ok"]
+        found = (failed or passed or tried)[0]
+        detail = f"{found.case}: {found.detail}" if failed else found.detail
+        yield found._replace(case=AS_IS, detail=detail)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,13 +70,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, metavar="FILE", help="where the lines go")
     chosen = parser.parse_args(arguments)
     clients = chosen.only.split(",") if chosen.only else [name for name in CLIENTS if name in RUNNERS]
-    with tempfile.TemporaryDirectory() as folder, started(Path(folder)) as ground:
-        lines = collected(ground, clients)
-        problems = ground.faults()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        started(Path(folder) / "tuned") as ground,
+        started(Path(folder) / "usual", defaults) as usual,
+    ):
+        lines = collected(ground, usual, clients)
+        problems = [*ground.faults(), *usual.faults()]
     if chosen.out:
         keep(lines, clients, chosen.out)
-    for client, case, streamed in missing(lines, clients):
-        problems.append(f"missing: {client} {case} {'streamed' if streamed else 'whole'}")
     for problem in problems:
         print(problem, file=sys.stderr)  # noqa: T201 - a program
     return 1 if problems or any(line.outcome == "failed" for line in lines) else 0

@@ -1,4 +1,4 @@
-"""Who takes which client through the cases.
+"""Who takes which client through the cases, and which version that is.
 
 A runner is a function that is given the ground and yields lines. One in another language is a program that is told
 where things are by its environment (`Ground.environment`) and prints the lines.
@@ -6,9 +6,11 @@ where things are by its environment (`Ground.environment`) and prints the lines.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,7 +21,8 @@ from clients.python import PYTHON_CLIENTS, python_client
 from clients.records import Line, read_line
 from clients.with_codex import CODEX
 
-Runner: TypeAlias = Callable[[Ground], Iterator[Line]]
+Runner: TypeAlias = Callable[[Ground, Sequence[str]], Iterator[Line]]
+"""Given the ground, and which cases; none stands for all."""
 
 
 def printed(
@@ -37,11 +40,12 @@ def printed(
 
 
 def _in_python(name: str) -> Runner:
-    return lambda ground: trying.lines(python_client(name), ground)
+    return lambda ground, cases: trying.lines(python_client(name), ground, cases)
 
 
 def _in_node(program: str) -> Runner:
-    return lambda ground: printed([str(PROGRAMS / "node"), program], ground, NODE)
+    command = [str(PROGRAMS / "node"), program]
+    return lambda ground, cases: printed([*command, *([",".join(cases)] if cases else [])], ground, NODE)
 
 
 NODE_RUNNERS = {
@@ -52,7 +56,26 @@ NODE_RUNNERS = {
 """Programs in the folder of the Node clients."""
 RUNNERS: dict[str, Runner] = {
     **{name: _in_python(name) for name in PYTHON_CLIENTS},
-    CODEX.name: lambda ground: trying.lines(CODEX, ground),
+    CODEX.name: lambda ground, cases: trying.lines(CODEX, ground, cases),
     **{client: _in_node(program) for client, program in NODE_RUNNERS.items()},
 }
 """By the client's name, in `records.CLIENTS`."""
+
+PACKAGES = {
+    "openai-python": "openai",
+    "openai-node": "openai",
+    "openai-agents": "openai-agents",
+    "langchain-openai": "langchain-openai",
+    "pydantic-ai": "pydantic-ai-slim",
+    "@ai-sdk/openai": "@ai-sdk/openai",
+    "@ai-sdk/open-responses": "@ai-sdk/open-responses",
+    "codex": "@openai/codex",
+}
+
+
+def version_of(client: str) -> str:
+    """The version that is to be tried: the one installed here, or the one that npm is to install."""
+    if client in PYTHON_CLIENTS:
+        return version(PACKAGES[client])
+    wanted = json.loads((NODE / "package.json").read_text(encoding="utf-8"))["dependencies"]
+    return str(wanted[PACKAGES[client]])

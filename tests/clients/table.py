@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from clients.records import CASES, CLIENTS, EXTRAS, Line, Record
+from clients.remarks import REMARKS
 
 _ROOT = Path(__file__).resolve().parents[2]
 LINES = _ROOT / "docs" / "assets" / "compatibility.jsonl"
@@ -23,7 +24,7 @@ def page(record: Record) -> str:
 
 
 class Notes:
-    """Why something cannot be tried; the same reason has one number."""
+    """Why something cannot be tried, and what else must be known; the same text has one number."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -41,7 +42,7 @@ def table(lines: Iterable[Line], cases: Mapping[str, str], notes: Notes) -> str:
     heads = [f"{client}<br>{versions.get(client, '')}" for client in CLIENTS]
     rows = [["", *heads], ["---", *[":---:" for _ in CLIENTS]]]
     for case, title in cases.items():
-        marks = [_cell(found.get((client, case, False)), found.get((client, case, True)), notes) for client in CLIENTS]
+        marks = [_cell([found.get((client, case, mode)) for mode in (False, True)], notes) for client in CLIENTS]
         if cases is CASES or any(marks):
             rows.append([title, *marks])
     return "\n".join(_row(cells) for cells in rows)
@@ -51,8 +52,10 @@ def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _cell(whole: Line | None, streamed: Line | None, notes: Notes) -> str:
-    return " ".join(filter(None, _marks((whole, streamed), notes)))
+def _cell(lines: Sequence[Line | None], notes: Notes) -> str:
+    marks = " ".join(filter(None, _marks(lines, notes)))
+    remarks = {REMARKS[line.client, line.case] for line in lines if line and (line.client, line.case) in REMARKS}
+    return marks + "".join(f"<sup>{notes.number(remark)}</sup>" for remark in remarks)
 
 
 def _marks(lines: Iterable[Line | None], notes: Notes) -> Iterator[str]:
@@ -67,12 +70,21 @@ def _marks(lines: Iterable[Line | None], notes: Notes) -> Iterator[str]:
 
 _PAGE = """# Compatibility
 
-These clients work against antwort as they are: given its address, and nothing else. `make test-clients` installs them,
-takes each through every case, whole and streamed, and writes this page; those in Python are part of `make test`, too.
+These clients work against antwort as they are: none is patched. `make test-clients` installs them, takes each through
+every case, whole and streamed, and writes this page; those in Python are part of `make test`, too.
 In each case a real client talks to `antwort serve`, and that to a Chat Completions backend with a scripted model, which
 refuses histories that make no sense. A case counts when the client ends with what only the right way through can bring:
 the result of its tool, a digest of its image, the word that it was told a turn before; or, where something fails, with
 the client's own error and what it says.
+
+The run sets some things that you would not, so that failures come at once and in the same way each time. The server
+tries a backend once, its circuit breaker stays shut, signs of life come every 0.3 seconds instead of every 20, and it
+has a toolset for the tests. The clients do not retry, but where retries are what is tried. Idle timers, where those are
+tried, are set to 1.5 seconds; reasoning in clear, which clients send back beside its seal, is taken out on the way where
+the seal is tried. Codex is set up by `antwort codex --write`, may do all in its folder without asking
+(`danger-full-access`, `approval_policy = "never"`), and its plugins, reports and retries are off. The AI SDK wants a
+`connectorId` for a toolset, and is given the label. The model is called `scripted`, or `gpt-5.5` where a footnote says
+so: some clients do more for names that they know. The last row is the other way round: a server with default settings.
 
 This is what the run with antwort {antwort} gave. The first mark is for the whole answer, the second for the streamed
 one: `✓` it works, `✗` it does not, `n/a` there is no such thing with that client.

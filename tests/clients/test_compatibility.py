@@ -7,7 +7,9 @@ import json
 import pytest
 
 from clients.python import PYTHON_CLIENTS, python_client
-from clients.records import CASES, CLIENTS, Line, Record, missing, read_line, read_record
+from clients.records import CASES, CLIENTS, EXTRAS, Line, Record, cases_of, missing, read_line, read_record
+from clients.remarks import REMARKS
+from clients.runners import version_of
 from clients.table import LINES, PAGE, page
 
 RECORD = read_record(LINES)
@@ -21,17 +23,35 @@ def test_every_client_was_taken_through_every_case() -> None:
     assert list(missing(RECORD.lines)) == []
 
 
+@pytest.mark.parametrize(
+    ("client", "case"),
+    [("codex", "apply-patch"), ("codex", "shell"), ("@ai-sdk/openai", "item-reference"), ("openai-node", "slow-tool")],
+)
+def test_a_line_that_is_gone_is_missed(client: str, case: str) -> None:
+    left = [line for line in RECORD.lines if (line.client, line.case) != (client, case)]
+    assert list(missing(left)) == [(client, case, False), (client, case, True)]
+
+
 def test_nothing_failed() -> None:
     assert [line for line in RECORD.lines if line.outcome == "failed"] == []
 
 
+@pytest.mark.parametrize("name", CLIENTS)
+def test_the_clients_are_those_that_are_to_be_tried(name: str) -> None:
+    told = {line.version for line in RECORD.lines if line.client == name}
+    assert told == {version_of(name)}, "run make test-clients"
+    tried = {line.case for line in RECORD.lines if line.client == name}
+    assert tried == set(cases_of(name)), "run make test-clients"
+
+
 @pytest.mark.parametrize("name", PYTHON_CLIENTS)
 @pytest.mark.xdist_group("clients")
-def test_the_python_clients_are_those_that_the_tests_run(name: str) -> None:
-    told = {line.version for line in RECORD.lines if line.client == name}
-    assert told == {python_client(name).version}, "run make test-clients"
-    tried = {line.case for line in RECORD.lines if line.client == name}
-    assert tried == set(PYTHON_CLIENTS[name].cases), "run make test-clients"
+def test_a_python_client_tells_the_version_that_is_to_be_tried(name: str) -> None:
+    assert python_client(name).version == version_of(name)
+
+
+def test_a_remark_is_made_of_what_is_tried() -> None:
+    assert [(client, case) for client, case in REMARKS if case not in cases_of(client)] == []
 
 
 # ---- how it is made ----
@@ -61,6 +81,12 @@ def test_the_same_reason_is_one_footnote() -> None:
     made = page(Record("1", lines))
     assert made.count("it cannot") == 1
     assert row_of(made, CASES["function"])[CLIENTS.index("codex")] == "n/a<sup>1</sup>"
+
+
+def test_what_must_be_known_of_a_cell_is_a_footnote() -> None:
+    made = page(Record("1", (line("apply-patch"), line("apply-patch", streamed=True))))
+    assert row_of(made, EXTRAS["apply-patch"])[CLIENTS.index("codex")] == "✓ ✓<sup>1</sup>"
+    assert f"1. {REMARKS['codex', 'apply-patch']}" in made
 
 
 def test_a_case_that_nobody_tried_besides_has_no_row() -> None:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from clients.ground import Ground, started
-from clients.python import PYTHON_CLIENTS, python_client
+from clients.python import PYTHON_CLIENTS, plays_of, python_client
 from clients.trying import NotApplicable, play
 
 pytestmark = pytest.mark.xdist_group("clients")
 
-TRIALS = [(client, case) for client, place in PYTHON_CLIENTS.items() for case in place.cases]
+TRIALS = [(client, case) for client in PYTHON_CLIENTS for case in plays_of(client)]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 from agents import Agent, HostedMCPTool, ModelSettings, SQLiteSession, function_tool
 from agents.items import ReasoningItem, TResponseInputItem
 
-from clients.trying import SILENT, Client, NotApplicable, Play, Trial
+from clients.trying import WHOLE, Client, NotApplicable, Play, Trial
 from clients.with_agents import CASES, add, model_at, ran, run
 
 
@@ -68,6 +68,7 @@ async def session(at: Trial) -> None:
 
 async def sealed_reasoning(at: Trial) -> None:
     """What the model thought comes back to it in the next turn, and the server keeps nothing."""
+    at = at.bared()
     sealed = ModelSettings(store=False, response_include=["reasoning.encrypted_content"])
     first = await run(at, f"case:reasoning {at.mark}", settings=sealed)
     [thought] = [item for item in first.new_items if isinstance(item, ReasoningItem)]
@@ -80,7 +81,7 @@ async def sealed_reasoning(at: Trial) -> None:
 async def slow_tool(at: Trial) -> None:
     """The tool works longer than the client waits for a byte."""
     if not at.streamed:
-        raise NotApplicable(SILENT)
+        raise NotApplicable(WHOLE)
     slow: Any = {"type": "mcp", "server_label": "workshop", "allowed_tools": ["slow"], "require_approval": "never"}
     async with model_at(at, read=1.5) as model:
         agent = Agent(name="worker", model=model, tools=[HostedMCPTool(tool_config=slow)])

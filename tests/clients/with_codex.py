@@ -228,7 +228,7 @@ async def tool_image(at: Trial) -> None:
 
 async def sealed_reasoning(at: Trial) -> None:
     """What was thought in one session is there when it goes on; nothing is stored on the way."""
-    async with codex_of(at) as codex:
+    async with codex_of(at.bared()) as codex:
         first = await codex.exec(_cue(at, "reasoning walrus"))
         second = await codex.exec("resume", first.thread, "case:remember")
     assert f"assistant thought: First I think about it: walrus {at.mark}" in second.answer

@@ -25,7 +25,7 @@ from pydantic import BaseModel, SecretStr
 
 from clients.ground import MODEL
 from clients.tapped import tapped
-from clients.trying import PNG, PNG_DIGEST, SILENT, Client, NotApplicable, Trial
+from clients.trying import PNG, PNG_DIGEST, WHOLE, Client, NotApplicable, Trial
 
 os.environ.update(LANGSMITH_TRACING="false", LANGCHAIN_TRACING_V2="false")  # nothing is reported to anybody
 
@@ -244,6 +244,7 @@ async def toolset(at: Trial) -> None:
 
 
 async def sealed_reasoning(at: Trial) -> None:
+    at = at.bared()
     first = HumanMessage(f"case:reasoning {at.mark}")
     sealed = {"store": False, "include": ["reasoning.encrypted_content"], "reasoning": {"summary": "auto"}}
     async with chat(at, **sealed) as model:
@@ -256,7 +257,7 @@ async def sealed_reasoning(at: Trial) -> None:
 async def slow_tool(at: Trial) -> None:
     """The tool works longer than the client waits for an event."""
     if not at.streamed:
-        raise NotApplicable(SILENT)
+        raise NotApplicable(WHOLE)
     async with chat(at, stream_chunk_timeout=1.5) as plain_model:
         model = plain_model.bind_tools([{**WORKSHOP, "allowed_tools": ["slow"]}])
         message = await awaited(at, model, f'case:slow-tool call:slow{{"seconds": 3}} {at.mark}')

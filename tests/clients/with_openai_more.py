@@ -10,7 +10,7 @@ from httpx2 import Timeout
 from openai import AsyncOpenAI
 
 from clients.ground import MODEL
-from clients.trying import PNG, PNG_DIGEST, SILENT, Client, NotApplicable, Play, Trial
+from clients.trying import PNG, PNG_DIGEST, WHOLE, Client, NotApplicable, Play, Trial
 from clients.with_openai import ADD, CASES, asked
 
 WORKSHOP: dict[str, Any] = {"type": "mcp", "server_label": "workshop", "require_approval": "never"}
@@ -51,7 +51,7 @@ async def item_reference(at: Trial) -> None:
 async def slow_tool(at: Trial) -> None:
     """The tool works longer than the client waits for a byte."""
     if not at.streamed:
-        raise NotApplicable(SILENT)
+        raise NotApplicable(WHOLE)
     tools = [{**WORKSHOP, "allowed_tools": ["slow"]}]
     patience = Timeout(60, read=1.5)
     response = await asked(at, f'case:slow-tool call:slow{{"seconds": 3}} {at.mark}', tools=tools, timeout=patience)
@@ -93,8 +93,9 @@ async def tool_image(at: Trial) -> None:
 
 
 async def retries(at: Trial) -> None:
-    """The client would try twice more, and is told that there is no use."""
+    """A conflict is what the client tries twice more by itself; it is told that there is no use."""
     tries = 0
+    await asked(at._replace(streamed=False), f"case:plain {at.mark}", extra_headers={"Idempotency-Key": at.mark})
 
     async def count(_: object) -> None:
         nonlocal tries
@@ -102,8 +103,14 @@ async def retries(at: Trial) -> None:
 
     http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [count]})
     async with AsyncOpenAI(base_url=at.ground.url, api_key="none", max_retries=2, http_client=http) as client:
-        with pytest.raises(openai.BadRequestError):
-            await client.responses.create(model=MODEL, input=f"case:400 {at.mark}", stream=at.streamed)
+        with pytest.raises(openai.ConflictError) as caught:
+            await client.responses.create(
+                model=MODEL,
+                input=f"case:plain Something else. {at.mark}",
+                stream=at.streamed,
+                extra_headers={"Idempotency-Key": at.mark},
+            )
+    assert caught.value.code == "idempotency_key_reused"
     assert tries == 1
 
 

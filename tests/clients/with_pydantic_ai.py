@@ -18,7 +18,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from clients.ground import KNOWN_MODEL, MODEL
 from clients.tapped import tapped
-from clients.trying import PNG, PNG_DIGEST, SILENT, Client, NotApplicable, Trial
+from clients.trying import PNG, PNG_DIGEST, WHOLE, Client, NotApplicable, Trial
 
 Settings = OpenAIResponsesModelSettings
 E = TypeVar("E", bound=Exception)
@@ -220,6 +220,7 @@ async def toolset(at: Trial) -> None:
 
 async def sealed_reasoning(at: Trial) -> None:
     """It asks for it by itself, where it takes the model for one that reasons."""
+    at = at.bared()
     sealed = Settings(openai_store=False, openai_reasoning_effort="low")
     first = await run(at, f"case:reasoning {at.mark}", settings=sealed, model=KNOWN_MODEL)
     assert first.thoughts[0].signature
@@ -230,7 +231,7 @@ async def sealed_reasoning(at: Trial) -> None:
 async def slow_tool(at: Trial) -> None:
     """The tool works longer than the client waits for a byte."""
     if not at.streamed:
-        raise NotApplicable(SILENT)
+        raise NotApplicable(WHOLE)
     slow: Any = {"type": "mcp", "server_label": "workshop", "allowed_tools": ["slow"], "require_approval": "never"}
     settings = Settings(openai_native_tools=[slow], timeout=1.5)
     ran = await run(at, f'case:slow-tool call:slow{{"seconds": 3}} {at.mark}', settings=settings)

@@ -3,9 +3,11 @@
 import assert from 'node:assert/strict';
 import { createOpenAI } from '@ai-sdk/openai';
 import { runProvider } from './ai-sdk.js';
-import { BASE, KNOWN_MODEL, MODEL } from './kit.js';
+import { BARE_BASE, BASE, KNOWN_MODEL, MODEL, NotApplicable, WHOLE, impatientFetch } from './kit.js';
 
 const openai = createOpenAI({ baseURL: BASE, apiKey: 'none' });
+const bare = createOpenAI({ baseURL: BARE_BASE, apiKey: 'none' });
+const impatient = createOpenAI({ baseURL: BASE, apiKey: 'none', fetch: impatientFetch });
 const options = (given) => ({ providerOptions: { openai: given } });
 const model = openai.responses(MODEL);
 
@@ -32,7 +34,7 @@ const more = {
   },
 
   async 'sealed-reasoning'({ ask }, tag) {
-    const known = { model: openai.responses(KNOWN_MODEL), ...options({ store: false, reasoningSummary: 'auto' }) };
+    const known = { model: bare.responses(KNOWN_MODEL), ...options({ store: false, reasoningSummary: 'auto' }) };
     const first = { role: 'user', content: tag.cue('reasoning walrus') };
     const said = await ask({ ...known, messages: [first] });
     const messages = [first, ...said.responseMessages, { role: 'user', content: 'case:remember' }];
@@ -54,11 +56,12 @@ const more = {
     assert.match(again.text, /assistant called \S*add: .*42.*assistant: The tool says: 42\./s);
   },
 
-  async 'slow-tool'({ ask }, tag) {
+  async 'slow-tool'({ ask, streamed }, tag) {
+    if (!streamed) throw new NotApplicable(WHOLE);
     const workshop = openai.tools.mcp({ serverLabel: 'workshop', connectorId: 'workshop' });
-    const prompt = tag.cue('slow-tool call:slow{"seconds": 1}');
-    const result = await ask({ model, tools: { mcp: workshop }, prompt });
-    assert.equal(result.text, 'The tool says: worked for 1 s.');
+    const prompt = tag.cue('slow-tool call:slow{"seconds": 4}');
+    const result = await ask({ model: impatient.responses(MODEL), tools: { mcp: workshop }, prompt });
+    assert.equal(result.text, 'The tool says: worked for 4 s.');
   },
 
   async 'custom-tool'({ ask }, tag) {

@@ -112,6 +112,9 @@ function casesOf({ model, forReasoning, stateless, conversation, complaint }) {
       assert.deepEqual(result.output, ADA);
       const [asked] = await tag.asked();
       assert.deepEqual(asked.response_format.json_schema.schema.required, ['name', 'age']);
+      const loose = await ask({ ...given, output: Output.json(), prompt });
+      assert.deepEqual(loose.output, ADA);
+      assert.equal((await tag.asked()).at(-1).response_format.type, 'json_object');
     },
 
     async reasoning({ ask }, tag) {

@@ -5,6 +5,8 @@ import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 
 export const BASE = process.env.ANTWORT_URL;
+/** The same server, which is brought nothing of the reasoning but its seal. */
+export const BARE_BASE = process.env.ANTWORT_BARE_URL;
 export const MODEL = process.env.ANTWORT_MODEL;
 export const KNOWN_MODEL = process.env.ANTWORT_KNOWN_MODEL;
 const REQUESTS = process.env.BACKEND_REQUESTS;
@@ -65,6 +67,17 @@ export class Tag {
 /** The client has no way to say this. */
 export class NotApplicable extends Error {}
 
+/** Why nobody can help who waits for the whole answer of a slow tool. */
+export const WHOLE =
+  "a whole answer comes at once: the client's timeout is for all of it, and no sign of life can make it longer";
+
+/** Node's own fetch, which gives a stream up after a silence of five minutes, with less patience. */
+export async function impatientFetch(url, init) {
+  await fetch('data:,'); // only then is the dispatcher there
+  const { constructor: Agent } = globalThis[Symbol.for('undici.globalDispatcher.1')];
+  return fetch(url, { ...init, dispatcher: new Agent({ bodyTimeout: 1500 }) });
+}
+
 /** What `attempt` throws; it is an error of the case when it throws nothing. */
 export async function thrownBy(attempt) {
   try {
@@ -108,12 +121,12 @@ function told(error) {
  * Runs each case in each way and prints one line of JSON for each case, whole and streamed.
  *
  * A way has a label, says whether it is streamed, and holds what a case asks with. With a word on the command line,
- * only that case runs.
+ * only that case runs; with several, separated by commas, only those.
  */
 export async function runAll({ client, version, ways, cases }) {
-  const only = process.argv[2];
+  const only = process.argv[2]?.split(',');
   for (const [name, run] of Object.entries(cases)) {
-    if (only && only !== name) continue;
+    if (only && !only.includes(name)) continue;
     for (const streamed of [false, true]) {
       const outcome = await inEachWay(ways.filter((way) => way.streamed === streamed), run, client, name);
       console.log(JSON.stringify({ client, version, case: name, streamed, ...outcome }));
