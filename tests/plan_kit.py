@@ -54,7 +54,7 @@ async def plan_of(
         response=draft_response(request, "scripted", chosen),
         toolbox=toolbox,
         capabilities=capabilities,
-        history=History((*earlier, request.input), leftovers),
+        history=History((*earlier, request.input), leftovers, frozenset({len(earlier)})),
         listings=listings,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -290,9 +291,45 @@ async def test_empty_arguments_are_an_empty_object() -> None:
     assert await translated(called(1, arguments="")) == [assistant(None, (1, "weather", "{}")), tool(1, NO_RESULT)]
 
 
-async def test_arguments_that_are_not_json_go_back_as_they_came() -> None:
-    (message, _) = await translated(called(1, arguments="{oops"))
-    assert message == assistant(None, (1, "weather", "{oops"))
+@pytest.mark.parametrize(
+    "arguments", ['{"city": "Rome"', "{oops", "null", "[1]", '"Rome"', "5", "{} {}", '{"city": NaN}', "[" * 100_000]
+)
+async def test_arguments_that_are_no_object_reach_the_backend_as_text_in_one(arguments: str) -> None:
+    """Templates read them as an object, and backends refuse a conversation with others in it for good."""
+    (message, _) = await translated(called(1, arguments=arguments))
+    assert json.loads(message["tool_calls"][0]["function"]["arguments"]) == {"input": arguments}
+
+
+async def test_arguments_that_are_an_object_go_back_as_they_were_written() -> None:
+    written = ' { "city":"R\\u006fme",\n"city": 1.50 }'
+    (message, _) = await translated(called(1, arguments=written))
+    assert message == assistant(None, (1, "weather", written))
+
+
+async def test_a_clients_call_after_a_servers_answered_one_is_another_turn() -> None:
+    done = server_called(1, "stock", output="3 left")
+    assert await translated(done, called(2), result(2)) == [
+        assistant(None, (1, "stock", "{}")),
+        tool(1, "3 left"),
+        assistant(None, (2, "weather", "{}")),
+        tool(2, "sunny"),
+    ]
+
+
+async def test_a_paused_turn_after_a_servers_answered_call_is_another_turn() -> None:
+    done, asked = server_called(1, "stock", output="3 left"), server_called(2, "stock", status="completed")
+    assert await translated(done, asked, called(3), result(3)) == [
+        assistant(None, (1, "stock", "{}")),
+        tool(1, "3 left"),
+        assistant(None, (2, "stock", "{}"), (3, "weather", "{}")),
+        tool(2, NO_RESULT),
+        tool(3, "sunny"),
+    ]
+
+
+async def test_a_turn_of_the_record_that_called_a_server_and_the_client_stays_one() -> None:
+    plan = await plan_of(ask("And?"), earlier=((server_called(1, "stock", output="3 left"), called(2)), (result(2),)))
+    assert messages_of(plan)[:1] == [assistant(None, (1, "stock", "{}"), (2, "weather", "{}"))]
 
 
 async def test_a_result_without_its_call_is_not_sent() -> None:
@@ -419,6 +456,12 @@ async def test_reasoning_stays_with_its_own_turn() -> None:
     ]
 
 
-async def test_reasoning_that_led_to_nothing_is_left_out() -> None:
-    """Backends refuse an assistant message without content and calls."""
-    assert await translated(thought("hm"), read(user("Well?"))) == [user("Well?")]
+@pytest.mark.parametrize("words", [(), (said(""),)], ids=["nothing else", "an empty message"])
+async def test_a_turn_of_reasoning_alone_is_told(words: tuple[InputItem, ...]) -> None:
+    items = (read(user("Hi")), thought("hm"), *words, read(user("Well?")))
+    assert await translated(*items) == [user("Hi"), assistant("", reasoning_content="hm"), user("Well?")]
+
+
+async def test_a_turn_of_reasoning_alone_is_left_out_where_the_backend_takes_none() -> None:
+    capabilities = Capabilities(reasoning_field=None)
+    assert await translated(thought("hm"), read(user("Well?")), capabilities=capabilities) == [user("Well?")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Sequence
 
@@ -45,8 +46,14 @@ _spoken = st.sampled_from(
         OpaqueItem("web_search_call", "ws_1", {"type": "web_search_call"}),
     ]
 )
+_arguments = st.sampled_from(["", "{}", '{"city": "Rome"}', '{"city', "null", "[]", '"Rome"', "plain words", "5", " "])
+_foreign = st.builds(
+    lambda n, text: OpaqueItem("x_call", f"x_{n}", {"type": "x_call", "call_id": f"call_{n}", "arguments": text}),
+    st.integers(5, 6),
+    _arguments,
+)
 _calls = st.one_of(
-    st.builds(lambda n, status: called(n, status=status), _numbers, _cut),
+    st.builds(lambda n, status, text: called(n, status=status, arguments=text), _numbers, _cut, _arguments),
     st.builds(
         lambda n, status, output, name: server_called(n, name, status=status, output=output),
         _numbers,
@@ -63,6 +70,10 @@ _calls = st.one_of(
 _results = st.one_of(
     st.builds(result, _numbers),
     st.builds(lambda n: CustomToolCallOutput(id=f"ctco_{n}", call_id=f"call_{n}", output="y"), _numbers),
+)
+_foreign_results = st.builds(
+    lambda n: OpaqueItem("x_call_output", f"y_{n}", {"type": "x_call_output", "call_id": f"call_{n}", "output": "z"}),
+    st.integers(5, 6),
 )
 _items: st.SearchStrategy[InputItem] = st.one_of(_spoken, _calls, _results)
 _histories = st.lists(st.lists(_items, max_size=6).map(tuple), max_size=5).map(tuple)
@@ -100,6 +111,14 @@ def test_every_whole_call_is_asked_exactly_once(earlier: tuple[tuple[InputItem, 
     assert Counter(asked) == _whole_calls([item for stretch in earlier for item in stretch])
 
 
+@STEADY
+@given(st.lists(st.lists(st.one_of(_items, _foreign, _foreign_results), max_size=6).map(tuple), max_size=4).map(tuple))
+def test_arguments_that_reach_a_backend_are_always_an_object(earlier: tuple[tuple[InputItem, ...], ...]) -> None:
+    for message in messages_after(earlier):
+        for call in message.tool_calls or ():
+            assert isinstance(json.loads(call.function.arguments), dict)
+
+
 def _whole_calls(items: Sequence[InputItem]) -> Counter[str]:
     """A server's call may show twice, where it was asked for and where it was run; others repeat only their ids."""
     whole = [item for item in items if getattr(item, "status", "incomplete") != "incomplete"]
@@ -113,7 +132,7 @@ def _whole_calls(items: Sequence[InputItem]) -> Counter[str]:
 def test_what_was_said_is_said_in_its_order(earlier: tuple[tuple[InputItem, ...], ...]) -> None:
     marked = tuple(tuple(_marked(item, f"{i}-{j}") for j, item in enumerate(items)) for i, items in enumerate(earlier))
     texts = [message.content for message in messages_after(marked) if message.role in ("user", "assistant")]
-    said_now = "\n".join(text for text in texts if isinstance(text, str)).splitlines()
+    said_now = "\n".join(text for text in texts if isinstance(text, str) and text).splitlines()
     assert said_now == [f"{i}-{j}" for i, items in enumerate(marked) for j, item in enumerate(items) if _speaks(item)]
 
 

@@ -49,8 +49,13 @@ async def load_chain(request: CreateRequest, store: ResponseStore, identity: Ide
 
 async def assemble(request: CreateRequest, chain: Sequence[Link], toolbox: Toolbox, shelf: Shelf) -> History:
     """All that was said before and the new input, and the calls in it that are ours to run first."""
-    stretches = [stretch for link in chain for stretch in _stretches(link)]
+    stretches: list[tuple[InputItem, ...]] = []
+    inputs: list[int] = []
+    for link in chain:
+        inputs.append(len(stretches))
+        stretches += _stretches(link)
     _check_outputs(request.input, stretches)
+    inputs.append(len(stretches))
     stretches.append(request.input)
     answered = results_in(item for stretch in stretches for item in stretch)
     leftovers: list[Leftover] = []
@@ -62,7 +67,7 @@ async def assemble(request: CreateRequest, chain: Sequence[Link], toolbox: Toolb
     leftovers += _leftovers(_open_in(request.input, answered, shelf), request, toolbox, 0)
     # A client's ids may repeat; whoever runs a call answers for all that go by its id.
     first = {left.call.call_id: left for left in reversed(leftovers)}
-    return History(tuple(stretches), tuple(reversed(first.values())))
+    return History(tuple(stretches), tuple(reversed(first.values())), frozenset(inputs))
 
 
 def _stretches(link: Link) -> Iterable[tuple[InputItem, ...]]:

@@ -22,19 +22,20 @@ from antwort.api.items import (
 )
 from antwort.api.requests import CreateRequest, TextOptions
 from antwort.api.responses import ReasoningEcho, Response
-from antwort.api.tools import AllowedTools, GrammarInput, ToolChoice, echo_choice, echo_tool
+from antwort.api.tools import AllowedTools, ToolChoice, echo_choice, echo_tool
 from antwort.api.wire import UNSET, Plain
 from antwort.engine.declared import is_held
 from antwort.engine.draft import Run
+from antwort.engine.held import Shown
 from antwort.engine.hosted import in_force
 from antwort.engine.naming import OWN
 from antwort.engine.settings import EngineSettings
-from antwort.engine.turn import Shown
 from antwort.errors import UnsupportedFeature
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.providers.base import Capabilities
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
+from antwort.tools.grammar import Checks, Grammar
 from antwort.tools.routing import Route, Toolbox, route
 
 
@@ -63,6 +64,8 @@ class History(msgspec.Struct, frozen=True):
 
     stretches: tuple[tuple[InputItem, ...], ...] = ()
     leftovers: tuple[Leftover, ...] = ()
+    inputs: frozenset[int] = frozenset()
+    """Which of the stretches clients have put together; of the others each is one turn for certain."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +81,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What the servers that the request names offer, to be shown first."""
     seal: Callable[[str], str] | None = None
     """What seals the reasoning, where the request wants it so."""
+    checks: Checks = msgspec.field(default_factory=Checks)
+    """What the inputs of free-form tools are held against their grammars with."""
 
     @property
     def leftovers(self) -> tuple[Leftover, ...]:
@@ -92,7 +97,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     def shown(self, name: str, run: Run) -> Shown:
         """How a call to `name` shows now: never as a client's call when the client must not run it."""
-        is_refused = route(name, self.toolbox) in (Route.REJECTED, Route.UNKNOWN)
+        way = route(name, self.toolbox)
+        is_refused, is_clients = way in (Route.REJECTED, Route.UNKNOWN), way is Route.CLIENT
         definition = self.toolbox.tools.get(name)
         if definition is not None and definition.kind not in OWN:
             return Shown(definition.own_name, definition.server_label or HOUSE_LABEL)
@@ -101,9 +107,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         if definition is None:
             return Shown(name)
         if is_refused or definition.kind is not ToolKind.CUSTOM:
-            return Shown(definition.own_name, namespace=definition.namespace)
+            return Shown(definition.own_name, namespace=definition.namespace, is_clients=is_clients)
         fits = self._fits(definition, run)
-        return Shown(definition.own_name, namespace=definition.namespace, is_custom=True, fits=fits)
+        return Shown(
+            definition.own_name, namespace=definition.namespace, is_custom=True, is_clients=is_clients, fits=fits
+        )
 
     @property
     def _refuses_as_server(self) -> bool:
@@ -118,7 +126,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         may_ask_again = self.request.choice_mode != "none" and run.turns + 1 < self.settings.max_turns
         if not may_ask_again or _has_failed(definition, run):
             return None
-        return partial(_fits_grammar, grammar)
+        return partial(self._is_right, grammar)
+
+    def _is_right(self, grammar: Grammar, text: str) -> bool:
+        return self.checks.mismatch(grammar, text) is None
 
 
 def _has_failed(definition: ToolDefinition, run: Run) -> bool:
@@ -130,12 +141,6 @@ def _has_failed(definition: ToolDefinition, run: Run) -> bool:
         and item.error is not UNSET
         for item in run.output
     )
-
-
-def _fits_grammar(grammar: GrammarInput, text: str) -> bool:
-    from antwort.tools.grammar import mismatch
-
-    return mismatch(grammar, text) is None
 
 
 # ---- what the backend can take ----

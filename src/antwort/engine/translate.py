@@ -38,6 +38,7 @@ from antwort.engine.pairs import call_id_of
 from antwort.engine.plan import Plan
 from antwort.engine.steps import choice_for, tokens_left
 from antwort.engine.toolbox import called_name, model_name
+from antwort.engine.unwrapping import as_object
 from antwort.providers.base import (
     Capabilities,
     ChatCall,
@@ -144,7 +145,8 @@ def messages(run: Run, plan: Plan) -> list[ChatMessage]:
     conversation = _Conversation(plan.capabilities, plan.toolbox, _results(stretches))
     if said := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
         conversation.messages.append(ChatMessage(role="system", content=said))
-    for stretch in stretches:
+    for at, stretch in enumerate(stretches):
+        conversation.is_input = at in plan.history.inputs
         for item in stretch:
             conversation.add(item)
         conversation.flush()
@@ -184,6 +186,8 @@ class _Conversation:
 
     def __init__(self, capabilities: Capabilities, toolbox: Toolbox, results: Mapping[str, deque[Output]]) -> None:
         self.messages: list[ChatMessage] = []
+        self.is_input = False
+        """Whether a client put together what is added, which may be many turns."""
         self._capabilities, self._toolbox, self._results = capabilities, toolbox, results
         self._seen: set[str] = set()
         self._begin()
@@ -208,10 +212,10 @@ class _Conversation:
                 self._next_turn()
                 self._reasoning.append(_reasoning_of(item))
             case FunctionCall() if item.status != "incomplete":
-                self._add_call(item.call_id, called_name(self._toolbox, item), item.arguments)
+                self._add_own(item.call_id, called_name(self._toolbox, item), item.arguments)
             case CustomToolCall() if item.status != "incomplete":
                 arguments = encode({INPUT: item.input}).decode()
-                self._add_call(item.call_id, called_name(self._toolbox, item), arguments)
+                self._add_own(item.call_id, called_name(self._toolbox, item), arguments)
             case McpCall() if item.status != "incomplete":
                 self._add_server_call(item)
             case FunctionCallOutput() | CustomToolCallOutput():
@@ -223,7 +227,8 @@ class _Conversation:
 
     def flush(self) -> None:
         """The assistant message is whole: write it, and the results of its calls in the order of the calls."""
-        if any(self._texts) or self._calls:
+        is_thought = self._capabilities.reasoning_field is not None and any(self._reasoning)
+        if any(self._texts) or self._calls or is_thought:
             self.messages.append(self._assistant())
             images: list[dict[str, Any]] = []
             for call, output in zip(self._calls, self._outputs, strict=True):
@@ -239,20 +244,31 @@ class _Conversation:
         if self._has_results or self._has_server_results:
             self.flush()
 
+    def _leave_answered(self) -> None:
+        """Servers' calls that are answered, and a call that was left to others after them, are of different turns."""
+        if self._has_server_results and self.is_input:
+            self.flush()
+
+    def _add_own(self, call_id: str, name: str, arguments: str) -> None:
+        self._leave_answered()
+        self._add_call(call_id, name, arguments)
+
     def _add_server_call(self, item: McpCall) -> None:
         """A call that a later response ran shows twice; it was asked once."""
-        call_id = call_id_of(item)
+        call_id, is_answered = call_id_of(item), _own_result(item) is not None
         if call_id not in self._seen:
             self._seen.add(call_id)
+            if not is_answered:
+                self._leave_answered()
             self._add_call(call_id, model_name(self._toolbox, item.server_label, item.name), item.arguments)
         # Servers' calls side by side stand one behind the other, each with its result: only words end the turn.
-        self._has_server_results = self._has_server_results or _own_result(item) is not None
+        self._has_server_results = self._has_server_results or is_answered
 
     def _add_foreign(self, item: OpaqueItem) -> None:
         """A call of a kind that is not ours is shown with its result, or not at all."""
         call = foreign_call(item)
         if call is not None and self._results.get(call.call_id):
-            self._add_call(call.call_id, call.name, call.arguments)
+            self._add_own(call.call_id, call.name, call.arguments)
         self._has_results = self._has_results or foreign_result(item) is not None
 
     def _add_call(self, call_id: str, name: str, arguments: str) -> None:
@@ -262,7 +278,7 @@ class _Conversation:
             name = legal_name(name)
         results = self._results.get(call_id)
         self._outputs.append(results.popleft() if results else NO_RESULT)
-        self._calls.append(ChatCall(id=call_id, function=ChatFunction(name=name, arguments=arguments or "{}")))
+        self._calls.append(ChatCall(id=call_id, function=ChatFunction(name=name, arguments=as_object(arguments))))
 
     def _assistant(self) -> ChatMessage:
         text = "\n".join(filter(None, self._texts))
@@ -270,7 +286,7 @@ class _Conversation:
         field = self._capabilities.reasoning_field
         return ChatMessage(
             role="assistant",
-            content=text or None,
+            content=text or (None if self._calls else ""),
             tool_calls=self._calls or UNSET,
             reasoning_content=reasoning if field == "reasoning_content" else UNSET,
             reasoning=reasoning if field == "reasoning" else UNSET,

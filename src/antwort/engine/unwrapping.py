@@ -10,6 +10,8 @@ import json
 import re
 from typing import Literal, TypeAlias
 
+import msgspec
+
 _HEAD = (" {", ' "', *"input", '"', " :", ' "')
 """How the usual form begins, letter by letter. Where an entry begins with a space, white space may come before it."""
 _WHITE = " \t\n\r"
@@ -38,6 +40,17 @@ def wrapped(arguments: str) -> str:
     except (ValueError, RecursionError):
         is_object = False
     return arguments if is_object else json.dumps({"input": input_of(arguments)}, ensure_ascii=False)
+
+
+def as_object(arguments: str) -> str:
+    """Arguments as backends take them. What is no JSON object goes as text in one: the model sees what it wrote."""
+    if not arguments.strip(_WHITE):
+        return "{}"
+    try:
+        is_object = isinstance(msgspec.json.decode(arguments), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    return arguments if is_object else msgspec.json.encode({"input": arguments}).decode()
 
 
 class InputReader:
