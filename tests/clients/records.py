@@ -61,7 +61,7 @@ EXTRAS = {
     "raw-events": "the plain events, without the client's own bookkeeping",
     "tool-image": "an image that a tool gives back",
     "retries": "no useless retries",
-    AS_IS: "all of the above but the errors, at a server with default settings",
+    AS_IS: "all cases of the first table but the errors, at a server with default settings",
 }
 """What some clients are taken through besides."""
 

@@ -7,6 +7,7 @@ _NODE_TIMER = (
     " minutes without a byte"
 )
 _NAME = "for a model whose name the client knows, here `gpt-5.5`"
+_REASONS = "for a model whose name the client knows as that of one that reasons, here `gpt-5.5`"
 
 REMARKS: dict[tuple[str, str], str] = {
     ("openai-node", "slow-tool"): _NODE_TIMER,
@@ -19,8 +20,9 @@ REMARKS: dict[tuple[str, str], str] = {
         " gives up, which is tried, too"
     ),
     ("pydantic-ai", "toolset"): f"{_NAME}: to others it sends nothing of the server's calls, only the answer",
-    ("pydantic-ai", "sealed-reasoning"): f"{_NAME} as one that reasons",
-    ("@ai-sdk/openai", "sealed-reasoning"): f"{_NAME} as one that reasons",
+    ("pydantic-ai", "reasoning"): "as a summary, only for a model whose name the client knows, here `gpt-5.5`",
+    ("pydantic-ai", "sealed-reasoning"): _REASONS,
+    ("@ai-sdk/openai", "sealed-reasoning"): _REASONS,
     ("@ai-sdk/openai", "reasoning"): (
         "with `forceReasoning`, as the SDK does not know the model's name, and a summary asked for"
     ),

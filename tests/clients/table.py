@@ -80,8 +80,8 @@ the client's own error and what it says.
 The run sets some things that you would not, so that failures come at once and in the same way each time. The server
 tries a backend once, its circuit breaker stays shut, signs of life come every 0.3 seconds instead of every 20, and it
 has a toolset for the tests. The clients do not retry, but where retries are what is tried. Idle timers, where those are
-tried, are set to 1.5 seconds; reasoning in clear, which clients send back beside its seal, is taken out on the way where
-the seal is tried. Codex is set up by `antwort codex --write`, may do all in its folder without asking
+tried, are set to 1.5 seconds; reasoning in clear, which clients send back beside its seal, is taken out on the way
+where the seal is tried. Codex is set up by `antwort codex --write`, may do all in its folder without asking
 (`danger-full-access`, `approval_policy = "never"`), and its plugins, reports and retries are off. The AI SDK wants a
 `connectorId` for a toolset, and is given the label. The model is called `scripted`, or `gpt-5.5` where a footnote says
 so: some clients do more for names that they know. The last row is the other way round: a server with default settings.
