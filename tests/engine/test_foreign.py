@@ -182,6 +182,26 @@ async def test_where_all_is_shown_nothing_is_said(caplog: pytest.LogCaptureFixtu
     assert await left_out(caplog, {"role": "assistant", "content": "Hm."}, *pair) == []
 
 
+async def test_what_is_left_out_of_known_items_is_said_too(caplog: pytest.LogCaptureFixture) -> None:
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,AA=="}
+    cut = {"call_id": "c", "name": "f", "status": "incomplete"}
+    items: list[dict[str, Any]] = [
+        {"role": "assistant", "content": [{"type": "output_text", "text": "See"}, picture, picture]},
+        {"type": "function_call", "arguments": "{", **cut},
+        {"type": "custom_tool_call", "input": "x", **cut},
+        {"role": "user", "content": [picture]},
+    ]
+    assert await left_out(caplog, *items) == [{"types": "input_image, function_call, custom_tool_call", "items": 4}]
+
+
+async def test_a_second_call_under_one_id_is_left_out_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    call = {"type": "shell_call", "call_id": "c", "action": {}}
+    answered = {"type": "shell_call_output", "call_id": "c", "output": "ok"}
+    assert await left_out(caplog, call, answered, {**call, "type": "other_call"}) == [
+        {"types": "other_call", "items": 1}
+    ]
+
+
 async def test_what_is_said_of_a_strangers_types_is_short(caplog: pytest.LogCaptureFixture) -> None:
     items = [{"type": f"{i}{'x' * 5000}"} for i in range(25)]
     ((fields),) = await left_out(caplog, *items)

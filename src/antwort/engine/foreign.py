@@ -5,8 +5,9 @@ as any others; what else there is says nothing to it, and the log tells of it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -16,11 +17,15 @@ from antwort.api.items import (
     CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
+    InputFile,
     InputImage,
     InputItem,
     InputText,
+    InputVideo,
     McpApprovalRequest,
     McpApprovalResponse,
+    McpCall,
+    Message,
     OpaqueItem,
     ResultPart,
     Text,
@@ -105,14 +110,11 @@ def _part(value: object) -> ResultPart:
 # ---- what the model is not shown ----
 
 
-_Silent: TypeAlias = OpaqueItem | Compaction | McpApprovalRequest | McpApprovalResponse
-"""What says nothing to a model, or may say nothing."""
-
-
 def note_unseen(stretches: Sequence[Sequence[InputItem]]) -> None:
-    """Say in the log which items of the new input, the last stretch, the model is not shown."""
-    unseen = [item for item in stretches[-1] if isinstance(item, _Silent)]
-    if unseen and (types := [*_types_of(unseen, _answered_calls(stretches))]):
+    """Say in the log which items, and parts of items, of the new input, the last stretch, the model is not shown."""
+    if not any(isinstance(item, OpaqueItem) or any(_hidden_in(item)) for item in stretches[-1]):
+        return
+    if types := [*_unseen(stretches)]:
         kinds = dict.fromkeys(types)
         shown = ", ".join(each[:_LONGEST_TYPE] for each in [*kinds][:_MOST_TYPES])
         more = f", and {len(kinds) - _MOST_TYPES} more" if len(kinds) > _MOST_TYPES else ""
@@ -120,23 +122,43 @@ def note_unseen(stretches: Sequence[Sequence[InputItem]]) -> None:
         note(_log, logging.INFO, said, types=f"{shown}{more}", items=len(types))
 
 
-def _types_of(items: Iterable[_Silent], shown: frozenset[str]) -> Iterable[str]:
-    for item in items:
-        if not isinstance(item, OpaqueItem):
-            yield str(item.__struct_config__.tag)
-        elif _called_by(item) not in shown and _answered_by(item) not in shown:
-            yield item.type
+def _hidden_in(item: InputItem) -> Iterator[str]:
+    """What of an item of a kind that we know is not shown."""
+    match item:
+        case Compaction() | McpApprovalRequest() | McpApprovalResponse():
+            yield _type_of(item)
+        case FunctionCall(status="incomplete") | CustomToolCall(status="incomplete") | McpCall(status="incomplete"):
+            yield _type_of(item)
+        case Message(role="assistant"):
+            yield from (
+                _type_of(part) for part in item.content if isinstance(part, InputImage | InputFile | InputVideo)
+            )
 
 
-def _answered_calls(stretches: Iterable[Iterable[InputItem]]) -> frozenset[str]:
+def _type_of(value: msgspec.Struct) -> str:
+    return str(value.__struct_config__.tag)
+
+
+def _unseen(stretches: Sequence[Sequence[InputItem]]) -> Iterator[str]:
+    """Calls of other kinds are shown as far as there are results for them, in order; results where there is a call."""
     items = [item for stretch in stretches for item in stretch]
+    results = Counter(call_id for item in items if (call_id := _answered_by(item)) is not None)
     called = {call_id for item in items if (call_id := _called_by(item)) is not None}
-    return frozenset(call_id for item in items if (call_id := _answered_by(item)) in called and call_id is not None)
+    first_new = len(items) - len(stretches[-1])
+    for at, item in enumerate(items):
+        call_id = _called_by(item)
+        is_shown = _answered_by(item) in called if call_id is None else results[call_id] > 0
+        if call_id is not None:
+            results[call_id] -= 1
+        if at >= first_new:
+            yield from _hidden_in(item)
+            if isinstance(item, OpaqueItem) and not is_shown:
+                yield item.type
 
 
 def _called_by(item: InputItem) -> str | None:
     if isinstance(item, FunctionCall | CustomToolCall):
-        return item.call_id
+        return None if item.status == "incomplete" else item.call_id
     call = foreign_call(item) if isinstance(item, OpaqueItem) else None
     return None if call is None else call.call_id
 
