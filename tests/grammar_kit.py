@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from antwort.api.tools import GrammarInput
+from antwort.tools.grammar import read_grammar
 
 PATCHES = r"""
 // a patch is a list of files, between a first and a last line
@@ -28,6 +29,22 @@ def lark(definition: str) -> GrammarInput:
 
 def regex(definition: str) -> GrammarInput:
     return GrammarInput(syntax="regex", definition=definition)
+
+
+def problem_of(grammar: GrammarInput) -> str | None:
+    return read_grammar(grammar).problem
+
+
+def mismatch(grammar: GrammarInput, text: str) -> str | None:
+    return read_grammar(grammar).mismatch(text)
+
+
+def fits(grammar: GrammarInput, text: str) -> bool:
+    return mismatch(grammar, text) is None
+
+
+def pattern_for(grammar: GrammarInput) -> str | None:
+    return read_grammar(grammar).pattern
 
 
 _words = st.text(st.sampled_from("ab +-@*é"), min_size=1, max_size=6)

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
 from antwort.api.tools import GrammarInput
-from antwort.tools.grammar import check_grammar, fits, pattern_for
-from antwort.tools.patterns import LONGEST, lark_pattern, regex_pattern
-from grammar_kit import PATCHES, lark, nearly, patches, regex
+from antwort.tools.lark import Node
+from antwort.tools.patterns import _Inlined, lark_pattern, regex_pattern
+from antwort.tools.regexes import LONGEST, Expr
+from grammar_kit import PATCHES, fits, lark, nearly, patches, pattern_for, problem_of, regex
 from plan_kit import STEADY
 
 
@@ -74,7 +75,8 @@ REGEXES = [
     (r"[]a^-]+", ["]a^-"], ["b"]),
     (r"\.\*\\\/\-\[", [".*\\/-["], ["a"]),
     (r"\x41\u0042\u{43}\x{1F600}", ["ABC😀"], ["ABC"]),
-    (r"\w+\s\W\S\D", ["ab_1 ?xx", "a\t ??"], ["a b?x1", "? a"]),
+    (r"\w+\s\S", ["ab_1 ?", "a\té"], ["a b?x1", "? a", "a \xa0", "a \u2003"]),
+    (r"[^\sa]", ["b", "é"], ["a", " ", "\xa0", "\u3000"]),
     (r"[\w.]+[\s\d]", ["a.b1", "a "], ["."]),
     (r"[\s\S]{2}", ["\n\n", "ab"], ["a", "abc"]),
     (r".", ["a", "\r", "é", "\u2028"], ["\n", ""]),
@@ -124,7 +126,7 @@ CASES += [(lark(source), good, bad) for source, good, bad in GRAMMARS]
 
 @pytest.mark.parametrize(("grammar", "good", "bad"), CASES, ids=[case[0].definition for case in CASES])
 def test_grammar_and_pattern_say_the_same(grammar: GrammarInput, good: list[str], bad: list[str]) -> None:
-    assert check_grammar(grammar) is None
+    assert problem_of(grammar) is None
     pattern = pattern_for(grammar)
     assert pattern is not None
     for text in (*good, *bad):
@@ -161,7 +163,7 @@ def test_random_expressions_say_the_same(source: str, data: st.DataObject) -> No
 @given(source=st.text(st.sampled_from("ab\\d[]()^$*+?{}1,|.-:<>=!Pi&~"), max_size=12), text=st.text(max_size=3))
 def test_any_text_gives_a_pattern_that_holds_or_none(source: str, text: str) -> None:
     pattern = regex_pattern(source)
-    assume(pattern is not None and check_grammar(regex(source)) is None)
+    assume(pattern is not None and problem_of(regex(source)) is None)
     assert pattern is not None
     re.compile(pattern)
     assert is_valid(pattern, text) <= fits(regex(source), text) or "[^" in pattern
@@ -193,6 +195,10 @@ def test_no_text_is_too_strange_to_be_looked_at(source: str) -> None:
         regex("a$b"),
         regex(r"[^\S]"),
         regex(r"[a-\d]"),
+        regex(r"\W"),
+        regex(r"a\D"),
+        regex(r"[^\w-]"),
+        regex(r"[^\d]"),
         regex("(?i)[a-z]"),
         regex("(?i)é"),
         regex("(a"),
@@ -236,3 +242,18 @@ def test_no_text_is_too_strange_to_be_looked_at(source: str) -> None:
 )
 def test_what_a_pattern_cannot_say_has_none(grammar: GrammarInput) -> None:
     assert pattern_for(grammar) is None
+
+
+def test_a_pattern_that_grows_too_long_is_given_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    write = _Inlined._write
+
+    def counted(self: _Inlined, node: Node) -> Expr:
+        found = write(self, node)
+        written.append(found.text)
+        return found
+
+    monkeypatch.setattr(_Inlined, "_write", counted)
+    rules = "\n".join(f"r{i}: r{i + 1} r{i + 1}" for i in range(9))
+    assert pattern_for(lark(f'start: {"r0 " * 7000}\n{rules}\nr9: "abcdefghijklm"')) is None
+    assert sum(map(len, written)) < 4 * LONGEST

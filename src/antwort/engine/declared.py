@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -18,6 +18,9 @@ from antwort.providers.base import Capabilities
 from antwort.tools.base import Describing, ToolDefinition, ToolKind
 from antwort.tools.routing import find_executor
 
+if TYPE_CHECKING:
+    from antwort.tools.grammar import Grammar
+
 INPUT = "input"
 """The one parameter that a free-form tool has for the backend."""
 _PLAIN = "The whole input of the tool: plain text, not JSON."
@@ -25,34 +28,40 @@ _FITTING = "The whole input of the tool: plain text, not JSON, that matches the 
 _SYNTAX = {"lark": "Lark grammar", "regex": "regular expression"}
 _LONGEST_ABOUT = 300
 
+Grammars: TypeAlias = "Mapping[GrammarInput, Grammar]"
 
-def definitions(tool: FunctionTool | CustomTool | NamespaceTool, shelf: Shelf) -> tuple[ToolDefinition, ...]:
+
+def definitions(
+    tool: FunctionTool | CustomTool | NamespaceTool, shelf: Shelf, grammars: Grammars
+) -> tuple[ToolDefinition, ...]:
     match tool:
         case FunctionTool():
             return (_function(tool, shelf),)
         case CustomTool():
-            return (_custom(tool, shelf.capabilities),)
+            return (_custom(tool, shelf.capabilities, grammars),)
         case NamespaceTool():
-            return tuple(_within(tool, inner, shelf) for inner in tool.tools)
+            return tuple(_within(tool, inner, shelf, grammars) for inner in tool.tools)
 
 
-async def check_grammars(tools: Sequence[Tool]) -> None:
-    """Raises `InvalidField` for a grammar that cannot be read."""
-    grammars = {
+async def read_grammars(tools: Sequence[Tool]) -> Grammars:
+    """Those of the request's tools. Raises `InvalidField` for one that cannot be read."""
+    sources = {
         path: tool.format
         for path, _, tool in own_tools(tools)
         if isinstance(tool, CustomTool) and isinstance(tool.format, GrammarInput)
     }
-    if grammars:
-        await asyncio.to_thread(_check_each, grammars)  # the first look at one takes a moment
+    return await asyncio.to_thread(_read_each, sources) if sources else {}  # the first look at one takes a moment
 
 
-def _check_each(grammars: Mapping[str, GrammarInput]) -> None:
-    from antwort.tools.grammar import check_grammar
+def _read_each(sources: Mapping[str, GrammarInput]) -> Grammars:
+    from antwort.tools.grammar import read_grammar
 
-    for path, grammar in grammars.items():
-        if (problem := check_grammar(grammar)) is not None:
-            raise InvalidField(f"{path}.format.definition", problem)
+    found: dict[GrammarInput, Grammar] = {}
+    for path, source in sources.items():
+        grammar = found[source] = read_grammar(source)
+        if grammar.problem is not None:
+            raise InvalidField(f"{path}.format.definition", grammar.problem)
+    return found
 
 
 def is_held(definition: ToolDefinition) -> bool:
@@ -96,12 +105,12 @@ def _renamed(tool: ToolDefinition, name: str) -> ToolDefinition:
 # ---- free-form tools ----
 
 
-def _custom(tool: CustomTool, capabilities: Capabilities) -> ToolDefinition:
+def _custom(tool: CustomTool, capabilities: Capabilities, grammars: Grammars) -> ToolDefinition:
     """A function of one string. Its grammar is a pattern of that string, or told in words."""
-    grammar = tool.format if isinstance(tool.format, GrammarInput) else None
+    grammar = grammars.get(tool.format) if isinstance(tool.format, GrammarInput) else None
     pattern = None if grammar is None else _pattern(grammar, capabilities)
     is_told = grammar is not None and pattern is None
-    told = _in_words(grammar) if grammar is not None and is_told else None
+    told = None if grammar is None or not is_told or _tells_apart(capabilities) else _in_words("The input", grammar)
     definition = ToolDefinition(
         name=tool.name,
         kind=ToolKind.CUSTOM,
@@ -112,21 +121,36 @@ def _custom(tool: CustomTool, capabilities: Capabilities) -> ToolDefinition:
     return _renamed(definition, legal_name(tool.name))
 
 
-def _pattern(grammar: GrammarInput, capabilities: Capabilities) -> str | None:
+def _pattern(grammar: Grammar, capabilities: Capabilities) -> str | None:
     """What the backend holds the input to; None where it cannot."""
-    if capabilities.grammar == "described":
-        return None
-    from antwort.tools.grammar import pattern_for
+    match capabilities.grammar:
+        case "described":
+            return None
+        case "plain_pattern":
+            return None if grammar.pattern is None else plain_pattern(grammar.pattern)
+        case "pattern":
+            return grammar.pattern
 
-    pattern = pattern_for(grammar)
-    if pattern is not None and capabilities.grammar == "plain_pattern":
-        return plain_pattern(pattern)
-    return pattern
+
+def grammars_told(tools: Mapping[str, ToolDefinition], capabilities: Capabilities) -> tuple[str, ...]:
+    """The grammars that are part of the instructions."""
+    if not _tells_apart(capabilities):
+        return ()
+    return tuple(
+        _in_words(f"The input of the tool {name}", tool.grammar)
+        for name, tool in tools.items()
+        if tool.grammar is not None and not is_held(tool)
+    )
 
 
-def _in_words(grammar: GrammarInput) -> str:
-    syntax = _SYNTAX[grammar.syntax]
-    return f"The input must match this {syntax}, from its first character to its last:\n\n{grammar.definition}"
+def _tells_apart(capabilities: Capabilities) -> bool:
+    """Whether descriptions are written anew for the model: a grammar would not be the same with its lines folded."""
+    return capabilities.grammar == "plain_pattern"
+
+
+def _in_words(what: str, grammar: Grammar) -> str:
+    syntax, definition = _SYNTAX[grammar.source.syntax], grammar.source.definition
+    return f"{what} must match this {syntax}, from its first character to its last:\n\n{definition}"
 
 
 def _parameters(about: str, pattern: str | None) -> dict[str, Any]:
@@ -137,9 +161,11 @@ def _parameters(about: str, pattern: str | None) -> dict[str, Any]:
 # ---- namespaces ----
 
 
-def _within(namespace: NamespaceTool, tool: FunctionTool | CustomTool, shelf: Shelf) -> ToolDefinition:
+def _within(
+    namespace: NamespaceTool, tool: FunctionTool | CustomTool, shelf: Shelf, grammars: Grammars
+) -> ToolDefinition:
     """A tool in a namespace is the client's, whoever runs functions of its name here."""
-    own = _as_declared(tool) if isinstance(tool, FunctionTool) else _custom(tool, shelf.capabilities)
+    own = _as_declared(tool) if isinstance(tool, FunctionTool) else _custom(tool, shelf.capabilities, grammars)
     return replace(
         own,
         name=labelled_name(namespace.name, tool.name),

@@ -86,19 +86,19 @@ def _answers(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Refus
     """The calls that get a result here and now, in the order of the calls. A turn that pauses runs nothing."""
     calls = [call for call in calls if call.call_id not in run.handed]
     routed = route_calls([call for call in calls if not is_unfit(call.item, plan.toolbox)], plan.toolbox)
-    found = [answer for call in calls if (answer := _answer(call, routed, plan.toolbox)) is not None]
+    found = [answer for call in calls if (answer := _answer(call, routed, plan)) is not None]
     answers = _within_limit(found, run, plan)
     if routed.client and plan.settings.mixed_turns == "pause":
         return tuple(answer for answer in answers if isinstance(answer, Refused))
     return answers
 
 
-def _answer(call: OpenCall, routed: Routed[OpenCall], toolbox: Toolbox) -> Ready | Refused | None:
+def _answer(call: OpenCall, routed: Routed[OpenCall], plan: Plan) -> Ready | Refused | None:
     if call in routed.server:
-        return Ready(call, toolbox)
+        return Ready(call, plan.toolbox)
     if call in routed.refused:
-        return Refused(call, refusal(call.name, toolbox))
-    return Refused(call, unfit_refusal(call, toolbox)) if is_unfit(call.item, toolbox) else None
+        return Refused(call, refusal(call.name, plan.toolbox))
+    return Refused(call, unfit_refusal(call, plan)) if is_unfit(call.item, plan.toolbox) else None
 
 
 def _within_limit(answers: Iterable[Ready | Refused], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:

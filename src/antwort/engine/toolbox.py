@@ -9,7 +9,7 @@ from antwort.api.requests import CreateRequest
 from antwort.api.tools import McpTool, OpaqueTool, Tool
 from antwort.api.wire import UNSET, replace
 from antwort.engine.chosen import allowed_names, check_choice, find_own
-from antwort.engine.declared import check_grammars, definitions
+from antwort.engine.declared import definitions, grammars_told, read_grammars
 from antwort.engine.hosted import note_dropped, policy_for, stand_in
 from antwort.engine.naming import free_name, labelled_name, legal_name, named_apart
 from antwort.engine.servers import Offer, Shelf, check_labels, list_tools, listing, offer_behind, offer_declared
@@ -21,7 +21,7 @@ __all__ = ["Shelf", "build_toolbox", "called_name", "check_labels", "list_tools"
 
 async def build_toolbox(request: CreateRequest, shelf: Shelf) -> tuple[Toolbox, tuple[McpListTools, ...]]:
     """What the request offers the model, and the lists of the servers it names."""
-    await check_grammars(request.tools)
+    grammars = await read_grammars(request.tools)
     offers: list[Offer] = []
     lists: dict[str, McpListTools] = {}
     dropped: list[str] = []
@@ -36,7 +36,7 @@ async def build_toolbox(request: CreateRequest, shelf: Shelf) -> tuple[Toolbox, 
                     continue
                 offer = await offer_behind(server, shelf)
             case _:
-                offer = Offer(definitions(tool, shelf))
+                offer = Offer(definitions(tool, shelf, grammars))
         offers.append(offer)
         if server is not None:
             _add_list(listing(server, offer), lists)
@@ -60,7 +60,7 @@ async def _offered_again(tool: Tool, shelf: Shelf) -> Offer:
             server = stand_in(tool, shelf.settings) if is_run else None
             return Offer() if server is None else await offer_behind(server, shelf)
         case _:
-            return Offer(definitions(tool, shelf))
+            return Offer(definitions(tool, shelf, grammars={}))  # what the client runs is not checked again
 
 
 def _add_list(new: McpListTools, lists: dict[str, McpListTools]) -> None:
@@ -73,12 +73,13 @@ def _add_list(new: McpListTools, lists: dict[str, McpListTools]) -> None:
 
 def _toolbox(request: CreateRequest, offers: Sequence[Offer], shelf: Shelf) -> Toolbox:
     tools = named_apart(tool for offer in offers for tool in offer.tools)
+    said = dict.fromkeys(offer.instructions for offer in offers if offer.instructions)
     return Toolbox(
         tools=tools,
         executors=shelf.executors,
         allowed=allowed_names(request.allowed_tools, tools, shelf.settings),
         may_run=request.choice_mode != "none" and is_registered(shelf.executors, tools),
-        instructions=tuple(dict.fromkeys(offer.instructions for offer in offers if offer.instructions)),
+        instructions=(*said, *grammars_told(tools, shelf.capabilities)),
     )
 
 

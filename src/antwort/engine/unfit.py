@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antwort.api.items import InputItem, McpCall
-from antwort.engine.plan import OpenCall
+from antwort.engine.plan import OpenCall, Plan
 from antwort.engine.unwrapping import input_of
 from antwort.tools.base import HOUSE_LABEL, ToolKind
 from antwort.tools.routing import Route, Toolbox, route
@@ -17,11 +17,9 @@ def is_unfit(item: InputItem, toolbox: Toolbox) -> bool:
     return tool is not None and tool.kind is ToolKind.CUSTOM and route(item.name, toolbox) is Route.CLIENT
 
 
-def unfit_refusal(call: OpenCall, toolbox: Toolbox) -> str:
+def unfit_refusal(call: OpenCall, plan: Plan) -> str:
     """What was wrong, and where, in words the model can use."""
-    from antwort.tools.grammar import mismatch  # heavy, and of use to few
-
-    grammar = toolbox.tools[call.name].grammar
-    place = None if grammar is None else mismatch(grammar, input_of(call.arguments))
+    grammar = plan.toolbox.tools[call.name].grammar
+    place = None if grammar is None else plan.checks.mismatch(grammar, input_of(call.arguments))
     where = "" if place is None else f" It stops matching at {place}."
     return f"The input does not match the grammar of the tool {call.name!r}.{where} Call it again with one that does."

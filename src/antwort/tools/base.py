@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from antwort.api.items import ResultPart
-from antwort.api.tools import GrammarInput, McpTool
+from antwort.api.tools import McpTool
 from antwort.identity import ANONYMOUS, Identity
+
+if TYPE_CHECKING:
+    from antwort.tools.grammar import Grammar
 
 HOUSE_LABEL = "antwort"
 """The server label of calls for which no server is meant: refused ones, and names nobody offered."""
@@ -41,7 +44,7 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """Its name at that server, where it differs; of a tool in a namespace, its name there."""
     namespace: str | None = None
     """The namespace that the request declares it in; clients see it apart from the name."""
-    grammar: GrammarInput | None = None
+    grammar: Grammar | None = None
     """What the input of a free-form tool must fit."""
     read_only: bool = False
     idempotent: bool = False

@@ -2,19 +2,17 @@
 
 A grammar comes from whoever sends a request, and the text from a model: neither is trusted. What may be asked of the
 parser is bounded, and what it cannot decide within those bounds counts as right: a text is never refused
-because checking it is too much work.
+because checking it is too much work. The parser is asked to read and nothing else: what it says about what could come
+next may be without end (`/a+/ "a"` goes on with an `a` for ever).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from antwort.api.tools import GrammarInput
-from antwort.tools.lark import words_of
-from antwort.tools.patterns import lark_pattern, regex_pattern
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -26,46 +24,69 @@ MAX_REGEX: Final = 4_096
 MAX_RULES: Final = 256
 """Rules and terminals of a grammar. The parser walks from one to the next on its stack, which has an end."""
 PATIENCE: Final = 0.25
-"""Seconds that checking a text may take. One that takes longer is let through."""
+"""Seconds that checking the texts of one response may take, all together. What is left then is let through."""
 
-_STRIDE = 16  # bytes between two looks at the clock
+_STRIDE = 4  # bytes between two looks at the clock
 _FORBIDDEN = frozenset({"&", "%json", "%lark", "%regex", "%llguidance", "%ignore_case"})
 """What the parser takes beyond Lark, and what it cannot bound."""
-_MOST_EXPECTED, _LONGEST_EXPECTED, _LONGEST_FOUND, _LONGEST_PROBLEM = 4, 40, 20, 300
+_LONGEST_FOUND, _LONGEST_PROBLEM = 20, 300
 
 
-def check_grammar(grammar: GrammarInput) -> str | None:
-    """What is wrong with the grammar, in words for whoever sent it; None when nothing is.
+class Grammar:
+    """A grammar that was read. That may take a moment, away from the interpreter's lock: a thread is the place for it.
 
-    The first look at a grammar may take a moment, away from the interpreter's lock: a thread is the place for it.
+    `problem` is what is wrong with it, in words for whoever sent it; None when nothing is. `pattern` holds a text to it
+    where schemas have patterns; None where no pattern can.
     """
-    if problem := _problem_of_size(grammar):
-        return problem
-    error = _matcher(grammar).get_error()
-    return _shortened(error) if error else None
+
+    def __init__(self, source: GrammarInput) -> None:
+        self.source, self.pattern = source, None
+        self.problem = _problem_of_size(source)
+        if self.problem is None:
+            self._matcher = _matcher(source)
+            self.problem = _shortened(self._matcher.get_error()) or None
+        if self.problem is None:
+            self.pattern = _pattern(source)
+
+    def mismatch(self, text: str, patience: float = PATIENCE) -> str | None:
+        """Where the text leaves the grammar; None when it fits, or when it takes too long to say."""
+        if self.problem is not None:
+            return None
+        matcher = self._matcher.deep_copy()
+        data = text.encode(errors="replace")
+        read = _read(matcher, data, perf_counter() + patience)
+        if read is None or matcher.is_error() or (read == len(data) and matcher.is_accepting()):
+            return None
+        return _described(data, read)
 
 
-def mismatch(grammar: GrammarInput, text: str) -> str | None:
-    """Where the text leaves the grammar and what would have gone on there; None when it fits."""
-    if check_grammar(grammar):
-        return None
-    matcher = _matcher(grammar).deep_copy()
-    data = text.encode(errors="replace")
-    read = _read(matcher, data)
-    if read is None or matcher.is_error() or (read == len(data) and matcher.is_accepting()):
-        return None
-    return _described(matcher, data, read)
+@functools.lru_cache(maxsize=32)
+def read_grammar(source: GrammarInput) -> Grammar:
+    """Clients send the same ones again and again."""
+    return Grammar(source)
 
 
-def fits(grammar: GrammarInput, text: str) -> bool:
-    return mismatch(grammar, text) is None
+class Checks:
+    """The checks of one response: the time that is left for them, and what they found."""
+
+    def __init__(self, patience: float = PATIENCE) -> None:
+        self._left = patience
+        self._found: dict[tuple[GrammarInput, str], str] = {}
+
+    def mismatch(self, grammar: Grammar, text: str) -> str | None:
+        """As the grammar says; what was found wrong once is known."""
+        known = self._found.get((grammar.source, text))
+        if known is not None or self._left <= 0:
+            return known
+        started = perf_counter()
+        found = grammar.mismatch(text, self._left)
+        self._left -= perf_counter() - started
+        if found is not None:
+            self._found[grammar.source, text] = found
+        return found
 
 
-def pattern_for(grammar: GrammarInput) -> str | None:
-    """A pattern for a JSON Schema that holds a text to the grammar, or None where no pattern can."""
-    if _problem_of_size(grammar):
-        return None
-    return regex_pattern(grammar.definition) if grammar.syntax == "regex" else lark_pattern(grammar.definition)
+# ---- what is not even read ----
 
 
 def _problem_of_size(grammar: GrammarInput) -> str | None:
@@ -76,12 +97,15 @@ def _problem_of_size(grammar: GrammarInput) -> str | None:
     return None if is_regex else _problem_of_words(grammar.definition)
 
 
-@functools.lru_cache(maxsize=64)
 def _problem_of_words(definition: str) -> str | None:
+    from antwort.tools.lark import words_of  # of use to few
+
     rules, before = 0, ""
     for word in words_of(definition):
         if word.text in _FORBIDDEN or (word.text == "~" and before in _OPERATORS):
             return f"{word.text} is not offered here."
+        if word.kind == "unclosed":
+            return f"it has a {'regular expression' if word.text[0] == '/' else 'string'} without an end."
         if word.kind == "regex" and len(word.text) > MAX_REGEX:
             return f"it has a regular expression of more than {MAX_REGEX} characters."
         rules += word == ("mark", ":")
@@ -103,7 +127,6 @@ def _tokenizer() -> LLTokenizer:
     return LLTokenizer("byte")
 
 
-@functools.lru_cache(maxsize=32)
 def _matcher(grammar: GrammarInput) -> LLMatcher:
     """The grammar, ready to read from the start. It is stateful: each text is read by a copy."""
     from llguidance import LLMatcher, LLParserLimits
@@ -122,9 +145,14 @@ def _matcher(grammar: GrammarInput) -> LLMatcher:
     return LLMatcher(_tokenizer(), compiled, log_level=0, limits=limits)
 
 
-def _read(matcher: LLMatcher, data: bytes) -> int | None:
+def _pattern(grammar: GrammarInput) -> str | None:
+    from antwort.tools.patterns import lark_pattern, regex_pattern
+
+    return (regex_pattern if grammar.syntax == "regex" else lark_pattern)(grammar.definition)
+
+
+def _read(matcher: LLMatcher, data: bytes, deadline: float) -> int | None:
     """How many bytes fit; None when it takes too long to say."""
-    deadline = perf_counter() + PATIENCE
     read = 0
     while read < len(data):
         piece = data[read : read + _STRIDE]
@@ -140,37 +168,14 @@ def _read(matcher: LLMatcher, data: bytes) -> int | None:
 # ---- what is said about it ----
 
 
-def _described(matcher: LLMatcher, data: bytes, read: int) -> str:
+def _described(data: bytes, read: int) -> str:
     before = data[:read].decode(errors="ignore")
-    at = len(before.encode())
-    matcher.rollback(read - at)  # to the beginning of a character of several bytes
-    rest = data[at:].decode(errors="ignore")
+    at = len(before.encode())  # the beginning of a character of several bytes
+    rest = data[at : at + 4 * _LONGEST_FOUND].decode(errors="ignore")
     line = before.count("\n") + 1
     column = len(before) - (before.rfind("\n") + 1) + 1
     found = f"at {_quoted(rest[:_LONGEST_FOUND])}" if rest else "where it ends"
-    expected = " or ".join(_expected(matcher))
-    return f"line {line}, column {column}, {found}" + (f"; expected {expected}" if expected else "")
-
-
-def _expected(matcher: LLMatcher) -> list[str]:
-    """What could have come instead, where that is a short list."""
-    options = list(_options(matcher))
-    if not options or len(options) > _MOST_EXPECTED:
-        return []
-    return [_quoted(_continued(matcher, option)) if option < 256 else "the end" for option in options]
-
-
-def _options(matcher: LLMatcher) -> Iterator[int]:
-    """The bytes that go on from here; what is no byte stands for the end."""
-    mask = matcher.compute_bitmask()
-    return (at for at in range(len(mask) * 8) if mask[at // 8] >> (at % 8) & 1)
-
-
-def _continued(matcher: LLMatcher, option: int) -> str:
-    """A byte, and all that must follow it."""
-    ahead = matcher.deep_copy()
-    ahead.consume_token(option)
-    return (bytes([option]) + ahead.compute_ff_bytes()).decode(errors="replace")[:_LONGEST_EXPECTED]
+    return f"line {line}, column {column}, {found}"
 
 
 def _quoted(text: str) -> str:

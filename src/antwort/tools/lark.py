@@ -11,14 +11,16 @@ import msgspec
 _WORD = re.compile(
     r"""(?P<skip>[ \t\f\r]+|//[^\n]*|\#[^\n]*)
     |(?P<line>\n\s*)
-    |(?P<string>"(?:[^"\\\n]|\\.)*"i?)
-    |(?P<regex>/(?!/)(?:[^/\\\n]|\\.)+/[a-z]*)
-    |(?P<name>[!?]*[A-Za-z_][A-Za-z0-9_]*)
+    |(?P<string>"(?:[^"\\\n]|\\.)*+"i?)
+    |(?P<regex>/(?:[^/\\]|\\.)++/[a-z]*)
+    |(?P<unclosed>"(?:[^"\\\n]|\\.)*+|/(?:[^/\\]|\\.)*+)
+    |(?P<name>[!?]{0,2}[A-Za-z_][A-Za-z0-9_]*)
     |(?P<directive>%[a-z_]+)
     |(?P<number>[0-9]+)
     |(?P<mark>->|\.\.|.)""",
     re.VERBOSE | re.DOTALL,
 )
+"""Every alternative takes what it has looked at, whatever comes then: the time is that of the length."""
 
 
 class Word(NamedTuple):

@@ -17,10 +17,7 @@ from antwort.tools.lark import (
     Unreadable,
     definitions_of,
 )
-from antwort.tools.regexes import Expr, Unsupported, in_order, letters, literal, one_of, repeated, rewritten
-
-LONGEST = 16_384
-"""Characters of a pattern. Rules that are written out where they are used may grow beyond all bounds."""
+from antwort.tools.regexes import LONGEST, Expr, Unsupported, in_order, letters, literal, one_of, repeated, rewritten
 
 _COMMON = {
     "DIGIT": "[0-9]",
@@ -94,7 +91,7 @@ class _Inlined:
             case Sequenced():
                 found = in_order(self._write(piece) for piece in node.pieces)
             case Choice():
-                found = one_of([self._write(choice) for choice in node.choices])
+                found = one_of(self._write(choice) for choice in node.choices)
             case Repeated():
                 found = repeated(self._write(node.piece), node.least, node.most)
         if len(found.text) > LONGEST:

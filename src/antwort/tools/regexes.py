@@ -2,7 +2,7 @@
 
 Grammars hold those of Rust, schemas those of ECMAScript, and what decodes by a schema knows the plain part of both:
 letters, classes, groups, alternatives, repetition. `rewritten` gives an expression in that part. Classes such as `\\w`
-become their ASCII letters, so it may take a little less than the original.
+become their ASCII letters, so it may take a little less than the original, and never more.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, NoReturn
 
+LONGEST = 16_384
+"""Characters of a pattern. Rules that are written out where they are used may grow beyond all bounds."""
 _MOST_REPEATS = 10_000
 _BRACED = re.compile(r"\{([0-9A-Fa-f]{1,8})\}")
 _DIGITS = {digits: re.compile(f"([0-9A-Fa-f]{{{digits}}})") for digits in (2, 4, 8)}
@@ -19,6 +21,8 @@ _SPECIAL = frozenset("\\^$.|?*+()[]{}")
 _NAMED = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v", "a": "\a"}
 _WRITTEN = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _CLASSES = {"d": "0-9", "w": "A-Za-z0-9_", "s": " \\t\\n\\r\\x0c\\x0b"}
+_ALL_SPACE = _CLASSES["s"] + "\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+"""White space, beyond ASCII too: what is none of it must be none of that. Of letters and digits there are too many."""
 
 
 class Unsupported(Exception):
@@ -36,17 +40,30 @@ class Expr(NamedTuple):
 EMPTY = Expr("")
 
 
-def one_of(choices: Sequence[Expr]) -> Expr:
-    if len(choices) == 1:
-        return choices[0]
-    return Expr("|".join(choice.text for choice in choices), has_alternatives=True)
+def one_of(choices: Iterable[Expr]) -> Expr:
+    found = _bounded(choices)
+    if len(found) == 1:
+        return found[0]
+    return Expr("|".join(choice.text for choice in found), has_alternatives=True)
 
 
 def in_order(pieces: Iterable[Expr]) -> Expr:
-    found = [piece for piece in pieces if piece.text]
+    found = _bounded(piece for piece in pieces if piece.text)
     if len(found) == 1:
         return found[0]
     return Expr("".join(_grouped(piece) if piece.has_alternatives else piece.text for piece in found))
+
+
+def _bounded(pieces: Iterable[Expr]) -> list[Expr]:
+    """All of them, unless they come to too much: then none is made any more."""
+    found: list[Expr] = []
+    length = 0
+    for piece in pieces:
+        found.append(piece)
+        length += len(piece.text) + 1
+        if length > LONGEST:
+            raise Unsupported("too long")
+    return found
 
 
 def repeated(piece: Expr, least: int, most: int | None) -> Expr:
@@ -145,7 +162,7 @@ class _Reader:
     def _sequence(self) -> Expr:
         pieces: list[Expr] = []
         while (char := self._peek()) and char not in "|)":
-            if self._source[self._at :] == "$":
+            if char == "$" and self._at + 1 == len(self._source):
                 self._at += 1
                 break
             pieces.append(self._repeats(self._piece()))
@@ -221,8 +238,8 @@ class _Reader:
         char = self._next()
         if char in _CLASSES:
             return Expr(f"[{_CLASSES[char]}]", is_atom=True)
-        if char.lower() in _CLASSES:
-            return Expr(f"[^{_CLASSES[char.lower()]}]", is_atom=True)
+        if char == "S":
+            return Expr(f"[^{_ALL_SPACE}]", is_atom=True)
         return _letter(self._escaped(char), any_case=self._any_case)
 
     def _escaped(self, char: str) -> str:
@@ -247,7 +264,7 @@ class _Reader:
         is_negated = self._skip("^")
         members: list[str] = []
         while not members or self._peek() != "]":
-            members.append(self._member())
+            members.append(self._member(is_negated=is_negated))
         self._at += 1
         if not is_negated and _is_all(members):
             return Expr("[\\x00-\U0010ffff]", is_atom=True)
@@ -255,10 +272,10 @@ class _Reader:
             self._refuse("a negated class inside a class")
         return Expr(f"[{'^' if is_negated else ''}{''.join(members)}]", is_atom=True)
 
-    def _member(self) -> str:
+    def _member(self, *, is_negated: bool) -> str:
         """One entry of a class; a negated one with a `^` in front."""
         if (inside := self._shorthand()) is not None:
-            return inside
+            return self._outside(inside) if is_negated else inside
         first = self._class_letter()
         is_range = self._peek() == "-" and self._source[self._at + 1 : self._at + 2] not in ("]", "")
         if not is_range:
@@ -270,6 +287,11 @@ class _Reader:
         if ord(first) > ord(last):
             self._refuse("an empty range")
         return f"{_in_class(first)}-{_in_class(last)}"
+
+    def _outside(self, inside: str) -> str:
+        if inside != _CLASSES["s"]:
+            self._refuse("all but letters or digits, of which there are more than those of ASCII")
+        return _ALL_SPACE
 
     def _shorthand(self) -> str | None:
         escape = self._peek_two()

@@ -40,7 +40,7 @@ class Toolbox(msgspec.Struct, frozen=True, kw_only=True):
     may_run: bool
     """Whether the loop is on: some executor counts as registered, and tool_choice is not `none`."""
     instructions: tuple[str, ...] = ()
-    """What the servers that the request names tell the model about their tools."""
+    """What the model is told about the tools beside their descriptions, by the servers that the request names too."""
 
 
 class Route(enum.Enum):
