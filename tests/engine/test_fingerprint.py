@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.api.items import Message
+from antwort.api.items import ItemReference, Message
 from antwort.api.requests import CreateRequest, Limits, parse_request
+from antwort.api.wire import replace
 from antwort.engine.fingerprint import checked_key, fingerprint
 from antwort.errors import RequestError
 
@@ -96,6 +97,26 @@ def test_requests_that_a_program_put_together_are_told_apart() -> None:
     one, other = (CreateRequest(input=(Message(id="msg_1", role="user", content=()),), model=name) for name in "ab")
     assert fingerprint(one) == fingerprint(one)
     assert fingerprint(one) != fingerprint(other)
+
+
+def test_a_request_that_was_changed_since_it_came_is_another() -> None:
+    came = read({**BODY, "input": [{"role": "user", "content": "Hi"}, {"type": "item_reference", "id": "msg_1"}]})
+    changes: list[dict[str, Any]] = [
+        {"instructions": "Be brief."},
+        {"input": read({"input": "Delete everything"}).input},
+        {"input": (came.input[0], ItemReference(id="msg_2"))},
+        {"temperature": None},
+        {"metadata": {"a": "2", "b": "1"}},
+        {"tools": read({"input": "x", "tools": [{"type": "mcp", "server_label": "depot"}]}).tools},
+    ]
+    assert len({fingerprint(came), *(fingerprint(replace(came, **change)) for change in changes)}) == 1 + len(changes)
+
+
+def test_an_id_that_was_made_for_an_item_says_nothing() -> None:
+    came = read(BODY)
+    one, other = (replace(came, input=read({"input": "Changed"}).input) for _ in range(2))
+    assert one.input[0] != other.input[0]
+    assert fingerprint(one) == fingerprint(other)
 
 
 @pytest.mark.parametrize("key", ["k", "8e03978e-40d5-43e8-bc93-6894a57f9324", "!~", "x" * 255])

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import pytest
 
 from antwort.api.events import Mark, StreamEvent
 from antwort.api.responses import Model, Response
-from antwort.engine import keyed
+from antwort.engine import kept
 from antwort.engine.engine import Engine
 from antwort.engine.fingerprint import fingerprint
-from antwort.engine.live import Ended
-from antwort.engine.settings import EngineSettings
 from antwort.engine.shared import Reader
 from antwort.errors import (
     AntwortError,
@@ -26,6 +23,7 @@ from antwort.errors import (
     ClientLeft,
     KeyInUse,
     KeyReused,
+    RateLimited,
     RequestCancelled,
     RequestError,
     ResponseNotFound,
@@ -36,58 +34,13 @@ from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import ChatRequest, Delta
 from antwort.storage.base import Claim, NewResponse, ResponseStore
 from antwort.storage.memory import MemoryStore
-from antwort.testing import Answer, ScriptedProvider, StreamChecker, answer, say
-from engine_kit import ask, name_of, text_of
+from antwort.testing import Answer, ScriptedProvider, StreamChecker, answer, call, say
+from engine_kit import WEATHER, ask, name_of, text_of, weather_tool
+from keyed_kit import Ground, ground, read, settled
 from serving import until
 
 HELLO = answer(say("Hello there"))
 OTHER = answer(say("Something else"))
-
-
-@dataclass
-class Clock:
-    now: float = 1_700_000_000.5
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
-class Ground:
-    """An engine with all that is around it."""
-
-    engine: Engine
-    provider: ScriptedProvider
-    store: ResponseStore
-    clock: Clock
-    ended: list[Ended]
-
-
-@asynccontextmanager
-async def ground(*answers: Answer, store: ResponseStore | None = None, **settings: Any) -> AsyncIterator[Ground]:
-    provider, kept, clock, ended = ScriptedProvider(*answers), store or MemoryStore(), Clock(), list[Ended]()
-    engine = Engine(provider, store=kept, settings=EngineSettings(**settings), on_end=[ended.append], clock=clock)
-    async with engine:
-        yield Ground(engine, provider, kept, clock, ended)
-    assert engine._keyed._tasks == set()
-
-
-async def settled(at: Ground) -> None:
-    """What has ended is put away in a task of its own, just after all have been told."""
-    await until(lambda: not at.engine._keyed._tasks)
-
-
-async def read(reader: Reader) -> list[StreamEvent]:
-    """To the end; the grammar and the numbers hold on the way."""
-    await reader.answered()
-    checker, events = StreamChecker(), list[StreamEvent]()
-    while batches := await reader.read():
-        for batch in batches:
-            for number, event in enumerate(batch.events, batch.first):
-                checker.feed(number, event)
-                events.append(event)
-    checker.finish()
-    return events
 
 
 # ---- the same key and the same body ----
@@ -289,14 +242,35 @@ async def test_a_request_that_is_wrong_leaves_its_key_free() -> None:
         assert (await (await at.engine.attach(ask(), ANONYMOUS, "key")).whole()).status == "completed"
 
 
+FOR_GOOD = BackendError("The backend does not know us.", may_pass=False)
+
+
 @pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
-async def test_a_failure_after_the_answer_has_begun_is_the_response(is_stored: bool) -> None:
-    async with ground(answer(say("Hel"), BackendError("It broke."))) as at:
+async def test_a_failure_for_good_after_the_answer_has_begun_is_the_response(is_stored: bool) -> None:
+    async with ground(answer(say("Hel"), FOR_GOOD)) as at:
         request = ask(stream=True, store=is_stored)
         events = await read(await at.engine.attach(request, ANONYMOUS, "key"))
         assert name_of(events[-1]) == "response.failed"
         assert await read(await at.engine.attach(request, ANONYMOUS, "key")) == events
         assert len(at.provider.requests) == 1
+
+
+@pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("error", [RateLimited("Try again in 7s."), BackendError("It broke."), ValueError("A defect.")])
+async def test_a_failure_after_the_answer_has_begun_that_may_pass_frees_the_key(
+    error: Exception, stream: bool, is_stored: bool
+) -> None:
+    """For whoever comes next, be it at once."""
+    async with ground(answer(say("Hel"), error), HELLO, hold_back=0) as at:
+        request = ask(stream=stream, store=is_stored)
+        first = await at.engine.attach(request, ANONYMOUS, "key")
+        failed = (await read(first))[-1].response if stream else await first.whole()  # type: ignore[union-attr]
+        again = await at.engine.attach(request, ANONYMOUS, "key")
+        assert (failed.status, first.is_replay, again.is_replay) == ("failed", False, False)
+        assert (await again.whole()).status == "completed"
+        if is_stored:
+            assert await at.engine.retrieve(ANONYMOUS, failed.id) == failed
 
 
 async def test_an_incomplete_response_keeps_its_key() -> None:
@@ -382,7 +356,7 @@ async def test_one_that_waits_while_it_leaves_is_woken() -> None:
 
 async def test_leaving_after_the_end_leaves_the_key_alone() -> None:
     """The answer was lost on its way: this is what keys are for."""
-    async with ground(answer(say("Hel"), BackendError("It broke."))) as at:
+    async with ground(answer(say("Hel"), FOR_GOOD)) as at:
         request = ask(stream=True)
         reader = await at.engine.attach(request, ANONYMOUS, "key")
         events = await read(reader)
@@ -508,12 +482,11 @@ async def test_of_those_that_are_not_stored_only_so_many_are_kept_and_the_oldest
     async with ground(*[HELLO for _ in range(4)]) as at:
         await at.engine.create(input="0", store=False, idempotency_key="key-0")
         await settled(at)
-        monkeypatch.setattr(keyed, bound, {"MOST_KEPT": 2, "MOST_BYTES": 2 * at.engine._keyed._size + 100}[bound])
+        monkeypatch.setattr(kept, bound, {"MOST_KEPT": 2, "MOST_BYTES": 2 * at.engine._keyed._kept.size + 100}[bound])
         for number in (1, 2):
             await at.engine.create(input=str(number), store=False, idempotency_key=f"key-{number}")
             await settled(at)
-        assert [name[2] for name in at.engine._keyed._kept] == ["key-1", "key-2"]
-        assert at.engine._keyed._size == sum(at.engine._keyed._kept.values())
+        assert [name[2] for name in at.engine._keyed._runs] == ["key-1", "key-2"]
         for number in (2, 0):
             await at.engine.create(input=str(number), store=False, idempotency_key=f"key-{number}")
         assert len(at.provider.requests) == 4
@@ -523,7 +496,7 @@ async def test_of_those_that_are_not_stored_only_so_many_are_kept_and_the_oldest
 async def test_a_stored_one_that_is_not_in_memory_any_more_is_read_from_the_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keyed, "MOST_KEPT", 0)
+    monkeypatch.setattr(kept, "MOST_KEPT", 0)
     async with ground(answer(say("Hello there"), finish="length")) as at:
         request = ask(stream=True)
         first = await read(await at.engine.attach(request, ANONYMOUS, "key"))
@@ -630,7 +603,7 @@ async def test_a_store_that_cannot_be_read_is_an_error_and_leaves_the_key_free()
         assert (await at.engine.create(input="Hello", idempotency_key="key")).status == "completed"
 
 
-async def test_an_end_that_could_not_be_recorded_is_still_what_the_key_stands_for() -> None:
+async def test_an_end_that_could_not_be_recorded_is_still_what_the_key_stands_for_where_a_tool_was_run() -> None:
     class Full(MemoryStore):
         is_full = True
 
@@ -640,12 +613,14 @@ async def test_an_end_that_could_not_be_recorded_is_still_what_the_key_stands_fo
             await super().finish(identity, response, marks)
 
     store = Full()
-    async with ground(HELLO, store=store, hold_back=0) as at:
-        first = await at.engine.create(input="Hello", idempotency_key="key")
+    asked = ask(tools=[WEATHER])
+    async with ground(answer(call("weather", city="Rome")), HELLO, store=store, executors=[weather_tool()]) as at:
+        first = await at.engine.create(asked, idempotency_key="key")
         assert first.status == "failed"
+        await settled(at)
         at.engine._keyed._forget(("default", "", "key"))
         store.is_full = False
-        assert await at.engine.create(input="Hello", idempotency_key="key") == first
+        assert await at.engine.create(asked, idempotency_key="key") == first
 
 
 async def test_a_store_that_fails_in_an_unexpected_way_leaves_a_line_and_nobody_waiting(
@@ -701,4 +676,4 @@ async def test_nothing_of_a_run_stays_under_a_key_that_is_gone() -> None:
         with pytest.raises(AntwortError):
             await at.engine.create(input="Hello", idempotency_key="key")
         await settled(at)
-        assert (at.engine._keyed._runs, at.engine._keyed._names, at.engine._keyed._size) == ({}, {}, 0)
+        assert (at.engine._keyed._runs, at.engine._keyed._names, at.engine._keyed._kept.size) == ({}, {}, 0)

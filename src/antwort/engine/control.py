@@ -55,6 +55,8 @@ class Control:
         """Whether an inference is under way, or was cut; not one that the backend never took up."""
         self.on_answer: Callable[[], None] = _nobody_asks
         """The backend has answered the first inference with its headers."""
+        self.has_acted = run.calls_run > 0
+        """Whether a tool was started here: to make the response once more could do twice what it did."""
         self.running: set[str] = set()
         """The calls that tools work on, by their `call_id`."""
         self.on_progress: Callable[[str], None] = _nobody_watches

@@ -78,8 +78,9 @@ class _Running:
         waiting = [(at, call) for at, call in enumerate(calls) if isinstance(call, Ready)]
         try:
             while waiting or self._tasks:
-                while waiting and len(self._tasks) < width:
+                while waiting and len(self._tasks) < width and self._signal.reason is None:
                     at, call = waiting.pop(0)
+                    self._control.has_acted = True  # before it can have begun, whoever looks meanwhile
                     self._tasks[asyncio.create_task(self._execute(call))] = at
                 yield await self._next()
         finally:

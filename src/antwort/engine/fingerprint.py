@@ -8,7 +8,7 @@ from hashlib import sha256
 import msgspec
 
 from antwort.api.requests import CreateRequest
-from antwort.api.wire import encode
+from antwort.api.wire import Plain, encode, replace
 from antwort.errors import RequestError
 
 LONGEST_KEY = 255
@@ -26,13 +26,29 @@ def checked_key(key: str) -> str:
 def fingerprint(request: CreateRequest) -> bytes:
     """The same for every way to write the same JSON: the order of keys, white space and the form of numbers and texts
     do not count. It tells nothing of what the request says.
+
+    The body as it came is one half of it. The other is the request as it was read: a program may have changed it since,
+    or put it together without a body.
     """
-    return sha256(_encoder.encode(_decoder.decode(_body(request)))).digest()
+    came = _decoder.decode(request.raw)
+    read = _decoder.decode(encode(replace(request, raw=b"", raw_input=())))
+    return sha256(_encoder.encode((came, _counted(read)))).digest()
 
 
-def _body(request: CreateRequest) -> bytes:
-    """As it came. A program may have put a request together without one."""
-    return encode(request) if request.raw == b"{}" else request.raw
+def _counted(read: Plain) -> Plain:
+    """What is said in it. Not what was not set, nor whether events are read: the caller of `create` and `respond` says
+    that by the method. Ids may have been made for items that came without; what an item refers to by one counts.
+    """
+    fields = {name: value for name, value in read.items() if value is not None and name not in _NOT_COUNTED}
+    fields["input"] = [item if item["type"] == "item_reference" else _without_id(item) for item in read["input"]]
+    return fields
+
+
+_NOT_COUNTED = frozenset({"raw", "raw_input", "stream"})
+
+
+def _without_id(item: Plain) -> Plain:
+    return {name: value for name, value in item.items() if name != "id"}
 
 
 def _number(text: str) -> int | float:

@@ -5,32 +5,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
 from antwort.api.wire import encode
 from antwort.engine.fingerprint import checked_key, fingerprint
+from antwort.engine.kept import Kept, Name
 from antwort.engine.live import LiveRun
 from antwort.engine.plan import Plan
 from antwort.engine.settings import EngineSettings
 from antwort.engine.shared import Reader, SharedRun
 from antwort.errors import AntwortError, KeyInUse, KeyReused, ResponseNotFound, ServerFault, ShuttingDown
 from antwort.identity import Identity
+from antwort.notes import note
 from antwort.storage.base import Claim, ResponseStore
 
 _log = logging.getLogger("antwort.engine")
 
-Name: TypeAlias = tuple[str, str, str]
-"""Tenant, owner, key."""
-
-MOST_KEPT = 1000
-"""Responses that have ended and are kept here for their keys; a stored one is found in the store as well."""
-MOST_BYTES = 64 * 2**20
-"""What they may take, about. The oldest go first."""
 _AN_EVENT = 300
 """Bytes, about, besides its text."""
 
@@ -53,9 +47,8 @@ class KeyedRuns:
     ) -> None:
         self._maker, self._store, self._settings, self._clock = maker, store, settings, clock
         self._runs: dict[Name, SharedRun] = {}
-        self._kept: OrderedDict[Name, int] = OrderedDict()
-        """Those of them that have ended, the oldest first, and their sizes."""
-        self._size = 0
+        self._kept = Kept()
+        """Those of them that have ended."""
         self._names: dict[str, Name] = {}
         """By the id of the response."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -118,6 +111,8 @@ class KeyedRuns:
             if shared.live is not None:
                 self._names[shared.live.response_id] = name
                 await shared.follow(shared.live)
+                if shared.accountant is None:
+                    _note_unread(shared.live)
                 await self._settle(name, shared, shared.live, identity)
         except Exception as error:
             if shared.started.is_set:
@@ -153,10 +148,11 @@ class KeyedRuns:
 
     async def _settle(self, name: Name, shared: SharedRun, live: LiveRun, identity: Identity) -> None:
         """What has come to an end of its own keeps its key, whoever has seen it; otherwise the next request is a new
-        try.
+        try, unless that would do anything twice.
         """
         response = live.response
-        shared.is_void = await _failed_early(live) or (shared.is_void and response.status in ("cancelled", "failed"))
+        is_broken = await _failed_early(live) or (shared.is_void and response.status in ("cancelled", "failed"))
+        shared.is_void = (is_broken or live.is_worth_another_try) and not live.has_acted
         if shared.is_void:
             await self._release(identity, name[2], response)
         elif self._runs.get(name) is shared:  # it may have been deleted meanwhile
@@ -183,14 +179,13 @@ class KeyedRuns:
 
     def _keep(self, name: Name, shared: SharedRun) -> None:
         assert shared.response is not None
-        self._kept[name] = size = 2 * len(encode(shared.response)) + _AN_EVENT * len(shared.tape or ())
-        self._size += size
-        while len(self._kept) > MOST_KEPT or self._size > MOST_BYTES:
-            self._forget(next(iter(self._kept)))
+        self._kept.add(name, 2 * len(encode(shared.response)) + _AN_EVENT * len(shared.tape or ()))
+        while (surplus := self._kept.surplus()) is not None:
+            self._forget(surplus)
 
     def _forget(self, name: Name) -> None:
         shared = self._runs.pop(name, None)
-        self._size -= self._kept.pop(name, 0)
+        self._kept.remove(name)
         if shared is not None and shared.response_id is not None:
             self._names.pop(shared.response_id, None)
 
@@ -204,6 +199,24 @@ class KeyedRuns:
         for shared in self._runs.values():
             shared.signal.set(ShuttingDown())
         await asyncio.gather(*self._tasks)
+
+
+def _note_unread(live: LiveRun) -> None:
+    """Those who asked for it have left, and their lines cannot say what it took."""
+    ended = live.account()
+    usage = ended.response.usage
+    note(
+        _log,
+        logging.INFO,
+        "a run has ended that nobody reads any more; its key stands for it",
+        response_id=live.response_id,
+        key=live.identity.key or None,
+        model=ended.response.model[:100],
+        response_status=ended.response.status,
+        turns=ended.turns,
+        input_tokens=None if usage is None else usage.input_tokens,
+        output_tokens=None if usage is None else usage.output_tokens,
+    )
 
 
 async def _failed_early(live: LiveRun) -> bool:

@@ -97,6 +97,17 @@ class LiveRun:
         """The response as it stands."""
         return self._control.run.response
 
+    @property
+    def has_acted(self) -> bool:
+        """Whether a tool was started here."""
+        return self._control.has_acted
+
+    @property
+    def is_worth_another_try(self) -> bool:
+        """Whether it has failed for a reason that may pass, and to make it anew would do nothing twice."""
+        error = self._control.error
+        return self.response.status == "failed" and not self.has_acted and not (error and error.may_pass is False)
+
     async def answered(self) -> None:
         """Wait until the backend has answered, at most as long as the response is held back.
 

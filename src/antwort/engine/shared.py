@@ -32,7 +32,9 @@ class SharedRun:
         self.settled: Once[None] = Once()
         """It is decided whether it still stands for the key, now that it has ended."""
         self.is_void = False
-        """It is about not to stand for the key any more: all have left it, or it failed before it was answered."""
+        """It is about not to stand for the key any more: all have left it before a tool was started, or it has failed
+        and may be tried again.
+        """
         self.is_ended = False
         self.is_fresh = False
         """Whether it was started by one of those who read along, and not found in the store."""
@@ -43,10 +45,14 @@ class SharedRun:
         self.tape: Tape | None = None
         """What a streamed run has sent."""
         self.readers: set[Reader] = set()
+        self.accountant: Reader | None = None
+        """Who says what the run has taken: the one who started it or, if that one has left, another who reads along."""
 
     def join(self, *, is_first: bool) -> Reader:
         reader = Reader(self, is_first=is_first)
         self.readers.add(reader)
+        if self.accountant is None and not self.is_ended:
+            self.accountant = reader
         return reader
 
     def begin(self, live: LiveRun, *, is_streamed: bool) -> None:
@@ -77,8 +83,13 @@ class SharedRun:
             self.tape.tick()
             return
         if isinstance(batch.events[-1], TERMINAL):
-            self.is_ended = True
+            self.has_ended()
         self.tape.add(batch.events)
+
+    def has_ended(self) -> None:
+        """Those who are told of it may send the next request at once."""
+        self.is_ended = True
+        self.is_void = self.is_void or (self.live is not None and self.live.is_worth_another_try)
 
     def end(self, response: Response) -> None:
         """Only what it came to is kept."""
@@ -93,9 +104,16 @@ class SharedRun:
         return self.tape
 
     def drop(self, reader: Reader) -> None:
-        """The run goes on as long as there is another reader; one that has ended does not care."""
+        """The run goes on as long as there is another reader, and when a tool was started: what it came to is there
+        for the next request with the key, and nothing is done twice.
+        """
         self.readers.discard(reader)
-        if self.readers or self.is_ended:
+        if self.is_ended:
+            return
+        goes_on = bool(self.readers) or (self.live is not None and self.live.has_acted)
+        if goes_on and self.accountant is reader:
+            self.accountant = next(iter(self.readers), None)
+        if goes_on:
             return
         self.is_void = True
         self.signal.set(ClientLeft())
@@ -160,7 +178,7 @@ class Reader:
         if self._live is None:
             return self.response
         response = await self._unless_left(self._live.whole)
-        self._shared.is_ended = True
+        self._shared.has_ended()
         return response
 
     async def _unless_left(self, waiting: Callable[[], Awaitable[T]]) -> T:
@@ -171,17 +189,20 @@ class Reader:
             raise
 
     def leave(self) -> None:
-        """The client has gone. The run ends itself when it was the last."""
+        """The client has gone. The run ends itself when it was the last, unless a tool was started."""
         self._signal.set(ClientLeft())
         if self._tape is not None and self._shared.tape is not None:
             self._shared.tape.forget(self._tape)
         self._shared.drop(self)
 
     def stop(self, reason: Exception) -> None:
-        """This request is broken off; the run with it, when nobody else waits for it or all are."""
+        """This request is broken off; the run with it, when all are, or nobody else waits for it and no tool was
+        started.
+        """
         if self._live is None:
             return
-        if isinstance(reason, ShuttingDown) or len(self._shared.readers) == 1:
+        is_alone = len(self._shared.readers) == 1 and not self._live.has_acted
+        if isinstance(reason, ShuttingDown) or is_alone:
             self._live.stop(reason)
         else:
             self.leave()
@@ -192,5 +213,5 @@ class Reader:
             await self._live.wait()
 
     def account(self) -> Ended | None:
-        """Of the run; only the request that started it has to account for it."""
-        return None if self._live is None or self.is_replay else self._live.account()
+        """Of the run; only one of those who read along has to account for it."""
+        return self._live.account() if self._live is not None and self._shared.accountant is self else None

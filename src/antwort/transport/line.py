@@ -38,17 +38,19 @@ def log_request(exchange: Exchange, seconds: float) -> None:
 def _of_the_run(exchange: Exchange) -> dict[str, Value]:
     if exchange.run is None:
         return {}
-    if (ended := exchange.run.account()) is None:  # the line of the request that started it says what it took
-        response = exchange.run.response
-        return {
-            "model": response.model[:_LONGEST_MODEL],
-            "response_status": response.status,
-            "replayed": True,
-        }
+    response = exchange.run.response
+    said: dict[str, Value] = {
+        "model": response.model[:_LONGEST_MODEL],
+        "response_status": response.status,
+    }
+    if exchange.is_replay:
+        said["replayed"] = True
+    # Of those who read along with one run, the line of one says what it took; if all have left it, a line of its own.
+    if (ended := exchange.run.account()) is None:
+        return said
     usage = ended.response.usage
     return {
-        "model": ended.response.model[:_LONGEST_MODEL],
-        "response_status": ended.response.status,
+        **said,
         "turns": ended.turns,
         "input_tokens": None if usage is None else usage.input_tokens,
         "output_tokens": None if usage is None else usage.output_tokens,

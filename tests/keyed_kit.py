@@ -1,0 +1,74 @@
+"""What the tests of idempotency keys share: an engine with all that is around it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from antwort.api.events import StreamEvent
+from antwort.engine.engine import Engine
+from antwort.engine.live import Ended
+from antwort.engine.settings import EngineSettings
+from antwort.engine.shared import Reader
+from antwort.storage.base import ResponseStore
+from antwort.storage.memory import MemoryStore
+from antwort.testing import Answer, ScriptedProvider, StreamChecker
+from antwort.tools.base import ToolExecutor
+from serving import until
+
+
+@dataclass
+class Clock:
+    now: float = 1_700_000_000.5
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Ground:
+    """An engine with all that is around it."""
+
+    engine: Engine
+    provider: ScriptedProvider
+    store: ResponseStore
+    clock: Clock
+    ended: list[Ended]
+
+
+@asynccontextmanager
+async def ground(
+    *answers: Answer, store: ResponseStore | None = None, executors: Sequence[ToolExecutor] = (), **settings: Any
+) -> AsyncIterator[Ground]:
+    provider, kept, clock, ended = ScriptedProvider(*answers), store or MemoryStore(), Clock(), list[Ended]()
+    engine = Engine(
+        provider,
+        store=kept,
+        executors=executors,
+        settings=EngineSettings(**settings),
+        on_end=[ended.append],
+        clock=clock,
+    )
+    async with engine:
+        yield Ground(engine, provider, kept, clock, ended)
+    assert engine._keyed._tasks == set()
+
+
+async def settled(at: Ground) -> None:
+    """What has ended is put away in a task of its own, just after all have been told."""
+    await until(lambda: not at.engine._keyed._tasks)
+
+
+async def read(reader: Reader) -> list[StreamEvent]:
+    """To the end; the grammar and the numbers hold on the way."""
+    await reader.answered()
+    checker, events = StreamChecker(), list[StreamEvent]()
+    while batches := await reader.read():
+        for batch in batches:
+            for number, event in enumerate(batch.events, batch.first):
+                checker.feed(number, event)
+                events.append(event)
+    checker.finish()
+    return events
