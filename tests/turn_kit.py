@@ -40,7 +40,8 @@ from antwort.api.items import (
 )
 from antwort.api.status import ItemStatus
 from antwort.api.wire import UNSET, UnsetType, replace
-from antwort.engine.turn import Shown, Turn
+from antwort.engine.held import Shown
+from antwort.engine.turn import Turn
 from antwort.providers.base import Delta
 
 Style: TypeAlias = Literal["text", "standard", "summary"]
@@ -51,16 +52,17 @@ Style: TypeAlias = Literal["text", "standard", "summary"]
 
 def shown(name: str) -> Shown:
     """`stock` is a server's tool, known there as `stock_level`. `patch` is a free-form tool, and so is `editor__sum`,
-    whose input must be digits; `editor__open` is a function of the same namespace. All else is a function.
+    whose input must be digits; `editor__open` is a function of the same namespace. All else is a function; `weather` is
+    run here.
     """
-    return _SHOWN.get(name) or Shown(name)
+    return _SHOWN.get(name) or Shown(name, is_clients=name != "weather")
 
 
 _SHOWN = {
     "stock": Shown("stock_level", "depot"),
-    "patch": Shown("patch", is_custom=True),
-    "editor__sum": Shown("sum", namespace="editor", is_custom=True, fits=str.isdecimal),
-    "editor__open": Shown("open", namespace="editor"),
+    "patch": Shown("patch", is_custom=True, is_clients=True),
+    "editor__sum": Shown("sum", namespace="editor", is_custom=True, is_clients=True, fits=str.isdecimal),
+    "editor__open": Shown("open", namespace="editor", is_clients=True),
 }
 
 

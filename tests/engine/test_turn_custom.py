@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from antwort.api.events import (
+    ArgumentsDone,
     Batch,
-    CustomInputDone,
     McpArgumentsDelta,
     McpArgumentsDone,
     McpCallInProgress,
@@ -14,7 +14,7 @@ from antwort.api.events import (
     OutputItemDone,
     TurnEnded,
 )
-from antwort.api.items import FunctionCall, McpCall
+from antwort.api.items import CustomToolCall, FunctionCall, McpCall
 from antwort.engine.opened import half_said
 from antwort.providers.base import CallDelta, Delta, Finished, TextDelta
 from turn_kit import call_closed, call_fed, call_opened, custom_call, message, play, play_in
@@ -95,17 +95,63 @@ def test_a_call_that_does_not_fit_shows_as_a_refused_one_that_can_be_sent_again(
     assert events == [*refused(0, 1, arguments), *ENDED]
 
 
-def test_a_held_call_stands_behind_what_is_shown_at_once() -> None:
-    events = play(
-        CallDelta(0, "editor__sum", '{"input": "1"}'),
-        CallDelta(1, "weather", "{}"),
-        CallDelta(2, "editor__sum", '{"input": "2"}'),
-        TextDelta("Both."),
-        Finished("tool_calls", None),
-    )
-    places = [(event.output_index, type(event.item).__name__) for event in events if isinstance(event, OutputItemDone)]
-    assert sorted(places) == [(0, "FunctionCall"), (1, "Message"), (2, "CustomToolCall"), (3, "CustomToolCall")]
-    assert [event.input for event in events if isinstance(event, CustomInputDone)] == ["1", "2"]
+def done(events: Batch) -> list[tuple[int, str, str]]:
+    """The calls that were closed, by their place."""
+    items = [(event.output_index, event.item) for event in events if isinstance(event, OutputItemDone)]
+    calls = [(at, item) for at, item in items if isinstance(item, FunctionCall | CustomToolCall | McpCall)]
+    return sorted((at, item.name, item.status) for at, item in calls)
+
+
+def test_calls_behind_a_held_one_wait_for_it() -> None:
+    """Clients run calls in the order of the items: a patch first, then the command that reads what it wrote."""
+    reads: list[list[Delta]] = [
+        [CallDelta(0, "weather", "{}")],
+        [CallDelta(1, "editor__sum", '{"input": "1"}')],
+        [CallDelta(2, "clock", '{"ci')],
+        [CallDelta(3, "patch", '{"input": "x"}'), CallDelta(2, "", 'ty": 1}')],
+        [Finished("tool_calls", None)],
+    ]
+    first, *between, last = play_in(reads)
+    assert first == [*call_opened(0, 1, "weather"), *call_fed(0, 1, "{}")]
+    assert between == [[], [], [], []]
+    assert done(last) == [(at, name, "completed") for at, name in enumerate(["weather", "sum", "clock", "patch"])]
+    assert [event.arguments for event in last if isinstance(event, ArgumentsDone)] == ["{}", '{"city": 1}']
+
+
+def test_a_message_behind_a_held_call_does_not_wait() -> None:
+    reads: list[list[Delta]] = [
+        [CallDelta(0, "editor__sum", '{"input": "1"}'), TextDelta("So.")],
+        [Finished("tool_calls", None)],
+    ]
+    first, _, last = play_in(reads)
+    assert [event.output_index for event in first if isinstance(event, OutputItemAdded)] == [0]
+    assert done(last) == [(1, "sum", "completed")]
+
+
+WRONG, RIGHT = '{"input": "one"}', '{"input": "1"}'
+
+
+@pytest.mark.parametrize(
+    ("calls", "is_refused"),
+    [
+        ([("editor__sum", WRONG)], True),
+        ([("editor__sum", WRONG), ("editor__sum", WRONG)], True),
+        ([("editor__sum", WRONG), ("weather", "{}")], True),
+        ([("stock", "{}"), ("editor__sum", WRONG)], True),
+        ([("editor__sum", WRONG), ("clock", "{}")], False),
+        ([("clock", "{}"), ("editor__sum", WRONG)], False),
+        ([("editor__sum", RIGHT), ("editor__sum", WRONG)], False),
+        ([("editor__sum", WRONG), ("patch", "x")], False),
+    ],
+)
+def test_a_wrong_input_is_refused_unless_the_client_has_another_call_to_run(
+    calls: list[tuple[str, str]], is_refused: bool
+) -> None:
+    events = play(*(CallDelta(at, *call) for at, call in enumerate(calls)), Finished("tool_calls", None))
+    added = [event.item for event in events if isinstance(event, OutputItemAdded)]
+    assert [
+        type(item) for item in added if isinstance(item, McpCall | CustomToolCall) and item.name != "stock_level"
+    ] == [McpCall if is_refused else CustomToolCall for name, _ in calls if name in ("editor__sum", "patch")]
 
 
 def test_a_held_call_that_is_cut_is_incomplete_and_was_never_checked() -> None:
@@ -122,12 +168,24 @@ def test_what_was_whole_before_a_held_call_was_cut_is_complete() -> None:
     assert [type(event) for event in events[4:]] == [type(event) for event in (added, *rest, *CUT)]
 
 
-def test_a_held_call_behind_one_that_is_cut_is_cut_too() -> None:
+@pytest.mark.parametrize(
+    ("last", "statuses"),
+    [
+        (CallDelta(2, "", "y"), ["completed", "completed", "incomplete"]),
+        (CallDelta(1, "", "y"), ["completed", "incomplete", "incomplete"]),
+        (TextDelta("So"), ["incomplete", "incomplete", "incomplete"]),
+    ],
+)
+def test_of_calls_that_wait_those_before_the_one_that_is_cut_are_whole(last: Delta, statuses: list[str]) -> None:
     events = play(
-        CallDelta(0, "editor__sum", '{"input": "1"}'), CallDelta(1, "weather", '{"ci'), Finished("length", None)
+        CallDelta(0, "editor__sum", WRONG),
+        CallDelta(1, "clock", "{"),
+        CallDelta(2, "clock", "{"),
+        last,
+        Finished("length", None),
     )
-    done = [event.item for event in events if isinstance(event, OutputItemDone)]
-    assert [item.status for item in done] == ["incomplete", "incomplete"]
+    assert [status for _, _, status in done(events)] == statuses
+    assert [name for _, name, _ in done(events)] == ["sum", "clock", "clock"]
 
 
 def test_a_held_call_of_an_inference_that_broke_off_is_never_shown() -> None:

@@ -198,7 +198,7 @@ def test_who_has_no_grammars_does_not_pay_for_them() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.parametrize("source", ['"' + '\\"' * 5, "/" + "\\/\n" * 5, '"a', "/a\\", '"', "/"])
+@pytest.mark.parametrize("source", ['"' + '\\"' * 5, "/" + "\\/\n" * 5, '"a', '"', "/"])
 def test_what_is_not_closed_is_one_word(source: str) -> None:
     """Were it read again from each of its marks, a long one would take for ever."""
     assert list(words_of(source)) == [("unclosed", source)]

@@ -4,50 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from antwort.api.events import Batch, TurnEnded
 from antwort.api.items import CustomToolCall, FunctionCall, McpCall
 from antwort.api.wire import UNSET
+from antwort.engine.held import HeldCall, Shown, settle
 from antwort.engine.opened import OpenItem, OpenMessage, OpenReasoning, ReasoningStyle, Seal
 from antwort.engine.opened_calls import ClosedAs, OpenCall, OpenCustomCall, ShownCall
 from antwort.engine.pairs import shown_id
-from antwort.engine.unwrapping import input_of, wrapped
 from antwort.ids import new_id
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
-from antwort.tools.base import HOUSE_LABEL
 
 CUT = frozenset({"length", "content_filter"})
 """Finish reasons that say the answer was broken off: what was being written is incomplete."""
-
-
-class Shown(msgspec.Struct, frozen=True):
-    """How a call shows: as a `function_call`, or, with a server's label, as an `mcp_call` under `name`."""
-
-    name: str
-    server_label: str | None = None
-    namespace: str | None = None
-    """Clients see it apart from the name."""
-    is_custom: bool = False
-    """As a `custom_tool_call`: the one string in its arguments is its input."""
-    fits: Callable[[str], bool] | None = None
-    """Of a free-form tool: whether its input is right. Such a call is shown when it is whole; one that is wrong shows
-    as a refused call, and is never the client's to run."""
-
-
-class HeldCall:
-    """A call that is shown when it is whole: what it asks for decides how it shows."""
-
-    def __init__(self, name: str, shown: Shown) -> None:
-        self.name, self.shown = name, shown
-        self._pieces: list[str] = []
-
-    def feed(self, arguments: str, _events: Batch) -> None:
-        self._pieces.append(arguments)
-
-    @property
-    def arguments(self) -> str:
-        return "".join(self._pieces)
 
 
 class Turn:
@@ -71,6 +39,8 @@ class Turn:
         self._message: OpenMessage | None = None
         self._reasoning: OpenReasoning | None = None
         self._calls: dict[int, ShownCall | HeldCall] = {}
+        self._held: list[HeldCall] = []  # those of the calls that are shown at the end, as they were begun
+        self._has_clients = False  # whether a call was shown that the client is to run
         self._left: list[OpenItem] = []  # said in full, while a call before them may yet be cut
         self._early: dict[int, str] = {}  # arguments that came before their call's name
         self._written: OpenItem | HeldCall | None = None  # what the last delta went to
@@ -176,9 +146,17 @@ class Turn:
     def _open_call(self, index: int, name: str) -> ShownCall | HeldCall:
         self._close_message()
         self._close_reasoning()
-        shown = self._shown(name)
-        call = self._calls[index] = HeldCall(name, shown) if shown.fits else self._announced(shown)
+        call = self._calls[index] = self._begun(name, self._shown(name))
         return call
+
+    def _begun(self, name: str, shown: Shown) -> ShownCall | HeldCall:
+        """Clients run calls in the order they see them in: behind one that is held, all are."""
+        if shown.fits is None and not self._held:
+            self._has_clients |= shown.is_clients
+            return self._announced(shown)
+        held = HeldCall(name, shown)
+        self._held.append(held)
+        return held
 
     def _announced(self, shown: Shown) -> ShownCall:
         item = _call_item(shown)
@@ -187,11 +165,7 @@ class Turn:
         call.announce(self._events)
         return call
 
-    def _show_held(self, held: HeldCall, status: ClosedAs) -> None:
-        """One that is wrong shows as a refused call, under the name that the model called; it waits for its answer."""
-        shown, arguments = held.shown, held.arguments
-        if status == "completed" and shown.fits is not None and not shown.fits(input_of(arguments)):
-            shown, arguments = Shown(held.name, HOUSE_LABEL), wrapped(arguments)
+    def _show(self, shown: Shown, arguments: str, status: ClosedAs) -> None:
         call = self._announced(shown)
         if arguments:
             call.feed(arguments, self._events)
@@ -224,13 +198,21 @@ class Turn:
         cut_from = self._index if written is None else written.index
         for item in self._open_items():
             item.close(last if item.index >= cut_from else "completed", self._events)
-        for call in self._calls.values():
-            if isinstance(call, HeldCall):
-                self._show_held(call, last)
+        if last == "completed":
+            for shown, arguments in settle(self._held, has_clients=self._has_clients):
+                self._show(shown, arguments, last)
+        else:
+            self._show_cut()
+
+    def _show_cut(self) -> None:
+        """The model is not asked again: nothing is checked."""
+        whole = self._held.index(self._written) if isinstance(self._written, HeldCall) else 0
+        for at, held in enumerate(self._held):
+            self._show(held.shown, held.arguments, "completed" if at < whole else "incomplete")
 
     def _forget(self) -> None:
         self._message, self._reasoning, self._written = None, None, None
-        self._calls, self._left = {}, []
+        self._calls, self._held, self._left = {}, [], []
 
 
 def _call_item(shown: Shown) -> FunctionCall | CustomToolCall | McpCall:
