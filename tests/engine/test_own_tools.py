@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api.items import CustomToolCall
+from antwort.engine.held import Shown
 from antwort.engine.plan import Plan
-from antwort.engine.turn import Shown
 from antwort.errors import InvalidField
 from antwort.providers.base import Capabilities
 from antwort.testing import ScriptedProvider, answer, call, say
@@ -48,6 +48,13 @@ async def definition_of(tool: dict[str, Any], grammar: Any = "described") -> Too
     return definition
 
 
+RECURSIVE: dict[str, Any] = {
+    "type": "custom",
+    "name": "nest",
+    "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "(" start ")" | "x"'},
+}
+
+
 # ---- free-form tools ----
 
 
@@ -79,7 +86,7 @@ async def test_a_grammar_is_told_in_words_where_nobody_decodes_by_it() -> None:
 
 @pytest.mark.parametrize(
     ("tool", "grammar", "is_held"),
-    [(DIGITS, "pattern", True), (DIGITS, "plain_pattern", True), (APPLY_PATCH, "plain_pattern", False)],
+    [(DIGITS, "pattern", True), (DIGITS, "plain_pattern", True), (RECURSIVE, "pattern", False)],
 )
 async def test_a_grammar_is_a_pattern_where_the_backend_decodes_by_it(
     tool: dict[str, Any], grammar: str, is_held: bool
@@ -90,6 +97,19 @@ async def test_a_grammar_is_a_pattern_where_the_backend_decodes_by_it(
     assert (pattern is not None) is is_held
     assert (pattern is None) is ("must match" in (definition.description or ""))
     assert pattern is None or re.search(pattern, "007")
+
+
+async def test_a_grammar_is_part_of_the_instructions_where_descriptions_are_written_anew() -> None:
+    """Folded into one line it would be another grammar."""
+    plan = await plan_with(APPLY_PATCH, DIGITS, namespace("a", RECURSIVE), grammar="plain_pattern")
+    patch, dial, nest = plan.toolbox.tools.values()
+    assert [patch.description, dial.description, nest.description] == [APPLY_PATCH["description"], None, None]
+    told = "must match this Lark grammar, from its first character to its last:"
+    assert plan.toolbox.instructions == (
+        f"The input of the tool apply_patch {told}\n\n{APPLY_PATCH_GRAMMAR}",
+        f"The input of the tool a__nest {told}\n\n{RECURSIVE['format']['definition']}",
+    )
+    assert (await plan_with(APPLY_PATCH)).toolbox.instructions == ()
 
 
 @pytest.mark.parametrize(
@@ -123,8 +143,8 @@ async def test_a_free_form_tool_is_the_clients_whoever_has_a_function_of_its_nam
 
 async def test_a_call_of_a_free_form_tool_shows_as_one() -> None:
     plan = await plan_with(NOTE, namespace("a", NOTE))
-    assert plan.shown("note", run_of(plan)) == Shown("note", is_custom=True)
-    assert plan.shown("a__note", run_of(plan)) == Shown("note", namespace="a", is_custom=True)
+    assert plan.shown("note", run_of(plan)) == Shown("note", is_custom=True, is_clients=True)
+    assert plan.shown("a__note", run_of(plan)) == Shown("note", namespace="a", is_custom=True, is_clients=True)
 
 
 async def test_an_input_is_held_against_a_grammar_that_was_only_told() -> None:
@@ -153,7 +173,7 @@ async def test_an_input_goes_to_the_client_unchecked(
     grammar: Any, fields: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     plan = await plan_of(ask(tools=[DIGITS], **fields), capabilities=Capabilities(grammar=grammar), **settings)
-    assert plan.shown("dial", run_of(plan)) == Shown("dial", is_custom=True)
+    assert plan.shown("dial", run_of(plan)) == Shown("dial", is_custom=True, is_clients=True)
 
 
 async def test_a_second_wrong_input_is_the_clients() -> None:
@@ -195,7 +215,7 @@ async def test_a_namespace_is_flattened_for_the_model() -> None:
     )
     assert spawn.description == "Tools for spawning and managing sub-agents.\n\nSpawns an agent."
     assert close.description == "Tools for spawning and managing sub-agents."
-    assert plan.shown(close.name, run_of(plan)) == Shown("close_agent", namespace="multi_agent_v1")
+    assert plan.shown(close.name, run_of(plan)) == Shown("close_agent", namespace="multi_agent_v1", is_clients=True)
 
 
 async def test_of_a_long_description_of_a_namespace_the_beginning_is_told() -> None:
@@ -222,9 +242,9 @@ async def test_a_name_that_backends_refuse_is_written_otherwise_and_comes_back_a
     names = list(plan.toolbox.tools)
     assert all(LEGAL.fullmatch(name) for name in names)
     assert [plan.shown(name, run_of(plan)) for name in names] == [
-        Shown("files.read"),
-        Shown(long, namespace="crm"),
-        Shown(long),
+        Shown("files.read", is_clients=True),
+        Shown(long, namespace="crm", is_clients=True),
+        Shown(long, is_clients=True),
     ]
 
 

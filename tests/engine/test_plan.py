@@ -19,11 +19,11 @@ from antwort.api.items import (
     Message,
 )
 from antwort.api.wire import replace
+from antwort.engine.held import Shown
 from antwort.engine.naming import legal_name
 from antwort.engine.plan import Plan, check_capabilities
 from antwort.engine.settings import EngineSettings
 from antwort.engine.toolbox import Shelf, build_toolbox, model_name
-from antwort.engine.turn import Shown
 from antwort.errors import InvalidField, UnsupportedFeature
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities
@@ -309,12 +309,12 @@ async def test_how_a_call_shows(refused_calls: str, name: str, as_server_call: S
 
 @pytest.mark.proves("RULING-1")
 async def test_a_call_for_the_client_shows_as_a_function() -> None:
-    assert shown(await _full_plan(), "clock") == Shown("clock")
+    assert shown(await _full_plan(), "clock") == Shown("clock", is_clients=True)
 
 
 @pytest.mark.proves("RULING-1", "EDGE-2")
 async def test_without_executors_an_unknown_name_shows_as_a_function() -> None:
-    assert shown(await plan_of(ask(tools=[WEATHER])), "dance") == Shown("dance")
+    assert shown(await plan_of(ask(tools=[WEATHER])), "dance") == Shown("dance", is_clients=True)
 
 
 @pytest.mark.proves("RULING-1", "FR-006")

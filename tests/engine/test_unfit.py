@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antwort.api.events import CustomInputDelta
 from antwort.api.items import CustomToolCall, McpCall
@@ -14,12 +15,12 @@ from antwort.engine.draft import Finish
 from antwort.engine.plan import Plan
 from antwort.engine.steps import Infer, Refused, RunTools, next_step
 from antwort.testing import ScriptedProvider, answer, call, say, tokens
+from antwort.tools.grammar import Checks, Grammar, read_grammar
 from engine_kit import (
     CLOCK,
     WEATHER,
     ask,
     engine_of,
-    function_calls,
     kinds,
     only,
     sent,
@@ -87,12 +88,6 @@ async def test_the_model_is_told_where_it_went_wrong() -> None:
     }
 
 
-async def test_what_could_have_come_is_told_where_it_is_little() -> None:
-    provider = ScriptedProvider(answer(call("greet", input="good day")), answer(say("Never mind.")))
-    await engine_of(provider).create(ask(tools=ALL))
-    assert 'line 1, column 1, at "good day"; expected "bye " or "hello ".' in messages(provider)[-1]["content"]
-
-
 async def test_what_is_no_json_is_sent_again_as_json() -> None:
     provider = ScriptedProvider(answer(call("dial", "seven, please")), answer(say("Never mind.")))
     await engine_of(provider).create(ask(tools=ALL))
@@ -125,24 +120,20 @@ async def test_two_wrong_inputs_of_one_turn_are_answered_together() -> None:
 
 
 @pytest.mark.parametrize("mixed_turns", ["pause", "execute"])
-async def test_beside_a_clients_call_the_error_stands_and_the_turn_is_the_clients(mixed_turns: str) -> None:
-    provider = ScriptedProvider(answer(WRONG, call("clock")), answer(say("It is noon.")))
+async def test_beside_a_clients_call_it_goes_to_the_client_in_its_place(mixed_turns: str) -> None:
+    """The client's own error reaches the model with its other results, also where it keeps the history itself."""
+    provider = ScriptedProvider(answer(WRONG, call("clock")))
     engine = engine_of(provider, weather_tool(), mixed_turns=mixed_turns)
     response = await engine.create(ask(tools=[*ALL, WEATHER]))
-    assert kinds(response) == ["function_call", "mcp_call"]
+    assert kinds(response) == ["custom_tool_call", "function_call"]
+    assert inputs(response) == [("dial", "seven")]
     assert response.status == "requires_action"
-    output = {"type": "function_call_output", "call_id": function_calls(response)[0].call_id, "output": "noon"}
-    after = await engine.create(ask([output], tools=[*ALL, WEATHER], previous_response_id=response.id))
-    assert after.status == "completed"
-    _, asked, first, second = messages(provider)
-    assert [made["function"]["name"] for made in asked["tool_calls"]] == ["clock", "dial"]
-    assert [first["content"], second["content"][:28]] == ["noon", "The input does not match the"]
 
 
 async def test_beside_a_call_that_is_run_here_both_are_answered() -> None:
     provider = ScriptedProvider(answer(WRONG, call("weather", city="Rome")), answer(RIGHT))
     response = await engine_of(provider, weather_tool()).create(ask(tools=[*ALL, WEATHER]))
-    assert kinds(response) == ["function_call", "mcp_call", "function_call_output", "custom_tool_call"]
+    assert kinds(response) == ["mcp_call", "function_call", "function_call_output", "custom_tool_call"]
 
 
 async def test_a_free_form_call_beside_a_call_that_is_run_here_pauses_the_turn() -> None:
@@ -238,3 +229,36 @@ async def test_an_open_free_form_call_is_the_clients() -> None:
     wrong = server_called(2, "dial", label="antwort", status="failed", error="no")
     assert next_step(run_of(plan, item, wrong, ended()), plan) == Finish("requires_action")
     assert next_step(run_of(plan, called(3, "clock"), wrong, ended()), plan) == Finish("requires_action")
+
+
+# ---- the time it takes ----
+
+
+async def test_what_was_found_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    look = Grammar.mismatch
+
+    def counted(self: Grammar, text: str, patience: float) -> str | None:
+        looked.append(text)
+        return look(self, text, patience)
+
+    monkeypatch.setattr(Grammar, "mismatch", counted)
+    await engine_of(ScriptedProvider(answer(WRONG), answer(RIGHT))).create(ask(tools=ALL))
+    assert looked == ["seven"], "the second input of a tool is the client's as it is"
+
+
+async def test_a_request_keeps_the_grammars_it_was_read_with() -> None:
+    """Reading one again would keep everybody waiting."""
+    plan = await plan_with_dial()
+    read_grammar.cache_clear()
+    fits = plan.shown("dial", run_of(plan)).fits
+    assert fits is not None
+    assert not fits("seven")
+    assert read_grammar.cache_info().misses == 0
+
+
+async def test_when_the_time_for_checks_is_used_up_inputs_go_to_the_client() -> None:
+    plan = replace(await plan_with_dial(), checks=Checks(patience=0))
+    fits = plan.shown("dial", run_of(plan)).fits
+    assert fits is not None
+    assert fits("seven")

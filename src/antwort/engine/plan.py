@@ -105,7 +105,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         if is_refused and self._refuses_as_server:
             return Shown(name, HOUSE_LABEL)
         if definition is None:
-            return Shown(name)
+            return Shown(name, is_clients=is_clients)
         if is_refused or definition.kind is not ToolKind.CUSTOM:
             return Shown(definition.own_name, namespace=definition.namespace, is_clients=is_clients)
         fits = self._fits(definition, run)
