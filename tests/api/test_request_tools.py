@@ -76,6 +76,14 @@ def test_a_free_form_tool_may_be_nested_as_chat_completions_does() -> None:
     assert tool == CustomTool(name="note", description="Notes.")
 
 
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_grammar_may_be_nested_as_chat_completions_does(is_nested: bool) -> None:
+    form = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "a+"}}
+    note = {"name": "note", "format": form}
+    (tool,) = asked({"type": "custom", "custom": note} if is_nested else {"type": "custom", **note}).tools
+    assert tool == CustomTool(name="note", format=GrammarInput(syntax="regex", definition="a+"))
+
+
 @pytest.mark.parametrize(
     ("form", "path"),
     [
@@ -85,6 +93,8 @@ def test_a_free_form_tool_may_be_nested_as_chat_completions_does() -> None:
         ({"type": "grammar", "syntax": "ebnf", "definition": "a"}, "tools[0].format.syntax"),
         ({"type": "grammar", "definition": "a"}, "tools[0].format.syntax"),
         ({"type": "grammar", "syntax": "lark"}, "tools[0].format.definition"),
+        ({"type": "grammar", "grammar": {"syntax": "lark"}}, "tools[0].format.definition"),
+        ({"type": "grammar", "grammar": "a"}, "tools[0].format.syntax"),
         ({"type": "grammar", "syntax": "lark", "definition": 5}, "tools[0].format.definition"),
     ],
 )

@@ -154,6 +154,14 @@ def test_check_refuses_what_serve_would_refuse(capsys: pytest.CaptureFixture[str
     ]
 
 
+def test_check_refuses_a_policy_that_nobody_can_run(capsys: pytest.CaptureFixture[str]) -> None:
+    policies = "web_search: {do: run, toolset: search}"
+    Path("antwort.yaml").write_text(f"scripted: true\nmemory: true\ntools: {{demo: true, hosted: {{{policies}}}}}")
+    assert main(["config", "check"]) == 1
+    said = "tools.hosted.web_search.toolset names 'search', and there is no toolset of that name; there is demo."
+    assert capsys.readouterr().err == f"antwort: {said}\n"
+
+
 def test_check_says_what_it_imports(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["config", "check", "--help"])

@@ -174,6 +174,13 @@ def not_like(origin: str) -> str:
             ),
         ),
         (
+            "backends: [{name: a, url: http://a, capabilities: {grammar: pattern}}]",
+            (
+                "backends[0].capabilities.grammar cannot be `pattern` where tool_calling is `auto`: schemas are written"
+                " anew then (antwort.yaml:1); write `tool_calling: native`, or `plain_pattern`."
+            ),
+        ),
+        (
             "backends: [{name: a, url: http://a, headers: {'x y': hush}}]",
             "backends[0].headers has a name that cannot be that of a header (antwort.yaml:1).",
         ),
@@ -366,3 +373,9 @@ def test_the_model_that_runs_here_can_be_routed_to_and_keeps_its_name_among_the_
 
 def test_a_model_has_a_name() -> None:
     assert [each.path for each in find_problems(Settings(local=LocalSettings(name=" ")))] == ["local.name"]
+
+
+@pytest.mark.parametrize("more", ["tool_calling: native", "kind: responses"])
+def test_a_backend_that_is_asked_as_it_is_may_decode_by_any_pattern(operator: Operator, more: str) -> None:
+    settings = operator.gets(f"backends: [{{name: a, url: 'http://a', {more}, capabilities: {{grammar: pattern}}}}]")
+    assert settings.backends[0].capabilities.grammar == "pattern"

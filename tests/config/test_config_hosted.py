@@ -78,6 +78,21 @@ def test_a_policy_may_be_set_by_its_parts(operator: Operator) -> None:
             "{function: {do: refuse}}",
             "tools.hosted.function is a type of tools that every request may have (antwort.yaml:1); leave it out.",
         ),
+        (
+            "{'func*': {do: refuse}}",
+            (
+                "tools.hosted['func*'] means 'function' too, a type of tools that every request may have "
+                "(antwort.yaml:1); write more of the type, or `*` for all that nobody runs."
+            ),
+        ),
+        (
+            "{'mcp*': {do: refuse}}",
+            "tools.hosted['mcp*'] means 'mcp' too, a type of tools that every request may have (antwort.yaml:1);",
+        ),
+        (
+            "{'': {do: refuse}}",
+            "tools.hosted[''] is no type of tools (antwort.yaml:1); name one, or write `*` for all.",
+        ),
         ("{web_search: {do: fly}}", "tools.hosted.web_search.do must be one of drop, refuse, run, not 'fly'"),
         ("web_search", "tools.hosted must be a mapping of names to settings, not text (antwort.yaml:1)."),
     ],
@@ -85,6 +100,12 @@ def test_a_policy_may_be_set_by_its_parts(operator: Operator) -> None:
 def test_a_policy_that_means_nothing_is_told(operator: Operator, policies: str, said: str) -> None:
     [problem] = operator.is_told(f"tools: {{hosted: {policies}}}")
     assert problem.startswith(said)
+
+
+@pytest.mark.parametrize("kind", ["*", "mcp_*", "custom_search*", "computer*"])
+def test_a_beginning_that_means_none_of_the_types_that_are_ours_is_right(operator: Operator, kind: str) -> None:
+    settings = operator.gets(f"tools: {{hosted: {{'{kind}': {{do: refuse}}}}}}")
+    assert settings.tools.hosted == {kind: HostedPolicy(do="refuse")}
 
 
 # ---- toolsets that are not there ----

@@ -80,10 +80,17 @@ def _read_own(value: Plain, kind: str, path: str) -> FunctionTool | CustomTool |
     if isinstance(nested, dict) and "name" not in value:
         value, path = {"type": kind, **nested}, f"{path}.{kind}"
     if kind == "custom":
-        value = without_nulls(value)
+        value = _with_flat_format(without_nulls(value))
     tool: FunctionTool | CustomTool = convert(value, _CLASSES[kind], path)
     _check_name(tool.name, path)
     return tool
+
+
+def _with_flat_format(value: Plain) -> Plain:
+    """Chat Completions nests the grammar, too."""
+    form = value.get("format")
+    nested = form.get("grammar") if isinstance(form, dict) and form.get("type") == "grammar" else None
+    return {**value, "format": {"type": "grammar", **nested}} if isinstance(nested, dict) else value
 
 
 _CLASSES: dict[str, type[FunctionTool | CustomTool]] = {"function": FunctionTool, "custom": CustomTool}

@@ -57,14 +57,15 @@ def _faults(settings: Settings) -> Iterator[CannotStart]:
     """What would keep a server from starting, as far as it can be known without listening and without a backend."""
     from antwort.backends import make_fleet
     from antwort.config.checks import check_ready
+    from antwort.config.hosted import check_toolsets
     from antwort.toolsets import load_tools
 
-    tools = settings.tools
-    for part in (
-        lambda: check_ready(settings),
-        lambda: load_tools(tools.modules, entry_points=tools.entry_points, demo=tools.demo),
-        lambda: make_fleet(settings),
-    ):
+    def check_tools() -> None:
+        tools = settings.tools
+        loaded = load_tools(tools.modules, entry_points=tools.entry_points, demo=tools.demo)
+        check_toolsets(tools.hosted, loaded.labels)
+
+    for part in (lambda: check_ready(settings), check_tools, lambda: make_fleet(settings)):
         try:
             part()
         except CannotStart as exc:

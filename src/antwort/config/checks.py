@@ -220,6 +220,12 @@ def _about_backend(backend: BackendSettings, path: str) -> Iterator[Problem]:
             "is for backends of kind chat: one of kind responses calls by itself",
             "leave it out",
         )
+    if backend.capabilities.grammar == "pattern" and backend.kind == "chat" and backend.tool_calling != "native":
+        yield Problem(
+            f"{path}.capabilities.grammar",
+            f"cannot be `pattern` where tool_calling is `{backend.tool_calling}`: schemas are written anew then",
+            "write `tool_calling: native`, or `plain_pattern`",
+        )
     for name in backend.headers:
         where = f"{path}.headers"
         if not is_token(name):

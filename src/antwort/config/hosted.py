@@ -14,15 +14,24 @@ _OURS = ("function", "custom", "namespace", "mcp")
 def about_hosted(hosted: Mapping[str, HostedPolicy]) -> Iterator[Problem]:
     for kind, policy in hosted.items():
         path = below("tools.hosted", kind)
-        if kind in _OURS:
-            yield Problem(path, "is a type of tools that every request may have", "leave it out")
-        if "*" in kind[:-1]:
-            yield Problem(path, "has a `*` before its end, which stands for nothing", "write `*` at the end only")
+        yield from _about_kind(kind, path)
         if policy.do == "run":
             yield from _about_run(policy, path)
         elif policy.toolset is not None or policy.tools is not None:
             field = "tools" if policy.toolset is None else "toolset"
             yield Problem(f"{path}.{field}", "means nothing without `do: run`", "leave it out, or write `do: run`")
+
+
+def _about_kind(kind: str, path: str) -> Iterator[Problem]:
+    if not kind:
+        yield Problem(path, "is no type of tools", "name one, or write `*` for all")
+    if kind in _OURS:
+        yield Problem(path, "is a type of tools that every request may have", "leave it out")
+    elif "*" in kind[:-1]:
+        yield Problem(path, "has a `*` before its end, which stands for nothing", "write `*` at the end only")
+    elif len(kind) > 1 and kind.endswith("*") and (ours := [each for each in _OURS if each.startswith(kind[:-1])]):
+        what = f"means {ours[0]!r} too, a type of tools that every request may have"
+        yield Problem(path, what, "write more of the type, or `*` for all that nobody runs")
 
 
 def _about_run(policy: HostedPolicy, path: str) -> Iterator[Problem]:

@@ -133,7 +133,8 @@ class CapabilitySettings(Wire):
     grammar: Literal["described", "plain_pattern", "pattern"] | UnsetType = UNSET
     """How models are held to the grammar of a free-form tool: `described` in words and checked afterwards, or by a
     `pattern` in the schema of its parameters, for backends that decode by it; `plain_pattern` for those, such as
-    llama.cpp, that write what a pattern allows into JSON as it is. Unset: `described`."""
+    llama.cpp, that write what a pattern allows into JSON as it is. `pattern` needs `tool_calling: native`. Unset:
+    `described`."""
 
     def over(self, usual: Capabilities) -> Capabilities:
         """The usual ones, with what is set here in their place."""
@@ -267,7 +268,8 @@ class ToolSettings(Wire):
     demo: bool = False
     """Offer a clock, a calculator and a unit converter, as the toolset `demo`."""
     hosted: Mapping[str, HostedPolicy] = {}
-    """What happens to tools that only OpenAI runs, by their type (`web_search`; `computer*` for all that begin so).
+    """What happens to tools that only OpenAI runs, by their type (`web_search`; `computer*` for all that begin so; `*`
+    for all of them).
     Types that are not here go by `loop.unknown_tools`."""
     limits: ToolLimits = ToolLimits()
     """What a call may take."""
