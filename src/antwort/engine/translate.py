@@ -199,6 +199,7 @@ class _Conversation:
         self._outputs: list[Output] = []
         self._has_results = False  # of the client's or this process's functions
         self._has_server_results = False
+        self._has_open_calls = False  # to which a client's history has no result
 
     def add(self, item: InputItem) -> None:
         match item:
@@ -240,8 +241,10 @@ class _Conversation:
         self._begin()
 
     def _next_turn(self) -> None:
-        """What the model says after results belongs to another answer."""
-        if self._has_results or self._has_server_results:
+        """What the model says after results belongs to another answer; so does what it says after calls that a client
+        never answers, as it went on from them.
+        """
+        if self._has_results or self._has_server_results or self._has_open_calls:
             self.flush()
 
     def _leave_answered(self) -> None:
@@ -277,6 +280,7 @@ class _Conversation:
         if name not in self._toolbox.tools:
             name = legal_name(name)
         results = self._results.get(call_id)
+        self._has_open_calls = self._has_open_calls or (self.is_input and not results)
         self._outputs.append(results.popleft() if results else NO_RESULT)
         self._calls.append(ChatCall(id=call_id, function=ChatFunction(name=name, arguments=as_object(arguments))))
 
