@@ -120,3 +120,25 @@ async def test_the_key_of_a_run_that_was_killed_stands_for_the_response_that_fai
     assert response.id.encode() in first
     assert (response.status, stored["status"]) == ("failed", "failed")
     assert reply.headers["idempotent-replayed"] == "true"
+
+
+@pytest.mark.proves("MISTAKE-30")
+async def test_the_key_of_a_run_that_a_stop_of_the_server_ended_is_free_again(tmp_path: Path) -> None:
+    async with ChatBackend(Says(hold=asyncio.Event()), Says()) as backend:
+        flags = ("--backend", backend.url, "--data", str(tmp_path), "--drain", "0")
+        async with launched(*flags) as server, connected(server.port) as wire:
+            wire.send("POST", RESPONSES, BODY, KEY)
+            await wire.head()
+            frames = [await wire.chunk()]
+            stopping = asyncio.create_task(server.stop())
+            while frames[-1]:
+                frames.append(await wire.chunk())
+            await stopping
+        async with launched(*flags) as server:
+            reply = await ask(server.port, "POST", RESPONSES, BODY, KEY)
+        assert len(backend.requests) == 2
+    failed = check_frames(b"".join(frames))
+    assert failed.error is not None
+    assert failed.error.code == "server_shutting_down"
+    assert check_frames(reply.body).status == "completed"
+    assert "idempotent-replayed" not in reply.headers

@@ -298,6 +298,18 @@ async def test_a_run_that_stops_keeps_the_results_it_has_also_behind_one_that_wi
     assert dispatch.results == [("call_2", "result of call_2")]
 
 
+@pytest.mark.proves("TR-021")
+async def test_a_run_that_was_told_to_stop_starts_no_tool_and_can_be_made_anew() -> None:
+    gates, signal = Gates(), Signal()
+    dispatch = Dispatch(await plan_with(Bare(weather=gates)), called(1), ended(), signal=signal)
+    signal.set(Cancelled())
+    with pytest.raises(Cancelled):
+        await dispatch.read()
+    await settle()
+    assert gates.begun == []
+    assert not dispatch._control.has_acted
+
+
 async def test_a_result_that_comes_while_stopping_still_counts() -> None:
     signal = Signal()
 

@@ -493,6 +493,20 @@ async def test_of_those_that_are_not_stored_only_so_many_are_kept_and_the_oldest
         assert at.store._claims == {}  # type: ignore[attr-defined]  # nothing of them is in the store
 
 
+@pytest.mark.proves("CP-033")
+async def test_one_who_sends_much_drives_out_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "MOST_KEPT", 3)
+    ann, bob = Identity("acme", "ann"), Identity("other", "bob")
+    async with ground(*[HELLO for _ in range(6)]) as at:
+        first = await at.engine.create(ask(store=False), ann, idempotency_key="key")
+        await settled(at)
+        for number in range(5):
+            await at.engine.create(ask(store=False), bob, idempotency_key=f"key-{number}")
+            await settled(at)
+        assert await at.engine.create(ask(store=False), ann, idempotency_key="key") == first
+        assert [name[2] for name in at.engine._keyed._runs] == ["key", "key-3", "key-4"]
+
+
 async def test_a_stored_one_that_is_not_in_memory_any_more_is_read_from_the_store(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -18,7 +18,8 @@ from antwort.errors import BackendUnavailable
 from antwort.identity import ANONYMOUS
 from antwort.storage.base import Claim, NewResponse
 from antwort.storage.memory import MemoryStore
-from antwort.testing import Answer, ScriptedProvider, answer, check_frames, say, tokens
+from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, check_frames, say, tokens
+from antwort.tools.base import ToolCall, ToolContext
 from antwort.transport.cors import Cors
 from antwort.transport.exchange import Message
 from antwort.transport.http import Transport
@@ -245,6 +246,42 @@ async def test_when_the_last_client_leaves_the_run_stops_and_nothing_is_left_beh
     assert replayed([reply]) == [None]
 
 
+@pytest.mark.proves("MISTAKE-30")
+@pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "streamed"])
+async def test_a_client_that_was_cut_off_while_a_tool_ran_gets_the_same_response_and_no_second_call(
+    body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antwort.transport.respond._A_MOMENT", 0)
+    begun, go, provider = (
+        asyncio.Event(),
+        asyncio.Event(),
+        ScriptedProvider(answer(call("charge")), answer(say("Paid"))),
+    )
+
+    async def charge(asked: ToolCall, context: ToolContext) -> str:
+        begun.set()
+        await go.wait()
+        return "charged"
+
+    till = ToolServerFake("till", charge=charge)
+    ring = Keyring([a_key("sk-ann", "ann", KeyLimits(concurrent=1))])
+    engine = Engine(provider, executors=[till])
+    order = {**body, "tools": [{"type": "mcp", "server_label": "till"}]}
+    transport = Transport(engine, identify=ring.identify, quotas=ring.quotas)
+    async with serving(engine, transport) as server, connected(server.port) as first:
+        headers = {**KEY, **bearing("sk-ann")}
+        first.send("POST", RESPONSES, order, headers)
+        await begun.wait()
+        first.vanish()
+        await until(lambda: transport.requests == 0)  # its place is free again
+        again = asyncio.create_task(server.ask("POST", RESPONSES, order, headers))
+        await until(lambda: transport.requests == 1)
+        go.set()
+        reply = await again
+    assert (reply.status, replayed([reply]), b"Paid" in reply.body) == (200, ["true"], True)
+    assert len(till.calls) == 1
+
+
 async def test_a_client_that_reads_nothing_holds_neither_the_run_nor_the_others_back() -> None:
     provider, engine = scripted(answer(say(" ".join(["word" * 50] * 4000))), buffer_events=8)
     async with serving(engine) as server, connected(server.port, buffer=4096) as idle:
@@ -319,6 +356,30 @@ async def test_the_line_of_a_replay_says_so_and_counts_no_tokens_twice(caplog: p
     assert not {"input_tokens", "output_tokens", "turns"} & second.keys()
     assert second["response_id"] == replies[0].json()["id"]
     assert KEY["idempotency-key"] not in caplog.text
+
+
+@pytest.mark.parametrize("body", [HELLO, STREAMED], ids=["whole", "streamed"])
+async def test_the_line_of_one_who_saw_the_end_says_what_it_took_when_the_one_who_started_it_has_left(
+    body: dict[str, Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antwort.transport.respond._A_MOMENT", 0)
+    go = asyncio.Event()
+    provider, engine = scripted(answer(say("Hello"), go, usage=tokens(5, 7)))
+    with caplog.at_level(logging.INFO, "antwort.transport"):
+        async with serving(engine) as server, connected(server.port) as first, connected(server.port) as second:
+            first.send("POST", RESPONSES, body, KEY)
+            await until(lambda: provider.under_way == 1)
+            second.send("POST", RESPONSES, body, KEY)
+            [shared] = engine._keyed._runs.values()
+            await until(lambda: len(shared.readers) == 2)
+            first.vanish()
+            await until(lambda: len(shared.readers) == 1 and len(caplog.records) == 1)
+            go.set()
+            await second.reply()
+    left, stayed = [fields_of(record) for record in caplog.records if record.name == "antwort.transport"]
+    assert (left["status"], left["response_id"]) == (499, stayed["response_id"])
+    assert not {"replayed", "input_tokens", "output_tokens", "turns"} & left.keys()
+    assert (stayed["replayed"], stayed["output_tokens"], stayed["turns"]) == (True, 7, 1)
 
 
 async def test_a_replay_is_a_request_of_its_key_and_uses_no_tokens() -> None:
