@@ -72,7 +72,7 @@ async def test_a_wrong_patch_is_corrected_and_its_result_goes_back(
     assert call.input == PATCH
     told = backend.requests[1]["messages"][-1]
     assert told["role"] == "tool"
-    assert 'line 1, column 1, at "add a.txt"; expected "*** Begin Patch\\n*** "' in told["content"]
+    assert 'It stops matching at line 1, column 1, at "add a.txt".' in told["content"]
     output: ResponseCustomToolCallOutputParam = {
         "type": "custom_tool_call_output",
         "call_id": call.call_id,
