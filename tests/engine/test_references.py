@@ -91,7 +91,7 @@ async def test_an_item_of_an_input(store: ResponseStore) -> None:
 
 
 async def test_an_item_of_a_kind_nobody_knows(store: ResponseStore) -> None:
-    await made(store, say("Hm."), input=[{"type": "shell_call", "id": "sh_1", "call_id": "c", "action": {}}])
+    await made(store, say("Hm."), input=[USER, {"type": "shell_call", "id": "sh_1", "call_id": "c", "action": {}}])
     messages = await shown(store, ref("sh_1"), {"type": "shell_call_output", "call_id": "c", "output": "ok"})
     assert [message["role"] for message in messages] == ["assistant", "tool"]
 

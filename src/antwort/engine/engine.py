@@ -28,6 +28,7 @@ from antwort.engine.sealed import Sealed
 from antwort.engine.settings import EngineSettings, checked
 from antwort.engine.shared import Reader
 from antwort.engine.toolbox import Shelf, build_toolbox, check_labels, list_tools
+from antwort.engine.translate import check_said
 from antwort.errors import (
     AntwortError,
     BackendTimeout,
@@ -222,7 +223,7 @@ class Engine:
         history = await assemble(request, chain, toolbox, shelf)
         check_capabilities(history.stretches, capabilities)
         note_unseen(history.stretches)
-        return Plan(
+        plan = Plan(
             request=request,
             identity=identity,
             settings=self.settings,
@@ -233,6 +234,8 @@ class Engine:
             listings=listings,
             seal=sealed.seal_for(request),
         )
+        check_said(plan)
+        return plan
 
     def _open_vault(self) -> Vault:
         """Without one of its own, an engine seals for itself alone."""

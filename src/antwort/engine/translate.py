@@ -39,6 +39,7 @@ from antwort.engine.plan import Plan
 from antwort.engine.steps import choice_for, tokens_left
 from antwort.engine.toolbox import called_name, model_name
 from antwort.engine.unwrapping import as_object
+from antwort.errors import InvalidField
 from antwort.providers.base import (
     Capabilities,
     ChatCall,
@@ -151,6 +152,16 @@ def messages(run: Run, plan: Plan) -> list[ChatMessage]:
             conversation.add(item)
         conversation.flush()
     return conversation.messages
+
+
+def check_said(plan: Plan) -> None:
+    """Refuse what comes to no message at all: backends answer that in words of their own, or with an invention."""
+    said = (item for stretch in plan.history.stretches for item in stretch)
+    if any(isinstance(item, Message) and item.role != "assistant" for item in said):
+        return
+    if not messages(Run(plan.response), plan):
+        problem = "says nothing to the model, and there are no instructions and no earlier response."
+        raise InvalidField("input", problem, code="missing_required_parameter")
 
 
 def _own_stretches(run: Run) -> Iterable[Sequence[InputItem]]:
