@@ -53,10 +53,17 @@ def test_keys_are_read_as_other_secrets_are(tmp_path: Path) -> None:
     assert NEW not in repr(keys)
 
 
+@pytest.mark.parametrize("value", [f'["{NEW}", "{OLD}"]', f"{NEW}, {OLD}"], ids=["as JSON", "with commas"])
+def test_keys_may_come_from_the_environment(tmp_path: Path, value: str) -> None:
+    keys = Operator(tmp_path).gets("", {"ANTWORT_ENCRYPTION_KEYS": value}).encryption.keys
+    assert [key.reveal() for key in keys] == [NEW, OLD]
+
+
 def test_a_key_that_is_too_short_is_named_and_not_repeated(tmp_path: Path) -> None:
     text = f"encryption:\n  keys:\n    - {OLD}\n    - guessable-words\n"
     (said,) = Operator(tmp_path).is_told(text)
     assert said.startswith("encryption.keys[1] is shorter than 16 characters")
+    assert "openssl rand -hex 32" in said
     assert "guessable" not in said
     with pytest.raises(CannotStart, match=r"encryption\.keys\[0\] is shorter"):
         check(set_up(None, "short"))
