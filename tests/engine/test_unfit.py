@@ -14,6 +14,8 @@ from antwort.api.responses import Response
 from antwort.engine.draft import Finish
 from antwort.engine.plan import Plan
 from antwort.engine.steps import Infer, Refused, RunTools, next_step
+from antwort.engine.translate import NO_RESULT
+from antwort.ids import new_id
 from antwort.testing import ScriptedProvider, answer, call, say, tokens
 from antwort.tools.grammar import Checks, Grammar, read_grammar
 from engine_kit import (
@@ -44,6 +46,7 @@ GREET: dict[str, Any] = {
 NOTE: dict[str, Any] = {"type": "custom", "name": "note"}
 ALL = [DIAL, GREET, NOTE, CLOCK]
 
+HELLO: dict[str, Any] = {"role": "user", "content": "Hello"}
 WRONG = call("dial", input="seven")
 RIGHT = call("dial", input="7")
 
@@ -262,3 +265,19 @@ async def test_when_the_time_for_checks_is_used_up_inputs_go_to_the_client() -> 
     fits = plan.shown("dial", run_of(plan)).fits
     assert fits is not None
     assert fits("seven")
+
+
+# ---- sent back by a client ----
+
+
+@pytest.mark.parametrize("name", ["dial", "clock", "weather", "nobody"])
+@pytest.mark.parametrize("call_id", [None, new_id("call")])
+async def test_a_refused_call_without_its_error_is_not_run_and_no_tool_is_said_to_be_gone(
+    name: str, call_id: str | None
+) -> None:
+    refused = {"type": "mcp_call", "id": new_id("mcp"), "server_label": "antwort", "name": name, "arguments": "{}"}
+    sent_back = refused | ({} if call_id is None else {"call_id": call_id})
+    provider = ScriptedProvider(answer(say("Never mind.")))
+    response = await engine_of(provider, weather_tool()).create(ask([HELLO, sent_back], tools=[*ALL, WEATHER]))
+    assert kinds(response) == ["message"]
+    assert messages(provider)[-1]["content"] == NO_RESULT

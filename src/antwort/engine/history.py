@@ -128,13 +128,15 @@ def _asked(item: InputItem) -> str | None:
 
 
 def _unanswered(items: Sequence[InputItem], answered: Container[str], shelf: Shelf) -> list[OpenCall]:
-    """The finished calls without a result that could be ours to run."""
+    """The finished calls without a result that could be ours to run. One under our own label was refused when it was
+    made, also where the client leaves that out.
+    """
     calls: list[OpenCall] = []
     for item in items:
         match item:
             case FunctionCall(status="completed") if _is_local(item, shelf):
                 call = OpenCall(item.call_id, item.name, item.arguments, None, item)
-            case McpCall(status="completed") if is_bare(item):
+            case McpCall(status="completed") if is_bare(item) and item.server_label != HOUSE_LABEL:
                 call = OpenCall(call_id_of(item), item.name, item.arguments, None, item)
             case _:
                 continue
