@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -74,6 +75,7 @@ def test_a_sample_of_every_choice_fits_and_so_does_its_echo(sample: str | Json) 
     assert faults("ToolChoice", echo_choice(request.tool_choice)) == []
 
 
+A_CALL = {"type": "mcp_call", "server_label": "s", "name": "n", "arguments": "{}"}
 TAKEN: list[Json] = [
     {},
     {"input": None},
@@ -84,6 +86,8 @@ TAKEN: list[Json] = [
     {"input": [{"type": "reasoning", "summary": [], "content": ["hm"], "encrypted_content": None}]},
     {"input": [{"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "3"}]}]},
     {"input": [{"type": "something_else", "whatever": 1}]},
+    {"input": [{**A_CALL, "content": ["3", {"type": "image_url", "image_url": {"url": "data:,"}, "detail": None}]}]},
+    {"input": [{**A_CALL, "content": None, "output": [{"type": "input_text", "text": "3"}]}]},
     {"tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}]},
     {"tools": [{"type": "web_search", "external_web_access": False}, {"type": "anything"}]},
     {"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f", "strict": None}]}]},
@@ -104,6 +108,9 @@ REFUSED: list[Json] = [
     {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
     {"input": [{"type": "function_call", "name": "add", "arguments": "{}"}]},
     {"input": [{"type": "function_call", "call_id": "", "name": "add", "arguments": "{}"}]},
+    {"input": [{**A_CALL, "content": "3"}]},
+    {"input": [{**A_CALL, "content": [{"type": "input_image"}]}]},
+    {"input": [{**A_CALL, "content": [{"type": "refusal", "refusal": "no"}]}]},
     {"input": [{"role": "user", "content": []}] * 1001},
     {"tools": [{"name": "add"}]},
     {"tools": [{"type": "function"}]},
@@ -142,6 +149,48 @@ def test_every_field_of_a_request_is_explained() -> None:
     described_fields = described()["components"]["schemas"]["CreateResponse"]["properties"]
     assert described_fields.keys() >= {*PlainFields.__struct_fields__}
     assert described_fields.keys() == FIELDS.keys()
+
+
+async def test_what_is_always_refused_is_not_described_or_says_so() -> None:
+    async with serving(engine_of(ScriptedProvider())) as server:
+        assert (await server.ask("POST", RESPONSES, {**HELLO, "background": True})).status == 400
+    assert faults("CreateResponse", {"background": True}) != []
+    assert faults("CreateResponse", {"background": False}) == faults("CreateResponse", {"background": None}) == []
+    schemas = described()["components"]["schemas"]
+    for name, field in (
+        ("McpToolParam", "require_approval"),
+        ("InputImageParam", "file_id"),
+        ("InputFileParam", "file_url"),
+    ):
+        assert "refused" in schemas[name]["properties"][field]["description"]
+
+
+def within(schema: object) -> Iterator[Json]:
+    """The schema, and all that it holds."""
+    if isinstance(schema, dict):
+        yield schema
+    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from within(inner)
+
+
+def test_no_field_of_a_request_has_a_default_which_generators_take_for_a_field_that_is_always_there() -> None:
+    for name, schema in described()["components"]["schemas"].items():
+        assert not [each for each in within(schema) if "default" in each and "properties" not in each], name
+
+
+def test_every_object_whose_fields_are_not_told_says_that_it_may_have_any() -> None:
+    for name, schema in described()["components"]["schemas"].items():
+        for each in within(schema):
+            if each.get("type") == "object" and "properties" not in each:
+                assert "additionalProperties" in each, name
+    for name in ("OtherItemParam", "OtherToolParam", "OtherNamespacedToolParam", "OtherItem", "OtherTool"):
+        assert described()["components"]["schemas"][name]["additionalProperties"] is True
+
+
+def test_every_object_has_a_name_of_its_own_for_generators_to_call_it_by() -> None:
+    for name, schema in described()["components"]["schemas"].items():
+        inner = [each for each in within(schema) if each is not schema and each.get("type") == "object"]
+        assert not [each for each in inner if "properties" in each], name
 
 
 def test_the_name_of_a_tool_is_described_as_it_is_read() -> None:

@@ -122,6 +122,8 @@ def _normalised(value: Plain, kind: str, path: str) -> Plain:
     elif isinstance(plain.get("output"), list):
         plain["output"] = [_part(part, f"{path}.output[{i}]") for i, part in enumerate(plain["output"])]
     if kind == "mcp_call":
+        if isinstance(plain.get("content"), list):
+            plain["content"] = [_part(part, f"{path}.content[{i}]") for i, part in enumerate(plain["content"])]
         normalise_server_call(plain, path)
     return plain
 

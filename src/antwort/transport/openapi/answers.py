@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
@@ -73,7 +74,7 @@ def answer_schemas() -> Schemas:
         "Tool": any_of(*[ref(tool.__name__) for tool in TOOLS], ref("OtherTool")),
         "OtherTool": other_than(map(tag_of, TOOLS), "A tool of a type that only its operator knows."),
         "ToolChoice": _choice(),
-        "TextEcho": _text(),
+        **_text(),
         "StreamEvent": union_of(EVENTS, description="An event of a stream: the data of one frame."),
         "Readiness": _readiness(),
     }
@@ -107,28 +108,30 @@ def _choice() -> Plain:
     return any_of({"enum": list(get_args(ChoiceMode))}, *forced, ref(AllowedTools.__name__))
 
 
-def _text() -> Plain:
-    plain = {"properties": {"type": {"enum": ["text", "json_object"]}}, "required": ["type"]}
+def _text() -> Schemas:
+    """How the text of an answer is written: the formats, and what holds one."""
+    plain = {"type": {"enum": ["text", "json_object"]}}
     schema = {
-        "properties": {
-            "type": {"const": "json_schema"},
-            "name": TEXT,
-            "description": or_null(TEXT),
-            "schema": or_null(OBJECT),
-            "strict": {"type": "boolean"},
-        },
-        "required": ["type", "name", "description", "schema", "strict"],
+        "type": {"const": "json_schema"},
+        "name": TEXT,
+        "description": or_null(TEXT),
+        "schema": or_null(OBJECT),
+        "strict": {"type": "boolean"},
     }
-    closed = {"type": "object", "additionalProperties": False}
+    echo = {
+        "format": any_of(ref("PlainFormat"), ref("SchemaFormat")),
+        "verbosity": {"enum": ["low", "medium", "high"]},
+    }
+    about = "How the text of the answer is written."
     return {
-        **closed,
-        "description": "How the text of the answer is written.",
-        "properties": {
-            "format": any_of({**closed, **plain}, {**closed, **schema}),
-            "verbosity": {"enum": ["low", "medium", "high"]},
-        },
-        "required": ["format"],
+        "PlainFormat": _closed(plain, plain),
+        "SchemaFormat": _closed(schema, schema),
+        "TextEcho": {"description": about, **_closed(echo, ["format"])},
     }
+
+
+def _closed(properties: Plain, required: Iterable[str]) -> Plain:
+    return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}
 
 
 def _readiness() -> Plain:

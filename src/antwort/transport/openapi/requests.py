@@ -42,6 +42,9 @@ _NAMED: Plain = {"type": "string", "pattern": TOOL_NAME}
 _LEFT_OUT: Plain = {"not": {}}
 _ID: Plain = any_of({"type": "string", "maxLength": 512}, NULL)
 _ERROR: Plain = any_of(TEXT, OBJECT, NULL)
+_FILE_ID: Plain = any_of(TEXT, NULL, description="An image with nothing else is refused: no files are kept here.")
+_FILE: Plain = any_of(TEXT, NULL, description="A file with nothing else is refused: only `file_data` is taken.")
+_APPROVAL: Plain = {"description": "`never`, which is what happens when it is left out. All else is refused."}
 _READ_AS_THEY_ARE = ("McpToolFilter", "TextFormat", "FunctionTool", "GrammarInput")
 """In these, null stands for nothing but where their own types say so."""
 
@@ -61,7 +64,8 @@ def request_schemas(limits: Limits) -> Schemas:
         "ResultPartParam": _part(ResultPart),
         "ThoughtParam": _thought(),
         **_tools(made),
-        "ToolChoiceParam": _choice(),
+        **_choices(),
+        "ChatImageParam": _chat_image(),
         "TextFormatParam": _format(made["TextFormatParam"]),
         "CreateResponse": _create(fields, limits),
     }
@@ -71,13 +75,17 @@ def _as_read(schema: Plain, struct: type) -> Plain:
     """As a client may send it: it need not have an id, and what it can leave out may be null."""
     required = [name for name in schema.get("required", ()) if name != "id"]
     is_plain = struct.__name__ in _READ_AS_THEY_ARE
-    properties = {
-        name: field if name in required or is_plain else or_null(field) for name, field in schema["properties"].items()
-    }
+    fields = {name: _without_default(field) for name, field in schema["properties"].items()}
+    properties = {name: field if name in required or is_plain else or_null(field) for name, field in fields.items()}
     if "id" in properties:
         properties["id"] = _ID
     made: Plain = renamed({**schema, "properties": properties, "required": required}, PARAM)
     return made
+
+
+def _without_default(field: Plain) -> Plain:
+    """Generators of code take what has a default for something that is always there, in requests too."""
+    return {key: value for key, value in field.items() if key != "default"}
 
 
 # ---- items ----
@@ -104,10 +112,20 @@ def _changed(made: Schemas) -> Schemas:
         "CustomToolCallParam": call,
         "FunctionCallOutputParam": {"output": output},
         "CustomToolCallOutputParam": {"output": output},
-        "InputImageParam": {"image_url": any_of(TEXT, _chat_image(), NULL), "type": {"enum": _IMAGES}},
+        "InputImageParam": {
+            "image_url": any_of(TEXT, ref("ChatImageParam"), NULL),
+            "type": {"enum": _IMAGES},
+            "file_id": _FILE_ID,
+        },
+        "InputFileParam": {"file_id": _FILE, "file_url": _FILE},
         "McpListToolsParam": {"required": ["type", "server_label"], "tools": listed, "error": _ERROR},
         "McpToolInfoParam": {"required": ["name"], "input_schema": or_null(OBJECT), "annotations": {}},
-        "McpCallParam": {"output": or_null(output), "error": _ERROR},
+        "McpCallParam": {
+            "output": or_null(output),
+            "error": _ERROR,
+            "content": or_null(array(ref("ResultPartParam"))),
+        },
+        "McpToolParam": {"require_approval": made["McpToolParam"]["properties"]["require_approval"] | _APPROVAL},
         "FunctionToolParam": {"name": _NAMED},
         "CustomToolParam": {"name": _NAMED},
         "NamespaceToolParam": {"name": _NAMED, "tools": inner},
@@ -137,9 +155,13 @@ def _thought() -> Plain:
 
 
 def _chat_image() -> Plain:
-    """A picture as Chat Completions has it."""
     detail = {"enum": ["low", "high", "auto", None]}
-    return {"type": "object", "properties": {"url": TEXT, "detail": detail}, "required": ["url"]}
+    return {
+        "type": "object",
+        "description": _AS_IN_CHAT,
+        "properties": {"url": TEXT, "detail": detail},
+        "required": ["url"],
+    }
 
 
 def _other_item() -> Plain:
@@ -161,40 +183,49 @@ def _part(union: Any) -> Plain:
 # ---- tools ----
 
 
-def _nested(kind: str, inner: Plain) -> Plain:
+def _nested(kind: str, inner: Plain, **more: Plain) -> Plain:
     """What stands where Chat Completions puts it: below its type."""
-    outer = {"type": {"const": kind}, kind: inner, "name": _LEFT_OUT}
-    return {"type": "object", "properties": outer, "required": ["type", kind]}
+    outer = {"type": {"const": kind}, kind: inner, **more}
+    return {"type": "object", "description": _AS_IN_CHAT, "properties": outer, "required": ["type", kind]}
+
+
+_AS_IN_CHAT = "As Chat Completions has it."
+_NESTED = {"function": "Function", "custom": "Custom"}
 
 
 def _tools(made: Schemas) -> Schemas:
     """In a namespace there are only tools that are the client's; what else stands there is left to a setting."""
-    nested: list[Plain] = []
-    for kind, schema in (("function", made["FunctionToolParam"]), ("custom", made["CustomToolParam"])):
-        properties = {name: field for name, field in schema["properties"].items() if name != "type"}
-        inner = {"type": "object", "properties": properties | {"name": _NAMED}, "required": ["name"]}
-        nested.append(_nested(kind, inner))
     about = "Tools are an open set: what is none of these is left to a setting, and not an error by itself."
     known = [ref(f"{tool.__name__}{PARAM}") for tool in TOOLS]
-    other = other_than(("function", "custom"), "A tool of any other type.")
+    nested = [ref(f"Chat{name}Tool{PARAM}") for name in _NESTED.values()]
     return {
+        **_chat_tools(made),
         "ToolParam": any_of(*known, *nested, ref("OtherToolParam"), description=about),
-        "NamespacedToolParam": any_of(*known[:2], *nested, other),
+        "NamespacedToolParam": any_of(*known[:2], *nested, ref("OtherNamespacedToolParam")),
         "OtherToolParam": other_than(
             map(tag_of, TOOLS), "A tool of any other type: a setting says what becomes of it."
         ),
+        "OtherNamespacedToolParam": other_than(_NESTED, "A tool of any other type."),
     }
 
 
-def _choice() -> Plain:
+def _chat_tools(made: Schemas) -> Schemas:
+    tools: Schemas = {}
+    for kind, name in _NESTED.items():
+        fields = made[f"{name}Tool{PARAM}"]["properties"].items()
+        properties = {field: schema for field, schema in fields if field != "type"} | {"name": _NAMED}
+        tools[f"Chat{name}{PARAM}"] = {"type": "object", "properties": properties, "required": ["name"]}
+        tools[f"Chat{name}Tool{PARAM}"] = _nested(kind, ref(f"Chat{name}{PARAM}"), name=_LEFT_OUT)
+    return tools
+
+
+def _choices() -> Schemas:
     modes = {"enum": list(get_args(ChoiceMode))}
     forced = [ref(f"{struct.__name__}{PARAM}") for struct in FORCED]
     named = {"type": "object", "properties": {"name": TEXT, "namespace": or_null(TEXT)}, "required": ["name"]}
-    nested = [{**_nested(kind, named), "properties": {"type": {"const": kind}, kind: named}} for kind in _NESTED]
-    return any_of(modes, *forced, ref("AllowedToolsParam"), *nested)
-
-
-_NESTED = ("function", "custom")
+    nested = {f"ChatForced{name}{PARAM}": _nested(kind, ref("ChatNameParam")) for kind, name in _NESTED.items()}
+    choice = any_of(modes, *forced, ref("AllowedToolsParam"), *map(ref, nested))
+    return {**nested, "ChatNameParam": named, "ToolChoiceParam": choice}
 
 
 # ---- the whole request ----
@@ -203,6 +234,7 @@ _NESTED = ("function", "custom")
 def _format(schema: Plain) -> Plain:
     """Of a schema, its name may be left out, and with the schema itself left out it asks for any JSON."""
     about = "Without a `schema`, `json_schema` is read as `json_object`; without a `name`, it is called `response`."
+    about += " The type is `text` where it is left out."
     return {**schema, "description": about}
 
 
@@ -217,8 +249,9 @@ def _create(fields: Plain, limits: Limits) -> Plain:
         "conversation": NULL,
         "prompt": NULL,
     }
+    refused: Schemas = {"background": or_null({"const": False})}
     metadata = fields["properties"]["metadata"]["anyOf"][0] | {"maxProperties": limits.metadata_keys}
-    properties = {**own, **fields["properties"], "metadata": or_null(metadata)}
+    properties = {**own, **fields["properties"], **refused, "metadata": or_null(metadata)}
     described = {name: {**schema, **_about(name)} for name, schema in properties.items()}
     return {
         "type": "object",

@@ -22,7 +22,8 @@ Schemas = dict[str, Plain]
 PLACE = "#/components/schemas/"
 NULL: Plain = {"type": "null"}
 TEXT: Plain = {"type": "string"}
-OBJECT: Plain = {"type": "object"}
+OBJECT: Plain = {"type": "object", "additionalProperties": True}
+"""Whatever it holds. Generators of code take an object that says nothing of its fields for an empty one."""
 
 
 def ref(name: str) -> Plain:
@@ -50,7 +51,7 @@ def or_null(schema: Plain) -> Plain:
 def other_than(known: Iterable[str], description: str, required: Sequence[str] = ("type",)) -> Plain:
     """An object of a type that is none of these: whatever it holds."""
     kind = {"type": "string", "not": {"enum": sorted(known)}}
-    return {"type": "object", "description": description, "properties": {"type": kind}, "required": list(required)}
+    return {**OBJECT, "description": description, "properties": {"type": kind}, "required": list(required)}
 
 
 def members(union: Any) -> tuple[type[msgspec.Struct], ...]:
@@ -142,7 +143,8 @@ def _tidied(value: Any, depth: int = 0) -> Any:
     match value:
         case dict():
             drop = {"title"} if not depth else {"discriminator"} if _tells_stand_ins(value) else set()
-            return {key: _tidied(entry, depth + 1) for key, entry in value.items() if key not in drop}
+            tidy = {key: _tidied(entry, depth + 1) for key, entry in value.items() if key not in drop}
+            return {**OBJECT, **tidy} if value.get("type") == "object" and "properties" not in value else tidy
         case list():
             return [_tidied(entry, depth + 1) for entry in value]
     return value
