@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError
-from openai.types.responses import CustomToolParam, Response, ResponseCustomToolCall, ResponseInputParam
+from openai.types.responses import (
+    CustomToolParam,
+    FunctionToolParam,
+    Response,
+    ResponseCustomToolCall,
+    ResponseInputParam,
+)
 from openai.types.responses.response_custom_tool_call_output_param import ResponseCustomToolCallOutputParam
 
 from antwort.app import build
@@ -25,6 +31,8 @@ APPLY_PATCH: CustomToolParam = {
     "name": "apply_patch",
     "format": {"type": "grammar", "syntax": "lark", "definition": PATCHES},
 }
+
+SHELL: FunctionToolParam = {"type": "function", "name": "shell", "parameters": None, "strict": None}
 
 
 @pytest.fixture
@@ -85,15 +93,27 @@ async def test_a_wrong_patch_is_corrected_and_its_result_goes_back(
     assert (result["role"], result["content"]) == ("tool", "ok")
 
 
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("patch", [PATCH, "add a.txt"], ids=["right", "wrong"])
+async def test_a_patch_and_the_command_that_needs_it_come_in_the_order_of_the_model(
+    client: AsyncOpenAI, backend: ChatBackend, patch: str, streamed: bool
+) -> None:
+    backend.answers = [Calls([("apply_patch", json.dumps({"input": patch})), ("shell", '{"command": "cat a.txt"}')])]
+    response = await asked(client, streamed, "Add a file, and show it.")
+    first, second = response.output
+    assert (first.type, second.type) == ("custom_tool_call", "function_call")
+    assert call_in(response).input == patch
+
+
 async def asked(
     client: AsyncOpenAI, streamed: bool, question: str | ResponseInputParam, previous: str | None = None
 ) -> Response:
     if not streamed:
         return await client.responses.create(
-            model=MODEL, input=question, tools=[APPLY_PATCH], previous_response_id=previous
+            model=MODEL, input=question, tools=[APPLY_PATCH, SHELL], previous_response_id=previous
         )
     async with client.responses.stream(
-        model=MODEL, input=question, tools=[APPLY_PATCH], previous_response_id=previous
+        model=MODEL, input=question, tools=[APPLY_PATCH, SHELL], previous_response_id=previous
     ) as stream:
         return await stream.get_final_response()
 
