@@ -27,7 +27,7 @@ async def respond(
     exchange: Exchange, engine: Engine, request: CreateRequest, identity: Identity, key: str | None = None
 ) -> None:
     """Answer with the response, whole or as a stream of its events. A client that leaves ends the run, unless others
-    with the same key wait for it.
+    with the same key wait for it, or may come for it because a tool was started.
     """
     watch = Watch(exchange)
     try:
