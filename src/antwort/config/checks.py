@@ -39,7 +39,7 @@ _ORIGIN = re.compile(
 _EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - where it listens is the operator's word
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAKE_ONE = "make one with `antwort key`"
-_MAKE_SECRET = "make one with `openssl rand -hex 32`"
+_MAKE_RANDOM = "make one with `openssl rand -hex 32`"
 _ONE_OF_THEM = "leave the keys out, or leave auth.required out"
 _LOCAL_FILES = ("model", "template", "adapter")
 _OURS = ("connection", "content-length", "content-type", "host", "transfer-encoding")
@@ -301,7 +301,7 @@ def _about_value(key: Secret | None, path: str) -> Iterator[Problem]:
 def _about_encryption(encryption: EncryptionSettings) -> Iterator[Problem]:
     for at, key in enumerate(encryption.keys):
         if len(key.reveal()) < SHORTEST_SECRET:
-            yield Problem(f"encryption.keys[{at}]", f"is shorter than {SHORTEST_SECRET} characters", _MAKE_SECRET)
+            yield Problem(f"encryption.keys[{at}]", f"is shorter than {SHORTEST_SECRET} characters", _MAKE_RANDOM)
 
 
 def _about_cors(cors: CorsSettings) -> Iterator[Problem]:
