@@ -16,7 +16,7 @@ from antwort.config.problems import CannotStart
 from antwort.config.settings import Settings
 from antwort.engine.engine import Engine
 from antwort.errors import AntwortError
-from antwort.observing import Observation, observe
+from antwort.observing import Observation, metrics_for_strangers, observe
 from antwort.providers.fleet import BackendStatus, Fleet
 from antwort.sealing import make_vault
 from antwort.storage.base import ResponseStore
@@ -175,6 +175,8 @@ def _face(app: App, parts: _Parts) -> Transport:
         quotas=door.quotas if isinstance(door, Keyring) else None,
         cors=parts.cors,
         extra=parts.seen.extra,
+        credentials="key" if isinstance(door, Keyring) else "none",
+        metrics=metrics_for_strangers(parts.settings),
         body_limit=server.body_limit,
         linger=server.linger,
         on_request=parts.seen.on_request,

@@ -101,14 +101,14 @@ def test_all_text_is_escaped() -> None:
 async def test_the_page_is_open_and_says_whether_a_key_is_needed(is_keyed: bool) -> None:
     ring = Keyring([a_key("sk-ann", "ann")])
     ours = engine()
-    app = Transport(ours, identify=ring.identify, quotas=ring.quotas) if is_keyed else Transport(ours)
+    app = Transport(ours, identify=ring.identify, credentials="key") if is_keyed else Transport(ours)
     async with serving(ours, app) as server:
         reply = await server.ask("GET", "/docs")
         assert (await server.ask("GET", "/docs", None, bearing("sk-ann"))).body == reply.body
     text = reply.body.decode()
     assert reply.headers["content-type"] == "text/html; charset=utf-8"
     assert reply.headers["content-security-policy"].startswith("default-src 'none'; style-src 'sha256-")
-    assert ("asks for a key" in text) is is_keyed
+    assert ("asks for API keys" in text) is is_keyed
     asked = [command for command in commands(text) if "Authorization: Bearer YOUR_KEY" in command]
     assert len(asked) == (sum("/v1/" in " ".join(command) for command in commands(text)) if is_keyed else 0)
 
@@ -130,7 +130,25 @@ async def test_a_mounted_server_shows_where_it_is_mounted() -> None:
         document = await ask(port, "GET", "/ai/openapi.json")
     text = reply.body.decode()
     assert f"curl http://127.0.0.1:{port}/ai/v1/responses" in text
-    assert document.json()["servers"][0]["url"] == "."
+    assert document.json()["servers"][0]["url"] == "/ai"
+
+
+async def test_a_server_that_is_not_mounted_stands_at_the_root() -> None:
+    async with serving(engine()) as server:
+        assert (await server.ask("GET", "/openapi.json")).json()["servers"][0]["url"] == "/"
+
+
+@pytest.mark.parametrize("header", [{"host": "ai.example"}, {"host": "127.0.0.1", "x-forwarded-for": "10.0.0.1"}])
+async def test_no_key_is_sent_in_clear_text_by_the_commands_of_a_server_that_may_stand_behind_a_proxy(
+    header: dict[str, str],
+) -> None:
+    async with run_by_uvicorn(in_starlette(create_app(engine()))) as port:
+        text = (await ask(port, "GET", "/ai/docs", None, header)).body.decode()
+        near = (await ask(port, "GET", "/ai/docs", None, {"host": "localhost:80"})).body.decode()
+    assert "http://" not in text
+    assert text.count("export ANTWORT=https://HOST/ai<") == 1
+    assert "curl $ANTWORT/v1/responses" in text
+    assert "ANTWORT" not in near
 
 
 @pytest.mark.parametrize(
@@ -138,10 +156,13 @@ async def test_a_mounted_server_shows_where_it_is_mounted() -> None:
     [
         ({"headers": [(b"host", b"a.example:8080")], "scheme": "https"}, "https://a.example:8080"),
         ({"headers": [(b"host", b"[::1]:8080")], "root_path": "/a b/"}, "http://[::1]:8080/a%20b"),
-        ({"headers": [(b"host", b"a<b>")], "server": ("127.0.0.1", 80)}, "http://127.0.0.1:80"),
-        ({"headers": [], "server": ("/run/antwort.sock", None)}, "http://localhost"),
-        ({"headers": []}, "http://localhost"),
+        ({"headers": [(b"host", b"app.localhost")]}, "http://app.localhost"),
+        ({"headers": [(b"host", b"a.example:8080")], "scheme": "http"}, None),
+        ({"headers": [(b"host", b"10.0.0.7")]}, None),
+        ({"headers": [(b"host", b"localhost"), (b"via", b"1.1 proxy")]}, None),
+        ({"headers": [(b"host", b"a<b>")], "server": ("127.0.0.1", 80)}, None),
+        ({"headers": []}, None),
     ],
 )
-def test_the_address_is_that_of_the_request(scope: dict[str, Any], shown: str) -> None:
+def test_the_address_is_that_of_the_request_where_that_can_be_told(scope: dict[str, Any], shown: str | None) -> None:
     assert address_of(scope) == shown

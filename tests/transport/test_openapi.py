@@ -20,6 +20,7 @@ from antwort.testing import ScriptedProvider
 from antwort.transport.exchange import Exchange
 from antwort.transport.http import Transport
 from antwort.transport.keys import Keyring
+from antwort.transport.offer import Offer
 from antwort.transport.openapi.document import document
 from antwort.transport.openapi.operations import OPERATIONS
 from antwort.transport.openapi.schemas import members, tag_of
@@ -34,6 +35,10 @@ def make_engine(**settings: Any) -> Engine:
 
 async def extra(exchange: Exchange, _: str) -> None:
     await exchange.answer(b"{}")
+
+
+def keyed(engine: Engine, ring: Keyring) -> Transport:
+    return Transport(engine, identify=ring.identify, quotas=ring.quotas, credentials="key")
 
 
 def operations(plain: dict[str, Any]) -> set[tuple[str, str]]:
@@ -107,7 +112,7 @@ def test_the_document_is_the_same_each_time() -> None:
 
 
 def test_the_limits_in_force_are_told() -> None:
-    made = document(limits=Limits(input_items=7, tools=8, metadata_keys=9))
+    made = document(offer=Offer(limits=Limits(input_items=7, tools=8, metadata_keys=9)))
     fields = made["components"]["schemas"]["CreateResponse"]["properties"]
     assert fields["input"]["anyOf"][1]["maxItems"] == 7
     assert fields["tools"]["anyOf"][0]["maxItems"] == 8
@@ -125,7 +130,7 @@ async def test_the_limits_of_the_engine_are_those_in_the_document() -> None:
 async def test_a_key_is_asked_for_only_where_the_server_asks_for_one(is_keyed: bool) -> None:
     ring = Keyring([a_key("sk-ann", "ann")])
     engine = make_engine()
-    app = Transport(engine, identify=ring.identify, quotas=ring.quotas) if is_keyed else Transport(engine)
+    app = keyed(engine, ring) if is_keyed else Transport(engine)
     async with serving(engine, app) as server:
         plain = (await server.ask("GET", "/openapi.json")).json()
         assert (await server.ask("GET", "/openapi.json", None, bearing("sk-ann"))).json() == plain

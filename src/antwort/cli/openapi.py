@@ -7,8 +7,12 @@ from collections.abc import Mapping
 
 from antwort.cli.say import tell
 
+_DEFAULT = "http://127.0.0.1:8080"
+"""Where `antwort serve` listens unless told otherwise."""
+
 
 def run(_: Mapping[str, object]) -> int:
+    from antwort.transport.described import servers
     from antwort.transport.openapi.document import document
 
-    return tell(json.dumps(document(), indent=2, ensure_ascii=False))
+    return tell(json.dumps({**document(), "servers": servers(_DEFAULT)}, indent=2, ensure_ascii=False))

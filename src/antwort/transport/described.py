@@ -9,10 +9,11 @@ from hashlib import sha256
 from html import escape
 from urllib.parse import quote
 
-from antwort.api.requests import Limits
 from antwort.api.wire import Plain, encode
+from antwort.transport.doorway import is_near
 from antwort.transport.errors import Headers
 from antwort.transport.exchange import Exchange, Scope
+from antwort.transport.offer import Offer
 
 _HOST = re.compile(rb"[A-Za-z0-9._:\[\]-]{1,255}")
 _CACHE = (b"cache-control", b"no-cache")  # kept, and asked about each time
@@ -21,35 +22,43 @@ _CACHE = (b"cache-control", b"no-cache")  # kept, and asked about each time
 class Description:
     """What the routes offer, in words. Making it takes a while and is left to a thread; it is made once."""
 
-    def __init__(self, offered: Callable[[], Iterable[tuple[str, str]]], limits: Limits) -> None:
-        self._offered, self._limits = offered, limits
-        self._documents: dict[bool, bytes] = {}
-        self._pages: dict[bool, str] = {}
+    def __init__(self, offered: Callable[[], Iterable[tuple[str, str]]], offer: Offer) -> None:
+        self._offered, self._offer = offered, offer
+        self._document: Plain = {}
+        self._page = ""
 
-    async def answer_document(self, exchange: Exchange, *, asks_for_keys: bool) -> None:
-        if asks_for_keys not in self._documents:
-            self._documents[asks_for_keys] = encode(await asyncio.to_thread(self._make, asks_for_keys))
-        await _answer(exchange, self._documents[asks_for_keys], b"application/json")
+    async def answer_document(self, exchange: Exchange) -> None:
+        """It says where the application is mounted."""
+        if not self._document:
+            self._document = await asyncio.to_thread(self._make)
+        mounted = {**self._document, "servers": servers(_root(exchange.scope) or "/")}
+        await _answer(exchange, encode(mounted), b"application/json")
 
-    async def answer_page(self, exchange: Exchange, *, asks_for_keys: bool) -> None:
-        """The commands in it are right for the address that the page was asked for under."""
-        if asks_for_keys not in self._pages:
-            self._pages[asks_for_keys] = await asyncio.to_thread(self._write, asks_for_keys)
-        from antwort.transport.openapi.page import ADDRESS, POLICY
+    async def answer_page(self, exchange: Exchange) -> None:
+        """The commands in it are right for the address that the page was asked for under, or say where to write it."""
+        if not self._page:
+            self._page = await asyncio.to_thread(self._write)
+        from antwort.transport.openapi.page import ADDRESS, POLICY, WHERE, where
 
-        body = self._pages[asks_for_keys].replace(ADDRESS, escape(address_of(exchange.scope)))
+        address = address_of(exchange.scope)
+        told = "" if address else where(_root(exchange.scope))
+        body = self._page.replace(WHERE, told).replace(ADDRESS, escape(address or "$ANTWORT"))
         guarded = [(b"content-security-policy", POLICY.encode()), (b"x-content-type-options", b"nosniff")]
         await _answer(exchange, body.encode(), b"text/html; charset=utf-8", guarded)
 
-    def _make(self, asks_for_keys: bool) -> Plain:
+    def _make(self) -> Plain:
         from antwort.transport.openapi.document import document
 
-        return document(self._offered(), limits=self._limits, asks_for_keys=asks_for_keys)
+        return document(self._offered(), self._offer)
 
-    def _write(self, asks_for_keys: bool) -> str:
+    def _write(self) -> str:
         from antwort.transport.openapi.page import page
 
-        return page(self._make(asks_for_keys))
+        return page(self._make())
+
+
+def servers(url: str) -> list[Plain]:
+    return [{"url": url, "description": "This server."}]
 
 
 async def _answer(exchange: Exchange, body: bytes, kind: bytes, headers: Headers | None = None) -> None:
@@ -63,12 +72,25 @@ async def _answer(exchange: Exchange, body: bytes, kind: bytes, headers: Headers
         await exchange.answer(body, headers=about, kind=kind)
 
 
-def address_of(scope: Scope) -> str:
-    """Where a client reaches the application, as far as its request shows."""
+def address_of(scope: Scope) -> str | None:
+    """Where a client reaches the application, if its request shows that.
+
+    It came in clear text from afar, or by way of a proxy: then clients may know another address, and commands that
+    carry a key must not be sent to this one.
+    """
     headers: dict[bytes, bytes] = dict(scope["headers"])
-    host = headers.get(b"host", b"")
-    root = quote(scope.get("root_path", "").rstrip("/"))
-    if not _HOST.fullmatch(host):
-        name, port = scope.get("server") or ("", None)
-        host = (f"{name}:{port}" if port else "localhost").encode()
-    return f"{scope.get('scheme', 'http')}://{host.decode()}{root}"
+    host, scheme = headers.get(b"host", b""), scope.get("scheme", "http")
+    if not _HOST.fullmatch(host) or not _PROXIED.isdisjoint(headers):
+        return None
+    if scheme != "https" and not is_near(host.decode()):
+        return None
+    return f"{scheme}://{host.decode()}{_root(scope)}"
+
+
+_PROXIED = frozenset(
+    {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-real-ip"}
+)
+
+
+def _root(scope: Scope) -> str:
+    return quote(scope.get("root_path", "").rstrip("/"))

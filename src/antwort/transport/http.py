@@ -16,6 +16,7 @@ from antwort.transport.cors import Cors
 from antwort.transport.errors import unexpected
 from antwort.transport.exchange import CONNECTION, REQUEST_ID, ClientGone, Exchange, Message, Receive, Scope, Send
 from antwort.transport.line import log_request
+from antwort.transport.offer import Access, Credentials, offer_of
 from antwort.transport.quotas import Quotas
 from antwort.transport.routes import NOTHING, Endpoint, Identify, Routes
 
@@ -45,6 +46,8 @@ class Transport:
         quotas: Quotas | None = None,
         cors: Cors | None = None,
         extra: Mapping[str, Endpoint] = NOTHING,
+        credentials: Credentials | None = None,
+        metrics: Access = "open",
         body_limit: int = BODY_LIMIT,
         linger: float = LINGER,
         on_request: Sequence[Callable[[Exchange, float], None]] = (),
@@ -53,6 +56,8 @@ class Transport:
     ) -> None:
         """`extra`: more to read, by path (`/metrics`), open to all unless the endpoint itself raises.
 
+        `credentials` and `metrics` are for the server's description alone: what requests must bring to be identified,
+        by default what `identify` asks for as it pleases, and what strangers find at `/metrics`.
         `linger`: seconds in which a client must take something of an answer that has ended, or be hung up on.
         `on_request` are told of each request when it has been answered, and how many seconds that took; they must
         neither wait nor raise.
@@ -63,7 +68,14 @@ class Transport:
         self._linger = linger
         self._cors = cors
         self._engine = engine
-        self._routes = Routes(engine, identify, body_limit=body_limit, quotas=quotas or Quotas({}), extra=extra)
+        quotas = quotas or Quotas({})
+        offer = offer_of(
+            engine.settings,
+            credentials=credentials or ("none" if identify is everyone_is_anonymous else "own"),
+            metrics=metrics,
+            tells_quotas=quotas.are_told,
+        )
+        self._routes = Routes(engine, identify, body_limit=body_limit, quotas=quotas, extra=extra, offer=offer)
         self._strict = engine.settings.strict
         self._start, self._stop = start or engine.open, stop or engine.close
 

@@ -106,6 +106,11 @@ class Quota:
             self._under_way -= 1
 
     @property
+    def is_told(self) -> bool:
+        """Whether answers say how much is left."""
+        return self._requests is not None or self._tokens is not None
+
+    @property
     def counts_tokens(self) -> bool:
         return self._tokens is not None
 
@@ -143,6 +148,11 @@ class Quotas:
 
     def of(self, key: str) -> Quota:
         return self._by_key.get(key, self._unlimited)
+
+    @property
+    def are_told(self) -> bool:
+        """Whether those of any key are."""
+        return any(quota.is_told for quota in self._by_key.values())
 
     def count(self, ended: Ended) -> None:
         """For `Engine(on_end=[…])`: the tokens of a response, to the key it was made for."""

@@ -15,10 +15,8 @@ from antwort.api.wire import Wire, encode
 from antwort.engine.engine import Engine
 from antwort.engine.fingerprint import checked_key
 from antwort.errors import (
-    AntwortError,
     MethodNotAllowed,
     ModelNotFound,
-    NotAuthenticated,
     NotFound,
     RequestError,
     ResponseNotFound,
@@ -27,6 +25,7 @@ from antwort.errors import (
 from antwort.identity import Identity
 from antwort.transport.described import Description
 from antwort.transport.exchange import Exchange, Scope
+from antwort.transport.offer import Offer
 from antwort.transport.paging import read_page, read_wanted
 from antwort.transport.quotas import Quotas
 from antwort.transport.readiness import Readiness
@@ -91,11 +90,12 @@ class Routes:
         *,
         body_limit: int,
         quotas: Quotas,
+        offer: Offer,
         extra: Mapping[str, Endpoint] = NOTHING,
     ) -> None:
         self._engine, self._identify, self._body_limit, self._quotas = engine, identify, body_limit, quotas
         self._readiness = Readiness(engine.check)
-        self._description = Description(self.offered, engine.settings.limits)
+        self._description = Description(self.offered, offer)
         self._open = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", *extra})
         self._places: dict[tuple[str, ...], Offered] = {
             ("v1", "responses"): {"POST": self.create, **_readable(self.list)},
@@ -231,26 +231,17 @@ class Routes:
 
     async def openapi(self, exchange: Exchange, _: str) -> None:
         """What is offered here, for programs. It is no secret."""
-        await self._description.answer_document(exchange, asks_for_keys=self._asks_for_keys(exchange))
+        await self._description.answer_document(exchange)
 
     async def docs(self, exchange: Exchange, _: str) -> None:
         """The same for people."""
-        await self._description.answer_page(exchange, asks_for_keys=self._asks_for_keys(exchange))
-
-    def _asks_for_keys(self, exchange: Exchange) -> bool:
-        """Whether somebody who brings nothing at all is asked who they are."""
-        try:
-            self._identify({**exchange.scope, "headers": []})
-        except NotAuthenticated:
-            return True
-        except AntwortError:
-            return False
-        return False
+        await self._description.answer_page(exchange)
 
     def _may_come_in(self, exchange: Exchange) -> bool:
+        """Those whom `identify` fails on, whatever it is, may not: probes of readiness bring nothing."""
         try:
             self._identify(exchange.scope)
-        except AntwortError:
+        except Exception:
             return False
         return True
 

@@ -1,12 +1,13 @@
-"""The OpenAPI document of a server: the routes it has, its limits, and whether it asks for keys."""
+"""The OpenAPI document of a server: the routes it has, its limits, and what it asks for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from antwort.api.requests import Limits
 from antwort.api.wire import Plain
+from antwort.transport.described import servers
+from antwort.transport.offer import Credentials, Offer
 from antwort.transport.openapi.answers import answer_schemas
 from antwort.transport.openapi.operations import (
     EVENTS,
@@ -17,6 +18,7 @@ from antwort.transport.openapi.operations import (
     TAGS,
     Answered,
     Operation,
+    as_offered,
     unknown,
 )
 from antwort.transport.openapi.parts import (
@@ -30,7 +32,7 @@ from antwort.transport.openapi.parts import (
     header,
 )
 from antwort.transport.openapi.requests import request_schemas
-from antwort.transport.openapi.schemas import OBJECT, TEXT, any_of, reached, ref
+from antwort.transport.openapi.schemas import OBJECT, TEXT, any_of, reached, ref, referred
 from antwort.version import __version__
 
 _ABOUT = (
@@ -39,53 +41,95 @@ _ABOUT = (
     "Every error is JSON and has the same four keys. `GET` can be asked as `HEAD` too, everywhere. Query parameters and"
     " fields that are not listed are not looked at."
 )
-_KEYS: Plain = {
-    "type": "http",
-    "scheme": "bearer",
-    "description": "An API key. It can come as `X-API-Key` or `Api-Key`, too.",
+_SCHEMES: dict[str, Plain] = {
+    "key": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API key. It can come as `X-API-Key` or `Api-Key`, too.",
+    },
+    "metrics": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "The key of the metrics, or an API key that may read them.",
+    },
+}
+_CREDENTIALS: dict[Credentials, str] = {
+    "none": "This server asks for no keys.",
+    "key": "This server asks for API keys.",
+    "own": "The program that this server is a part of asks for credentials of its own, and says which: a `401` tells"
+    " that they are missing.",
 }
 
 
-def document(
-    offered: Iterable[tuple[str, str]] = tuple(OPERATIONS), *, limits: Limits | None = None, asks_for_keys: bool = True
-) -> Plain:
+def document(offered: Iterable[tuple[str, str]] = tuple(OPERATIONS), offer: Offer | None = None) -> Plain:
     """`offered` are the routes by method and address; what a client fills in stands in braces."""
-    paths: dict[str, Plain] = {}
-    for method, address in offered:
-        if method != "HEAD":
-            row = OPERATIONS.get((method, address)) or unknown(method, address)
-            paths.setdefault(address, {})[method.lower()] = _operation(row, asks_for_keys=asks_for_keys)
+    offer = offer or Offer()
+    paths = _paths(offered, offer)
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "antwort",
             "version": __version__,
             "summary": "The Responses API in front of any Chat Completions backend.",
-            "description": _ABOUT,
+            "description": f"{_ABOUT}\n\n{_CREDENTIALS[offer.credentials]}",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        # Relative to the document, wherever the application is mounted.
-        "servers": [{"url": ".", "description": "This server."}],
+        "servers": servers("/"),
         "tags": [{"name": name, "description": about} for name, about in TAGS.items()],
         "paths": paths,
-        "components": _components(paths, limits or Limits(), asks_for_keys=asks_for_keys),
+        "components": _components(paths, offer),
     }
 
 
-def _components(paths: Plain, limits: Limits, *, asks_for_keys: bool) -> Plain:
+def _paths(offered: Iterable[tuple[str, str]], offer: Offer) -> Plain:
+    paths: dict[str, Plain] = {}
+    for method, address in offered:
+        if method == "HEAD" or (address == _METRICS and offer.metrics == "hidden"):
+            continue
+        row = OPERATIONS.get((method, address)) or unknown(method, address)
+        scheme = _scheme(row, address, offer)
+        paths.setdefault(address, {})[method.lower()] = _operation(as_offered(row, offer), scheme)
+    return paths
+
+
+_METRICS = "/metrics"
+
+
+def _scheme(row: Operation, address: str, offer: Offer) -> str:
+    """By which of the schemes a key is asked for; empty: by none that is known here."""
+    if address == _METRICS:
+        return "metrics" if offer.metrics == "locked" else ""
+    return "key" if offer.credentials == "key" and not row.is_open else ""
+
+
+def _components(paths: Plain, offer: Offer) -> Plain:
     about = "An OpenAPI 3.1 document."
-    schemas = {**answer_schemas(), **request_schemas(limits), "Document": {**OBJECT, "description": about}}
+    schemas = {**answer_schemas(), **request_schemas(offer.limits), "Document": {**OBJECT, "description": about}}
+    errors = {name: error_answer(status, tells_quotas=offer.tells_quotas) for status, (name, _) in ERRORS.items()}
+    responses = _used("responses", errors, paths)
+    asked = {each for methods in paths.values() for row in methods.values() for each in _schemes(row)}
     made: Plain = {
         "schemas": reached(schemas, [paths, ref("ErrorBody")]),
-        "parameters": PARAMETERS,
-        "headers": HEADERS,
-        "responses": {name: error_answer(status) for status, (name, _) in ERRORS.items()},
+        "parameters": _used("parameters", PARAMETERS, paths),
+        "headers": _used("headers", HEADERS, [paths, responses]),
+        "responses": responses,
+        "securitySchemes": {name: scheme for name, scheme in _SCHEMES.items() if name in asked},
     }
-    return {**made, "securitySchemes": {"key": _KEYS}} if asks_for_keys else made
+    return {kind: entries for kind, entries in made.items() if entries}
 
 
-def _operation(row: Operation, *, asks_for_keys: bool) -> Plain:
-    is_locked = asks_for_keys and not row.is_open
+def _schemes(operation: Plain) -> Iterator[str]:
+    for either_of in operation.get("security", ()):
+        yield from either_of
+
+
+def _used(kind: str, table: Plain, start: object) -> Plain:
+    """Those of the table that `start` refers to."""
+    names = set(referred(start, f"#/components/{kind}/"))
+    return {name: entry for name, entry in table.items() if name in names}
+
+
+def _operation(row: Operation, scheme: str) -> Plain:
     made: Plain = {"operationId": row.name, "tags": [row.tag], "summary": row.summary}
     if row.description:
         made["description"] = row.description
@@ -93,7 +137,7 @@ def _operation(row: Operation, *, asks_for_keys: bool) -> Plain:
     if row.body:
         made["requestBody"] = _body(row)
     made["responses"] = _answers(row)
-    return {**made, "security": [{"key": []}]} if is_locked else made
+    return {**made, "security": [{scheme: []}]} if scheme else made
 
 
 def _body(row: Operation) -> Plain:

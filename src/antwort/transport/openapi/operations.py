@@ -8,14 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from antwort.api.wire import Plain
+from antwort.transport.offer import Offer
+from antwort.transport.openapi.parts import QUOTA
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
 HTML = "text/html"
 METRICS = ("text/plain", "application/openmetrics-text")
 
+KEY, REPLAYED = "Idempotency-Key", "Idempotent-Replayed"
+_PAGE = ("ETag", "Cache-Control", "Content-Security-Policy", "X-Content-Type-Options")
 _READ = (500, 503)
 _ASKED = (502, 503, 504)
 
@@ -36,7 +41,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     description: str = ""
     parameters: tuple[str, ...] = ()
-    """By their names among `parameters.PARAMETERS`."""
+    """By their names among `parts.PARAMETERS`."""
     body: str = ""
     """The schema of the body; empty: it has none."""
     examples: Mapping[str, Plain] = msgspec.field(default_factory=dict)
@@ -78,7 +83,7 @@ _CREATE = Operation(
         "With `stream` the answer is a stream of events. What goes wrong before the first of them has a status of its"
         " own; what goes wrong later ends the stream with `response.failed`."
     ),
-    parameters=("Idempotency-Key",),
+    parameters=(KEY,),
     body="CreateResponse",
     examples={
         "A question": _HELLO,
@@ -94,10 +99,9 @@ _CREATE = Operation(
         200: Answered(
             "The response. With `stream`, its events: each frame has an `event:` line with the type and a `data:` line"
             " with the JSON of one `StreamEvent`; lines that begin with a colon are comments; the last frame is"
-            " `data: [DONE]`. Exactly one of `response.completed`, `response.incomplete` and `response.failed` ends"
-            " the stream, and carries the whole response.",
+            " `data: [DONE]`.",
             {JSON: "Response", EVENTS: "StreamEvent"},
-            ("Idempotent-Replayed",),
+            (REPLAYED, "Cache-Control", "X-Accel-Buffering", *QUOTA),
         )
     },
     errors=(403, 404, 409, 413, 415, 429, *_READ, *_ASKED),
@@ -211,8 +215,8 @@ _OF_THE_SERVER: dict[tuple[str, str], Operation] = {
         summary="This document, as a page",
         parameters=("If-None-Match",),
         answers={
-            200: Answered("The page.", {HTML: ""}, ("ETag", "Cache-Control")),
-            304: Answered("You have it already.", {}, ("ETag", "Cache-Control")),
+            200: Answered("The page.", {HTML: ""}, _PAGE),
+            304: Answered("You have it already.", {}, _PAGE),
         },
         errors=_READ,
         is_open=True,
@@ -233,6 +237,33 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     **_OF_MODELS_AND_TOOLS,
     **_OF_THE_SERVER,
 }
+
+
+_ENDS = {
+    "status": "Exactly one of `response.completed`, `response.incomplete` and `response.failed` ends the stream, and"
+    " carries the whole response. One that waits for the client's calls has the status `requires_action` in"
+    " `response.completed`.",
+    "completed": "Exactly one of `response.completed`, `response.incomplete` and `response.failed` ends the stream, and"
+    " carries the whole response.",
+    "event": "Exactly one of `response.completed`, `response.requires_action`, `response.incomplete` and"
+    " `response.failed` ends the stream, and carries the whole response. `response.requires_action` ends one that waits"
+    " for the client's calls.",
+}
+"""By the setting for it, how a stream ends."""
+
+
+def as_offered(row: Operation, offer: Offer) -> Operation:
+    """The row with what holds for this server, and nothing that does not."""
+    left_out = {*(() if offer.remembers_keys else (KEY, REPLAYED)), *(() if offer.tells_quotas else QUOTA)}
+    answers = {status: _with_headers_but(answer, left_out) for status, answer in row.answers.items()}
+    if row is _CREATE:
+        whole = answers[200]
+        answers[200] = replace(whole, about=f"{whole.about} {_ENDS[offer.requires_action]}")
+    return replace(row, parameters=tuple(name for name in row.parameters if name not in left_out), answers=answers)
+
+
+def _with_headers_but(answer: Answered, left_out: set[str]) -> Answered:
+    return replace(answer, headers=tuple(name for name in answer.headers if name not in left_out))
 
 
 def unknown(method: str, address: str) -> Operation:

@@ -16,6 +16,8 @@ from antwort.transport.openapi.style import STYLE
 ADDRESS = "http://the.address.of.this.server.invalid"
 """Stands in the page for the address of the server, which a request brings along. It is put in as HTML."""
 
+WHERE = "<!-- where -->"
+"""Stands in the page for `where`, or for nothing."""
 _digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 POLICY = (
     f"default-src 'none'; style-src 'sha256-{_digest}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -36,16 +38,22 @@ def page(document: Plain) -> str:
         f"<title>{escape(title)}: the API</title><style>{STYLE}</style></head>"
         f'<body><div class="page">{_contents(document)}<main>'
         f'<p class="soft">{escape(title)} · OpenAPI {escape(document["openapi"])} · <a href="openapi.json">openapi.json'
-        f"</a></p><h1>The API of this server</h1>{prose(info['description'])}{_keys(document)}"
+        f"</a></p><h1>The API of this server</h1>{prose(info['description'])}{_keys(document)}{WHERE}"
         f"{''.join(_tagged(document))}<h2>Schemas</h2>{''.join(_schemas(document))}</main></div></body></html>"
     )
+
+
+def where(root: str) -> str:
+    """For those who know another address than their request shows: the commands have a word in its place."""
+    command = f"export ANTWORT=https://HOST{root}"
+    return f"<p>In the commands, <code>$ANTWORT</code> is the address of this server:</p><pre>{escape(command)}</pre>"
 
 
 def _keys(document: Plain) -> str:
     scheme = document["components"].get("securitySchemes", {}).get("key")
     if scheme is None:
-        return "<p>This server asks for no keys.</p>"
-    return f"<p>This server asks for a key: <code>Authorization: Bearer …</code>. {words(scheme['description'])}</p>"
+        return ""
+    return f"<p>It comes as <code>Authorization: Bearer …</code>. {words(scheme['description'])}</p>"
 
 
 def _operations(document: Plain, tag: str) -> Iterator[tuple[str, str, Plain]]:
@@ -123,11 +131,15 @@ def _answers(document: Plain, operation: Plain) -> str:
     return f"<h4>Answers</h4>{table(('Status', 'Content', ''), rows)}"
 
 
+_SENT = {"key": "YOUR_KEY", "metrics": "METRICS_KEY"}
+
+
 def _commands(method: str, address: str, operation: Plain, body: Plain) -> Iterator[str]:
     """For a shell: one for each example of a body."""
     begin = "curl" if method == "get" else f"curl -X {method.upper()}"
     url = ADDRESS + address.replace("{id}", "RESPONSE_ID").replace("{name}", "MODEL")
-    key = " -H 'Authorization: Bearer YOUR_KEY'" if operation.get("security") else ""
+    asked = [_SENT[scheme] for each in operation.get("security", ()) for scheme in each]
+    key = f" -H 'Authorization: Bearer {asked[0]}'" if asked else ""
     if not body:
         yield f"<pre>{escape(f'{begin} {url}{key}')}</pre>"
     for example in body.get("examples", {}).values():

@@ -28,7 +28,6 @@ def _path(name: str, about: str, schema: Plain) -> Plain:
 
 _ID: Plain = {"type": "string", "pattern": f"^[A-Za-z0-9_-]{{1,{LONGEST_ID}}}$"}
 _KEY: Plain = {"type": "string", "pattern": f"^[!-~]{{1,{LONGEST_KEY}}}$"}
-_REQUEST_ID: Plain = {"type": "string", "pattern": "^[A-Za-z0-9._~:/+=@,-]{1,128}$"}
 
 PARAMETERS: dict[str, Plain] = {
     "id": _path("id", "The id of a response.", _ID),
@@ -44,7 +43,12 @@ PARAMETERS: dict[str, Plain] = {
         {"type": "string", "pattern": f"^({_STATUSES})(,({_STATUSES}))*$"},
     ),
     "stream": _query("stream", "Not offered: a stored response is not streamed.", {"enum": ["false", "0", ""]}),
-    "X-Request-ID": _header("X-Request-ID", "Your word for this request, in the logs and in the answer.", _REQUEST_ID),
+    "X-Request-ID": _header(
+        "X-Request-ID",
+        "Your word for this request, in the logs and in the answer: letters, digits and `._~:/+=@,-`, 128 at most."
+        " In the place of any other, one is made.",
+        TEXT,
+    ),
     "If-None-Match": _header("If-None-Match", "The `ETag` of what you have.", TEXT),
     "Idempotency-Key": _header(
         "Idempotency-Key",
@@ -55,6 +59,22 @@ PARAMETERS: dict[str, Plain] = {
 }
 FOR_ALL = ("X-Request-ID",)
 
+
+def _quota_headers() -> dict[str, Plain]:
+    """As OpenAI has them."""
+    always = "With every answer to a request for a response, by a key that has such a limit."
+    return {
+        f"X-RateLimit-{what}-{unit}": {"description": f"{about.format(unit.lower())} {always}", "schema": schema}
+        for unit in ("Requests", "Tokens")
+        for what, about, schema in (
+            ("Limit", "How many {} the key may use in a minute.", _WHOLE),
+            ("Remaining", "How many {} are left of that.", _WHOLE),
+            ("Reset", "How long it takes until all {} are there again, such as `8.64s` or `6m0s`.", TEXT),
+        )
+    }
+
+
+QUOTA = tuple(_quota_headers())
 HEADERS: dict[str, Plain] = {
     "X-Request-ID": {"description": "The id of the request, in the logs too.", "schema": TEXT, "required": True},
     "Retry-After": {"description": "Seconds after which it is worth trying again.", "schema": _WHOLE},
@@ -66,7 +86,11 @@ HEADERS: dict[str, Plain] = {
     },
     "WWW-Authenticate": {"description": "How to come in.", "schema": TEXT, "required": True},
     "ETag": {"description": "Changes with what is answered.", "schema": TEXT, "required": True},
-    "Cache-Control": {"description": "Whether it may be kept.", "schema": TEXT, "required": True},
+    "Cache-Control": {"description": "Whether it may be kept; of a response, with its stream.", "schema": TEXT},
+    "X-Accel-Buffering": {"description": "Tells proxies to hold nothing of a stream back.", "schema": {"const": "no"}},
+    "Content-Security-Policy": {"description": "Nothing but the page itself.", "schema": TEXT, "required": True},
+    "X-Content-Type-Options": {"description": "It is what it says.", "schema": {"const": "nosniff"}, "required": True},
+    **_quota_headers(),
 }
 _WITH_ERRORS = ("X-Request-ID", "X-Should-Retry")
 _LATER = ("Retry-After", "Retry-After-Ms")
@@ -96,8 +120,9 @@ ERRORS: dict[int, tuple[str, str]] = {
 """By status, what the answer is called among the components, and what has happened."""
 
 
-def error_answer(status: int) -> Plain:
-    headers = (*_WITH_ERRORS, *_MORE.get(status, ()))
+def error_answer(status: int, *, tells_quotas: bool = False) -> Plain:
+    quota = QUOTA if tells_quotas and status == 429 else ()
+    headers = (*_WITH_ERRORS, *_MORE.get(status, ()), *quota)
     return {
         "description": ERRORS[status][1],
         "headers": {name: header(name) for name in headers},

@@ -187,20 +187,21 @@ def renamed(value: Any, suffix: str) -> Any:
 def reached(schemas: Schemas, start: Any) -> Schemas:
     """Those of the schemas that `start` refers to, and that those refer to, by name."""
     found: set[str] = set()
-    new = set(_referred(start))
+    new = set(referred(start))
     while new:
         found |= new
-        new = {name for each in new for name in _referred(schemas[each])} - found
+        new = {name for each in new for name in referred(schemas[each])} - found
     return {name: schemas[name] for name in sorted(found)}
 
 
-def _referred(value: Any) -> Iterator[str]:
+def referred(value: Any, place: str = PLACE) -> Iterator[str]:
+    """The names of what `value` refers to in this place, as often as it does."""
     match value:
         case dict():
             for entry in value.values():
-                yield from _referred(entry)
+                yield from referred(entry, place)
         case list():
             for entry in value:
-                yield from _referred(entry)
-        case str() if value.startswith(PLACE):
-            yield value.removeprefix(PLACE)
+                yield from referred(entry, place)
+        case str() if value.startswith(place):
+            yield value.removeprefix(place)
