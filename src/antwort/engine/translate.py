@@ -7,26 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from antwort.api.items import (
-    ContentPart,
     CustomToolCall,
     CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
-    InputFile,
-    InputImage,
     InputItem,
-    InputText,
-    InputVideo,
     McpCall,
     Message,
     OpaqueItem,
-    OutputText,
     Reasoning,
-    ReasoningText,
-    Refusal,
-    ResultPart,
-    SummaryText,
-    Text,
 )
 from antwort.api.wire import UNSET, UnsetType, encode
 from antwort.engine.chosen import forced_names
@@ -35,6 +24,7 @@ from antwort.engine.draft import Run
 from antwort.engine.foreign import foreign_call, foreign_result
 from antwort.engine.naming import legal_name
 from antwort.engine.pairs import call_id_of
+from antwort.engine.parts import chat_message, result_text, said_in
 from antwort.engine.plan import Plan
 from antwort.engine.steps import choice_for, tokens_left
 from antwort.engine.toolbox import called_name, model_name
@@ -216,10 +206,10 @@ class _Conversation:
         match item:
             case Message(role="assistant"):
                 self._next_turn()
-                self._texts.append(_text_of(item.content))
+                self._texts.append(said_in(item.content))
             case Message():
                 self.flush()
-                self.messages.append(_chat_message(item, self._capabilities))
+                self.messages.append(chat_message(item, self._capabilities))
             case Reasoning():
                 self._next_turn()
                 self._reasoning.append(_reasoning_of(item))
@@ -244,7 +234,7 @@ class _Conversation:
             self.messages.append(self._assistant())
             images: list[dict[str, Any]] = []
             for call, output in zip(self._calls, self._outputs, strict=True):
-                text, pictures = _result_text(output, self._capabilities)
+                text, pictures = result_text(output, self._capabilities)
                 images += pictures
                 self.messages.append(ChatMessage(role="tool", tool_call_id=call.id, content=text))
             if images:
@@ -308,70 +298,7 @@ class _Conversation:
         )
 
 
-def _chat_message(item: Message, capabilities: Capabilities) -> ChatMessage:
-    role = item.role
-    if role == "developer" and not capabilities.developer_role:
-        role = "system"
-    if all(isinstance(part, InputText | OutputText | Text) for part in item.content):
-        return ChatMessage(role=role, content=_text_of(item.content))
-    return ChatMessage(role=role, content=[_chat_part(part) for part in item.content])
-
-
-def _text_of(parts: Sequence[ContentPart]) -> str:
-    return "\n".join(_part_text(part) for part in parts)
-
-
-def _part_text(part: ContentPart) -> str:
-    if isinstance(part, InputText | OutputText | Text | SummaryText | ReasoningText):
-        return part.text
-    return part.refusal if isinstance(part, Refusal) else ""
-
-
-def _chat_part(part: ContentPart) -> dict[str, Any]:
-    match part:
-        case InputImage():
-            image: dict[str, Any] = {"url": part.image_url}
-            if part.detail != "auto":
-                image["detail"] = "high" if part.detail == "original" else part.detail  # the most there is in Chat
-            return {"type": "image_url", "image_url": image}
-        case InputFile():
-            given = {"filename": part.filename, "file_data": part.file_data}
-            return {"type": "file", "file": {key: value for key, value in given.items() if isinstance(value, str)}}
-        case InputVideo():
-            return {"type": "video_url", "video_url": {"url": part.video_url}}
-        case _:
-            return {"type": "text", "text": _part_text(part)}
-
-
 def _reasoning_of(item: Reasoning) -> str:
     """The raw text; a summary holds the same text where that is what the client asked for."""
     raw = "" if item.content is UNSET else "".join(part.text for part in item.content)
     return raw or "".join(part.text for part in item.summary)
-
-
-def _result_text(output: Output, capabilities: Capabilities) -> tuple[str, list[dict[str, Any]]]:
-    """The text of a result, and its pictures: a tool message holds text only, so they follow in a user message.
-
-    What the backend would refuse is only named: a tool cannot know what the model takes.
-    """
-    if isinstance(output, str):
-        return output, []
-    texts: list[str] = []
-    pictures: list[dict[str, Any]] = []
-    for part in output:
-        text = _result_part_text(part)
-        if text is None and _is_taken(part, capabilities):
-            pictures.append(_chat_part(part))
-            text = f"[{part.__struct_config__.tag}: shown in the next message]"
-        texts.append(f"[{part.__struct_config__.tag}: the model does not take it]" if text is None else text)
-    return "\n".join(texts), pictures
-
-
-def _is_taken(part: ResultPart, capabilities: Capabilities) -> bool:
-    if isinstance(part, InputFile):
-        return capabilities.files and isinstance(part.file_data, str)
-    return capabilities.vision and not (isinstance(part, InputImage) and part.image_url is None)
-
-
-def _result_part_text(part: ResultPart) -> str | None:
-    return part.text if isinstance(part, InputText | OutputText | Text) else None
