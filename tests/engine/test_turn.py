@@ -32,7 +32,8 @@ from antwort.api.items import (
     SummaryText,
 )
 from antwort.api.wire import UNSET
-from antwort.engine.turn import CUT, Shown, Turn
+from antwort.engine.held import Shown
+from antwort.engine.turn import CUT, Turn
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.testing import tokens
 from turn_kit import (
