@@ -26,7 +26,7 @@ MAX_RULES: Final = 256
 PATIENCE: Final = 0.25
 """Seconds that checking the texts of one response may take, all together. What is left then is let through."""
 
-_STRIDE = 8  # bytes between two looks at the clock
+_STRIDE = 2  # bytes between two looks at the clock
 _FORBIDDEN = frozenset({"&", "%json", "%lark", "%regex", "%llguidance", "%ignore_case"})
 """What the parser takes beyond Lark, and what it cannot bound."""
 _LONGEST_FOUND, _LONGEST_PROBLEM = 20, 300
