@@ -163,7 +163,7 @@ class Engine:
         idempotency_key: str | None = None,
         **fields: Unpack[RequestFields],
     ) -> Response:
-        """The response, whole. Leaving early ends the run.
+        """The response, whole. Leaving early ends the run, unless it has a key and a tool has run for it.
 
         A request is given as it was read, as the plain fields that a client would send, or by keywords. The same
         request once more, with the same key, gets the same response (`attach`).
@@ -183,7 +183,9 @@ class Engine:
         idempotency_key: str | None = None,
         **fields: Unpack[RequestFields],
     ) -> AsyncGenerator[StreamEvent, None]:
-        """The events, one by one, of a request in any form that `create` takes. Closing the generator ends the run."""
+        """The events, one by one, of a request in any form that `create` takes. Closing the generator ends the run, as
+        leaving `create` does.
+        """
         run = await self._started(self._read(request, fields, stream=True), identity, idempotency_key)
         try:
             await run.answered()
