@@ -27,6 +27,7 @@ from antwort.storage.sqlite import SqliteStore
 from antwort.testing import ScriptedProvider, answer, say
 from antwort.transport.http import Transport, everyone_is_anonymous
 from antwort.transport.keys import Keyring
+from antwort.transport.offer import Offer
 from antwort.transport.quotas import Quotas
 from antwort.transport.routes import Routes
 from key_kit import a_key, bearing
@@ -181,7 +182,7 @@ CASES = [pytest.param(method, way, id=f"{method} {way.name}") for (method, _), w
 @pytest.mark.proves("MISTAKE-27")
 def test_every_route_has_a_row() -> None:
     engine = Engine(ScriptedProvider(), store=MemoryStore())
-    offered = Routes(engine, everyone_is_anonymous, body_limit=1, quotas=Quotas({})).offered()
+    offered = Routes(engine, everyone_is_anonymous, body_limit=1, quotas=Quotas({}), offer=Offer()).offered()
     assert offered.keys() == ROWS.keys()
     endpoints = {name for name, _ in inspect.getmembers(Routes, inspect.iscoroutinefunction) if name[0] != "_"}
     assert {endpoint.__name__ for endpoint in offered.values()} == endpoints
