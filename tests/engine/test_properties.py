@@ -193,7 +193,9 @@ def check_inputs(response: Response) -> None:
 
 
 def check_grammars(response: Response, wanted: dict[str, Any], knob: dict[str, Any]) -> None:
-    """A wrong input is the client's only after the model was told of one, where it can be told."""
+    """Where the model can be told, a wrong input is the client's only after it was told of one, beside another call of
+    the client's, or in an answer that was cut.
+    """
     is_told = wanted["tool_choice"] != "none" and not knob.get("strict") and "max_turns" not in knob
     if not is_told or knob.get("refused_calls") == "function_call":
         return
@@ -201,7 +203,13 @@ def check_grammars(response: Response, wanted: dict[str, Any], knob: dict[str, A
     for item in response.output:
         told = told or (isinstance(item, McpCall) and item.name == "dial" and item.error is not UNSET)
         if isinstance(item, CustomToolCall) and item.input == "one" and item.status == "completed":
-            assert told
+            assert told or is_beside_another(item, response) or response.status == "incomplete"
+
+
+def is_beside_another(call: CustomToolCall, response: Response) -> bool:
+    """A turn that leaves the client something to run is the last one."""
+    others = [item for item in response.output if isinstance(item, FunctionCall | CustomToolCall) and item is not call]
+    return any(item.name in ("clock", "open", "patch") or getattr(item, "input", "") == "1" for item in others)
 
 
 @pytest.mark.proves("FR-024", "FR-027", "CP-024", "CP-005")
