@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -50,22 +51,29 @@ class Refusal:
 
 Play: TypeAlias = Turn | Refusal
 HELLO = Turn()
+MARK = re.compile("fuzz-mark-[0-9]+")
 
 
 class FuzzBackend(Backend):
-    """Plays the `script`, one entry for each inference, and then says hello."""
+    """Plays the `script`, one entry for each inference, and then says hello. Requests with a mark have their own."""
 
     def __init__(self) -> None:
         super().__init__((sse(),))
         self.script: list[Play] = []
+        self.marked: dict[str, list[Play]] = {}
 
     def chosen(self) -> Answer:
         asked = self.requests.pop()
         if asked.method == "GET":
             listed = [{"id": name, "object": "model", "created": 1, "owned_by": "fuzz"} for name in MODELS]
             return whole(json.dumps({"object": "list", "data": listed}).encode())
-        play = self.script.pop(0) if self.script else HELLO
-        return _answer(play, asked)
+        script = self._script(asked.body)
+        return _answer(script.pop(0) if script else HELLO, asked)
+
+    def _script(self, body: bytes) -> list[Play]:
+        """That of the mark in the request, of several that are under way."""
+        found = MARK.search(body.decode("utf-8", "replace"))
+        return self.script if found is None else self.marked.get(found[0], [])
 
 
 def _answer(play: Play, asked: Seen) -> Answer:
@@ -147,6 +155,10 @@ class Backstage:
     def play(self, script: Sequence[Play]) -> None:
         """The next inferences are answered so. Nothing is under way by then."""
         self.backend.script = list(script)
+
+    def play_marked(self, scripts: dict[str, list[Play]]) -> None:
+        """The next inferences for requests with these marks are answered so."""
+        self.backend.marked = scripts
 
     def __enter__(self) -> Self:
         self._thread.start()

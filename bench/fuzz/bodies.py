@@ -97,7 +97,28 @@ others = st.one_of(
 )
 single = st.one_of(messages, messages, thoughts, others).map(lambda item: [item])
 scenes = st.lists(st.one_of(single, rounds()), min_size=1, max_size=5).map(lambda lists: [*chain(*lists)])
-inputs = maybe(st.one_of(texts, st.lists(messages, min_size=1, max_size=2), scenes))
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Any]:
+    """What a client sends that keeps all that was said: a question, calls with their outputs, some words, and so on."""
+    made: list[Any] = [{"role": "user", "content": draw(texts)}]
+    for _ in range(draw(st.integers(1, 3))):
+        calls = draw(st.lists(st.tuples(names, json_texts, output), min_size=1, max_size=3))
+        ids = [f"call_{len(made)}_{at}" for at in range(len(calls))]
+        for call_id, (name, said, _) in zip(ids, calls, strict=True):
+            made.append({"type": "function_call", "call_id": call_id, "name": name, "arguments": said})
+        for call_id, (_, _, answered) in draw(st.permutations([*zip(ids, calls, strict=True)])):
+            made.append({"type": "function_call_output", "call_id": call_id, "output": answered})
+        if draw(st.booleans()):
+            made.append({"role": "assistant", "content": draw(texts)})
+            made.append({"role": "user", "content": draw(texts)})
+    return made
+
+
+inputs = maybe(
+    st.one_of(texts, st.lists(messages, min_size=1, max_size=2), scenes, scenes, conversations(), conversations())
+)
 
 # ---- tools ----
 
@@ -188,7 +209,9 @@ OPTIONAL: dict[str, Strategy] = {
 def _bodies(draw: st.DrawFn) -> dict[str, Any]:
     """A request with a few of the fields that it need not have."""
     body: dict[str, Any] = draw(mapping(FIELDS))
-    for name in draw(st.lists(st.sampled_from([*OPTIONAL, "tools", "tools"]), max_size=6, unique=True)):
+    if draw(st.booleans()):
+        body["tools"] = draw(st.lists(st.one_of(functions, functions, customs, spaces), min_size=1, max_size=3))
+    for name in draw(st.lists(st.sampled_from([*OPTIONAL]), max_size=6, unique=True)):
         body[name] = draw(OPTIONAL[name])
     return body
 

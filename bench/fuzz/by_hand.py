@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator
-from functools import partial
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
-from fuzz.backend import Backstage, Play
+from fuzz.asked import Asked, responses
+from fuzz.backend import HELLO, Backstage, Play
 from fuzz.bodies import ITEM, RESPONSE, bodies
 from fuzz.judge import Judge
 from fuzz.plays import misbehaves, scripts
-from fuzz.server import FuzzServer, Hang, Reply
-from fuzz.tally import Tally, curl
+from fuzz.server import KEYS, FuzzServer, Hang, Reply
+from fuzz.tally import Tally
+from fuzz.together import AT_ONCE, send_together
 from fuzz.values import deepened, texts
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
@@ -22,18 +24,24 @@ from hypothesis import strategies as st
 CREATE = "/v1/responses"
 ONE = "/v1/responses/{id}"
 _KEPT = 40
+_SAME = 2
+"""So often is the same body sent at most; a strategy makes some of them again and again."""
+_ROUNDS = 4
+"""So often are more made in the place of those that were left out."""
 
 
 class Pool:
-    """Ids that there are, for requests to come."""
+    """Ids that there are, for requests to come, and whose they are."""
 
     def __init__(self) -> None:
         self.responses: list[str] = []
         self.items: list[str] = []
+        self.owners: dict[str, str] = {}
 
-    def learn(self, response: dict[str, Any]) -> None:
+    def learn(self, response: dict[str, Any], owner: str = "") -> None:
         self.responses = [response["id"], *self.responses][:_KEPT]
         self.items = [*(item["id"] for item in response["output"]), *self.items][:_KEPT]
+        self.owners[response["id"]] = owner
 
     def filled(self, value: Any) -> Any:
         """The value with ids in the place of what stands for them."""
@@ -49,12 +57,12 @@ class Pool:
         return value
 
 
-damages = st.integers(0, 10_000)
 _BROKEN = 7
 """One body in twenty is damaged: those whose number ends so."""
-KEYS = ("", "", "", "own", "shared")
+KEYED = ("", "", "", "own", "shared")
 """Which `Idempotency-Key` comes with a request: none, one of its own and then both once more, or one of a few."""
-follow_ups = st.sampled_from(["", "", "", "read", "items", "list", "cancel", "delete", "model", "stray"])
+BEARERS = ("ann", "ann", "ann", "ann", "bob", "bob", "plain", "nobody", "wrong")
+"""Whose API key comes with a request to a server that asks for one, or what else."""
 strays = st.tuples(
     st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "HEAD"]),
     st.sampled_from(["/", "/v1/responses", "/v1/responses/", "/v1/models/", "/v1", "/openapi.json/", "/docs"]),
@@ -63,139 +71,260 @@ strays = st.tuples(
 """Methods and paths that may lead nowhere."""
 
 
+@dataclass(frozen=True)
+class Scene:
+    """One request for a response, and one that follows it."""
+
+    body: Any
+    script: list[Play]
+    after: str
+    place: int
+    damage: int
+    stray: tuple[str, str, list[str]]
+
+
+scenes: st.SearchStrategy[Scene] = st.builds(
+    Scene,
+    bodies,
+    scripts,
+    st.sampled_from(["", "", "", "read", "items", "list", "cancel", "delete", "model", "stray"]),
+    st.integers(0, 1000),
+    st.integers(0, 10_000),
+    strays,
+)
+
+
 def fuzz_by_hand(
-    server: FuzzServer, stage: Backstage, document: dict[str, Any], count: int, start: int, tally: Tally
+    server: FuzzServer,
+    stage: Backstage,
+    document: dict[str, Any],
+    count: int,
+    start: int,
+    tally: Tally,
+    *,
+    has_keys: bool = False,
 ) -> None:
-    """Send about `count` requests, some of them about responses that came of others."""
-    driver = _Driver(server, stage, Judge(document), tally)
+    """Send about `count` requests, some of them about responses that came of others. With keys, several at once."""
+    driver = Driver(server, stage, Judge(document), tally, has_keys=has_keys)
     end = tally.requests + count
+    for turn in range(_ROUNDS):
+        if tally.requests < end:
+            _round(driver, tally, end, start + 1000 * turn, AT_ONCE if has_keys else 1)
+
+
+def _round(driver: Driver, tally: Tally, end: int, start: int, at_once: int) -> None:
+    waiting: list[Scene] = []
 
     @seed(start)
     @settings(
-        max_examples=count,
+        max_examples=max(end - tally.requests, 1),
         database=None,
         deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
-    @given(bodies, scripts, follow_ups, st.integers(0, 40), damages, strays)
-    def ask(
-        body: Any, script: list[Play], after: str, place: int, damage: int, stray: tuple[str, str, list[str]]
-    ) -> None:
-        if tally.requests < end:
-            driver.create(body, script, damage, KEYS[place % len(KEYS)])
-            driver.follow(after, place)
-            if after == "stray":
-                driver.stray(*stray)
+    @given(scenes)
+    def ask(scene: Scene) -> None:
+        if tally.requests < end and driver.is_new(scene):
+            waiting.append(scene)
+        if len(waiting) == at_once:
+            driver.play(waiting[:])
+            waiting.clear()
 
     ask()
 
 
-class _Driver:
-    def __init__(self, server: FuzzServer, stage: Backstage, judge: Judge, tally: Tally) -> None:
+class Driver:
+    def __init__(
+        self, server: FuzzServer, stage: Backstage, judge: Judge, tally: Tally, *, has_keys: bool = False
+    ) -> None:
         self._server, self._stage, self._judge, self._tally = server, stage, judge, tally
+        self._has_keys = has_keys
         self._pool = Pool()
         self._number = 0
+        self._sent: Counter[bytes] = Counter()
 
-    def create(self, plain: Any, script: list[Play], damage: int, key: str) -> None:
-        body = encoded(self._pool.filled(plain), damage)
-        self._stage.play(script)
+    def is_new(self, scene: Scene) -> bool:
+        """Whether its body has not been sent often enough."""
+        self._sent[encoded(scene.body, scene.damage)] += 1
+        return self._sent[encoded(scene.body, scene.damage)] <= _SAME
+
+    def play(self, several: Sequence[Scene]) -> None:
+        """Each step of all of them at once."""
+        asked = [self._create(scene, is_alone=len(several) == 1) for scene in several]
+        drawn = [encoded(scene.body, scene.damage) for scene in several]
+        made = [*zip(asked, self._send(asked, drawn), strict=True)]
+        for each, reply in made:
+            if reply is not None:
+                self._look_back(each, reply)
+        self._send([follow for scene in several for follow in self._follow(scene)])
+
+    # ---- asking for a response ----
+
+    def _create(self, scene: Scene, *, is_alone: bool) -> Asked:
+        self._number += 1
+        plain = self._pool.filled(scene.body)
+        mark = "" if is_alone else f"fuzz-mark-{self._number}"
+        if mark and isinstance(plain, dict):
+            plain = {**plain, "instructions": mark}
         kind = "stream" if isinstance(plain, dict) and plain.get("stream") is True else "whole"
-        headers = {"idempotency-key": self._key(key, damage)} if key else None
-        reply = self._send(f"by hand: {kind}", "POST", CREATE, CREATE, body, script, headers)
-        if reply is not None and reply.status == 200:
-            self._learn(reply)
-            self._compare(reply)
-            if key == "own":
-                self._repeat(reply, body, script, headers)
+        headers, must = self._credentials(scene.place)
+        if which := KEYED[scene.place % len(KEYED)]:
+            headers["idempotency-key"] = f"own-{self._number}" if which == "own" else f"shared-{scene.damage % 7}"
+        return Asked(
+            self._kind(kind, is_alone=is_alone),
+            "POST",
+            CREATE,
+            CREATE,
+            encoded(plain, scene.damage),
+            headers,
+            scene.script,
+            must,
+            mark,
+        )
 
-    def _compare(self, reply: Reply) -> None:
+    def _kind(self, kind: str, *, is_alone: bool) -> str:
+        return f"by hand: {kind}" if is_alone else f"at once: {kind}"
+
+    def _credentials(self, place: int) -> tuple[dict[str, str], int]:
+        """The headers, and the status that they lead to, if it is known."""
+        match BEARERS[place % len(BEARERS)] if self._has_keys else "":
+            case "ann" | "bob" as name:
+                return {"authorization": f"Bearer {KEYS[name]}"}, 0
+            case "plain":
+                return {"x-api-key": KEYS["ann"]}, 0
+            case "nobody":
+                return {}, 401
+            case "wrong":
+                return {"authorization": "Bearer sk-antwort-of-a-stranger"}, 401
+        return {}, 0
+
+    # ---- what came of it ----
+
+    def _look_back(self, asked: Asked, reply: Reply) -> None:
+        for response in responses(reply):
+            if response["store"]:
+                self._pool.learn(response, _bearer(asked))
+                self._tally.past.learn(asked, response)
+                self._compare(asked, response)
+            if asked.headers.get("idempotency-key", "").startswith("own-"):
+                self._repeat(asked, response)
+            self._answer_calls(asked, response)
+
+    def _compare(self, asked: Asked, response: dict[str, Any]) -> None:
         """What is on record is what was answered."""
-        for response in _responses(reply):
-            if not response["store"]:
-                continue
-            kept = self._send("by hand: on record", "GET", ONE, f"{CREATE}/{response['id']}")
-            if kept is not None and kept.body and json.loads(kept.body) != response:
-                command = partial(curl, "GET", f"{self._server.url}{CREATE}/{response['id']}", None)
-                self._tally.fail("by hand: on record", [f"{kept.body[:1500]!r} is not {response}"[:3000]], command)
+        read = Asked("by hand: on record", "GET", ONE, f"{CREATE}/{response['id']}", headers=_without_key(asked))
+        [kept] = self._send([read])
+        if kept is not None and kept.body and json.loads(kept.body) != response:
+            self._tally.fail(read, [f"{kept.body[:1500]!r} is not {response}"[:3000]])
 
-    def stray(self, method: str, path: str, segments: list[str]) -> None:
+    def _repeat(self, asked: Asked, response: dict[str, Any]) -> None:
+        """The same once more is the same response, whatever the backend would do now."""
+        again = replace(asked, kind="by hand: again", script=[HELLO])
+        [reply] = self._send([again])
+        ids = [] if reply is None else [each["id"] for each in responses(reply)]
+        if reply is not None and ids != [response["id"]]:
+            fault = f"another response: {ids}, not {response['id']}; {reply.status} {reply.body[:300]!r}"
+            self._tally.fail(again, [fault], first=[asked])
+
+    def _answer_calls(self, asked: Asked, response: dict[str, Any]) -> None:
+        """As a client does that has run what it was asked to."""
+        outputs = [*_outputs(response)]
+        if not outputs or not response["store"]:
+            return
+        body: dict[str, Any] = {"model": response["model"], "input": outputs, "tools": response["tools"]}
+        body |= {"previous_response_id": response["id"], "stream": len(outputs) % 2 == 1}
+        follow = Asked(
+            "by hand: results", "POST", CREATE, CREATE, json.dumps(body).encode(), _without_key(asked), [HELLO]
+        )
+        drawn = json.dumps([[{**output, "call_id": ""} for output in outputs], body["tools"]]).encode()
+        [reply] = self._send([follow], [drawn])
+        for each in responses(reply) if reply is not None else ():
+            self._tally.past.learn(follow, each)
+
+    # ---- what follows ----
+
+    def _follow(self, scene: Scene) -> Iterator[Asked]:
+        """A request about a response that there is, maybe; maybe one of somebody else's."""
+        there, place = self._pool.responses, scene.place
+        one = there[place % len(there)] if there else f"resp_{place}"
+        headers, must = self._credentials(place // 7)
+        if self._has_keys and not must and self._pool.owners.get(one, _name(headers)) != _name(headers):
+            must = 404
+        path = f"{CREATE}/{one}"
+        match scene.after:
+            case "read":
+                yield Asked("by hand: read", "GET", ONE, path, headers=headers, must=must)
+            case "items":
+                limit = place % 101
+                must = must if limit or must == 401 else 400
+                items = f"{path}/input_items?limit={limit}"
+                yield Asked("by hand: items", "GET", f"{ONE}/input_items", items, headers=headers, must=must)
+            case "list":
+                listed = f"{CREATE}?limit=100&after={one}"
+                yield Asked("by hand: list", "GET", CREATE, listed, headers=headers, must=must if must == 401 else 0)
+            case "cancel":
+                yield Asked("by hand: cancel", "POST", f"{ONE}/cancel", f"{path}/cancel", headers=headers, must=must)
+            case "delete":
+                yield Asked("by hand: delete", "DELETE", ONE, path, headers=headers, must=must)
+            case "model":
+                must = must if must == 401 else 200
+                yield Asked(
+                    "by hand: model", "GET", "/v1/models/{name}", "/v1/models/other%2Fmodel", None, headers, None, must
+                )
+            case "stray":
+                yield self._stray(*scene.stray)
+
+    def _stray(self, method: str, path: str, segments: list[str]) -> Asked:
         """A request for something that may not be there."""
         tail = "/".join(quote(segment.encode("utf-8", "replace"), safe="?&=%;") for segment in segments)
-        began = time.perf_counter()
-        command = partial(curl, method, f"{self._server.url}{path}{tail}", None)
-        try:
-            reply = self._server.send(method, f"{path}{tail}")
-        except Hang as hang:
-            self._tally.count("by hand: stray", "none", time.perf_counter() - began)
-            self._tally.fail("by hand: stray", [f"no answer: {hang}"], command)
-            return
-        self._tally.count("by hand: stray", str(reply.status), time.perf_counter() - began)
-        self._tally.fail("by hand: stray", self._judge.stray_faults(reply), command)
+        return Asked("by hand: stray", method, "", f"{path}{tail}")
 
-    def _key(self, key: str, number: int) -> str:
-        self._number += 1
-        return f"{key}-{self._number}" if key == "own" else f"{key}-{number % 7}"
+    # ---- sending ----
 
-    def _repeat(self, first: Reply, body: bytes, script: list[Play], headers: dict[str, str] | None) -> None:
-        """The same once more is the same response, whatever the backend would do now."""
-        kind = "by hand: again"
-        again = self._send(kind, "POST", CREATE, CREATE, body, script, headers)
-        if again is None:
-            return
-        ids = [[response["id"] for response in _responses(reply)] for reply in (first, again)]
-        if ids[0] != ids[1]:
-            command = partial(curl, "POST", f"{self._server.url}{CREATE}", body, headers)
-            self._tally.fail(
-                kind, [f"another response: {ids}, {again.status} {again.body[:300]!r}"], command, repr(script)
-            )
+    def _send(self, requests: Sequence[Asked], drawn: Sequence[bytes] | None = None) -> list[Reply | None]:
+        """The replies, which have been counted and judged. `drawn`: the bodies as they are counted."""
+        replies: list[Reply | None] = []
+        if not requests:
+            return replies
+        for at, (asked, reply, seconds) in enumerate(send_together(self._server, self._stage, requests)):
+            body = asked.body if drawn is None else drawn[at]
+            if isinstance(reply, Hang):
+                self._tally.count(asked.kind, "none", seconds, body)
+                self._tally.fail(asked, [f"no answer: {reply}"], beside=requests)
+                replies.append(None)
+                continue
+            self._tally.count(asked.kind, str(reply.status), seconds, body)
+            may_fail = asked.script is not None and misbehaves(asked.script)
+            self._tally.fail(asked, self._judge.all_faults(asked, reply, may_fail=may_fail), beside=requests)
+            replies.append(reply)
+        return replies
 
-    def _learn(self, reply: Reply) -> None:
-        for response in _responses(reply):
-            if response.get("store"):
-                self._pool.learn(response)
 
-    def follow(self, after: str, place: int) -> None:
-        """Ask about a response that there is, maybe."""
-        there = self._pool.responses
-        one = there[place % len(there)] if there else f"resp_{place}"
-        match after:
-            case "read":
-                self._send("by hand: read", "GET", ONE, f"{CREATE}/{one}")
-            case "items":
-                self._send("by hand: items", "GET", f"{ONE}/input_items", f"{CREATE}/{one}/input_items?limit={place}")
-            case "list":
-                self._send("by hand: list", "GET", CREATE, f"{CREATE}?limit=100&after={one}")
-            case "cancel":
-                self._send("by hand: cancel", "POST", f"{ONE}/cancel", f"{CREATE}/{one}/cancel")
-            case "delete":
-                self._send("by hand: delete", "DELETE", ONE, f"{CREATE}/{one}")
-            case "model":
-                self._send("by hand: model", "GET", "/v1/models/{name}", "/v1/models/other%2Fmodel")
+def _without_key(asked: Asked) -> dict[str, str]:
+    return {name: value for name, value in asked.headers.items() if name != "idempotency-key"}
 
-    def _send(
-        self,
-        kind: str,
-        method: str,
-        address: str,
-        path: str,
-        body: bytes | None = None,
-        script: list[Play] | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> Reply | None:
-        began = time.perf_counter()
-        command = partial(curl, method, f"{self._server.url}{path}", body, headers)
-        told = "" if script is None else repr(script)[:2000]
-        try:
-            reply = self._server.send(method, path, body, headers)
-        except Hang as hang:
-            self._tally.count(kind, "none", time.perf_counter() - began)
-            self._tally.fail(kind, [f"no answer: {hang}"], command, told)
-            return None
-        self._tally.count(kind, str(reply.status), time.perf_counter() - began)
-        may_fail = script is not None and misbehaves(script)
-        self._tally.fail(kind, self._judge.faults(method, address, reply, may_fail=may_fail), command, told)
-        return reply
+
+def _bearer(asked: Asked) -> str:
+    return _name(asked.headers)
+
+
+def _name(headers: Any) -> str:
+    """Whose key the request brings; empty where none is asked for."""
+    given = headers.get("authorization", "").removeprefix("Bearer ") or headers.get("x-api-key", "")
+    return next((name for name, key in KEYS.items() if key == given), "")
+
+
+def _outputs(response: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Results of the calls that are the client's."""
+    answered = {item["call_id"] for item in response["output"] if item["type"].endswith("_output")}
+    for item in response["output"]:
+        if item["type"] in ("function_call", "custom_tool_call") and item["call_id"] not in answered:
+            yield {
+                "type": f"{item['type']}_output",
+                "call_id": item["call_id"],
+                "output": f"the result of {item['name']}",
+            }
 
 
 def encoded(plain: Any, damage: int) -> bytes:
@@ -214,12 +343,3 @@ def encoded(plain: Any, damage: int) -> bytes:
         case 3:
             return body + body
     return body[:at] + b"," + body[at + 1 :]
-
-
-def _responses(reply: Reply) -> Iterator[dict[str, Any]]:
-    """The response that the reply carries in the end."""
-    if reply.kind == "application/json":
-        yield json.loads(reply.body)
-    for line in reply.body.split(b"\n") if reply.kind == "text/event-stream" else ():
-        if line.startswith((b'data: {"type":"response.completed"', b'data: {"type":"response.incomplete"')):
-            yield json.loads(line.removeprefix(b"data: "))["response"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import jsonschema_rs
+from fuzz.asked import Asked
 from fuzz.server import Reply
 
 from antwort.testing import GrammarError, check_frames
@@ -40,6 +41,15 @@ class Judge:
             yield from self._stream_faults(reply.body)
         elif reply.kind == "application/json":
             yield from self._json_faults(reply.body, content[reply.kind]["schema"])
+
+    def all_faults(self, asked: Asked, reply: Reply, *, may_fail: bool = False) -> Iterator[str]:
+        """What is wrong with the answer to a request for something that is described, or may not be there."""
+        if asked.must and reply.status != asked.must:
+            yield f"status {reply.status}, not {asked.must}: {reply.body[:300]!r}"
+        if asked.address:
+            yield from self.faults(asked.method, asked.address, reply, may_fail=may_fail)
+        else:
+            yield from self.stray_faults(reply)
 
     def stray_faults(self, reply: Reply) -> Iterator[str]:
         """What is wrong with the answer to a request for something that may not be there."""

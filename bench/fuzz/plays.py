@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fuzz.backend import HELLO, Call, Damage, Play, Refusal, Turn
 from fuzz.values import anything, json_texts, numbers, texts
 from hypothesis import strategies as st
@@ -77,6 +79,6 @@ scripts: st.SearchStrategy[list[Play]] = st.lists(
 )
 
 
-def misbehaves(script: list[Play]) -> bool:
+def misbehaves(script: Sequence[Play]) -> bool:
     """Whether the server may have to say that its backend failed."""
     return any(isinstance(play, Refusal) or play.damage or play.finish is None for play in script)

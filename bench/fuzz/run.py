@@ -1,6 +1,9 @@
 """Send a server requests of all kinds: no 500, no hang, every answer as its document says, every stream grammatical.
 
 python -m fuzz.run --count 10000 --seed 0
+
+The same count and seed make the same requests, but for the ids that servers give out. Of requests that are sent at
+the same time, which one comes first is nobody's to say: their answers, and whether a failure shows, may differ.
 """
 
 from __future__ import annotations
@@ -8,56 +11,59 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fuzz.backend import HELLO, MODELS, Backstage
 from fuzz.by_hand import fuzz_by_hand
 from fuzz.by_schema import fuzz_by_schema
-from fuzz.server import UNEXPECTED, FuzzServer
+from fuzz.server import UNEXPECTED, FuzzServer, serving
 from fuzz.tally import Tally
 
-CONSTRAINED = 0.2
-"""Of the requests that are made by hand: the share for a backend whose models call tools by a schema."""
+CONSTRAINED, KEYED = 0.2, 0.3
+"""Of the requests that are made by hand: the share for a backend whose models call tools by a schema, and for a server
+with API keys, where several are under way at once.
+"""
 
 
 def fuzz(count: int, start: int) -> Tally:
     """Send `count` requests, about half of them made of the document."""
     tally = Tally()
+    again = f"make fuzz COUNT={count} SEED={start}"
     with Backstage() as stage:
-        with _serving(stage, "auto", tally) as (server, document):
+        with _asked(stage, tally, again, tool_calling="auto", default_model=MODELS[0]) as (server, document):
             stage.play([HELLO])
-            fuzz_by_schema(server, document, count // 2, start, tally)
-        native = int((count - tally.requests) * (1 - CONSTRAINED))
-        with _serving(stage, "native", tally) as (server, document):
-            fuzz_by_hand(server, stage, document, native, start, tally)
-        with _serving(stage, "constrained", tally) as (server, document):
-            fuzz_by_hand(server, stage, document, count - tally.requests, start + 1, tally)
+            fuzz_by_schema(server, stage, document, count // 2, start, tally)
+        left = count - tally.requests
+        with _asked(stage, tally, again, tool_calling="native") as (server, document):
+            fuzz_by_hand(server, stage, document, int(left * (1 - CONSTRAINED - KEYED)), start, tally)
+        with _asked(stage, tally, again, tool_calling="constrained") as (server, document):
+            fuzz_by_hand(server, stage, document, int(left * CONSTRAINED), start + 1, tally)
+        with _asked(stage, tally, again, tool_calling="native", has_keys=True) as (server, document):
+            fuzz_by_hand(server, stage, document, count - tally.requests, start + 2, tally, has_keys=True)
     return tally
 
 
-class _serving:  # noqa: N801 - used as a context, like a function
+@contextmanager
+def _asked(
+    stage: Backstage,
+    tally: Tally,
+    again: str,
+    *,
+    tool_calling: str,
+    default_model: str | None = None,
+    has_keys: bool = False,
+) -> Iterator[tuple[FuzzServer, dict[str, Any]]]:
     """A server of its own, and the document that it describes itself by. What its log says of defects is counted."""
-
-    def __init__(self, stage: Backstage, tool_calling: str, tally: Tally) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="antwort-fuzz-")
-        model = MODELS[0] if tool_calling == "auto" else None
-        folder = Path(self._folder.name)
-        self._server = FuzzServer(folder, stage.port, tool_calling=tool_calling, default_model=model)
-        self._tally = tally
-
-    def __enter__(self) -> tuple[FuzzServer, dict[str, Any]]:
-        self._server.__enter__()
-        return self._server, json.loads(self._server.send("GET", "/openapi.json").body)
-
-    def __exit__(self, *exc: object) -> None:
-        self._server.__exit__(*exc)
-        log = self._server.log()
-        if UNEXPECTED in log or "Traceback" in log:
-            at = max(log.find(UNEXPECTED), log.find("Traceback")) - 200
-            self._tally.fail("log", [f"the server's log tells of a defect: {log[max(at, 0) :][:3000]}"], str)
-        self._folder.cleanup()
+    made = {"tool_calling": tool_calling, "default_model": default_model, "has_keys": has_keys}
+    tally.server = made
+    with serving(stage.port, tool_calling=tool_calling, default_model=default_model, has_keys=has_keys) as server:
+        yield server, json.loads(server.send("GET", "/openapi.json").body)
+    log = server.log()
+    if UNEXPECTED in log or "Traceback" in log:
+        at = max(log.find(UNEXPECTED), log.find("Traceback")) - 200
+        tally.fail_alone("log", f"the server's log tells of a defect: {log[max(at, 0) :][:3000]}", again)
 
 
 def main() -> int:

@@ -7,7 +7,9 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -18,6 +20,7 @@ UNEXPECTED = "in a way nobody expected"
 """What the log says of a defect."""
 SETTINGS = """
 {default_model}
+{auth}
 backends:
   - name: fuzz
     url: http://127.0.0.1:{port}/v1
@@ -34,6 +37,12 @@ tools:
 metrics: {{enabled: true}}
 log: {{level: warning, format: human}}
 """
+
+KEYS = {"ann": "sk-antwort-fuzz-ann-0123456789", "bob": "sk-antwort-fuzz-bob-0123456789"}
+"""Of a server that asks for them, by whom they belong to."""
+AUTH = "auth:\n  keys:" + "".join(
+    f"\n    - {{name: {name}, key: {key}, limits: {{requests_per_minute: 1000000}}}}" for name, key in KEYS.items()
+)
 
 
 @dataclass(frozen=True)
@@ -53,18 +62,27 @@ class Hang(Exception):
 
 
 class FuzzServer:
-    """Use as a context. `folder` holds its settings, its data and its log."""
+    """Use as a context. `folder` holds its settings, its data and its log. It may be asked by
+    several threads at once.
+    """
 
-    def __init__(self, folder: Path, backend_port: int, *, tool_calling: str, default_model: str | None) -> None:
+    def __init__(
+        self, folder: Path, backend_port: int, *, tool_calling: str, default_model: str | None, has_keys: bool = False
+    ) -> None:
         self._folder = folder
+        auth = AUTH if has_keys else ""
         settings = folder / "antwort.yaml"
         model = f"default_model: {default_model}" if default_model else ""
-        settings.write_text(SETTINGS.format(port=backend_port, tool_calling=tool_calling, default_model=model))
+        settings.write_text(
+            SETTINGS.format(port=backend_port, tool_calling=tool_calling, default_model=model, auth=auth)
+        )
         settings.chmod(0o600)
         self._command = [sys.executable, "-m", "antwort", "serve", "--port", "0", "--config", str(settings)]
         self._command += ["--data", str(folder / "data")]
         self.port = 0
-        self._line: http.client.HTTPConnection | None = None
+        self._lines: list[http.client.HTTPConnection] = []
+        """Connections that nobody uses just now."""
+        self._last_words: str | None = None
 
     def __enter__(self) -> Self:
         self._log = (self._folder / "log").open("w+")
@@ -78,7 +96,8 @@ class FuzzServer:
         raise RuntimeError(f"the server did not start:\n{self.log()}")
 
     def __exit__(self, *_: object) -> None:
-        self._hang_up()
+        while self._lines:
+            self._lines.pop().close()
         self._process.send_signal(signal.SIGTERM)
         try:
             self._process.wait(30)
@@ -88,40 +107,56 @@ class FuzzServer:
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._log.close()
+        self._last_words = self.log()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
     def log(self) -> str:
+        """All of it, also when the server has ended and its folder is gone."""
+        if self._last_words is not None:
+            return self._last_words
         return (self._folder / "log").read_text(encoding="utf-8", errors="replace")
 
     def send(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Reply:
         """Raises `Hang`."""
+        line = (
+            self._lines.pop() if self._lines else http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        )
         try:
-            return self._exchange(method, path, body, {**(headers or {})})
+            return self._exchange(line, method, path, body, {**(headers or {})})
         except TimeoutError as exc:
-            self._hang_up()
+            line.close()
             raise Hang(f"no answer in {PATIENCE:.0f} seconds") from exc
         except (http.client.HTTPException, OSError) as exc:
-            self._hang_up()
+            line.close()
             raise Hang(f"{type(exc).__name__}: {exc}") from exc
 
-    def _exchange(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
-        if self._line is None:
-            self._line = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        if body is not None:
-            headers.setdefault("content-type", "application/json")
-        self._line.request(method, path, body, headers)
-        answer = self._line.getresponse()
+    def _exchange(
+        self, line: http.client.HTTPConnection, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    ) -> Reply:
+        if body is not None and not any(name.lower() == "content-type" for name in headers):
+            headers["content-type"] = "application/json"
+        line.request(method, path, body, headers)
+        answer = line.getresponse()
         reply = Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
         if answer.will_close:
-            self._hang_up()
+            line.close()
+        self._lines.append(line)
         return reply
 
-    def _hang_up(self) -> None:
-        if self._line is not None:
-            self._line.close()
-            self._line = None
+
+@contextmanager
+def serving(
+    backend_port: int, *, tool_calling: str, default_model: str | None, has_keys: bool = False
+) -> Iterator[FuzzServer]:
+    """A server in a folder that goes with it."""
+    with tempfile.TemporaryDirectory(prefix="antwort-fuzz-") as folder:
+        made = FuzzServer(
+            Path(folder), backend_port, tool_calling=tool_calling, default_model=default_model, has_keys=has_keys
+        )
+        with made as server:
+            yield server

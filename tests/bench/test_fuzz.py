@@ -5,29 +5,41 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from fuzz.by_hand import Pool, encoded
+import requests
+from fuzz.again import again
+from fuzz.asked import Asked, as_json, from_json
+from fuzz.backend import Backstage, Play, Turn
+from fuzz.by_hand import CREATE, Pool, encoded
+from fuzz.by_schema import _Driver
 from fuzz.judge import Judge
+from fuzz.plays import scripts
 from fuzz.run import fuzz
-from fuzz.server import Reply
-from fuzz.tally import Tally, curl
+from fuzz.server import FuzzServer, Reply
+from fuzz.tally import Tally
 from fuzz.values import deepened
+from hypothesis import Phase, given, settings
 
 from openapi_kit import described
 
 JUDGE = Judge(described())
+SERVER = {"tool_calling": "native", "default_model": None, "has_keys": False}
 ERROR = b'{"error": {"message": "no", "type": "t", "param": null, "code": "c"}}'
 
 
 @pytest.mark.xdist_group("fuzz")
-def test_a_few_hundred_requests_find_nothing() -> None:
-    tally = fuzz(240, 20261115)
+def test_a_few_requests_find_nothing() -> None:
+    tally = fuzz(100, 20261115)
     assert not tally.failures, "\n".join(tally.lines())
-    assert 240 <= tally.requests < 250
+    assert 100 <= tally.requests < 150
+    assert tally.distinct > 30
     statuses = {status for counted in tally.answers.values() for status in counted}
-    assert {"200", "400", "404"} <= statuses
+    assert {"200", "400", "401", "404"} <= statuses
+    assert {kind.partition(":")[0] for kind in tally.answers} == {"right", "wrong", "by hand", "at once"}
 
 
 def judged(
@@ -65,17 +77,83 @@ def test_a_500_is_a_fault_whatever_the_backend_did() -> None:
     assert judged(500, ERROR, may_fail=True) != []
 
 
-@pytest.mark.parametrize("body", [b'{"a": "it\'s"}', b'{"a": "\xc3\xa9\\n"}', b"\x00\xff'"])
-def test_a_failure_can_be_repeated_in_a_shell(body: bytes) -> None:
-    tally = Tally()
-    tally.count("whole", "500", 0.1)
-    tally.fail("whole", ["status 500"], lambda: curl("POST", "http://127.0.0.1:1/v1/responses", body), "a script")
+def kept(tally: Tally) -> Path:
+    """What the one failure was kept in, as its command names it."""
     [failure] = tally.failures
-    assert "failures: 1" in "\n".join(tally.lines())
     assert failure.command in "\n".join(tally.lines())
-    words = failure.command.partition("--data-binary ")[2]
-    given = words[2:-1].encode().decode("unicode_escape") if words[0] == "$" else shlex.split(words)[0]
-    assert given.encode("latin-1") == body
+    *_, module, path = shlex.split(failure.command)
+    assert module == "fuzz.again"
+    return Path(path)
+
+
+def test_a_failure_is_sent_again_by_its_command_with_what_was_before_it(tmp_path: Path) -> None:
+    """The ids are others then."""
+    tally = Tally(server=SERVER, folder=tmp_path)
+    create = Asked("whole", "POST", CREATE, CREATE, b'{"model": "test-model", "input": "Hi"}', script=[Turn()])
+    tally.past.learn(create, {"id": "resp_0123456789", "output": [{"id": "msg_0123456789"}]})
+    item = b'[{"type": "item_reference", "id": "msg_0123456789"}]'
+    body = b'{"model": "test-model", "previous_response_id": "resp_0123456789", "input": %b}' % item
+    second = Asked("whole", "POST", CREATE, CREATE, body, script=[Turn(words=["It's \u00e9"])])
+    tally.past.learn(second, {"id": "resp_9876543210", "output": []})
+    tally.fail(Asked("read", "GET", f"{CREATE}/{{id}}", f"{CREATE}/resp_9876543210", must=418), ["status 200"])
+    assert "failures: 1" in "\n".join(tally.lines())
+    [line] = again(json.loads(kept(tally).read_text()))
+    assert line.startswith(f"FAILED GET {CREATE}/resp_")
+    assert "resp_9876543210" not in line
+    assert "status 200, not 418" in line
+
+
+def test_what_was_sent_at_once_is_sent_at_once_again_each_with_its_own_script(tmp_path: Path) -> None:
+    several = [
+        Asked(
+            "at once: whole",
+            "POST",
+            CREATE,
+            CREATE,
+            b'{"model": "test-model", "input": "Hi", "instructions": "fuzz-mark-%d"}' % number,
+            script=[Turn(words=[f"number {number}"])],
+            mark=f"fuzz-mark-{number}",
+        )
+        for number in range(4)
+    ]
+    tally = Tally(server=SERVER, folder=tmp_path)
+    tally.fail(several[2], ["status 500"], beside=several)
+    lines = again(json.loads(kept(tally).read_text()))
+    assert [number for line in lines for number in range(4) if f"number {number}" in line] == [2, 0, 1, 3]
+
+
+@given(scripts)
+@settings(max_examples=30, phases=[Phase.generate], derandomize=True)
+def test_a_request_is_read_as_it_was_kept(script: list[Play]) -> None:
+    asked = Asked("k", "POST", CREATE, CREATE, b"\x00\xff'", {"x": "\xe9"}, script, 401, "fuzz-mark-1")
+    read = from_json(json.loads(json.dumps(as_json(asked))))
+    assert read.script is not None
+    assert [type(play) for play in read.script] == [type(play) for play in script]
+    assert replace(read, script=None) == replace(asked, script=None)
+    assert json.dumps(as_json(read)) == json.dumps(as_json(asked))
+
+
+def test_a_server_that_makes_no_responses_is_told_of_and_ends_nothing(tmp_path: Path) -> None:
+    class Broken(FuzzServer):
+        def __init__(self) -> None: ...
+
+        def send(self, *_: object, **__: object) -> Reply:
+            return Reply(500, {"content-type": "application/json"}, ERROR)
+
+    tally = Tally(folder=tmp_path)
+    with Backstage() as stage, requests.Session() as session:
+        driver = _Driver(Broken(), stage, JUDGE, tally, session)
+        assert driver._make("right: GET /v1/responses/{id}") is None
+    assert "no response could be made: 500" in "\n".join(tally.lines())
+
+
+def test_bodies_are_counted_once() -> None:
+    tally = Tally()
+    for body in (b"{}", b"{}", b"[]", None):
+        tally.count("whole", "200", 0.1, body)
+    tally.count("stream", "200", 0.1, b"{}")
+    assert (tally.requests, tally.distinct) == (5, 2)
+    assert "whole         4        2" in "\n".join(tally.lines())
 
 
 def test_what_stands_for_ids_is_filled_in() -> None:

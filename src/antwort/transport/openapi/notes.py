@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 FIELDS = {
-    "input": "What the model is to answer: a text, or items: messages, calls, results, reasoning, references.",
+    "input": "What the model is to answer: a text, or items: messages, calls, results, reasoning, references. Can"
+    " be left out where there are `instructions`, or a response to go on from.",
     "tools": "What the model may call.",
     "tool_choice": "Whether it may call, must call, or must call a certain one. Left out: `auto`.",
     "allowed_tools": "Ours: the calls that are carried out; others are refused. A name stands for a function.",
