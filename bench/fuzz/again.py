@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from fuzz.plays import misbehaves
 from fuzz.server import Hang, Reply, serving
 from fuzz.together import send_together
 
+CREATE = "/v1/responses"
 Replies = list[tuple[Asked, Reply | Hang]]
 
 
@@ -27,13 +28,16 @@ def again(kept: Mapping[str, Any]) -> list[str]:
     with Backstage() as stage, serving(stage.port, **kept["server"]) as server:
         judge = Judge(json.loads(server.send("GET", "/openapi.json").body))
         ids: dict[str, str] = {}
+        there: dict[str, Any] = {}
         for plain in kept["before"]:
             made = plain["made"]
             [(_, reply)] = _send(server, stage, [_told({**plain, "made": None}, ids)])
             ids |= zip(made, _made(reply), strict=False)
+            there |= {f"{CREATE}/{each['id']}": each for each in _responses(reply)}
         first = [_send(server, stage, [_told(plain, ids)])[0] for plain in kept["first"]]
         last = _send(server, stage, [_told(plain, ids) for plain in kept["at once"]])
-        return [line for asked, reply in [*first, *last] for line in _lines(judge, asked, reply)]
+        lines = [line for asked, reply in [*first, *last] for line in _lines(judge, asked, reply)]
+        return [*lines, *_repeat_faults(first, last), *_record_faults(there, last)]
 
 
 def _told(plain: dict[str, Any], ids: Mapping[str, str]) -> Asked:
@@ -44,9 +48,27 @@ def _send(server: Any, stage: Backstage, requests: Sequence[Asked]) -> Replies:
     return [(asked, reply) for asked, reply, _ in send_together(server, stage, requests)]
 
 
+def _responses(reply: Reply | Hang) -> list[dict[str, Any]]:
+    return [] if isinstance(reply, Hang) else [*responses(reply)]
+
+
 def _made(reply: Reply | Hang) -> list[str]:
-    found = [] if isinstance(reply, Hang) else [*responses(reply)]
+    found = _responses(reply)
     return [each for response in found for each in (response["id"], *(item["id"] for item in response["output"]))]
+
+
+def _repeat_faults(first: Replies, last: Replies) -> Iterator[str]:
+    """The same request once more is the same response."""
+    ids = [[response["id"] for response in _responses(reply)] for _, reply in (*first, *last)] if first else []
+    if any(each != ids[0] for each in ids):
+        yield f"FAILED another response: {ids}"
+
+
+def _record_faults(there: Mapping[str, Any], last: Replies) -> Iterator[str]:
+    """What is on record is what was answered."""
+    for asked, reply in last:
+        if asked.method == "GET" and asked.path in there and _responses(reply) != [there[asked.path]]:
+            yield f"FAILED on record: {asked.path} is not {there[asked.path]}"
 
 
 def _lines(judge: Judge, asked: Asked, reply: Reply | Hang) -> list[str]:

@@ -44,6 +44,10 @@ parts = st.one_of(
 content = maybe(st.one_of(texts, st.lists(maybe(parts), max_size=3)))
 output = maybe(st.one_of(texts, st.lists(parts, max_size=3)))
 
+results = maybe(
+    st.one_of(texts, st.lists(mapping({"type": st.just("input_text"), "text": texts}), max_size=3)), parts, odds=30
+)
+
 # ---- items ----
 
 own_id = {"id": st.one_of(short, st.none()), "status": statuses}
@@ -104,7 +108,7 @@ def conversations(draw: st.DrawFn) -> list[Any]:
     """What a client sends that keeps all that was said: a question, calls with their outputs, some words, and so on."""
     made: list[Any] = [{"role": "user", "content": draw(texts)}]
     for _ in range(draw(st.integers(1, 3))):
-        calls = draw(st.lists(st.tuples(names, json_texts, output), min_size=1, max_size=3))
+        calls = draw(st.lists(st.tuples(names, json_texts, results), min_size=1, max_size=3))
         ids = [f"call_{len(made)}_{at}" for at in range(len(calls))]
         for call_id, (name, said, _) in zip(ids, calls, strict=True):
             made.append({"type": "function_call", "call_id": call_id, "name": name, "arguments": said})
@@ -155,6 +159,12 @@ servers = mapping(
 )
 hosted = st.sampled_from(["web_search", "tool_search", "image_generation", "local_shell", "computer_use_preview", "x"])
 tools = st.one_of(functions, functions, customs, spaces, servers, mapping({"type": hosted}, {"options": anything}))
+sound_customs = mapping(
+    {"type": st.just("custom"), "name": names},
+    {"description": texts, "format": grammars.filter(lambda each: "(" not in each.get("definition", ""))},
+)
+sound_tools = st.one_of(functions, functions, sound_customs)
+"""Those that nothing is wrong with, so that their calls come to something."""
 choices = st.one_of(
     st.sampled_from(["auto", "none", "required"]),
     mapping({"type": st.sampled_from(["function", "custom"]), "name": names}, {"namespace": names}),
@@ -210,7 +220,7 @@ def _bodies(draw: st.DrawFn) -> dict[str, Any]:
     """A request with a few of the fields that it need not have."""
     body: dict[str, Any] = draw(mapping(FIELDS))
     if draw(st.booleans()):
-        body["tools"] = draw(st.lists(st.one_of(functions, functions, customs, spaces), min_size=1, max_size=3))
+        body["tools"] = draw(st.lists(sound_tools, min_size=1, max_size=3, unique_by=lambda tool: tool["name"]))
     for name in draw(st.lists(st.sampled_from([*OPTIONAL]), max_size=6, unique=True)):
         body[name] = draw(OPTIONAL[name])
     return body

@@ -103,6 +103,17 @@ def test_a_failure_is_sent_again_by_its_command_with_what_was_before_it(tmp_path
     assert "status 200, not 418" in line
 
 
+def test_a_repeat_that_is_another_response_is_found_again(tmp_path: Path) -> None:
+    tally = Tally(server=SERVER, folder=tmp_path)
+    one = Asked("whole", "POST", CREATE, CREATE, b'{"model": "test-model", "input": "Hi"}', script=[Turn()])
+    tally.fail(one, ["another response"], first=[one])
+    assert again(json.loads(kept(tally).read_text()))[-1].startswith("FAILED another response: [['resp_")
+    kept_key = replace(one, headers={"idempotency-key": "own-1"})
+    tally.failures.clear()
+    tally.fail(kept_key, ["another response"], first=[kept_key])
+    assert not [line for line in again(json.loads(kept(tally).read_text())) if line.startswith("FAILED")]
+
+
 def test_what_was_sent_at_once_is_sent_at_once_again_each_with_its_own_script(tmp_path: Path) -> None:
     several = [
         Asked(
