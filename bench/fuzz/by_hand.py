@@ -168,7 +168,7 @@ class Driver:
         if mark and isinstance(plain, dict):
             plain = {**plain, "instructions": mark}
         kind = "stream" if isinstance(plain, dict) and plain.get("stream") is True else "whole"
-        headers, must = self._credentials(scene.place)
+        headers, must = self._credentials(self._number)
         if which := KEYED[scene.place % len(KEYED)]:
             headers["idempotency-key"] = f"own-{self._number}" if which == "own" else f"shared-{scene.damage % 7}"
         return Asked(
@@ -249,7 +249,7 @@ class Driver:
         """A request about a response that there is, maybe; maybe one of somebody else's."""
         there, place = self._pool.responses, scene.place
         one = there[place % len(there)] if there else f"resp_{place}"
-        headers, must = self._credentials(place // 7)
+        headers, must = self._credentials(self._number + place)
         if self._has_keys and not must and self._pool.owners.get(one, _name(headers)) != _name(headers):
             must = 404
         path = f"{CREATE}/{one}"
