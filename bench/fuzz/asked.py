@@ -72,14 +72,31 @@ class Past:
 
 
 def responses(reply: Reply) -> Iterator[dict[str, Any]]:
-    """The response that a reply carries in the end."""
+    """The response that a reply carries in the end, if it is one: what is wrong with it is judged elsewhere."""
     if reply.status != 200:
         return
-    if reply.kind == "application/json":
-        yield json.loads(reply.body)
+    if reply.kind == "application/json" and _is_response(found := read(reply.body)):
+        yield found
     for line in reply.body.split(b"\n") if reply.kind == "text/event-stream" else ():
         if line.startswith((b'data: {"type":"response.completed"', b'data: {"type":"response.incomplete"')):
-            yield json.loads(line.removeprefix(b"data: "))["response"]
+            event = read(line.removeprefix(b"data: "))
+            if isinstance(event, dict) and _is_response(event.get("response")):
+                yield event["response"]
+
+
+def read(body: bytes) -> Any:
+    """The JSON of it, or None."""
+    try:
+        return json.loads(body)
+    except ValueError:
+        return None
+
+
+def _is_response(value: Any) -> bool:
+    """As far as requests that follow rely on it."""
+    if not isinstance(value, dict) or not value.keys() >= {"id", "model", "output", "status", "store", "tools"}:
+        return False
+    return all(isinstance(item, dict) and item.keys() >= {"id", "type"} for item in value["output"])
 
 
 # ---- on record ----

@@ -5,93 +5,26 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from fuzz.asked import Asked, responses
-from fuzz.backend import HELLO, Backstage, Play
-from fuzz.bodies import ITEM, RESPONSE, bodies
+from fuzz.asked import Asked, read, responses
+from fuzz.backend import HELLO, Backstage
 from fuzz.judge import Judge
-from fuzz.plays import misbehaves, scripts
+from fuzz.plays import misbehaves
+from fuzz.scenes import BEARERS, KEYED, Pool, Scene, encoded, scenes
 from fuzz.server import KEYS, FuzzServer, Hang, Reply
 from fuzz.tally import Tally
 from fuzz.together import AT_ONCE, send_together
-from fuzz.values import deepened, texts
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis import strategies as st
 
 CREATE = "/v1/responses"
 ONE = "/v1/responses/{id}"
-_KEPT = 40
 _SAME = 2
 """So often is the same body sent at most; a strategy makes some of them again and again."""
 _ROUNDS = 4
 """So often are more made in the place of those that were left out."""
-
-
-class Pool:
-    """Ids that there are, for requests to come, and whose they are."""
-
-    def __init__(self) -> None:
-        self.responses: list[str] = []
-        self.items: list[str] = []
-        self.owners: dict[str, str] = {}
-
-    def learn(self, response: dict[str, Any], owner: str = "") -> None:
-        self.responses = [response["id"], *self.responses][:_KEPT]
-        self.items = [*(item["id"] for item in response["output"]), *self.items][:_KEPT]
-        self.owners[response["id"]] = owner
-
-    def filled(self, value: Any) -> Any:
-        """The value with ids in the place of what stands for them."""
-        match value:
-            case dict():
-                return {key: self.filled(entry) for key, entry in value.items()}
-            case list():
-                return [self.filled(entry) for entry in value]
-            case str() if value.startswith((f"{RESPONSE}:", f"{ITEM}:")):
-                what, _, place = value.partition(":")
-                there = self.responses if what == RESPONSE else self.items
-                return there[int(place) % len(there)] if there else value
-        return value
-
-
-_BROKEN = 7
-"""One body in twenty is damaged: those whose number ends so."""
-KEYED = ("", "", "", "own", "shared")
-"""Which `Idempotency-Key` comes with a request: none, one of its own and then both once more, or one of a few."""
-BEARERS = ("ann", "ann", "ann", "ann", "bob", "bob", "plain", "nobody", "wrong")
-"""Whose API key comes with a request to a server that asks for one, or what else."""
-strays = st.tuples(
-    st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "HEAD"]),
-    st.sampled_from(["/", "/v1/responses", "/v1/responses/", "/v1/models/", "/v1", "/openapi.json/", "/docs"]),
-    st.lists(texts, max_size=3),
-)
-"""Methods and paths that may lead nowhere."""
-
-
-@dataclass(frozen=True)
-class Scene:
-    """One request for a response, and one that follows it."""
-
-    body: Any
-    script: list[Play]
-    after: str
-    place: int
-    damage: int
-    stray: tuple[str, str, list[str]]
-
-
-scenes: st.SearchStrategy[Scene] = st.builds(
-    Scene,
-    bodies,
-    scripts,
-    st.sampled_from(["", "", "", "read", "items", "list", "cancel", "delete", "model", "stray"]),
-    st.integers(0, 1000),
-    st.integers(0, 10_000),
-    strays,
-)
 
 
 def fuzz_by_hand(
@@ -214,10 +147,10 @@ class Driver:
 
     def _compare(self, asked: Asked, response: dict[str, Any]) -> None:
         """What is on record is what was answered."""
-        read = Asked("by hand: on record", "GET", ONE, f"{CREATE}/{response['id']}", headers=_without_key(asked))
-        [kept] = self._send([read])
-        if kept is not None and kept.body and json.loads(kept.body) != response:
-            self._tally.fail(read, [f"{kept.body[:1500]!r} is not {response}"[:3000]])
+        reading = Asked("by hand: on record", "GET", ONE, f"{CREATE}/{response['id']}", headers=_without_key(asked))
+        [kept] = self._send([reading])
+        if kept is not None and kept.body and read(kept.body) != response:
+            self._tally.fail(reading, [f"{kept.body[:1500]!r} is not {response}"[:3000]])
 
     def _repeat(self, asked: Asked, response: dict[str, Any]) -> None:
         """The same once more is the same response, whatever the backend would do now."""
@@ -318,29 +251,11 @@ def _name(headers: Any) -> str:
 
 def _outputs(response: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Results of the calls that are the client's."""
-    answered = {item["call_id"] for item in response["output"] if item["type"].endswith("_output")}
+    answered = {item.get("call_id") for item in response["output"] if item["type"].endswith("_output")}
     for item in response["output"]:
-        if item["type"] in ("function_call", "custom_tool_call") and item["call_id"] not in answered:
+        if item["type"] in ("function_call", "custom_tool_call") and item.get("call_id", "") not in {*answered, ""}:
             yield {
                 "type": f"{item['type']}_output",
                 "call_id": item["call_id"],
                 "output": f"the result of {item['name']}",
             }
-
-
-def encoded(plain: Any, damage: int) -> bytes:
-    """The JSON of it; a little broken, for some values of `damage`."""
-    body = deepened(json.dumps(plain).encode())
-    if damage % 20 != _BROKEN:
-        return body
-    at = damage % len(body)
-    match damage // 20 % 5:
-        case 0:
-            return body[:at]
-        case 1:
-            return body[:at] + b"\x00" + body[at:]
-        case 2:
-            return body[:at] + b"\xff" + body[at:]
-        case 3:
-            return body + body
-    return body[:at] + b"," + body[at + 1 :]

@@ -180,9 +180,9 @@ class _Driver:
         try:
             case.validate_response(answer, checks=CHECKS)
         except FailureGroup as group:
-            yield from (f"{type(each).__name__}: {each.message[:400]}" for each in group.exceptions)
+            yield from (_words(each, answer) for each in group.exceptions)
         except Failure as exc:
-            yield f"{type(exc).__name__}: {exc.message[:400]}"
+            yield _words(exc, answer)
 
     def _own_faults(self, asked: Asked, answer: Any) -> Iterator[str]:
         """Streams, which schemathesis takes for texts."""
@@ -197,6 +197,10 @@ def _saying_something(body: Any) -> Any:
     if isinstance(body, dict) and not (body.get("input") or body.get("instructions")):
         return {**body, "input": "Hello"}
     return body
+
+
+def _words(failure: Failure, answer: Any) -> str:
+    return f"{type(failure).__name__}: {failure.message[:400]} ({answer.status_code} {answer.content[:300]!r})"
 
 
 _KEY = re.compile("[!-~]{1,255}")

@@ -14,11 +14,12 @@ import requests
 from fuzz.again import again
 from fuzz.asked import Asked, as_json, from_json
 from fuzz.backend import Backstage, Play, Turn
-from fuzz.by_hand import CREATE, Pool, encoded
+from fuzz.by_hand import CREATE
 from fuzz.by_schema import _Driver
 from fuzz.judge import Judge
 from fuzz.plays import scripts
 from fuzz.run import fuzz
+from fuzz.scenes import Pool, encoded
 from fuzz.server import FuzzServer, Reply
 from fuzz.tally import Tally
 from fuzz.values import deepened

@@ -7,7 +7,7 @@ from typing import Any
 
 import schemathesis
 from fuzz.bodies import bodies
-from fuzz.by_hand import encoded
+from fuzz.scenes import encoded
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from schemathesis import Case
 
