@@ -50,10 +50,10 @@ def where(root: str) -> str:
 
 
 def _keys(document: Plain) -> str:
-    scheme = document["components"].get("securitySchemes", {}).get("key")
-    if scheme is None:
+    """How a key is sent, after the words on whether there is one."""
+    if "key" not in document["components"].get("securitySchemes", {}):
         return ""
-    return f"<p>It comes as <code>Authorization: Bearer …</code>. {words(scheme['description'])}</p>"
+    return f"<p>{words('Send yours as `Authorization: Bearer YOUR_KEY`, or as `X-API-Key` or `Api-Key`.')}</p>"
 
 
 def _operations(document: Plain, tag: str) -> Iterator[tuple[str, str, Plain]]:
