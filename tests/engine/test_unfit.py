@@ -271,7 +271,7 @@ async def test_when_the_time_for_checks_is_used_up_inputs_go_to_the_client() -> 
 
 
 @pytest.mark.parametrize("name", ["dial", "clock", "weather", "nobody"])
-@pytest.mark.parametrize("call_id", [None, new_id("call")])
+@pytest.mark.parametrize("call_id", [None, "call_" + "0123456789abcdef" * 2])
 async def test_a_refused_call_without_its_error_is_not_run_and_no_tool_is_said_to_be_gone(
     name: str, call_id: str | None
 ) -> None:
