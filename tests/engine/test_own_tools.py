@@ -39,8 +39,9 @@ def namespace(name: str, *tools: dict[str, Any], **fields: Any) -> dict[str, Any
     return {"type": "namespace", "name": name, "tools": list(tools), **fields}
 
 
-async def plan_with(*tools: dict[str, Any], grammar: Any = "described", **settings: Any) -> Plan:
-    return await plan_of(ask(tools=list(tools)), capabilities=Capabilities(grammar=grammar), **settings)
+async def plan_with(*tools: dict[str, Any], grammar: Any = "described", folds: bool = False, **settings: Any) -> Plan:
+    capabilities = Capabilities(grammar=grammar, folds=folds)
+    return await plan_of(ask(tools=list(tools)), capabilities=capabilities, **settings)
 
 
 async def definition_of(tool: dict[str, Any], grammar: Any = "described") -> ToolDefinition:
@@ -101,7 +102,7 @@ async def test_a_grammar_is_a_pattern_where_the_backend_decodes_by_it(
 
 async def test_a_grammar_is_part_of_the_instructions_where_descriptions_are_written_anew() -> None:
     """Folded into one line it would be another grammar."""
-    plan = await plan_with(APPLY_PATCH, DIGITS, namespace("a", RECURSIVE), grammar="plain_pattern")
+    plan = await plan_with(APPLY_PATCH, DIGITS, namespace("a", RECURSIVE), grammar="plain_pattern", folds=True)
     patch, dial, nest = plan.toolbox.tools.values()
     assert [patch.description, dial.description, nest.description] == [APPLY_PATCH["description"], None, None]
     told = "must match this Lark grammar, from its first character to its last:"
@@ -110,6 +111,7 @@ async def test_a_grammar_is_part_of_the_instructions_where_descriptions_are_writ
         f"The input of the tool a__nest {told}\n\n{RECURSIVE['format']['definition']}",
     )
     assert (await plan_with(APPLY_PATCH)).toolbox.instructions == ()
+    assert len((await plan_with(APPLY_PATCH, folds=True)).toolbox.instructions) == 1
 
 
 @pytest.mark.parametrize(

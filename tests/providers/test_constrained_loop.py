@@ -120,3 +120,4 @@ async def test_a_grammar_that_no_decoder_is_trusted_with_is_told_and_checked() -
 def test_it_holds_to_grammars_as_far_as_its_schemas_keep_them(mode: Any, inner: Any, grammar: str) -> None:
     provider = Constrained(ScriptedProvider(capabilities=Capabilities(grammar=inner)), mode)
     assert provider.capabilities("m").grammar == grammar
+    assert provider.capabilities("m").folds is (mode != "native")

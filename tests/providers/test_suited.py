@@ -76,3 +76,8 @@ def test_a_grammar_is_told_in_words_unless_all_backends_are_held_to_it_alike(
 ) -> None:
     several = [Capabilities(grammar=first, vision=False), Capabilities(grammar=second)]
     assert widest(several).grammar == grammar
+
+
+def test_what_one_backend_may_fold_is_told_apart_for_all() -> None:
+    assert widest([Capabilities(folds=True), Capabilities(vision=False)]).folds
+    assert not widest([Capabilities(), Capabilities(vision=False)]).folds

@@ -196,6 +196,8 @@ def test_no_text_is_too_strange_to_be_looked_at(source: str) -> None:
         regex(r"[^\S]"),
         regex(r"[a-\d]"),
         regex(r"\W"),
+        regex("(?i)[^s]"),
+        regex("[+--]"),
         regex(r"a\D"),
         regex(r"[^\w-]"),
         regex(r"[^\d]"),

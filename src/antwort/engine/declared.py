@@ -145,7 +145,7 @@ def grammars_told(tools: Mapping[str, ToolDefinition], capabilities: Capabilitie
 
 def _tells_apart(capabilities: Capabilities) -> bool:
     """Whether descriptions are written anew for the model: a grammar would not be the same with its lines folded."""
-    return capabilities.grammar == "plain_pattern"
+    return capabilities.folds
 
 
 def _in_words(what: str, grammar: Grammar) -> str:

@@ -127,6 +127,8 @@ class Capabilities(Wire):
     """It takes `prompt_cache_key`."""
     verbosity: bool = False
     """It takes `verbosity`."""
+    folds: bool = False
+    """It may write the descriptions of tools anew, on one line each."""
     grammar: Literal["described", "plain_pattern", "pattern"] = "described"
     """How it is held to the grammar of a free-form tool: in words, or by a `pattern` in the schema of the tool's
     parameters, which it decodes by. With `plain_pattern` it takes only those that every decoder understands."""

@@ -69,7 +69,7 @@ class Constrained:
             return inner
         # Schemas that are cleaned for decoders keep plain patterns only; `auto` may ask as the backend is asked.
         is_held = self._mode == "constrained" or inner.grammar != "described"
-        return replace(inner, allowed_tools=True, grammar="plain_pattern" if is_held else "described")
+        return replace(inner, allowed_tools=True, folds=True, grammar="plain_pattern" if is_held else "described")
 
     async def check(self) -> None:
         await self._provider.check()

@@ -39,6 +39,7 @@ def widest(several: Sequence[Capabilities]) -> Capabilities:
         max_tokens_field=first.max_tokens_field,
         prompt_cache_key=any(each.prompt_cache_key for each in several),
         verbosity=any(each.verbosity for each in several),
+        folds=any(each.folds for each in several),
         grammar=first.grammar if all(each.grammar == first.grammar for each in several) else "described",
     )
 

@@ -262,6 +262,8 @@ class _Reader:
 
     def _class(self) -> Expr:
         is_negated = self._skip("^")
+        if is_negated and self._any_case:
+            self._refuse("a negated class in any case, where letters beyond ASCII count as cases of others")
         members: list[str] = []
         while not members or self._peek() != "]":
             members.append(self._member(is_negated=is_negated))
@@ -302,7 +304,8 @@ class _Reader:
 
     def _class_letter(self) -> str:
         char = self._next()
-        if not char or char == "[" or (char in "&~-" and self._peek() == char):
+        is_set = char in ("&", "~", "-") and self._peek() == char
+        if not char or char == "[" or is_set or self._peek_two() == "--":
             self._refuse("a class that is not plain")
         return self._escaped(self._next()) if char == "\\" else char
 
