@@ -188,7 +188,8 @@ async def test_a_failure_that_may_pass_keeps_the_key_when_a_tool_was_run(hold_ba
         assert len(till.calls) == 1
 
 
-async def test_an_error_before_the_first_inference_keeps_the_key_when_a_tool_was_run_by_then() -> None:
+@pytest.mark.parametrize("is_late", [False, True], ids=["told at once", "told when all is decided"])
+async def test_an_error_before_the_first_inference_keeps_the_key_when_a_tool_was_run_by_then(is_late: bool) -> None:
     """A turn called the client and a server: the server's call is run when the client's result is in."""
     till, store = Till(), MemoryStore()
     both, now = [SERVER, CLOCK], answer(call("charge", amount=5), call("clock"))
@@ -198,8 +199,12 @@ async def test_an_error_before_the_first_inference_keeps_the_key_when_a_tool_was
     request = ask([result], previous_response_id=paused.id, tools=both)
     till.go.set()
     async with ground(answer(BackendUnavailable("No.")), executors=[till], store=store) as at:
+        reader = await at.engine.attach(request, ANONYMOUS, "key")
+        if is_late:
+            await settled(at)
         with pytest.raises(BackendUnavailable):
-            await at.engine.create(request, idempotency_key="key")
+            await reader.whole()
+        reader.leave()
         assert (await at.engine.create(request, idempotency_key="key")).status == "failed"
         assert len(till.calls) == 1
 

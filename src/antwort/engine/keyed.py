@@ -76,6 +76,8 @@ class KeyedRuns:
             return self._share(name, digest, request, identity).join(is_first=True)
         if shared.is_void:
             await shared.settled.wait()
+            if shared.is_void and self._runs.get(name) is shared:  # whoever looks again must not find it again
+                self._forget(name)
             return None
         if shared.request_hash == digest:
             return shared.join(is_first=False)

@@ -91,6 +91,12 @@ class SharedRun:
         self.is_ended = True
         self.is_void = self.is_void or (self.live is not None and self.live.is_worth_another_try)
 
+    def doubt(self) -> None:
+        """One of those who read along was told of an error, and may send the next request at once. It waits until it is
+        decided whether that is a new try; once it is, it stays so.
+        """
+        self.is_void = self.is_void or not self.settled.is_set
+
     def end(self, response: Response) -> None:
         """Only what it came to is kept."""
         self.response, self.live, self.is_ended = response, None, True
@@ -184,8 +190,10 @@ class Reader:
     async def _unless_left(self, waiting: Callable[[], Awaitable[T]]) -> T:
         try:
             return await self._signal.race(waiting)
-        except AntwortError:  # the next request with this key is a new try
-            self._shared.is_void = True
+        except ClientLeft:  # the others read on
+            raise
+        except AntwortError:
+            self._shared.doubt()
             raise
 
     def leave(self) -> None:
