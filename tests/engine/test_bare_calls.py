@@ -4,19 +4,24 @@ yet: where the store says so, or the call still carries its id; and only as long
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from antwort.api.items import FunctionCall, McpCall
+from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.wire import to_plain
+from antwort.engine.engine import Engine
 from antwort.engine.translate import NO_RESULT
+from antwort.errors import BackendUnavailable
 from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore
-from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
+from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolCall, ToolContext
 from engine_kit import CLOCK, SERVER, ask, engine_of, kinds, only, sent, sent_messages, server_calls
+from serving import until
 
 HELLO: dict[str, Any] = {"role": "user", "content": "Hello"}
 MORE: dict[str, Any] = {"role": "user", "content": "And now?"}
@@ -153,6 +158,131 @@ async def test_a_run_that_was_begun_is_not_begun_again() -> None:
     history = [HELLO, to_plain(asked), *noon(first), begun]
     await engine_of(provider, depot, store=depot.store).create(ask(history, tools=BOTH))
     assert depot.runs == 0
+
+
+# ---- by the id of the earlier response ----
+
+
+class Stuck(Depot):
+    """Its first runs do not end."""
+
+    def __init__(self, runs: int = 1) -> None:
+        super().__init__()
+        self.stuck = runs
+
+    async def look(self, _: ToolCall, __: ToolContext) -> str:
+        self.runs += 1
+        if self.runs <= self.stuck:
+            await asyncio.Event().wait()
+        return "found"
+
+
+async def asked_with_arguments(depot: Depot, *then: Answer) -> tuple[Engine, ScriptedProvider, Response]:
+    provider = ScriptedProvider(answer(call("lookup", key="k"), call("clock")), *then)
+    engine = engine_of(provider, depot, store=depot.store)
+    return engine, provider, await engine.create(ask(tools=BOTH))
+
+
+def goes_on(first: Response) -> CreateRequest:
+    return ask([noon(first)[-1]], previous_response_id=first.id, tools=BOTH)
+
+
+async def cut_while_it_runs(engine: Engine, depot: Stuck, request: CreateRequest) -> str:
+    """The client leaves; gives the id of the response."""
+    run = await engine.start(request)
+    await until(lambda: depot.runs == depot.stuck)
+    run.leave()
+    await run.wait()
+    return run.response_id
+
+
+async def test_the_same_continuation_sent_twice_runs_the_call_once() -> None:
+    depot = Depot()
+    engine, provider, first = await asked_with_arguments(depot, answer(say("Yes.")), answer(say("Yes.")))
+    for _ in range(2):
+        await engine.create(goes_on(first))
+    assert depot.runs == 1
+    assert told(provider)[2:] == [("tool", "found"), ("tool", "noon")]
+
+
+async def test_a_continuation_that_failed_after_the_call_was_run_does_not_run_it_again() -> None:
+    depot = Depot()
+    engine, provider, first = await asked_with_arguments(
+        depot, answer(BackendUnavailable("No.")), answer(say("Yes.")), answer(say("Again."))
+    )
+    with pytest.raises(BackendUnavailable):
+        await engine.create(goes_on(first))
+    second = await engine.create(goes_on(first))
+    await engine.create(ask([MORE], previous_response_id=second.id, tools=BOTH))
+    assert depot.runs == 1
+    assert [content for role, content in told(provider) if role == "tool"] == ["found", "noon"]
+
+
+@pytest.mark.parametrize("is_from_the_cut", [True, False], ids=["from what was cut", "from before it"])
+async def test_a_run_that_was_cut_is_not_begun_again_by_what_continues(is_from_the_cut: bool) -> None:
+    depot = Stuck()
+    engine, provider, first = await asked_with_arguments(depot, *[answer(say("Yes.")) for _ in range(2)])
+    cut = await cut_while_it_runs(engine, depot, goes_on(first))
+    request = ask([MORE], previous_response_id=cut, tools=BOTH) if is_from_the_cut else goes_on(first)
+    then = await engine.create(request)
+    await engine.create(ask([MORE], previous_response_id=then.id, tools=BOTH))
+    assert depot.runs == 1
+    assert [content for role, content in told(provider) if role == "tool"] == [NO_RESULT, "noon"]
+
+
+async def test_of_several_runs_that_were_cut_none_is_begun_again() -> None:
+    depot = Stuck(runs=2)
+    provider = ScriptedProvider(answer(call("lookup"), call("lookup", key="k"), call("clock")), answer(say("Yes.")))
+    engine = engine_of(provider, depot, store=depot.store)
+    first = await engine.create(ask(tools=BOTH))
+    cut = await cut_while_it_runs(engine, depot, goes_on(first))
+    await engine.create(ask([MORE], previous_response_id=cut, tools=BOTH))
+    assert depot.runs == 2
+
+
+async def test_nobody_looks_for_runs_where_no_call_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    depot = Depot()
+    engine, _, first = await asked_first(depot)
+    monkeypatch.delattr(MemoryStore, "items")
+    await engine.create(ask([MORE], previous_response_id=first.id, tools=[SERVER]))
+
+
+# ---- what is left out ----
+
+
+async def test_a_call_sent_without_the_id_of_its_item_is_found_by_its_call_id() -> None:
+    depot = Depot()
+    engine, provider, first = await asked_first(depot)
+    asked = only(first, McpCall)
+    sent_back = {key: value for key, value in bare(asked).items() if key != "id"} | {"call_id": asked.call_id}
+    await engine.create(ask([HELLO, sent_back], tools=[SERVER]))
+    assert depot.runs == 1
+    assert ("tool", "found") in told(provider)
+
+
+@pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])
+async def test_where_turns_never_pause_no_call_of_an_input_is_open(is_stored: bool) -> None:
+    depot = Depot()
+    provider = ScriptedProvider(answer(call("lookup"), call("clock")), answer(say("Yes.")))
+    engine = engine_of(provider, depot, store=depot.store, mixed_turns="execute")
+    first = await engine.create(ask(tools=BOTH, store=is_stored))
+    asked = only(first, McpCall)
+    history = [HELLO, bare(asked, call_id=asked.call_id), *noon(first)]
+    await engine.create(ask(history, tools=BOTH, store=is_stored))
+    assert depot.runs == 1
+    assert ("tool", "found" if is_stored else NO_RESULT) in told(provider)
+
+
+async def test_a_result_in_parts_alone_is_a_result() -> None:
+    depot, provider, first = await paused(store=False)
+    parts = [{"type": "input_text", "text": "in parts"}]
+    history = [HELLO, {**to_plain(only(first, McpCall)), "content": parts}, *noon(first)]
+    await engine_of(provider, depot, store=depot.store).create(ask(history, tools=BOTH))
+    assert depot.runs == 0
+    assert ("tool", "in parts") in told(provider)
+
+
+# ---- calls that are none of ours ----
 
 
 @pytest.mark.parametrize("since", [[words("Well.")], [MORE, words("Well."), MORE], [THOUGHT]])

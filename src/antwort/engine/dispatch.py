@@ -38,6 +38,9 @@ _abandoned: set[asyncio.Task[Any]] = set()
 
 async def run_tools(step: RunTools, run: Run, plan: Plan, control: Control) -> AsyncGenerator[Batch, None]:
     """Answer the calls; results of functions come in the order of the calls, the others as they are ready."""
+    stopped = control.signal.reason
+    if stopped is not None and all(each.call.at is None for each in step.calls):
+        raise stopped  # an earlier response's call that shows as run counts as begun, and nobody begins it again
     answers = Answers(step.calls, run.output)
     if opening := answers.open():
         yield opening

@@ -22,7 +22,7 @@ from antwort.engine.hosted import check_hosted
 from antwort.engine.keyed import KeyedRuns
 from antwort.engine.live import Ended, LiveRun
 from antwort.engine.plan import Plan, check_capabilities, draft_response
-from antwort.engine.recall import is_known_by_id, resolve_references
+from antwort.engine.recall import is_known_by_id, recall_runs, resolve_references
 from antwort.engine.rows import end_unborn, new_row
 from antwort.engine.sealed import Sealed
 from antwort.engine.settings import EngineSettings, checked
@@ -219,6 +219,7 @@ class Engine:
         if request.previous_response_id is not None:
             await self._catch_up(identity, request.previous_response_id)
         chain = sealed.opened_chain(await load_chain(request, self._store, identity))
+        request = await recall_runs(request, chain, self._store, identity)
         capabilities = self._provider.capabilities(model)
         shelf = Shelf(self._executors, identity, self.settings, capabilities)
         toolbox, listings = await build_toolbox(request, shelf)

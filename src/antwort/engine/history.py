@@ -19,9 +19,8 @@ from antwort.api.items import (
 from antwort.api.requests import CreateRequest, Limits, parse_request
 from antwort.api.wire import UNSET
 from antwort.engine.foreign import foreign_call, foreign_result
-from antwort.engine.pairs import call_id_of, is_ours, is_run
+from antwort.engine.pairs import call_id_of, is_bare, is_ours, is_run
 from antwort.engine.plan import History, Leftover, OpenCall
-from antwort.engine.recall import is_bare
 from antwort.engine.steps import OVER_LIMIT, results_in
 from antwort.engine.toolbox import Shelf, model_name, rebuild_toolbox
 from antwort.errors import Conflict, InvalidField, ResponseNotFound
@@ -58,13 +57,14 @@ async def assemble(request: CreateRequest, chain: Sequence[Link], toolbox: Toolb
     inputs.append(len(stretches))
     stretches.append(request.input)
     answered = results_in(item for stretch in stretches for item in stretch)
+    begun = _begun(item for link in chain for item in (*link.input, *link.output)) | _begun(request.input)
     leftovers: list[Leftover] = []
     for link in chain:
-        if calls := _unanswered(link.output, answered, shelf):
+        if calls := [call for call in _unanswered(link.output, answered, shelf) if call.call_id not in begun]:
             parent = parse_request(link.request, _UNBOUNDED)
             leftovers += _leftovers(calls, parent, await rebuild_toolbox(parent, shelf), _calls_run(link))
     # A client that keeps its history itself sends the open calls in the input: they were made under its own tools.
-    leftovers += _leftovers(_open_in(request.input, answered, shelf), request, toolbox, 0)
+    leftovers += _leftovers(_open_in(request.input, answered | begun, shelf), request, toolbox, 0)
     # A client's ids may repeat; whoever runs a call answers for all that go by its id.
     first = {left.call.call_id: left for left in reversed(leftovers)}
     return History(tuple(stretches), tuple(reversed(first.values())), frozenset(inputs))
@@ -147,15 +147,16 @@ def _unanswered(items: Sequence[InputItem], answered: Container[str], shelf: She
 
 def _open_in(items: Sequence[InputItem], answered: Container[str], shelf: Shelf) -> list[OpenCall]:
     """Those of an input. Clients leave out what they were shown, so a server's call is open only where that is certain:
-    it carries an id of ours, nothing shows that it was run, and the model has said nothing since.
+    turns pause at all, it carries an id of ours, nothing shows that it was run, and the model has said nothing since.
     """
-    begun = {call_id_of(item) for item in items if isinstance(item, McpCall) and is_run(item)}
+    may_pause = shelf.settings.mixed_turns == "pause"
     calls = _unanswered(_last_turn(items), answered, shelf)
-    return [
-        call
-        for call in calls
-        if not isinstance(call.item, McpCall) or (is_ours(call.item) and call.call_id not in begun)
-    ]
+    return [call for call in calls if not isinstance(call.item, McpCall) or (may_pause and is_ours(call.item))]
+
+
+def _begun(items: Iterable[InputItem]) -> frozenset[str]:
+    """The calls of which it shows that they were run, whatever that came to: none of them is run again."""
+    return frozenset(call_id_of(item) for item in items if isinstance(item, McpCall) and is_run(item))
 
 
 def _last_turn(items: Sequence[InputItem]) -> Sequence[InputItem]:

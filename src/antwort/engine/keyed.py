@@ -76,8 +76,6 @@ class KeyedRuns:
             return self._share(name, digest, request, identity).join(is_first=True)
         if shared.is_void:
             await shared.settled.wait()
-            if shared.is_void and self._runs.get(name) is shared:  # whoever looks again must not find it again
-                self._forget(name)
             return None
         if shared.request_hash == digest:
             return shared.join(is_first=False)
@@ -88,7 +86,10 @@ class KeyedRuns:
 
     def _find(self, name: Name) -> SharedRun | None:
         shared = self._runs.get(name)
-        if name in self._kept and shared is not None and shared.expires_at <= self._clock():
+        if shared is None:
+            return None
+        is_expired = name in self._kept and shared.expires_at <= self._clock()
+        if is_expired or (shared.is_void and shared.settled.is_set):  # nobody waits for what is decided
             self._forget(name)
             return None
         return shared

@@ -44,6 +44,11 @@ def call_id_of(item: McpCall) -> str:
     return item.id if shown is None else f"call_{shown[1]}"
 
 
+def is_bare(item: McpCall) -> bool:
+    """Whether it does not say what the call came to."""
+    return item.output is UNSET and item.error is UNSET and item.content is UNSET
+
+
 def is_run(item: InputItem) -> bool:
     """Whether the item shows how a call was run that another one shows as asked for."""
     return isinstance(item, McpCall) and item.call_id is UNSET and run_of(item.id) == item.id

@@ -16,9 +16,8 @@ from antwort.api.items import (
     McpCall,
 )
 from antwort.api.tools import Forced
-from antwort.api.wire import UNSET
 from antwort.engine.draft import Finish, Run
-from antwort.engine.pairs import call_id_of
+from antwort.engine.pairs import call_id_of, is_bare
 from antwort.engine.plan import Leftover, OpenCall, Plan
 from antwort.engine.toolbox import called_name, model_name
 from antwort.engine.unfit import is_unfit, unfit_refusal
@@ -184,7 +183,7 @@ def _results(items: Iterable[InputItem]) -> Iterator[str]:
     for item in items:
         if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
             yield item.call_id
-        elif isinstance(item, McpCall) and (item.output is not UNSET or item.error is not UNSET):
+        elif isinstance(item, McpCall) and not is_bare(item):
             yield call_id_of(item)
 
 
