@@ -218,13 +218,16 @@ def _when(wait: float | None) -> str:
 _LENGTH = (
     r"(\d{1,9}(?:\.\d{1,9})?)\s{0,3}(milliseconds?|ms|s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:(?:ou)?rs?)?)(?![a-z])"
 )
+_AND = r"\s{0,3},?\s{0,3}(?:and\s{1,3})?"
 _PART = re.compile(_LENGTH)
-_TOLD_WAIT = re.compile(rf"(?:try again|retry(?: again)?) (?:in|after)\s{{0,3}}((?:{_LENGTH}\s{{0,3}}){{1,4}})")
+_TOLD_WAIT = re.compile(rf"(?:try again|retry(?: again)?) (?:in|after)\s{{0,3}}({_LENGTH}(?:{_AND}{_LENGTH}){{0,3}})")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def _told_wait(problem: Problem) -> float | None:
-    """Seconds to wait, where it is told in words alone, as it is in the middle of a stream: `20 seconds`, `1m30.5s`."""
+    """Seconds to wait, where it is told in words alone, as it is in the middle of a stream: `20 seconds`, `1m30.5s`,
+    `1 minute and 30 seconds`.
+    """
     found = _TOLD_WAIT.search(problem.message[:_READ_CAP].lower())
     return None if found is None else _bounded(sum(_length(*part) for part in _PART.findall(found[1])))
 
