@@ -1,12 +1,12 @@
-"""Whole conversations of clients that keep their history themselves: whatever they send back of a server's calls, and
-whatever they leave out, no call is run twice.
+"""Whole conversations: whatever clients that keep their history themselves send back of a server's calls and leave out,
+and however often those that go on by the id of the last response try again, no call is run twice.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import pytest
@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from antwort.api.items import FunctionCall, FunctionCallOutput
+from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.wire import to_plain
+from antwort.errors import BackendUnavailable
 from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say, think
 from antwort.tools.base import ToolCall, ToolContext
 from engine_kit import CLOCK, SERVER, ask, engine_of, sent
@@ -81,11 +83,17 @@ LOSSY: list[Sends] = [by_item_id, without_runs, without_ids]
 _steps = st.lists(
     st.lists(st.sampled_from(["server", "client", "think", "say"]), min_size=1, max_size=4), min_size=1, max_size=6
 )
+FAILS = ["fail"]
+_mixed = st.permutations(["server", "client", "server"])
+_shaky = st.lists(st.one_of(_mixed, st.just(FAILS), st.just(["say"]), st.just(["server"])), min_size=2, max_size=8)
 
 
 def script_of(steps: list[list[str]]) -> Iterator[Answer]:
     """Each call of the server has a key of its own, to be counted by."""
     for i, parts in enumerate(steps):
+        if parts == FAILS:
+            yield answer(BackendUnavailable("Not now."))
+            continue
         said = {"client": call("clock"), "think": think("Hm."), "say": say("Well.")}
         yield answer(*[said.get(part) or call("lookup", key=f"{i}-{j}") for j, part in enumerate(parts)])
 
@@ -115,6 +123,34 @@ class Talk:
         response = await self._engine.create(ask(items, tools=TOOLS, store=self._store))
         self._items += [to_plain(item) for item in response.output]
         return response
+
+
+class Chain(Talk):
+    """A client that goes on by the id of the last response. It sends a request again when it has failed, and some of
+    them twice, and then goes on from either.
+    """
+
+    def __init__(self, steps: list[list[str]], repeats: Iterable[tuple[bool, bool]], *, mixed_turns: str) -> None:
+        super().__init__(steps, faithful, store=True, mixed_turns=mixed_turns)
+        self._repeats = iter(repeats)
+        self._last: str | None = None
+
+    async def _ask(self) -> Response:
+        request = ask(self._items, tools=TOOLS, previous_response_id=self._last)
+        is_twice, is_from_first = next(self._repeats, (False, False))
+        answers = [await self._tried(request) for _ in range(1 + is_twice)]
+        response = answers[0 if is_from_first else -1]
+        self._items, self._last = [], response.id
+        return response
+
+    async def _tried(self, request: CreateRequest) -> Response:
+        while True:
+            try:
+                response = await self._engine.create(request)
+            except BackendUnavailable:
+                continue
+            if response.status != "failed":
+                return response
 
 
 def _waiting(response: Response) -> list[Plain]:
@@ -157,7 +193,23 @@ async def test_every_call_is_run_and_its_result_stays_with_it(
     talk = Talk(steps, sends, store=store, mixed_turns=mixed_turns)
     await talk.hold(rounds=len(steps))
     assert set(talk.runs) == asked_for(steps)
-    told = sent(talk.provider.requests[-1])["messages"]
+    assert_told(talk.provider)
+
+
+def assert_told(provider: ScriptedProvider) -> None:
+    """With each call of the server the model is shown what that very call came to."""
+    told = sent(provider.requests[-1])["messages"]
     results = {message["tool_call_id"]: message["content"] for message in told if message["role"] == "tool"}
     calls = [each for message in told for each in message.get("tool_calls", ()) if each["function"]["name"] == "lookup"]
     assert all(results[each["id"]] == f"found {each['function']['arguments']}" for each in calls)
+
+
+@_often
+@given(steps=_shaky, repeats=st.lists(st.tuples(st.booleans(), st.booleans()), max_size=8), mixed_turns=_modes)
+async def test_no_call_is_run_twice_by_those_who_try_a_continuation_again(
+    steps: list[list[str]], repeats: list[tuple[bool, bool]], mixed_turns: str
+) -> None:
+    talk = Chain(steps, repeats, mixed_turns=mixed_turns)
+    await talk.hold(rounds=len(steps))
+    assert all(count == 1 for count in talk.runs.values()), talk.runs
+    assert_told(talk.provider)
