@@ -74,7 +74,9 @@ def main() -> int:
     tally = fuzz(chosen.count, chosen.seed)
     print("\n".join([f"seed {chosen.seed}", *tally.lines()]))
     if tally.failures:  # what was deleted or cancelled before is not part of a repeat
-        print(f"\nOne that passes when it is repeated needs all of it: make fuzz COUNT={chosen.count} SEED={chosen.seed}")
+        print(
+            f"\nOne that passes when it is repeated needs all of it: make fuzz COUNT={chosen.count} SEED={chosen.seed}"
+        )
     return 1 if tally.failures else 0
 
 
