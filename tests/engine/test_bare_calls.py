@@ -333,3 +333,16 @@ async def test_an_item_of_another_kind_under_that_id_changes_nothing() -> None:
     history = [HELLO, bare(only(first, McpCall), id=first.output[-1].id), words("It is there."), MORE]
     await engine.create(ask(history, tools=[SERVER]))
     assert ("tool", NO_RESULT) in told(provider)
+
+
+@pytest.mark.parametrize("between", [[words("It is there."), MORE], []], ids=["in a later turn", "side by side"])
+async def test_a_call_that_asks_something_else_under_the_id_of_another_is_shown_with_its_own_result(
+    between: list[dict[str, Any]],
+) -> None:
+    provider = ScriptedProvider(answer(say("Yes.")))
+    asked = {"type": "mcp_call", "id": "mcp_1", "server_label": "depot", "name": "lookup", "arguments": "{}"}
+    one, two = {**asked, "output": "one"}, {**asked, "output": "two", "arguments": '{"key":"k"}'}
+    await engine_of(provider, Depot()).create(ask([HELLO, one, one, *between, two, MORE], tools=[SERVER]))
+    assert [content for role, content in told(provider) if role == "tool"] == ["one", "two"]
+    calls = [message.get("tool_calls", []) for message in sent(provider.requests[-1])["messages"]]
+    assert [each[0]["function"]["arguments"] for each in calls if each] == ["{}", '{"key":"k"}']

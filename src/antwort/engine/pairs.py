@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+
 from antwort.api.items import InputItem, McpCall
 from antwort.api.wire import UNSET, UnsetType
 from antwort.ids import new_id
@@ -57,3 +59,19 @@ def is_run(item: InputItem) -> bool:
 def is_ours(item: McpCall) -> bool:
     """Whether it carries the id of a call that was made here."""
     return item.call_id is not UNSET and _CALL.fullmatch(item.call_id) is not None
+
+
+def is_same(item: InputItem, record: InputItem) -> bool:
+    """Whether both ask the same of the same tool. Clients read the arguments and write them anew."""
+    if not isinstance(item, McpCall) or not isinstance(record, McpCall):
+        return False
+    if (item.server_label, item.name) != (record.server_label, record.name):
+        return False
+    return item.arguments == record.arguments or _value(item.arguments) == _value(record.arguments)
+
+
+def _value(arguments: str) -> object:
+    try:
+        return msgspec.json.decode(arguments or "{}")
+    except (ValueError, RecursionError):
+        return arguments

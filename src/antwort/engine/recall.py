@@ -7,12 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeGuard
 
-import msgspec
-
 from antwort.api.items import InputItem, ItemReference, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, encode, replace
-from antwort.engine.pairs import call_id_of, is_bare, is_run, run_of, shown_id
+from antwort.engine.pairs import call_id_of, is_bare, is_run, is_same, run_of, shown_id
 from antwort.engine.steps import results_in
 from antwort.errors import ItemNotFound
 from antwort.identity import Identity
@@ -98,7 +96,7 @@ def _recalled(item: InputItem, found: Mapping[str, InputItem]) -> InputItem:
     if not isinstance(item, McpCall) or not is_bare(item):
         return item
     records = [found[item_id] for item_id in _ids_of(item) if item_id in found]
-    if not all(_is_same(item, record) for record in records):
+    if not all(is_same(item, record) for record in records):
         return replace(item, call_id=UNSET)
     places = (item.id,) if is_run(item) else (item.id, shown_id(call_id_of(item)))
     asked = (found.get(item_id) for item_id in places)
@@ -111,22 +109,6 @@ def _missing_runs(
     sent = {item.id for item in known}
     for item in items:
         run = found.get(_run_of(item) or "") if isinstance(item, McpCall) and is_bare(item) else None
-        if run is not None and run.id not in sent and _is_same(item, run):
+        if run is not None and run.id not in sent and is_same(item, run):
             sent.add(run.id)
             yield run
-
-
-def _is_same(item: InputItem, record: InputItem) -> bool:
-    """Whether both ask the same of the same tool. Clients read the arguments and write them anew."""
-    if not isinstance(item, McpCall) or not isinstance(record, McpCall):
-        return False
-    if (item.server_label, item.name) != (record.server_label, record.name):
-        return False
-    return item.arguments == record.arguments or _value(item.arguments) == _value(record.arguments)
-
-
-def _value(arguments: str) -> object:
-    try:
-        return msgspec.json.decode(arguments or "{}")
-    except (ValueError, RecursionError):
-        return arguments

@@ -23,7 +23,7 @@ from antwort.engine.declared import INPUT
 from antwort.engine.draft import Run
 from antwort.engine.foreign import foreign_call, foreign_result
 from antwort.engine.naming import legal_name
-from antwort.engine.pairs import call_id_of
+from antwort.engine.pairs import call_id_of, is_bare, is_same
 from antwort.engine.parts import chat_message, result_text, said_in
 from antwort.engine.plan import Plan
 from antwort.engine.steps import choice_for, tokens_left
@@ -190,7 +190,7 @@ class _Conversation:
         self.is_input = False
         """Whether a client put together what is added, which may be many turns."""
         self._capabilities, self._toolbox, self._results = capabilities, toolbox, results
-        self._seen: set[str] = set()
+        self._seen: dict[str, McpCall] = {}
         self._begin()
 
     def _begin(self) -> None:
@@ -259,14 +259,21 @@ class _Conversation:
 
     def _add_server_call(self, item: McpCall) -> None:
         """A call that a later response ran shows twice; it was asked once."""
-        call_id, is_answered = call_id_of(item), _own_result(item) is not None
-        if call_id not in self._seen:
-            self._seen.add(call_id)
-            if not is_answered:
+        call_id, result = call_id_of(item), _own_result(item)
+        if self._is_another(call_id, item):
+            self._seen[call_id] = item
+            if result is None or any(call.id == call_id for call in self._calls):
                 self._leave_answered()
-            self._add_call(call_id, model_name(self._toolbox, item.server_label, item.name), item.arguments)
+            self._add_call(call_id, model_name(self._toolbox, item.server_label, item.name), item.arguments, result)
         # Servers' calls side by side stand one behind the other, each with its result: only words end the turn.
-        self._has_server_results = self._has_server_results or is_answered
+        self._has_server_results = self._has_server_results or result is not None
+
+    def _is_another(self, call_id: str, item: McpCall) -> bool:
+        """Ids may repeat in a client's history: what asks something else, and has a result, is another call."""
+        seen = self._seen.get(call_id)
+        if seen is None:
+            return True
+        return self.is_input and not is_bare(seen) and not is_bare(item) and not is_same(seen, item)
 
     def _add_foreign(self, item: OpaqueItem) -> None:
         """A call of a kind that is not ours is shown with its result, or not at all."""
@@ -275,14 +282,16 @@ class _Conversation:
             self._add_own(call.call_id, call.name, call.arguments)
         self._has_results = self._has_results or foreign_result(item) is not None
 
-    def _add_call(self, call_id: str, name: str, arguments: str) -> None:
+    def _add_call(self, call_id: str, name: str, arguments: str, result: Output | None = None) -> None:
         if self._has_results:
             self.flush()
         if name not in self._toolbox.tools:
             name = legal_name(name)
         results = self._results.get(call_id)
         self._has_open_calls = self._has_open_calls or (self.is_input and not results)
-        self._outputs.append(results.popleft() if results else NO_RESULT)
+        if result is None:
+            result = results.popleft() if results else NO_RESULT
+        self._outputs.append(result)
         self._calls.append(ChatCall(id=call_id, function=ChatFunction(name=name, arguments=as_object(arguments))))
 
     def _assistant(self) -> ChatMessage:
