@@ -209,7 +209,9 @@ def check_grammars(response: Response, wanted: dict[str, Any], knob: dict[str, A
 def is_beside_another(call: CustomToolCall, response: Response) -> bool:
     """A turn that leaves the client something to run is the last one."""
     others = [item for item in response.output if isinstance(item, FunctionCall | CustomToolCall) and item is not call]
-    return any(item.name in ("clock", "open", "patch", "banned") or getattr(item, "input", "") == "1" for item in others)
+    return any(
+        item.name in ("clock", "open", "patch", "banned") or getattr(item, "input", "") == "1" for item in others
+    )
 
 
 @pytest.mark.proves("FR-024", "FR-027", "CP-024", "CP-005")
