@@ -114,9 +114,9 @@ def test_the_kind_says_who_speaks(kind: Any, expected: type[Provider]) -> None:
 @pytest.mark.parametrize(
     ("kind", "given", "changed"),
     [
-        ("chat", {}, {"allowed_tools": True}),
+        ("chat", {}, {"allowed_tools": True, "folds": True}),
         ("responses", {}, {}),
-        ("chat", {"files": True}, {"files": True, "allowed_tools": True}),
+        ("chat", {"files": True}, {"files": True, "allowed_tools": True, "folds": True}),
         ("responses", {"vision": False}, {"vision": False}),
         ("responses", {"developer_role": False}, {"developer_role": False}),
         ("responses", {"reasoning_field": None}, {"reasoning_field": None}),
