@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from antwort.api.events import StreamEvent
+from antwort.api.events import TERMINAL, StreamEvent
+from antwort.api.responses import Model, Response
 from antwort.engine.engine import Engine
 from antwort.engine.live import Ended
 from antwort.engine.settings import EngineSettings
 from antwort.engine.shared import Reader
+from antwort.errors import BackendError
 from antwort.storage.base import ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, StreamChecker
 from antwort.tools.base import ToolExecutor
 from serving import until
+
+FOR_GOOD = BackendError("The backend does not know us.", may_pass=False)
 
 
 @dataclass
@@ -72,3 +77,23 @@ async def read(reader: Reader) -> list[StreamEvent]:
                 events.append(event)
     checker.finish()
     return events
+
+
+def ended_as(event: StreamEvent) -> Response:
+    """The response that the last event of a stream carries."""
+    assert isinstance(event, TERMINAL), event
+    return event.response
+
+
+class Slow(ScriptedProvider):
+    """Says which models there are when it is told to, or that it cannot."""
+
+    def __init__(self, *answers: Answer) -> None:
+        super().__init__(*answers)
+        self.go, self.fault = asyncio.Event(), None
+        self.asked = 0
+
+    async def models(self) -> Sequence[Model]:
+        self.asked += 1
+        await self.go.wait()
+        return await super().models()

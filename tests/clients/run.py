@@ -33,7 +33,7 @@ def collected(ground: Ground, usual: Ground, clients: Sequence[str]) -> list[Lin
     for client in clients:
         for line in _all_of(client, ground, usual):
             mode = "streamed" if line.streamed else "whole"
-            print(f"{line.outcome:<6}  {client:<22} {line.case:<16} {mode:<8}  {line.detail}", flush=True)  # noqa: T201
+            print(f"{line.outcome:<6}  {client:<22} {line.case:<16} {mode:<8}  {line.detail}", flush=True)  # noqa: T201 - a program
             lines.append(line)
     return lines
 

@@ -234,7 +234,7 @@ class OpaqueItem:
 
     __slots__ = ("fields", "id", "type")
 
-    def __init__(self, type: str, id: str, fields: Mapping[str, Any]) -> None:  # noqa: A002
+    def __init__(self, type: str, id: str, fields: Mapping[str, Any]) -> None:  # noqa: A002 - the protocol's names
         self.type, self.id = type, id
         self.fields: Mapping[str, Any] = {**fields, "id": id}
 

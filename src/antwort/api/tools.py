@@ -73,7 +73,7 @@ class OpaqueTool:
 
     __slots__ = ("fields", "path", "type")
 
-    def __init__(self, type: str, fields: Mapping[str, Any], path: str = "") -> None:  # noqa: A002
+    def __init__(self, type: str, fields: Mapping[str, Any], path: str = "") -> None:  # noqa: A002 - the protocol's name
         self.type, self.path = type, path
         self.fields: Mapping[str, Any] = dict(fields)
 
