@@ -231,6 +231,13 @@ class CallEnded(Wire, tag="antwort.call_ended"):
     outcome: CallOutcome
 
 
+class Compacted(Wire, tag="antwort.compacted"):
+    """What was said so far is summed up: the compaction item that says so is the last of the output by now."""
+
+    usage: Usage | UnsetType = UNSET
+    """What writing it cost."""
+
+
 Terminal: TypeAlias = ResponseCompleted | ResponseFailed | ResponseIncomplete | ResponseRequiresAction
 TERMINAL = (ResponseCompleted, ResponseFailed, ResponseIncomplete, ResponseRequiresAction)
 
@@ -270,7 +277,7 @@ StreamEvent: TypeAlias = (
     | McpListToolsCompleted
     | McpListToolsFailed
 )
-Mark: TypeAlias = TurnEnded | CallEnded
+Mark: TypeAlias = TurnEnded | CallEnded | Compacted
 DELTAS = (
     OutputTextDelta,
     ReasoningTextDelta,
@@ -282,7 +289,7 @@ DELTAS = (
     McpArgumentsDelta,
 )
 """Pieces of what the model says."""
-MARKS = (TurnEnded, CallEnded)
+MARKS = (TurnEnded, CallEnded, Compacted)
 RunEvent: TypeAlias = StreamEvent | Mark
 
 Batch: TypeAlias = list[RunEvent]

@@ -19,6 +19,7 @@ from antwort.api.wire import Plain, Wire, encode, replace
 from antwort.errors import InvalidField
 
 __all__ = [
+    "ContextManagement",
     "CreateRequest",
     "Limits",
     "PlainFields",
@@ -56,6 +57,14 @@ class TextOptions(Wire):
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
+class ContextManagement(Wire):
+    """What is done about a context that grows. `compaction` is known here; other types are left alone."""
+
+    type: str
+    compact_threshold: Annotated[int, Meta(ge=1)] | None = None
+    """Tokens of context from which on it is compacted."""
+
+
 Penalty: TypeAlias = Annotated[float, Meta(ge=-2, le=2)]
 ShortText: TypeAlias = Annotated[str, Meta(max_length=512)]
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
@@ -88,6 +97,7 @@ class PlainFields(Wire):
     service_tier: str | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     user: str | None = None
+    context_management: tuple[ContextManagement, ...] | None = None
 
 
 class CreateRequest(PlainFields):
@@ -100,6 +110,8 @@ class CreateRequest(PlainFields):
     tool_choice: ToolChoice = "auto"
     allowed_tools: tuple[NamedTool, ...] | None = None
     """Both forms of the allowed list, as one; None: all are allowed."""
+    conversation: str | None = None
+    """The id of the conversation that it is a turn of, in whichever form it came."""
     raw: bytes = b"{}"
 
     @property

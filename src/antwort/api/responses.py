@@ -8,7 +8,7 @@ import msgspec
 
 from antwort.api.items import Message, OutputItem, OutputText
 from antwort.api.status import ResponseStatus
-from antwort.api.wire import Plain, Wire
+from antwort.api.wire import UNSET, Plain, UnsetType, Wire
 
 Metadata: TypeAlias = dict[str, str]
 
@@ -63,6 +63,12 @@ class ReasoningEcho(Wire):
     summary: str | None = None
 
 
+class ConversationRef(Wire):
+    """The conversation that a response is a turn of."""
+
+    id: str
+
+
 class Response(Wire, kw_only=True):
     """Defaults are the values the standard asks to be echoed for what a request left open."""
 
@@ -97,6 +103,8 @@ class Response(Wire, kw_only=True):
     metadata: Metadata = msgspec.field(default_factory=dict)
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    conversation: ConversationRef | UnsetType = UNSET
+    """OpenAI's, not the standard's: there only where there is one."""
 
     @property
     def output_text(self) -> str:
@@ -110,3 +118,5 @@ class Model(Wire):
     object: Literal["model"] = "model"
     created: int = 0
     owned_by: str = "antwort"
+    context_length: int | UnsetType = UNSET
+    """How many tokens a request and its answer may have together, where that is known. Not in the standard."""

@@ -12,6 +12,7 @@ import msgspec
 from antwort.api.events import (
     Batch,
     CallEnded,
+    Compacted,
     Mark,
     McpArgumentsDone,
     OutputItemAdded,
@@ -102,6 +103,14 @@ def _turn_ended(run: Run, event: TurnEnded) -> Run:
     return msgspec.structs.replace(run, turns=run.turns + 1, last_finish=event.finish, marks=marks)
 
 
+def _compacted(run: Run, event: Compacted) -> Run:
+    before, spent = run.response.usage, event.usage
+    if spent is not UNSET:
+        total = spent if before is None else before + spent
+        run = msgspec.structs.replace(run, response=replace(run.response, usage=total))
+    return msgspec.structs.replace(run, marks=(*run.marks, (len(run.output), event)))
+
+
 def _call_ended(run: Run, event: CallEnded) -> Run:
     over = run.over_limit_turns
     if event.outcome == "over_limit" and run.turns not in over:
@@ -140,6 +149,7 @@ _FOLDS: dict[type, Callable[[Run, Any], Run]] = {
     McpArgumentsDone: _arguments,
     TurnEnded: _turn_ended,
     CallEnded: _call_ended,
+    Compacted: _compacted,
     ResponseCreated: _created,
     ResponseInProgress: _started,
     **dict.fromkeys(

@@ -21,6 +21,7 @@ from antwort.engine.history import assemble, load_chain
 from antwort.engine.hosted import check_hosted
 from antwort.engine.keyed import KeyedRuns
 from antwort.engine.live import Ended, LiveRun
+from antwort.engine.meter import Meter
 from antwort.engine.plan import Plan, check_capabilities, draft_response
 from antwort.engine.recall import is_known_by_id, recall_runs, resolve_references
 from antwort.engine.rows import end_unborn, new_row
@@ -96,6 +97,7 @@ class Engine:
         self._on_end, self._on_call = tuple(on_end), tuple(on_call)
         self._keyed = KeyedRuns(self, self._store, self.settings, clock)
         self._vault = vault
+        self._meter = Meter(provider)
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -236,6 +238,7 @@ class Engine:
             history=sealed.opened_history(history, own),
             listings=listings,
             seal=sealed.seal_for(request),
+            meter=self._meter,
         )
         check_said(plan)
         return plan

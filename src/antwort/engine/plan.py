@@ -28,6 +28,7 @@ from antwort.engine.declared import is_held
 from antwort.engine.draft import Run
 from antwort.engine.held import Shown
 from antwort.engine.hosted import in_force
+from antwort.engine.meter import Meter
 from antwort.engine.naming import OWN
 from antwort.engine.settings import EngineSettings
 from antwort.errors import UnsupportedFeature
@@ -83,6 +84,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What seals the reasoning, where the request wants it so."""
     checks: Checks = msgspec.field(default_factory=Checks)
     """What the inputs of free-form tools are held against their grammars with."""
+    meter: Meter | None = None
+    """What tells how many tokens an inference has."""
 
     @property
     def leftovers(self) -> tuple[Leftover, ...]:

@@ -59,6 +59,14 @@ class LoopSettings(Wire):
     """Seconds without an event after which `response.in_progress` is sent once more, whatever `keepalive` says."""
     buffer_events: Annotated[int, Meta(ge=1)] = 1024
     """Events kept for a slow reader before the run waits for it."""
+    truncation: Literal["disabled", "auto"] = "disabled"
+    """What holds for requests that do not say: `auto` leaves out the oldest turns when the context would overflow,
+    `disabled` refuses the request."""
+    reserve: Annotated[int, Meta(ge=0)] = 1024
+    """Tokens of the context that truncation keeps free for the answer, where a request sets no `max_output_tokens`; a
+    quarter of the context at most."""
+    conversation_wait: _OrNone = 60.0
+    """Seconds that a request waits for its turn in a conversation that another request is adding to."""
     discovery: _Seconds = 10.0
     """Seconds that a tool server gets to say what it offers."""
     tool_grace: _OrNone = 0.8

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -132,6 +132,9 @@ class Capabilities(Wire):
     grammar: Literal["described", "plain_pattern", "pattern"] = "described"
     """How it is held to the grammar of a free-form tool: in words, or by a `pattern` in the schema of the tool's
     parameters, which it decodes by. With `plain_pattern` it takes only those that every decoder understands."""
+    context_length: int | None = None
+    """How many tokens a request and its answer may have together; None: nobody knows. Of several backends behind one
+    model, the smallest that is known counts."""
 
 
 class OtherName(Model):
@@ -157,3 +160,14 @@ class Provider(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class TokenCounter(Protocol):
+    """What a provider may do besides: say how many tokens a request has for the backend's own tokenizer."""
+
+    async def count(self, request: ChatRequest) -> int | None:
+        """With all that its template adds; None where the backend cannot be asked, or does not answer. Raises nothing:
+        who asks has an estimate.
+        """
+        ...

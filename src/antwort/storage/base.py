@@ -7,9 +7,10 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from antwort.api.conversations import Conversation
 from antwort.api.events import Mark
 from antwort.api.items import InputItem, OutputItem
-from antwort.api.responses import Response
+from antwort.api.responses import Metadata, Response
 from antwort.api.status import ResponseStatus
 from antwort.identity import Identity
 
@@ -41,6 +42,17 @@ class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
     raw_input: tuple[bytes, ...]
     """The JSON of each input item as it came; `input[i].id` is the id it goes by."""
     claim: Claim | None = None
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """An item that is added to a conversation."""
+
+    item: InputItem
+    """`item.id` is the id it goes by there, unless another one has that already: then it gets a new one."""
+    raw: bytes
+    """Its JSON: as it came, or as it was sent."""
+    direction: Literal["input", "output"] = "input"
+    """Whether it is read as a client's, or as one of ours."""
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,9 +132,18 @@ class ResponseStore(Protocol):
         """The key does not stand for this response any more; for another one it still may."""
         ...
 
-    async def finish(self, identity: Identity, response: Response, marks: Sequence[tuple[int, Mark]]) -> None:
+    async def finish(
+        self,
+        identity: Identity,
+        response: Response,
+        marks: Sequence[tuple[int, Mark]],
+        entries: Sequence[Entry] = (),
+    ) -> None:
         """Commit the outcome and the output items. `marks` are the run's own events, each with the number of output
         items there were when it happened. Returns only when the commit is done.
+
+        `entries` are added to the conversation that the response names, in this order and with nothing between them,
+        by the same commit; where that conversation is gone by now, they are not.
 
         Raises `IllegalTransition` when the row is final already, `ResponseNotFound` when it is gone: a response
         deleted while it ran stays deleted.
@@ -160,6 +181,48 @@ class ResponseStore(Protocol):
 
     async def items(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, InputItem]:
         """The newest item under each id, across responses, as far as found."""
+        ...
+
+    # ---- conversations ----
+
+    async def begin_conversation(
+        self, identity: Identity, conversation: Conversation, entries: Sequence[Entry]
+    ) -> None: ...
+
+    async def conversation(self, identity: Identity, conversation_id: str) -> Conversation | None: ...
+
+    async def describe_conversation(
+        self, identity: Identity, conversation_id: str, metadata: Metadata
+    ) -> Conversation | None:
+        """It with this metadata in the place of what it had; None when it is not found."""
+        ...
+
+    async def delete_conversation(self, identity: Identity, conversation_id: str) -> bool:
+        """Whether it was there. Its items go with it; responses that were its turns stay."""
+        ...
+
+    async def said(self, identity: Identity, conversation_id: str) -> tuple[InputItem, ...] | None:
+        """All its items, oldest first; None when it is not found."""
+        ...
+
+    async def conversation_items(self, identity: Identity, conversation_id: str, page: Page) -> ItemPage | None:
+        """None when it is not found. Raises `InvalidField` naming `after` or `before` when that id is not one of its
+        items.
+        """
+        ...
+
+    async def conversation_item(self, identity: Identity, conversation_id: str, item_id: str) -> InputItem | None: ...
+
+    async def add_entries(
+        self, identity: Identity, conversation_id: str, entries: Sequence[Entry]
+    ) -> tuple[InputItem, ...] | None:
+        """Add them at the end, in this order and with nothing between them; the items with the ids they have got. None
+        when the conversation is not found.
+        """
+        ...
+
+    async def delete_entry(self, identity: Identity, conversation_id: str, item_id: str) -> bool:
+        """Whether it was there."""
         ...
 
     async def fail_running(self, message: str) -> int:

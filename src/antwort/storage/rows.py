@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from antwort.api.events import Mark, TurnEnded
+from antwort.api.events import CallEnded, Compacted, Mark, TurnEnded
 from antwort.api.items import InputItem, OpaqueItem, OutputItem
 from antwort.api.requests import Limits, read_item
 from antwort.api.responses import Response
@@ -48,10 +48,10 @@ def output_rows(output: Sequence[OutputItem]) -> list[ItemRow]:
 
 
 def mark_rows(marks: Sequence[tuple[int, Mark]]) -> list[MarkRow]:
-    return [
-        (number, "turn" if isinstance(mark, TurnEnded) else "call", encode(mark), items_end)
-        for number, (items_end, mark) in enumerate(marks)
-    ]
+    return [(number, _KINDS[type(mark)], encode(mark), items_end) for number, (items_end, mark) in enumerate(marks)]
+
+
+_KINDS: dict[type[Mark], str] = {TurnEnded: "turn", CallEnded: "call", Compacted: "compacted"}
 
 
 def _type(item: InputItem) -> str:
