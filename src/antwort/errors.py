@@ -111,6 +111,16 @@ class UnsupportedFeature(RequestError):
 
 class ContextTooLong(RequestError):
     code = "context_length_exceeded"
+    limit: int | None = None
+    """How many tokens the context has, where whoever refused it says so."""
+    asked: int | None = None
+    """How many tokens were asked for: those of the input, or with those kept for the answer."""
+
+    def __init__(
+        self, message: str, *, param: str | None = None, limit: int | None = None, asked: int | None = None
+    ) -> None:
+        super().__init__(message, param=param)
+        self.limit, self.asked = limit, asked
 
 
 class BackendRefused(RequestError):
