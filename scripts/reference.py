@@ -88,6 +88,12 @@ def _fields(event: type[msgspec.Struct]) -> str:
 
 MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     "context_length_exceeded": (errors.ContextTooLong, "more than the model can read"),
+    "conversation_locked": (
+        errors.ConversationLocked,
+        "others are answered in this conversation, and the turn of this request did not come within "
+        "`loop.conversation_wait`",
+    ),
+    "conversation_not_found": (errors.ConversationNotFound, "no such conversation of yours"),
     "duplicate_output": (errors.InvalidField, "the call has a result already"),
     "duplicate_tool": (errors.InvalidField, "two tools of the request have the same name"),
     "invalid_encrypted_content": (
@@ -114,6 +120,7 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     ),
     "invalid_value": (errors.InvalidField, "a field has a value that cannot be; `param` is its path"),
     "missing_required_parameter": (errors.InvalidField, "a field is missing; `param` is its path"),
+    "mutually_exclusive_parameters": (errors.InvalidField, "two fields of which only one can be given"),
     "not_a_client_call": (errors.InvalidField, "an output for a call that is not the client's to answer"),
     "reserved_label": (errors.InvalidField, "the label of a tool server is one of our own"),
     "string_above_max_length": (errors.InvalidField, "a text is longer than `limits.part_bytes`"),

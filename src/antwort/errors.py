@@ -9,12 +9,14 @@ AntwortError                 what a client may be told: status, type, code, para
 │   ├── NotFound             404
 │   │   ├── ResponseNotFound
 │   │   ├── ItemNotFound
+│   │   ├── ConversationNotFound
 │   │   └── ModelNotFound
 │   ├── MethodNotAllowed     405
 │   ├── RequestTooSlow       408 it took too long to come in
 │   ├── Conflict             409
 │   │   ├── KeyReused        the same Idempotency-Key, another body
-│   │   └── KeyInUse         its response is being made elsewhere
+│   │   ├── KeyInUse         its response is being made elsewhere
+│   │   └── ConversationLocked  its turn did not come in time
 │   ├── BodyTooLarge         413
 │   ├── WrongMediaType       415
 │   └── HeadTooLarge         431
@@ -147,6 +149,13 @@ class ItemNotFound(NotFound):
         super().__init__(f"No item with id {item_id!r}.", param=param)
 
 
+class ConversationNotFound(NotFound):
+    code = "conversation_not_found"
+
+    def __init__(self, conversation_id: str, *, param: str | None = None) -> None:
+        super().__init__(f"No conversation with id {conversation_id!r}.", param=param)
+
+
 class ModelNotFound(NotFound):
     code = "model_not_found"
 
@@ -191,6 +200,15 @@ class KeyInUse(Conflict):
     def __init__(self) -> None:
         message = "The first request with this Idempotency-Key is still being answered, and not here."
         super().__init__(message, retry_after=1.0)
+
+
+class ConversationLocked(Conflict):
+    code = "conversation_locked"
+    may_pass = True
+
+    def __init__(self) -> None:
+        message = "Another request is being answered in this conversation. Please retry in a few seconds."
+        super().__init__(message, param="conversation", retry_after=2.0)
 
 
 class BodyTooLarge(RequestError):

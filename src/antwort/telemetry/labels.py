@@ -84,6 +84,7 @@ _MORE_CODES = frozenset(
         "invalid_json",
         "missing_required_parameter",
         "model_not_allowed",
+        "mutually_exclusive_parameters",
         "not_a_client_call",
         "previous_response_not_found",
         "reserved_label",
