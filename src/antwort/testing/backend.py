@@ -3,6 +3,8 @@
 python -m antwort.testing.backend --port 8000 --model my-model
 
 It lists the models it is told to have, answers `POST /v1/chat/completions` whole or streamed, and understands nothing.
+With `--context N` it says, as vLLM does, how many tokens it takes, counts them at `/tokenize`, and refuses what is
+longer; a token is a word there.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from typing import Any, TypeAlias
 import msgspec
 
 from antwort.api.responses import Usage
-from antwort.api.wire import encode
+from antwort.api.wire import UNSET, encode
 from antwort.ids import new_id
 from antwort.providers.base import CallDelta, ChatRequest, Delta, Finished, TextDelta
-from antwort.testing.demo import DEMO_MODEL, DemoProvider
+from antwort.testing.demo import DEMO_MODEL, DemoProvider, words_in
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -30,37 +32,77 @@ _JSON, _EVENTS = b"application/json", b"text/event-stream"
 
 
 class DemoBackend:
-    """An ASGI application that speaks Chat Completions."""
+    """An ASGI application that speaks Chat Completions. `context` is how many words a request and its answer may have
+    together; None: any number. Without a tokenizer it has the limit, and no `/tokenize`.
+    """
 
-    def __init__(self, models: Sequence[str] = (DEMO_MODEL,)) -> None:
+    def __init__(
+        self, models: Sequence[str] = (DEMO_MODEL,), *, context: int | None = None, has_tokenizer: bool = True
+    ) -> None:
         self._models = tuple(models)
         self._provider = DemoProvider()
+        self._context = context
+        self._has_tokenizer = has_tokenizer and context is not None
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise NotImplementedError(f"{scope['type']} is not spoken here")
         match scope["method"], scope["path"]:
             case "GET", "/v1/models":
-                listed = [{"id": name, "object": "model", "created": 0, "owned_by": "demo"} for name in self._models]
-                await _answer(send, 200, {"object": "list", "data": listed})
+                await _answer(send, 200, {"object": "list", "data": [self._listed(name) for name in self._models]})
             case "POST", "/v1/chat/completions":
                 await self._complete(await _body(receive), send)
+            case "POST", "/tokenize" if self._has_tokenizer:
+                await self._tokenize(await _body(receive), send)
             case _:
                 await _answer(send, 404, _error("There is nothing here.", "not_found"))
 
+    def _listed(self, name: str) -> dict[str, Any]:
+        told = {"id": name, "object": "model", "created": 0, "owned_by": "demo"}
+        return told if self._context is None else {**told, "max_model_len": self._context}
+
     async def _complete(self, body: bytes, send: Send) -> None:
-        try:
-            request = msgspec.json.decode(body, type=ChatRequest)
-        except msgspec.MsgspecError as exc:
-            await _answer(send, 400, _error(str(exc), "invalid_request_error"))
+        request = await self._read(body, send)
+        if request is None:
             return
-        if request.model not in self._models:
-            await _answer(send, 404, _error(f"The model {request.model!r} does not exist.", "not_found"))
+        if problem := self._overflow(request):
+            await _answer(send, 400, problem)
         elif request.stream is True:
             await self._stream(request, send)
         else:
             deltas = [delta async for batch in self._provider.infer(request) for delta in batch]
             await _answer(send, 200, _whole(request.model, deltas))
+
+    async def _tokenize(self, body: bytes, send: Send) -> None:
+        if (request := await self._read(body, send)) is not None:
+            count = words_in(request)
+            told = {"count": count, "max_model_len": self._context, "tokens": list(range(count)), "token_strs": None}
+            await _answer(send, 200, told)
+
+    async def _read(self, body: bytes, send: Send) -> ChatRequest | None:
+        """The request; None: it is refused."""
+        try:
+            request = msgspec.json.decode(body, type=ChatRequest)
+        except msgspec.MsgspecError as exc:
+            await _answer(send, 400, _error(str(exc), "invalid_request_error"))
+            return None
+        if request.model not in self._models:
+            await _answer(send, 404, _error(f"The model {request.model!r} does not exist.", "not_found"))
+            return None
+        return request
+
+    def _overflow(self, request: ChatRequest) -> dict[str, Any] | None:
+        """The refusal of what does not fit, in vLLM's words."""
+        context, asked = self._context, words_in(request)
+        wanted = max(each for each in (request.max_tokens, request.max_completion_tokens, 0) if each is not UNSET)
+        if context is None or asked + wanted <= context:
+            return None
+        limit = f"maximum context length is {context} tokens"
+        too_much = f"'max_tokens' or 'max_completion_tokens' is too large: {wanted}. This model's {limit} and your "
+        message = f"{too_much}request has {asked} input tokens ({wanted} > {context} - {asked})."
+        if asked >= context:
+            message = f"This model's {limit}. However, your prompt contains {asked} input tokens."
+        return {"error": {"message": message, "type": "BadRequestError", "param": "input_tokens", "code": 400}}
 
     async def _stream(self, request: ChatRequest, send: Send) -> None:
         await _start(send, 200, _EVENTS)
@@ -154,6 +196,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--model", action="append", metavar="NAME", help="a model it has; may be given again")
+    parser.add_argument("--context", type=int, metavar="N", help="words that a request and its answer may have")
+    parser.add_argument("--no-tokenizer", action="store_true", help="have a context, and no /tokenize")
     chosen = parser.parse_args(arguments)
     try:
         sock = socket.create_server((chosen.host, chosen.port))
@@ -162,7 +206,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with sock:
         host, port = sock.getsockname()
         print(f"a stand-in for a model answers on http://{host}:{port}/v1", flush=True)  # noqa: T201 - a program
-        app = DemoBackend(chosen.model or (DEMO_MODEL,))
+        models, has_tokenizer = chosen.model or (DEMO_MODEL,), not chosen.no_tokenizer
+        app = DemoBackend(models, context=chosen.context, has_tokenizer=has_tokenizer)
         server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="warning"))
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended in order by then
             asyncio.run(server.serve(sockets=[sock]))

@@ -78,7 +78,11 @@ def _value(schema: dict[str, Any]) -> Any:
     return _ZERO.get(kind if isinstance(kind, str) else "string", "example")
 
 
-def _usage(request: ChatRequest, written: int) -> Usage:
+def words_in(request: ChatRequest) -> int:
     """Words, not tokens: there is no tokenizer here."""
-    read = sum(len(_text(message).split()) for message in request.messages)
+    return sum(len(_text(message).split()) for message in request.messages)
+
+
+def _usage(request: ChatRequest, written: int) -> Usage:
+    read = words_in(request)
     return Usage(input_tokens=read, output_tokens=written, total_tokens=read + written)

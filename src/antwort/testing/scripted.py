@@ -12,7 +12,7 @@ exception, which it raises: so a test decides when things happen, without a cloc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -80,20 +80,25 @@ def tokens(read: int, written: int) -> Usage:
 
 
 class ScriptedProvider:
-    """Plays one answer for each inference. A script that is over fails the inference, loudly."""
+    """Plays one answer for each inference. A script that is over fails the inference, loudly. `counts` says how many
+    tokens a request has; without it, it has no tokenizer.
+    """
 
     def __init__(
         self,
         *answers: Answer,
         models: Sequence[str] = ("scripted",),
         capabilities: Capabilities = Capabilities(),  # noqa: B008 - a frozen value
+        counts: Callable[[ChatRequest], int | None] = lambda _: None,
     ) -> None:
         self.requests: list[ChatRequest] = []
+        self.counted: list[ChatRequest] = []
         self.under_way = 0
         self.is_closed = False
         self._answers = list(answers)
         self._models = models
         self._capabilities = capabilities
+        self._counts = counts
 
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         self.requests.append(request)
@@ -118,6 +123,10 @@ class ScriptedProvider:
 
     def capabilities(self, model: str) -> Capabilities:  # noqa: ARG002 - the contract's
         return self._capabilities
+
+    async def count(self, request: ChatRequest) -> int | None:
+        self.counted.append(request)
+        return self._counts(request)
 
     async def check(self) -> None:
         """A script is always there."""
