@@ -78,6 +78,9 @@ def test_a_sample_of_every_choice_fits_and_so_does_its_echo(sample: str | Json) 
 A_CALL = {"type": "mcp_call", "server_label": "s", "name": "n", "arguments": "{}"}
 TAKEN: list[Json] = [
     {},
+    {"conversation": None},
+    {"conversation": "conv_1"},
+    {"conversation": {"id": "conv_1"}},
     {"input": None},
     {"input": "Hello"},
     {"input": [{"role": "user", "content": "Hello"}]},
@@ -127,7 +130,9 @@ REFUSED: list[Json] = [
     {"max_output_tokens": 0},
     {"metadata": {"a": 1}},
     {"metadata": {str(i): "" for i in range(17)}},
-    {"conversation": "conv_1"},
+    {"conversation": 5},
+    {"conversation": ""},
+    {"conversation": {"name": "conv_1"}},
     {"prompt": {"id": "p"}},
 ]
 

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Meta
 
 from antwort.api.choices import read_allowed, read_choice, read_tools
-from antwort.api.faults import convert, described, without_nulls
-from antwort.api.inputs import Limits, read_input, read_item
+from antwort.api.faults import convert, described, kind_of, without_nulls
+from antwort.api.inputs import LONGEST_ID, Limits, read_input, read_item
 from antwort.api.items import InputItem
 from antwort.api.tools import AllowedTools, ChoiceMode, Forced, NamedTool, Tool, ToolChoice
 from antwort.api.wire import Plain, Wire, encode, replace
@@ -125,12 +125,11 @@ class CreateRequest(PlainFields):
 
 
 _UNSUPPORTED = {
-    "conversation": "conversations are not offered by this server; use 'previous_response_id'",
     "prompt": "stored prompts are not offered by this server; send 'instructions' and 'input'",
 }
 _FORMAT_NAME = "response"
 """Of a schema that came without a name: backends want one."""
-_OWN_KEYS = frozenset({"input", "tools", "tool_choice", "allowed_tools", "raw", "raw_input"})
+_OWN_KEYS = frozenset({"input", "tools", "tool_choice", "allowed_tools", "conversation", "raw", "raw_input"})
 
 
 def parse_request(body: bytes, limits: Limits) -> CreateRequest:
@@ -183,8 +182,28 @@ def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> C
         tools=tools,
         tool_choice=choice,
         allowed_tools=read_allowed(plain.get("allowed_tools"), choice),
+        conversation=_read_conversation(plain.get("conversation"), fields),
         raw=encode(plain) if raw is None else raw,
     )
+
+
+_SomeId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=LONGEST_ID)]
+
+
+class _Named(Wire):
+    id: _SomeId
+
+
+def _read_conversation(value: object, fields: PlainFields) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str | dict):
+        raise InvalidField("conversation", f"expected an id or an object with one, got {kind_of(value)}.")
+    found: _Named | str = convert(value, _SomeId if isinstance(value, str) else _Named, "conversation")
+    if fields.previous_response_id is not None:
+        problem = "it cannot be given together with 'previous_response_id'."
+        raise InvalidField("conversation", problem, code="mutually_exclusive_parameters")
+    return found if isinstance(found, str) else found.id
 
 
 def _read_text(text: TextOptions | None) -> TextOptions | None:

@@ -23,6 +23,7 @@ class RequestFields(TypedDict, total=False):
     model: str | None
     instructions: str | None
     previous_response_id: str | None
+    conversation: str | Fields | None
     tools: Sequence[Fields]
     tool_choice: str | Fields
     allowed_tools: Sequence[str | Fields]
@@ -47,6 +48,7 @@ class RequestFields(TypedDict, total=False):
     safety_identifier: str | None
     prompt_cache_key: str | None
     user: str | None
+    context_management: Sequence[Fields] | None
 
 
 Asked: TypeAlias = CreateRequest | Fields

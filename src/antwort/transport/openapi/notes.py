@@ -8,7 +8,8 @@ FIELDS = {
     "tools": "What the model may call.",
     "tool_choice": "Whether it may call, must call, or must call a certain one. Left out: `auto`.",
     "allowed_tools": "Ours: the calls that are carried out; others are refused. A name stands for a function.",
-    "conversation": "Not offered: use `previous_response_id`.",
+    "conversation": "The conversation that this is a turn of: its items come before the input, and input and output"
+    " are added to it. By its id, or as an object with that; not together with `previous_response_id`.",
     "prompt": "Not offered: send `instructions` and `input`.",
     "model": "The model that answers. Can be left out where there is a default, or only one.",
     "previous_response_id": "The stored response that this one goes on from.",

@@ -41,6 +41,7 @@ _NOT_EMPTY: Plain = {"type": "string", "minLength": 1}
 _NAMED: Plain = {"type": "string", "pattern": TOOL_NAME}
 _LEFT_OUT: Plain = {"not": {}}
 _ID: Plain = any_of({"type": "string", "maxLength": 512}, NULL)
+_CONVERSATION: Plain = {"type": "string", "minLength": 1, "maxLength": LONGEST_ID}
 _ERROR: Plain = any_of(TEXT, OBJECT, NULL)
 _FILE_ID: Plain = any_of(TEXT, NULL, description="An image with nothing else is refused: no files are kept here.")
 _FILE: Plain = any_of(TEXT, NULL, description="A file with nothing else is refused: only `file_data` is taken.")
@@ -67,6 +68,7 @@ def request_schemas(limits: Limits) -> Schemas:
         **_choices(),
         "ChatImageParam": _chat_image(),
         "TextFormatParam": _format(made["TextFormatParam"]),
+        "ConversationParam": {"type": "object", "properties": {"id": _CONVERSATION}, "required": ["id"]},
         "CreateResponse": _create(fields, limits),
     }
 
@@ -246,7 +248,7 @@ def _create(fields: Plain, limits: Limits) -> Plain:
         "tools": or_null(array(ref("ToolParam"), maxItems=limits.tools)),
         "tool_choice": or_null(ref("ToolChoiceParam")),
         "allowed_tools": allowed,
-        "conversation": NULL,
+        "conversation": any_of(_CONVERSATION, ref("ConversationParam"), NULL),
         "prompt": NULL,
     }
     refused: Schemas = {"background": or_null({"const": False})}
