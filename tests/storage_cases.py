@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 import msgspec
 
+from antwort.api.conversations import Conversation
 from antwort.api.events import Mark, TurnEnded
 from antwort.api.items import InputItem, Message, OutputItem, OutputText
 from antwort.api.requests import Limits, read_input
 from antwort.api.responses import Response, Usage
 from antwort.api.status import ResponseStatus
-from antwort.api.wire import Plain, replace
+from antwort.api.wire import Plain, encode, replace
 from antwort.identity import Identity
 from antwort.ids import new_id
-from antwort.storage.base import Link, NewResponse, ResponseStore
+from antwort.storage.base import Entry, Link, NewResponse, ResponseStore
 
 ME = Identity("acme", "ann")
 COLLEAGUE = Identity("acme", "bob")
@@ -90,3 +91,35 @@ def texts(items: Sequence[InputItem]) -> list[str]:
 def said(links: Sequence[Link]) -> list[str]:
     """The conversation, in its order."""
     return [text for link in links for text in (*texts(link.input), *texts(link.output))]
+
+
+# ---- conversations ----
+
+
+def entries(*values: str | Plain) -> list[Entry]:
+    """What is added for these items of a client; a text is what a user says."""
+    plain = [{"role": "user", "content": value} if isinstance(value, str) else value for value in values]
+    items, raw = read_input(plain, Limits())
+    return [Entry(item=item, raw=of_item) for item, of_item in zip(items, raw, strict=True)]
+
+
+def answer(*output: OutputItem) -> list[Entry]:
+    """What is added for these items of a response."""
+    return [Entry(item=item, raw=encode(item), direction="output") for item in output]
+
+
+async def open_conversation(
+    store: ResponseStore, *values: str | Plain, identity: Identity = ME, conversation_id: str | None = None
+) -> Conversation:
+    conversation = Conversation(
+        id=conversation_id or new_id("conv"), created_at=1_700_000_000, metadata={"topic": "weather"}
+    )
+    await store.begin_conversation(identity, conversation, entries(*values))
+    return conversation
+
+
+async def said_in(store: ResponseStore, conversation_id: str, identity: Identity = ME) -> list[str]:
+    """The texts of a conversation, oldest first."""
+    items = await store.said(identity, conversation_id)
+    assert items is not None, "no such conversation"
+    return texts(items)

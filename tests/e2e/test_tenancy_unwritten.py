@@ -11,6 +11,7 @@ from antwort.api.responses import Response
 from antwort.engine.engine import Engine
 from antwort.errors import StoreFault
 from antwort.identity import Identity
+from antwort.storage.base import Entry
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, say
 from antwort.transport.http import Transport
@@ -26,10 +27,16 @@ class FullDisk(MemoryStore):
 
     is_full = True
 
-    async def finish(self, identity: Identity, response: Response, marks: Sequence[tuple[int, Mark]]) -> None:
+    async def finish(
+        self,
+        identity: Identity,
+        response: Response,
+        marks: Sequence[tuple[int, Mark]],
+        entries: Sequence[Entry] = (),
+    ) -> None:
         if self.is_full:
             raise StoreFault("The disk is full.")
-        await super().finish(identity, response, marks)
+        await super().finish(identity, response, marks, entries)
 
 
 @pytest.mark.proves("RULING-6")

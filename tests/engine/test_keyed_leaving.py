@@ -15,7 +15,7 @@ from antwort.errors import (
     RequestCancelled,
 )
 from antwort.identity import ANONYMOUS, Identity
-from antwort.storage.base import NewResponse
+from antwort.storage.base import Entry, NewResponse
 from antwort.storage.memory import MemoryStore
 from antwort.testing import answer, say
 from engine_kit import ask, text_of
@@ -88,10 +88,16 @@ async def test_a_run_that_ends_by_itself_although_all_have_left_keeps_its_key() 
             super().__init__()
             self.asked, self.go = asyncio.Event(), asyncio.Event()
 
-        async def finish(self, identity: Identity, response: Response, marks: Sequence[tuple[int, Mark]]) -> None:
+        async def finish(
+            self,
+            identity: Identity,
+            response: Response,
+            marks: Sequence[tuple[int, Mark]],
+            entries: Sequence[Entry] = (),
+        ) -> None:
             self.asked.set()
             await self.go.wait()
-            await super().finish(identity, response, marks)
+            await super().finish(identity, response, marks, entries)
 
     store = Late()
     async with ground(HELLO, store=store) as at:

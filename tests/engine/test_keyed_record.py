@@ -22,7 +22,7 @@ from antwort.errors import (
     StoreFault,
 )
 from antwort.identity import ANONYMOUS, Identity
-from antwort.storage.base import Claim, NewResponse, ResponseStore
+from antwort.storage.base import Claim, Entry, NewResponse, ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.testing import answer, call, say
 from engine_kit import WEATHER, ask, name_of, text_of, weather_tool
@@ -205,10 +205,16 @@ async def test_an_end_that_could_not_be_recorded_is_still_what_the_key_stands_fo
     class Full(MemoryStore):
         is_full = True
 
-        async def finish(self, identity: Identity, response: Response, marks: Sequence[tuple[int, Mark]]) -> None:
+        async def finish(
+            self,
+            identity: Identity,
+            response: Response,
+            marks: Sequence[tuple[int, Mark]],
+            entries: Sequence[Entry] = (),
+        ) -> None:
             if self.is_full:
                 raise StoreFault("The disk is full.")
-            await super().finish(identity, response, marks)
+            await super().finish(identity, response, marks, entries)
 
     store = Full()
     asked = ask(tools=[WEATHER])

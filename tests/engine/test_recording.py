@@ -11,7 +11,7 @@ from antwort.api.responses import Response
 from antwort.errors import ResponseNotFound, StoreFault
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import ChatRequest
-from antwort.storage.base import NewResponse, Page
+from antwort.storage.base import Entry, NewResponse, Page
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from engine_kit import CLOCK, SERVER, WEATHER, ask, engine_of, outputs, replies, stream, text_of, weather_tool
@@ -32,12 +32,18 @@ class BrokenStore(MemoryStore):
             raise StoreFault("The disk is full.")
         await super().begin(new)
 
-    async def finish(self, identity: Identity, response: Response, marks: Sequence[tuple[int, Mark]]) -> None:
+    async def finish(
+        self,
+        identity: Identity,
+        response: Response,
+        marks: Sequence[tuple[int, Mark]],
+        entries: Sequence[Entry] = (),
+    ) -> None:
         if self._at == "finish":
             raise StoreFault("The disk is full.")
         if self._at == "unexpected":
             raise ZeroDivisionError("secret")
-        await super().finish(identity, response, marks)
+        await super().finish(identity, response, marks, entries)
 
     async def check(self) -> None:
         raise StoreFault("The disk is full.")

@@ -17,7 +17,16 @@ from antwort.storage.base import Page, Wanted
 from antwort.storage.sqlite import SqliteStore
 from storage_cases import ME, tell
 
-TABLES = {"responses", "items", "turns", "tool_intents", "idempotency_keys", "run_events"}
+TABLES = {
+    "responses",
+    "items",
+    "turns",
+    "tool_intents",
+    "idempotency_keys",
+    "run_events",
+    "conversations",
+    "conversation_items",
+}
 
 
 def tables(path: Path) -> set[str]:

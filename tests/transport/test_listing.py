@@ -16,6 +16,7 @@ from antwort.api.responses import Response
 from antwort.engine.engine import Engine
 from antwort.errors import StoreFault
 from antwort.identity import Identity
+from antwort.storage.base import Entry
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, demo_provider, say
 from raw_http import Reply
@@ -147,10 +148,16 @@ class Failing(MemoryStore):
 
     is_broken = True
 
-    async def finish(self, identity: Identity, response: Response, marks: Sequence[tuple[int, Mark]]) -> None:
+    async def finish(
+        self,
+        identity: Identity,
+        response: Response,
+        marks: Sequence[tuple[int, Mark]],
+        entries: Sequence[Entry] = (),
+    ) -> None:
         if self.is_broken:
             raise StoreFault("The disk is full.")
-        await super().finish(identity, response, marks)
+        await super().finish(identity, response, marks, entries)
 
 
 async def test_an_end_that_could_not_be_written_is_written_for_the_list() -> None:

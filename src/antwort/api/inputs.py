@@ -9,6 +9,7 @@ from msgspec import Meta
 from antwort.api.faults import convert, kind_of, without_inner_nulls, without_nulls
 from antwort.api.items import InputItem, KnownItem, OpaqueItem
 from antwort.api.servers import normalise_listing, normalise_server_call
+from antwort.api.standard import own_kind
 from antwort.api.wire import Plain, Wire, encode
 from antwort.errors import InvalidField
 from antwort.ids import new_id
@@ -50,7 +51,7 @@ def read_item(value: object, path: str, limits: Limits, *, item_id: str | None =
         raise InvalidField(path, f"expected an object, got {kind_of(value)}.")
     kind = _kind_of_item(value, path)
     plain = _normalised(value, kind, path) if kind in _PREFIX else {**value, "type": kind}
-    plain["id"] = item_id or _own_id(plain, path) or new_id(_PREFIX.get(kind, "item"))
+    plain["id"] = item_id or _own_id(plain, path) or new_item_id(kind)
     _check_sizes(plain, path, limits)
     if kind not in _PREFIX:
         return OpaqueItem(kind, plain["id"], plain)
@@ -86,6 +87,13 @@ _PREFIX = {
     "mcp_approval_response": "mcpa",
     "item_reference": "ref",
 }
+
+
+def new_item_id(kind: str) -> str:
+    """For an item of this type."""
+    return new_id(_PREFIX.get(kind, "item"))
+
+
 _CLASSES: dict[object, type[Wire]] = {item.__struct_config__.tag: item for item in get_args(KnownItem)}
 """Converting to the one class takes a tenth of the time that converting to the union takes."""
 
@@ -101,7 +109,7 @@ def _kind_of_item(value: Plain, path: str) -> str:
         raise InvalidField(f"{path}.type", "missing.", code="missing_required_parameter")
     if not isinstance(kind, str):
         raise InvalidField(f"{path}.type", f"expected a string, got {kind_of(kind)}.")
-    return kind
+    return own_kind(kind)
 
 
 def _normalised(value: Plain, kind: str, path: str) -> Plain:

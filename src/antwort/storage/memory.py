@@ -6,20 +6,17 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TypeAlias
 
 from antwort.api.events import Mark
 from antwort.api.items import InputItem
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
-from antwort.api.wire import replace
+from antwort.api.wire import UNSET, replace
 from antwort.errors import KeyInUse, ResponseNotFound, StoreFault
 from antwort.identity import Identity
-from antwort.storage.base import Claim, Claimed, ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
+from antwort.storage.base import Claim, Claimed, Entry, ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
+from antwort.storage.memory_conversations import Key, MemoryConversations
 from antwort.storage.rules import check_beginning, check_ending, cycle, failed, select, select_responses, turn_ends
-
-Key: TypeAlias = tuple[str, str, str]
-"""Tenant, owner, id."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,14 +36,15 @@ class _Row:
         return Link(response=self.response, request=self.request, input=self.input, turn_ends=self.turn_ends)
 
 
-class MemoryStore:
+class MemoryStore(MemoryConversations):
     """Beyond `max_responses`, a new response drives out the oldest that is finished and that no other follows.
 
     So a chain goes from its end, never from its middle, and a store full of running responses grows past the bound
     rather than lose one.
     """
 
-    def __init__(self, max_responses: int = 10_000) -> None:
+    def __init__(self, max_responses: int = 10_000, max_entries: int = 100_000) -> None:
+        super().__init__(max_entries)
         self._max_responses = max_responses
         self._rows: dict[Key, _Row] = {}
         self._items: dict[Key, list[tuple[_Row, InputItem]]] = {}
@@ -81,7 +79,13 @@ class MemoryStore:
         if found is not None and found[1].response.id == response_id:
             del self._claims[name]
 
-    async def finish(self, identity: Identity, response: Response, marks: Sequence[tuple[int, Mark]]) -> None:
+    async def finish(
+        self,
+        identity: Identity,
+        response: Response,
+        marks: Sequence[tuple[int, Mark]],
+        entries: Sequence[Entry] = (),
+    ) -> None:
         row = self._find(identity, response.id)
         if row is None:
             raise ResponseNotFound(response.id)
@@ -90,6 +94,8 @@ class MemoryStore:
         self._index(row, response.output)
         if not row.children:
             self._loose[row.key] = None
+        if response.conversation is not UNSET:
+            self._add(identity, response.conversation.id, entries)
 
     async def get(self, identity: Identity, response_id: str) -> Response | None:
         row = self._find(identity, response_id)

@@ -10,7 +10,7 @@ import msgspec
 from antwort.api.events import CallEnded, Compacted, Mark, TurnEnded
 from antwort.api.items import InputItem, OpaqueItem, OutputItem
 from antwort.api.requests import Limits, read_item
-from antwort.api.responses import Response
+from antwort.api.responses import Metadata, Response
 from antwort.api.wire import encode, replace
 from antwort.errors import InvalidField, StoreFault
 from antwort.storage.base import NewResponse
@@ -21,6 +21,7 @@ SCHEMA_VERSION = 1
 _UNLIMITED = Limits(input_items=2**62, part_bytes=2**62, tools=2**62, metadata_keys=2**62)
 _decode_output: msgspec.json.Decoder[OutputItem] = msgspec.json.Decoder(OutputItem)
 _decode_body = msgspec.json.Decoder(Response)
+_decode_metadata: msgspec.json.Decoder[Metadata] = msgspec.json.Decoder(Metadata)
 
 _UNREADABLE = "A stored record cannot be read."
 _DAMAGED = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
@@ -40,11 +41,11 @@ def to_body(response: Response) -> bytes:
 
 def input_rows(new: NewResponse) -> list[ItemRow]:
     pairs = zip(new.input, new.raw_input, strict=True)
-    return [(item.id, "input", at, _type(item), raw) for at, (item, raw) in enumerate(pairs)]
+    return [(item.id, "input", at, type_of(item), raw) for at, (item, raw) in enumerate(pairs)]
 
 
 def output_rows(output: Sequence[OutputItem]) -> list[ItemRow]:
-    return [(item.id, "output", at, _type(item), encode(item)) for at, item in enumerate(output)]
+    return [(item.id, "output", at, type_of(item), encode(item)) for at, item in enumerate(output)]
 
 
 def mark_rows(marks: Sequence[tuple[int, Mark]]) -> list[MarkRow]:
@@ -54,8 +55,15 @@ def mark_rows(marks: Sequence[tuple[int, Mark]]) -> list[MarkRow]:
 _KINDS: dict[type[Mark], str] = {TurnEnded: "turn", CallEnded: "call", Compacted: "compacted"}
 
 
-def _type(item: InputItem) -> str:
+def type_of(item: InputItem) -> str:
     return item.type if isinstance(item, OpaqueItem) else str(item.__struct_config__.tag)
+
+
+def renamed(item: InputItem, item_id: str) -> InputItem:
+    """The item under the id it goes by."""
+    if item.id == item_id:
+        return item
+    return OpaqueItem(item.type, item_id, item.fields) if isinstance(item, OpaqueItem) else replace(item, id=item_id)
 
 
 # ---- back ----
@@ -75,7 +83,14 @@ def to_item(item_id: str, direction: Direction, raw: bytes) -> InputItem:
     """The item as it was when it was stored: what a client sent is read as it was read then."""
     try:
         if direction == "output":
-            return _decode_output.decode(raw)
+            return renamed(_decode_output.decode(raw), item_id)
         return read_item(msgspec.json.decode(raw), "item", _UNLIMITED, item_id=item_id)
     except (*_DAMAGED, InvalidField) as exc:
+        raise StoreFault(_UNREADABLE) from exc
+
+
+def to_metadata(raw: bytes) -> Metadata:
+    try:
+        return _decode_metadata.decode(raw)
+    except _DAMAGED as exc:
         raise StoreFault(_UNREADABLE) from exc

@@ -54,18 +54,19 @@ def select_responses(responses: Sequence[Response], page: Page, wanted: Wanted) 
     places = _between([response.id for response in responses], page)
     window = [responses[place] for place in places if wanted.fits(responses[place])]
     forwards = starts_at_front(page)
-    chosen = _within_size((window if forwards else window[::-1])[: page.limit])
+    chosen = (window if forwards else window[::-1])[: page.limit]
+    chosen = chosen[: within_size(len(encode(response)) for response in chosen)]
     return ResponsePage(responses=tuple(chosen if forwards else reversed(chosen)), has_more=len(window) > len(chosen))
 
 
-def _within_size(responses: Sequence[Response]) -> Sequence[Response]:
-    """As many from the first on as a page may hold."""
-    size = 0
-    for count, response in enumerate(responses, 1):
-        size += len(encode(response))
-        if size >= LARGEST_PAGE:
-            return responses[:count]
-    return responses
+def within_size(sizes: Iterable[int]) -> int:
+    """How many from the first on a page may hold."""
+    count = total = 0
+    for size in sizes:
+        count, total = count + 1, total + size
+        if total >= LARGEST_PAGE:
+            break
+    return count
 
 
 def starts_at_front(page: Page) -> bool:

@@ -17,12 +17,14 @@ from antwort.api.events import Mark
 from antwort.api.items import InputItem
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
+from antwort.api.wire import UNSET
 from antwort.db import Database
 from antwort.errors import ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage import claims
 from antwort.storage import statements as sql
-from antwort.storage.base import Claimed, ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
+from antwort.storage.base import Claimed, Entry, ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
+from antwort.storage.conversations import EntryRow, SqliteConversations, add, entry_rows
 from antwort.storage.listing import list_responses
 from antwort.storage.migrations import migrate
 from antwort.storage.rows import (
@@ -46,12 +48,12 @@ Values: TypeAlias = dict[str, Value]
 _MOST_WARNINGS = 1000
 
 
-class SqliteStore:
+class SqliteStore(SqliteConversations):
     """The default store. What it is given is turned into rows before it is queued, so that the writer only writes."""
 
     def __init__(self, database: Database) -> None:
         """`database` is open and migrated; the store closes it."""
-        self._database = database
+        super().__init__(database)
         self._warned: set[str] = set()
 
     @classmethod
@@ -78,10 +80,17 @@ class SqliteStore:
     async def release(self, identity: Identity, key: str, response_id: str) -> None:
         await self._database.write(partial(claims.release, values=_name(identity, response_id) | {"key": key}))
 
-    async def finish(self, identity: Identity, response: Response, marks: Sequence[tuple[int, Mark]]) -> None:
-        items, turns = output_rows(response.output), mark_rows(marks)
+    async def finish(
+        self,
+        identity: Identity,
+        response: Response,
+        marks: Sequence[tuple[int, Mark]],
+        entries: Sequence[Entry] = (),
+    ) -> None:
+        items, turns, added = output_rows(response.output), mark_rows(marks), entry_rows(entries)
         values = _name(identity, response.id) | {"body": to_body(response)}
-        await self._database.write(partial(_finish, response=response, values=values, items=items, turns=turns))
+        end = partial(_finish, response=response, values=values, items=items, turns=turns, entries=added)
+        await self._database.write(end)
 
     async def get(self, identity: Identity, response_id: str) -> Response | None:
         return await self._database.read(partial(_get, values=_name(identity, response_id)))
@@ -157,7 +166,12 @@ def _begin(connection: sqlite3.Connection, values: Values, items: list[ItemRow],
 
 
 def _finish(
-    connection: sqlite3.Connection, response: Response, values: Values, items: list[ItemRow], turns: list[MarkRow]
+    connection: sqlite3.Connection,
+    response: Response,
+    values: Values,
+    items: list[ItemRow],
+    turns: list[MarkRow],
+    entries: list[EntryRow],
 ) -> None:
     row = connection.execute(sql.STATUS, values).fetchone()
     if row is None:
@@ -167,6 +181,8 @@ def _finish(
     connection.execute(sql.UPDATE, (response.status, response.completed_at, values["body"], key))
     _insert_items(connection, key, values, items)
     connection.executemany(sql.INSERT_TURN, [(key, *turn) for turn in turns])
+    if entries and response.conversation is not UNSET:
+        add(connection, values | {"id": response.conversation.id}, entries)
 
 
 def _insert_items(connection: sqlite3.Connection, key: int | None, values: Values, items: list[ItemRow]) -> None:

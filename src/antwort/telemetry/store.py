@@ -6,12 +6,23 @@ from collections.abc import Awaitable, Mapping, Sequence
 from time import perf_counter
 from typing import TypeVar
 
+from antwort.api.conversations import Conversation
 from antwort.api.events import Mark
 from antwort.api.items import InputItem
-from antwort.api.responses import Response
+from antwort.api.responses import Metadata, Response
 from antwort.errors import StoreFault
 from antwort.identity import Identity
-from antwort.storage.base import Claimed, ItemPage, Link, NewResponse, Page, ResponsePage, ResponseStore, Wanted
+from antwort.storage.base import (
+    Claimed,
+    Entry,
+    ItemPage,
+    Link,
+    NewResponse,
+    Page,
+    ResponsePage,
+    ResponseStore,
+    Wanted,
+)
 from antwort.telemetry.metrics import Metrics
 
 T = TypeVar("T")
@@ -43,8 +54,14 @@ class MeasuredStore:
     async def release(self, identity: Identity, key: str, response_id: str) -> None:
         await self._timed("release", self._store.release(identity, key, response_id))
 
-    async def finish(self, identity: Identity, response: Response, marks: Sequence[tuple[int, Mark]]) -> None:
-        await self._timed("finish", self._store.finish(identity, response, marks))
+    async def finish(
+        self,
+        identity: Identity,
+        response: Response,
+        marks: Sequence[tuple[int, Mark]],
+        entries: Sequence[Entry] = (),
+    ) -> None:
+        await self._timed("finish", self._store.finish(identity, response, marks, entries))
 
     async def get(self, identity: Identity, response_id: str) -> Response | None:
         return await self._timed("get", self._store.get(identity, response_id))
@@ -63,6 +80,42 @@ class MeasuredStore:
 
     async def items(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, InputItem]:
         return await self._timed("items", self._store.items(identity, ids))
+
+    async def begin_conversation(
+        self, identity: Identity, conversation: Conversation, entries: Sequence[Entry]
+    ) -> None:
+        await self._timed("begin_conversation", self._store.begin_conversation(identity, conversation, entries))
+
+    async def conversation(self, identity: Identity, conversation_id: str) -> Conversation | None:
+        return await self._timed("conversation", self._store.conversation(identity, conversation_id))
+
+    async def describe_conversation(
+        self, identity: Identity, conversation_id: str, metadata: Metadata
+    ) -> Conversation | None:
+        work = self._store.describe_conversation(identity, conversation_id, metadata)
+        return await self._timed("describe_conversation", work)
+
+    async def delete_conversation(self, identity: Identity, conversation_id: str) -> bool:
+        return await self._timed("delete_conversation", self._store.delete_conversation(identity, conversation_id))
+
+    async def said(self, identity: Identity, conversation_id: str) -> tuple[InputItem, ...] | None:
+        return await self._timed("said", self._store.said(identity, conversation_id))
+
+    async def conversation_items(self, identity: Identity, conversation_id: str, page: Page) -> ItemPage | None:
+        work = self._store.conversation_items(identity, conversation_id, page)
+        return await self._timed("conversation_items", work)
+
+    async def conversation_item(self, identity: Identity, conversation_id: str, item_id: str) -> InputItem | None:
+        work = self._store.conversation_item(identity, conversation_id, item_id)
+        return await self._timed("conversation_item", work)
+
+    async def add_entries(
+        self, identity: Identity, conversation_id: str, entries: Sequence[Entry]
+    ) -> tuple[InputItem, ...] | None:
+        return await self._timed("add_entries", self._store.add_entries(identity, conversation_id, entries))
+
+    async def delete_entry(self, identity: Identity, conversation_id: str, item_id: str) -> bool:
+        return await self._timed("delete_entry", self._store.delete_entry(identity, conversation_id, item_id))
 
     async def fail_running(self, message: str) -> int:
         return await self._timed("fail_running", self._store.fail_running(message))

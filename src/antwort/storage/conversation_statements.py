@@ -1,0 +1,63 @@
+"""The SQL of `conversations.py`. What a client can name is found by tenant, owner and id together."""
+
+from __future__ import annotations
+
+# ---- writing ----
+
+INSERT = """
+    INSERT INTO conversations (tenant, owner, id, created_at, schema_version, metadata)
+    VALUES (:tenant, :owner, :id, :created_at, :schema_version, :metadata)
+"""
+# The writer is alone, so it may count for itself.
+END = """
+    SELECT key, (SELECT coalesce(max(position), -1) + 1 FROM conversation_items WHERE conversation_key = told.key)
+    FROM conversations AS told
+    WHERE tenant = :tenant AND owner = :owner AND id = :id
+"""
+# Says by the count of rows whether the id was free.
+INSERT_ENTRY = """
+    INSERT INTO conversation_items (conversation_key, tenant, owner, id, direction, position, type, raw)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (tenant, owner, id, conversation_key) DO NOTHING
+"""
+DESCRIBE = """
+    UPDATE conversations SET metadata = :metadata WHERE tenant = :tenant AND owner = :owner AND id = :id
+"""
+DELETE = "DELETE FROM conversations WHERE tenant = :tenant AND owner = :owner AND id = :id"
+DELETE_ENTRY = """
+    DELETE FROM conversation_items
+    WHERE tenant = :tenant AND owner = :owner AND id = :item_id
+      AND conversation_key = (SELECT key FROM conversations
+                              WHERE tenant = :tenant AND owner = :owner AND id = :id)
+"""
+
+# ---- reading ----
+
+FOUND = """
+    SELECT created_at, metadata FROM conversations WHERE tenant = :tenant AND owner = :owner AND id = :id
+"""
+KEY = "SELECT key FROM conversations WHERE tenant = :tenant AND owner = :owner AND id = :id"
+# One row of nulls for a conversation without items.
+SAID = """
+    SELECT entry.id, entry.direction, entry.raw
+    FROM conversations AS told
+    LEFT JOIN conversation_items AS entry ON entry.conversation_key = told.key
+    WHERE told.tenant = :tenant AND told.owner = :owner AND told.id = :id
+    ORDER BY entry.position
+"""
+ENTRY = """
+    SELECT id, direction, raw FROM conversation_items
+    WHERE tenant = :tenant AND owner = :owner AND id = :item_id
+      AND conversation_key = (SELECT key FROM conversations
+                              WHERE tenant = :tenant AND owner = :owner AND id = :id)
+"""
+PLACE = """
+    SELECT position FROM conversation_items
+    WHERE tenant = :tenant AND owner = :owner AND id = :item_id AND conversation_key = :key
+"""
+PAGE = """
+    SELECT id, direction, raw FROM conversation_items
+    WHERE conversation_key = :key {terms}
+    ORDER BY position {order}
+    LIMIT :limit
+"""
