@@ -43,10 +43,25 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-STANDARD_TYPES = {404: "not_found", 429: "too_many_requests"}
-
+_NOT_FOUND = frozenset({"not_found", "unknown_url"})
+_OF_THE_MODEL = frozenset({"backend_error", "backend_timeout", "backend_stream_cut"})
 _FINAL_CODES = frozenset({"context_length_exceeded", "insufficient_quota", "invalid_prompt"})
 """The codes of a failed response that clients take for its last word. A code that they do not know they try again."""
+
+
+def standard_type(kind: str, code: str) -> str:
+    """The type of an error in the words of the standard, which has five."""
+    match kind:
+        case "invalid_request_error" if code in _NOT_FOUND or code.endswith("_not_found"):
+            return "not_found"
+        case "invalid_request_error" | "authentication_error" | "permission_error":
+            return "invalid_request"
+        case "rate_limit_error":
+            return "too_many_requests"
+        case "server_error" if code in _OF_THE_MODEL:
+            return "model_error"
+        case _:
+            return kind
 
 
 class AntwortError(Exception):
@@ -85,7 +100,7 @@ class AntwortError(Exception):
     @property
     def standard_type(self) -> str:
         """The type under the strict setting, as the standard names it."""
-        return STANDARD_TYPES.get(self.status, "invalid_request" if self.status < 500 else "server_error")
+        return standard_type(self.type, self.code)
 
 
 class RequestError(AntwortError):

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 from antwort.api.declarations import read_tools
 from antwort.api.faults import convert, kind_of, without_nulls
+from antwort.api.standard import own_kind
 from antwort.api.tools import (
     AllowedTools,
     ChoiceMode,
@@ -33,7 +34,7 @@ def read_choice(value: object) -> ToolChoice:
         choice: ToolChoice = convert(value, ChoiceMode, "tool_choice")
         return choice
     if isinstance(value, dict):
-        return _read_choice_object(without_nulls(value))
+        return _read_choice_object(_typed(value))
     raise InvalidField("tool_choice", f"expected a string or an object, got {kind_of(value)}.")
 
 
@@ -44,13 +45,21 @@ def _read_choice_object(value: Plain) -> ToolChoice:
     if kind in ("function", "custom") and isinstance(nested := value.get(kind), dict):
         value = {"type": kind, **without_nulls(nested)}
     if isinstance(value.get("tools"), list):
-        value["tools"] = [without_nulls(entry) if isinstance(entry, dict) else entry for entry in value["tools"]]
+        value["tools"] = [_typed(entry) if isinstance(entry, dict) else entry for entry in value["tools"]]
     choice: _Known = convert(value, _Known, "tool_choice")
     if isinstance(choice, AllowedTools):
         if not 1 <= len(choice.tools) <= _MOST_ALLOWED:
             raise InvalidField("tool_choice.tools", f"must name 1 to {_MOST_ALLOWED} tools.", code="invalid_value")
         _check_named(choice.tools, "tool_choice.tools")
     return choice
+
+
+def _typed(value: Plain) -> Plain:
+    """The object without what is unset, and with its type as it is known here."""
+    plain = without_nulls(value)
+    if isinstance(kind := plain.get("type"), str):
+        plain["type"] = own_kind(kind)
+    return plain
 
 
 def read_allowed(value: object, choice: ToolChoice) -> tuple[NamedTool, ...] | None:
@@ -62,7 +71,7 @@ def read_allowed(value: object, choice: ToolChoice) -> tuple[NamedTool, ...] | N
         return standard
     if not isinstance(value, list):
         raise InvalidField("allowed_tools", f"expected a list, got {kind_of(value)}.")
-    entries = [without_nulls(entry) if isinstance(entry, dict) else entry for entry in value]
+    entries = [_typed(entry) if isinstance(entry, dict) else entry for entry in value]
     named = [{"type": "function", "name": entry} if isinstance(entry, str) else entry for entry in entries]
     own: tuple[NamedTool, ...] = convert(named, tuple[NamedTool, ...], "allowed_tools")
     _check_named(own, "allowed_tools")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from antwort.api.faults import convert, kind_of, without_nulls
+from antwort.api.standard import own_kind
 from antwort.api.tools import CustomTool, FunctionTool, McpTool, NamespaceTool, OpaqueTool, Tool
 from antwort.api.wire import Plain, replace
 from antwort.errors import InvalidField
@@ -39,10 +40,14 @@ def _check_number(value: Sequence[object], limit: int) -> None:
     """Tools within namespaces count like others; a namespace without any counts as one."""
     number = 0
     for entry in value:
-        inner = entry.get("tools") if isinstance(entry, dict) and entry.get("type") == "namespace" else None
+        inner = entry.get("tools") if isinstance(entry, dict) and _is_namespace(entry.get("type")) else None
         number += max(1, len(inner)) if isinstance(inner, list) else 1
     if number > limit:
         raise InvalidField("tools", f"{number} tools; at most {limit} are allowed.", code="too_many_tools")
+
+
+def _is_namespace(kind: object) -> bool:
+    return isinstance(kind, str) and own_kind(kind) == "namespace"
 
 
 def _check_names(tools: Sequence[Tool]) -> None:
@@ -68,7 +73,8 @@ def _typed(value: object, path: str) -> tuple[Plain, str]:
     kind = value.get("type")
     if not isinstance(kind, str):
         raise InvalidField(f"{path}.type", "missing, or not a string.", code="missing_required_parameter")
-    return value, kind
+    known = own_kind(kind)
+    return (value if known == kind else {**value, "type": known}), known
 
 
 def _read_own(value: Plain, kind: str, path: str) -> FunctionTool | CustomTool | OpaqueTool:

@@ -118,23 +118,13 @@ class RefusalDone(ItemEvent, tag="response.refusal.done"):
 
 
 class ReasoningTextDelta(ItemEvent, tag="response.reasoning_text.delta"):
+    """By the name that SDKs know. The standard has another (`standard.py`)."""
+
     content_index: int
     delta: str
 
 
 class ReasoningTextDone(ItemEvent, tag="response.reasoning_text.done"):
-    content_index: int
-    text: str
-
-
-class StandardReasoningDelta(ItemEvent, tag="response.reasoning.delta"):
-    """The standard's own name, written under the strict setting; SDKs know the other."""
-
-    content_index: int
-    delta: str
-
-
-class StandardReasoningDone(ItemEvent, tag="response.reasoning.done"):
     content_index: int
     text: str
 
@@ -258,8 +248,6 @@ StreamEvent: TypeAlias = (
     | RefusalDone
     | ReasoningTextDelta
     | ReasoningTextDone
-    | StandardReasoningDelta
-    | StandardReasoningDone
     | SummaryPartAdded
     | SummaryPartDone
     | SummaryTextDelta
@@ -281,7 +269,6 @@ Mark: TypeAlias = TurnEnded | CallEnded | Compacted
 DELTAS = (
     OutputTextDelta,
     ReasoningTextDelta,
-    StandardReasoningDelta,
     SummaryTextDelta,
     RefusalDelta,
     ArgumentsDelta,

@@ -189,7 +189,7 @@ def ending(run: Run, finish: Finish, requires_action: Literal["status", "event",
     return ResponseCompleted(response=_ended(run, "completed", completed_at=int(time.time())))
 
 
-def interrupted(run: Run, error: Exception, *, strict: bool = False) -> Terminal:
+def interrupted(run: Run, error: Exception) -> Terminal:
     """The event that ends a run which was stopped or went wrong."""
     if isinstance(error, DeadlinePassed):
         details = IncompleteDetails(reason="deadline")
@@ -197,7 +197,7 @@ def interrupted(run: Run, error: Exception, *, strict: bool = False) -> Terminal
     if isinstance(error, Interrupted):
         # There is no event for this in the standard; the payload says what it is.
         return ResponseIncomplete(response=_ended(run, "cancelled"))
-    return ResponseFailed(response=_ended(run, "failed", error=error_of(as_ours(error), strict=strict)))
+    return ResponseFailed(response=_ended(run, "failed", error=error_of(as_ours(error))))
 
 
 def as_ours(error: Exception) -> AntwortError:
@@ -205,9 +205,8 @@ def as_ours(error: Exception) -> AntwortError:
     return error if isinstance(error, AntwortError) else ServerFault("The server had an internal error.")
 
 
-def error_of(error: AntwortError, *, strict: bool = False) -> ResponseError:
-    kind = error.standard_type if strict else error.type
-    return ResponseError(code=error.failed_code, message=error.message, type=kind)
+def error_of(error: AntwortError) -> ResponseError:
+    return ResponseError(code=error.failed_code, message=error.message, type=error.type)
 
 
 def _ended(run: Run, status: ResponseStatus, **changes: Any) -> Response:

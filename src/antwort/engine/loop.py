@@ -80,7 +80,7 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
     except Exception as error:
         control.error = _reported(error, run)
         closing = settled(run, "incomplete")
-        closing.append(interrupted(fold(run, closing), error, strict=plan.settings.strict))
+        closing.append(interrupted(fold(run, closing), error))
     control.run = fold(run, closing)
     yield closing
 

@@ -20,8 +20,6 @@ from antwort.api.events import (
     ReasoningTextDelta,
     ReasoningTextDone,
     RunEvent,
-    StandardReasoningDelta,
-    StandardReasoningDone,
     SummaryPartAdded,
     SummaryPartDone,
     SummaryTextDelta,
@@ -47,7 +45,7 @@ from antwort.api.wire import replace
 from antwort.engine.opened_calls import ClosedAs, OpenCall, OpenCustomCall
 from antwort.providers.base import TextDelta
 
-ReasoningStyle: TypeAlias = Literal["text", "standard", "summary"]
+ReasoningStyle: TypeAlias = Literal["text", "summary"]
 Seal: TypeAlias = Callable[[str], str]
 
 
@@ -70,16 +68,11 @@ class OpenReasoning:
             events.append(OutputItemAdded(output_index=at, item=replace(item, content=())))
             events.append(ContentPartAdded(item_id=item.id, output_index=at, content_index=0, part=part))
 
-    def is_standard(self) -> None:
-        self._style = "standard"
-
     def feed(self, text: str, events: Batch) -> None:
         self._pieces.append(text)
         at, item_id = self.index, self._item.id
         if self._style == "summary":
             events.append(SummaryTextDelta(item_id=item_id, output_index=at, summary_index=0, delta=text))
-        elif self._style == "standard":
-            events.append(StandardReasoningDelta(item_id=item_id, output_index=at, content_index=0, delta=text))
         else:
             events.append(ReasoningTextDelta(item_id=item_id, output_index=at, content_index=0, delta=text))
 
@@ -93,8 +86,7 @@ class OpenReasoning:
         else:
             part = ReasoningText(text=text)
             item = replace(self._item, status=status, content=(part,))
-            done = StandardReasoningDone if self._style == "standard" else ReasoningTextDone
-            events.append(done(item_id=item_id, output_index=at, content_index=0, text=text))
+            events.append(ReasoningTextDone(item_id=item_id, output_index=at, content_index=0, text=text))
             events.append(ContentPartDone(item_id=item_id, output_index=at, content_index=0, part=part))
         if self._seal is not None:
             item = replace(item, encrypted_content=self._seal(text))
@@ -193,7 +185,7 @@ def _reopened(index: int, item: OutputItem, seal: Seal | None) -> OpenItem | Non
         case Message():
             return OpenMessage(index, item.id)
         case Reasoning():
-            # Only summaries are added without content; which name the others go by shows in their deltas.
+            # Only summaries are added without content.
             return OpenReasoning(index, "text" if isinstance(item.content, tuple) else "summary", item.id, seal)
         case FunctionCall() | McpCall():
             return OpenCall(index, item)
@@ -212,9 +204,6 @@ def _feed_again(event: RunEvent, opened: dict[int, OpenItem]) -> None:
             item.feed_text(TextDelta(event.delta, event.logprobs), sent)
         case RefusalDeltaEvent(), OpenMessage():
             item.feed_refusal(event.delta, sent)
-        case StandardReasoningDelta(), OpenReasoning():
-            item.is_standard()
-            item.feed(event.delta, sent)
         case ReasoningTextDelta() | SummaryTextDelta(), OpenReasoning():
             item.feed(event.delta, sent)
         case ArgumentsDelta() | McpArgumentsDelta(), OpenCall():

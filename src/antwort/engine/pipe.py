@@ -48,7 +48,7 @@ async def _committed(event: Terminal, store: ResponseStore, plan: Plan, control:
         _log.error("the response %s could not be stored", event.response.id, exc_info=error)
         control.error = _store_fault(error)
         control.is_recorded = False
-        failed = _as_failed(event.response, control.error, strict=plan.settings.strict)
+        failed = _as_failed(event.response, control.error)
         control.run = msgspec.structs.replace(control.run, response=failed)
         return ResponseFailed(response=failed)
     return event
@@ -58,11 +58,9 @@ def _store_fault(error: Exception) -> AntwortError:
     return error if isinstance(error, StoreFault) else StoreFault("The response could not be stored.")
 
 
-def _as_failed(response: Response, error: AntwortError, *, strict: bool) -> Response:
+def _as_failed(response: Response, error: AntwortError) -> Response:
     """Instead of the end it would have had: no end that is not on record goes out."""
-    return replace(
-        response, status="failed", error=error_of(error, strict=strict), incomplete_details=None, completed_at=None
-    )
+    return replace(response, status="failed", error=error_of(error), incomplete_details=None, completed_at=None)
 
 
 class Outlet:

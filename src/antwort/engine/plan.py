@@ -92,11 +92,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return self.history.leftovers
 
     @property
-    def reasoning_style(self) -> Literal["text", "standard", "summary"]:
+    def reasoning_style(self) -> Literal["text", "summary"]:
         options = self.request.reasoning
         if options is not None and (options.summary or options.generate_summary):
             return "summary"
-        return "standard" if self.settings.strict else "text"
+        return "text"
 
     def shown(self, name: str, run: Run) -> Shown:
         """How a call to `name` shows now: never as a client's call when the client must not run it."""
@@ -195,7 +195,7 @@ def draft_response(request: CreateRequest, model: str, settings: EngineSettings)
         model=model,
         tools=tuple(echo_tool(tool) for tool in in_force(request.tools, settings)),
         tool_choice=echo_choice(_in_force(request)),
-        text=_echo_text(request.text, strict=settings.strict),
+        text=_echo_text(request.text),
         reasoning=_echo_reasoning(request),
         store=request.is_stored,
         service_tier=request.service_tier if request.service_tier not in (None, "auto") else "default",
@@ -229,7 +229,7 @@ def _in_force(request: CreateRequest) -> ToolChoice:
     return AllowedTools(tools=request.allowed_tools, mode=choice)
 
 
-def _echo_text(text: TextOptions | None, *, strict: bool) -> Plain:
+def _echo_text(text: TextOptions | None) -> Plain:
     if text is None:
         return {"format": {"type": "text"}}
     form: dict[str, Any] = {"type": text.format.type}
@@ -237,7 +237,7 @@ def _echo_text(text: TextOptions | None, *, strict: bool) -> Plain:
         form |= {
             "name": text.format.name,
             "description": text.format.description,
-            "schema": None if strict else text.format.schema,
+            "schema": text.format.schema,
             "strict": bool(text.format.strict),
         }
     return {"format": form} if text.verbosity is None else {"format": form, "verbosity": text.verbosity}

@@ -16,7 +16,6 @@ from antwort.api.events import (
     OutputTextDelta,
     ReasoningTextDelta,
     RefusalDelta,
-    StandardReasoningDelta,
     StreamEvent,
     SummaryTextDelta,
 )
@@ -26,7 +25,6 @@ from antwort.engine.pipe import Numbered
 Piece: TypeAlias = (
     OutputTextDelta
     | ReasoningTextDelta
-    | StandardReasoningDelta
     | SummaryTextDelta
     | RefusalDelta
     | ArgumentsDelta

@@ -37,8 +37,6 @@ from antwort.api.events import (
     ResponseIncomplete,
     ResponseInProgress,
     ResponseRequiresAction,
-    StandardReasoningDelta,
-    StandardReasoningDone,
     StreamEvent,
     SummaryPartAdded,
     SummaryPartDone,
@@ -67,7 +65,7 @@ from antwort.engine.settings import LoopSettings
 
 
 def unfold(response: Response, settings: LoopSettings = LoopSettings()) -> list[StreamEvent]:  # noqa: B008 - a frozen value
-    """From `response.created` to the terminal event. The settings say by which names some events go."""
+    """From `response.created` to the terminal event. The settings say how it ends where the client must act."""
     fresh = replace(
         response,
         status="in_progress",
@@ -79,7 +77,7 @@ def unfold(response: Response, settings: LoopSettings = LoopSettings()) -> list[
     )
     events: list[StreamEvent] = [ResponseCreated(response=fresh), ResponseInProgress(response=fresh)]
     for at, item in enumerate(response.output):
-        events += _shown(item, at, settings)
+        events += _shown(item, at)
         events.append(OutputItemDone(output_index=at, item=item))
     events.append(_ending(response, settings))
     return events
@@ -100,12 +98,12 @@ def _ending(response: Response, settings: LoopSettings) -> Terminal:
 # ---- an item: how it was added, and what happened inside it ----
 
 
-def _shown(item: OutputItem, at: int, settings: LoopSettings) -> Iterator[StreamEvent]:
+def _shown(item: OutputItem, at: int) -> Iterator[StreamEvent]:
     match item:
         case Message():
             return _message(item, at)
         case Reasoning():
-            return _reasoning(item, at, settings)
+            return _reasoning(item, at)
         case FunctionCall():
             return _function_call(item, at)
         case CustomToolCall():
@@ -157,23 +155,21 @@ def _refusal(part: Refusal, item_id: str, at: int, index: int) -> Iterator[Strea
     yield ContentPartDone(item_id=item_id, output_index=at, content_index=index, part=part)
 
 
-def _reasoning(item: Reasoning, at: int, settings: LoopSettings) -> Iterator[StreamEvent]:
+def _reasoning(item: Reasoning, at: int) -> Iterator[StreamEvent]:
     """What is sealed comes when the item is done."""
     content = UNSET if item.content is UNSET else ()
     yield from _added(replace(item, status="in_progress", summary=(), content=content, encrypted_content=UNSET), at)
     for index, part in enumerate(item.content or ()):
-        yield from _thought(part, item.id, at, index, settings)
+        yield from _thought(part, item.id, at, index)
     for index, summary in enumerate(item.summary):
         yield from _summary(summary, item.id, at, index)
 
 
-def _thought(part: ReasoningText, item_id: str, at: int, index: int, settings: LoopSettings) -> Iterator[StreamEvent]:
-    delta = StandardReasoningDelta if settings.strict else ReasoningTextDelta
-    done = StandardReasoningDone if settings.strict else ReasoningTextDone
+def _thought(part: ReasoningText, item_id: str, at: int, index: int) -> Iterator[StreamEvent]:
     yield ContentPartAdded(item_id=item_id, output_index=at, content_index=index, part=ReasoningText(text=""))
     if part.text:
-        yield delta(item_id=item_id, output_index=at, content_index=index, delta=part.text)
-    yield done(item_id=item_id, output_index=at, content_index=index, text=part.text)
+        yield ReasoningTextDelta(item_id=item_id, output_index=at, content_index=index, delta=part.text)
+    yield ReasoningTextDone(item_id=item_id, output_index=at, content_index=index, text=part.text)
     yield ContentPartDone(item_id=item_id, output_index=at, content_index=index, part=part)
 
 

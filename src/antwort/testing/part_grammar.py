@@ -12,22 +12,19 @@ from antwort.api.events import (
     ReasoningTextDone,
     RefusalDelta,
     RefusalDone,
-    StandardReasoningDelta,
-    StandardReasoningDone,
     SummaryTextDelta,
     SummaryTextDone,
 )
 from antwort.api.items import ContentPart, LogProb, OutputText, ReasoningText, Refusal, SummaryText
 from antwort.testing.rules import require, tag_of
 
-ContentDelta: TypeAlias = OutputTextDelta | RefusalDelta | ReasoningTextDelta | StandardReasoningDelta
-ContentText: TypeAlias = OutputTextDone | RefusalDone | ReasoningTextDone | StandardReasoningDone
+ContentDelta: TypeAlias = OutputTextDelta | RefusalDelta | ReasoningTextDelta
+ContentText: TypeAlias = OutputTextDone | RefusalDone | ReasoningTextDone
 
 _PART_OF: dict[str, type[ContentPart]] = {
     "response.output_text": OutputText,
     "response.refusal": Refusal,
     "response.reasoning_text": ReasoningText,
-    "response.reasoning": ReasoningText,
     "response.reasoning_summary_text": SummaryText,
 }
 """Which part the deltas and the whole text of a family of events belong to."""

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from antwort.api.events import TERMINAL
 from antwort.api.requests import CreateRequest
-from antwort.api.wire import encode
+from antwort.api.standard import Wording, wording
 from antwort.concurrency import Signal
 from antwort.engine.engine import Engine
 from antwort.engine.live import LiveRun
@@ -29,7 +29,7 @@ async def respond(
     """Answer with the response, whole or as a stream of its events. A client that leaves ends the run, unless others
     with the same key wait for it, or may come for it because a tool was started.
     """
-    watch = Watch(exchange)
+    watch, words = Watch(exchange), wording(strict=engine.settings.strict)
     try:
         run: LiveRun | Reader
         if key is None:
@@ -42,9 +42,9 @@ async def respond(
         try:
             if request.stream:
                 await run.answered()
-                await _stream(exchange, run)
+                await _stream(exchange, run, words)
             else:
-                await _whole(exchange, run, watch)
+                await _whole(exchange, run, watch, words)
         except BaseException as exc:
             run.leave()
             if isinstance(exc, ClientLeft):
@@ -109,18 +109,18 @@ class Watch:
             await asyncio.wait((self._task,))
 
 
-async def _whole(exchange: Exchange, run: LiveRun | Reader, watch: Watch) -> None:
-    body = encode(await run.whole())
+async def _whole(exchange: Exchange, run: LiveRun | Reader, watch: Watch, words: Wording) -> None:
+    body = words.encode(await run.whole())
     if watch.is_gone:
         raise ClientGone
     await exchange.answer(body)
 
 
-async def _stream(exchange: Exchange, run: LiveRun | Reader) -> None:
+async def _stream(exchange: Exchange, run: LiveRun | Reader, words: Wording) -> None:
     """Write what has gathered, as often as there is something, until the terminal event has gone out."""
     await exchange.open_stream()
     while batches := await run.read():
-        frames = written(batches)
+        frames = written(batches, words)
         events = batches[-1].events
         if events and isinstance(events[-1], TERMINAL):
             await exchange.close_stream(frames)

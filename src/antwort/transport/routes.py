@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from antwort.api.items import InputItem, McpListTools
 from antwort.api.requests import parse_request
 from antwort.api.responses import Model, Response
+from antwort.api.standard import wording
 from antwort.api.wire import Wire, encode
 from antwort.engine.engine import Engine
 from antwort.engine.fingerprint import checked_key
@@ -94,6 +95,7 @@ class Routes:
         extra: Mapping[str, Endpoint] = NOTHING,
     ) -> None:
         self._engine, self._identify, self._body_limit, self._quotas = engine, identify, body_limit, quotas
+        self._encode = wording(strict=engine.settings.strict).encode
         self._readiness = Readiness(engine.check)
         self._description = Description(self.offered, offer)
         self._open = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", *extra})
@@ -180,13 +182,13 @@ class Routes:
         found = await self._engine.list(exchange.identity, page, wanted)
         first, last = _ends(found.responses)
         listed = ResponseList(data=found.responses, first_id=first, last_id=last, has_more=found.has_more)
-        await exchange.answer(encode(listed))
+        await exchange.answer(self._encode(listed))
 
     async def retrieve(self, exchange: Exchange, response_id: str) -> None:
         if exchange.query().get("stream", "false").lower() not in ("", "0", "false"):
             raise UnsupportedFeature("A stored response cannot be streamed by this server.", param="stream")
         response = await self._engine.retrieve(exchange.identity, _checked(exchange, response_id))
-        await exchange.answer(encode(response))
+        await exchange.answer(self._encode(response))
 
     async def delete(self, exchange: Exchange, response_id: str) -> None:
         await self._engine.delete(exchange.identity, _checked(exchange, response_id))
@@ -194,14 +196,14 @@ class Routes:
 
     async def cancel(self, exchange: Exchange, response_id: str) -> None:
         response = await self._engine.cancel(exchange.identity, _checked(exchange, response_id))
-        await exchange.answer(encode(response))
+        await exchange.answer(self._encode(response))
 
     async def input_items(self, exchange: Exchange, response_id: str) -> None:
         page = read_page(exchange.query())
         found = await self._engine.input_items(exchange.identity, _checked(exchange, response_id), page)
         first, last = _ends(found.items)
         listed = ItemList(data=found.items, first_id=first, last_id=last, has_more=found.has_more)
-        await exchange.answer(encode(listed))
+        await exchange.answer(self._encode(listed))
 
     # ---- models, tools and health ----
 
@@ -216,7 +218,7 @@ class Routes:
 
     async def toolsets(self, exchange: Exchange, _: str) -> None:
         """Not in the standard: what requests can reach by label."""
-        await exchange.answer(encode(ToolsetList(data=tuple(await self._engine.toolsets(exchange.identity)))))
+        await exchange.answer(self._encode(ToolsetList(data=tuple(await self._engine.toolsets(exchange.identity)))))
 
     async def health(self, exchange: Exchange, _: str) -> None:
         await exchange.answer(b'{"status":"ok"}')

@@ -1,0 +1,191 @@
+"""The standard's names and shapes, to the letter: what the strict setting writes.
+
+Inside, and in the store, everything goes by the names that OpenAI's clients know. What goes out under the strict
+setting is put into the standard's words here and nowhere else; what comes in is understood in either.
+
+The standard's unions of items, tools and events are closed. What is not in them carries a prefix, `antwort:mcp_call`,
+by which a client knows that it may pass it over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import msgspec
+
+from antwort.api.events import Event, ReasoningTextDelta, ReasoningTextDone, StreamEvent
+from antwort.api.wire import Plain, encode, to_plain
+from antwort.errors import standard_type
+
+SLUG = "antwort:"
+
+_ITEMS = frozenset({"message", "function_call", "function_call_output", "reasoning", "compaction"})
+_TOOLS = frozenset({"function"})
+_CHOICES = frozenset({"function", "allowed_tools"})
+_EFFORTS = frozenset({"none", "low", "medium", "high", "xhigh"})
+_FOREIGN = ("response.mcp_", "response.custom_tool_", "response.requires_action")
+"""How the names of the events begin that the standard does not have."""
+_OTHERWISE: dict[type, str] = {
+    ReasoningTextDelta: "response.reasoning.delta",
+    ReasoningTextDone: "response.reasoning.done",
+}
+"""The events that it has by another name."""
+
+
+class Wording(msgspec.Struct, frozen=True, eq=False):
+    """How values become JSON."""
+
+    encode: Callable[[object], bytes]
+    name: Callable[[type[Event]], str]
+    """What an event of this kind is called."""
+
+
+def wording(*, strict: bool) -> Wording:
+    return STANDARD if strict else OPENAI
+
+
+def own_kind(kind: str) -> str:
+    """The type of an item or a tool as it is known inside."""
+    return kind.removeprefix(SLUG)
+
+
+def _prefixed(kind: str) -> str:
+    """One that has a prefix already is somebody else's extension."""
+    return kind if ":" in kind else f"{SLUG}{kind}"
+
+
+# ---- events ----
+
+
+def _own_name(kind: type[Event]) -> str:
+    return str(kind.__struct_config__.tag)
+
+
+def _standard_name(kind: type[Event]) -> str:
+    name = _OTHERWISE.get(kind) or _own_name(kind)
+    return _prefixed(name) if name.startswith(_FOREIGN) else name
+
+
+def _is_flat(kind: type[Event]) -> bool:
+    """Whether nothing inside it has other words: so it is with all that there are many of."""
+    return not {"response", "item", "error"} & set(kind.__struct_fields__)
+
+
+_heads: dict[type, tuple[bytes, int]] = {
+    kind: (f'{{"type":"{_standard_name(kind)}"'.encode(), len(f'{{"type":"{_own_name(kind)}"'))
+    for kind in get_args(StreamEvent)
+    if _is_flat(kind)
+}
+"""How the JSON of a flat event begins, and how much of its own that replaces."""
+
+
+def _encode(value: object) -> bytes:
+    if (flat := _heads.get(value.__class__)) is not None:
+        head, cut = flat
+        return head + encode(value)[cut:]
+    return encode(_worded(to_plain(value), value))
+
+
+def _worded(plain: Any, value: object = None) -> Any:
+    """A list, a response, an event, an item: the shape tells. What is none of these has no other words."""
+    match plain:
+        case {"object": "list", "data": list(entries)}:
+            return {**plain, "data": [_worded(entry) for entry in entries]}
+        case {"object": "response" | "response.compaction", "output": list()}:
+            return {**plain, **{key: write(plain[key]) for key, write in _RESPONSE.items() if key in plain}}
+        case {"object": _}:
+            return plain
+        case {"type": str()} if isinstance(value, Event):
+            inner = {key: write(plain[key]) for key, write in _EVENT.items() if key in plain}
+            return {**plain, "type": _standard_name(type(value)), **inner}
+        case {"type": str()}:
+            return _item(plain)
+        case {"error": dict(error)}:
+            return {**plain, "error": _error(error)}
+    return plain
+
+
+# ---- items ----
+
+
+def _item(plain: Plain) -> Plain:
+    match plain:
+        case {"type": str(kind)} if kind not in _ITEMS:
+            return {**plain, "type": _prefixed(kind)}
+        case {"type": "message", "content": list(parts)}:
+            return {**plain, "content": [_part(part) for part in parts]}
+        case {"type": "function_call_output", "output": list(parts)}:
+            return {**plain, "output": [_part(_of_result(part)) for part in parts]}
+    return plain
+
+
+def _of_result(part: Plain) -> Plain:
+    """Results are made of what input is made of, less videos: one that has an address is a file that has one."""
+    match part:
+        case {"type": "text" | "output_text", "text": text}:
+            return {"type": "input_text", "text": text}
+        case {"type": "input_video", "video_url": url}:
+            return {"type": "input_file", "file_url": url}
+    return part
+
+
+def _part(part: Plain) -> Plain:
+    match part:
+        case {"type": "input_image", "detail": "original"}:
+            return {**part, "detail": "high"}
+        case {"type": "input_file"}:
+            return {key: value for key, value in part.items() if value is not None}
+    return part
+
+
+# ---- what a response echoes ----
+
+
+def _tool(plain: Plain) -> Plain:
+    return plain if plain["type"] in _TOOLS else {**plain, "type": _prefixed(plain["type"])}
+
+
+def _choice(choice: str | Plain) -> str | Plain:
+    if isinstance(choice, str):
+        return choice
+    match choice:
+        case {"type": "allowed_tools", "tools": list(tools)}:
+            return {**choice, "tools": [_tool(tool) for tool in tools]}
+        case {"type": str(kind)} if kind not in _CHOICES:
+            return {**choice, "type": _prefixed(kind)}
+    return choice
+
+
+def _text(text: Plain) -> Plain:
+    match text:
+        case {"format": {"type": "json_schema"} as form}:
+            return {**text, "format": {**form, "schema": None}}
+    return text
+
+
+def _reasoning(reasoning: Plain | None) -> Plain | None:
+    """An effort that the standard has no word for is none that it can echo."""
+    return reasoning if reasoning is None or reasoning["effort"] in _EFFORTS else {**reasoning, "effort": None}
+
+
+def _error(error: Plain | None) -> Plain | None:
+    return None if error is None else {**error, "type": standard_type(error["type"], error["code"])}
+
+
+def _items(items: list[Plain]) -> list[Plain]:
+    return [_item(item) for item in items]
+
+
+_RESPONSE: dict[str, Callable[[Any], Any]] = {
+    "output": _items,
+    "tools": lambda tools: [_tool(tool) for tool in tools],
+    "tool_choice": _choice,
+    "text": _text,
+    "reasoning": _reasoning,
+    "error": _error,
+}
+_EVENT: dict[str, Callable[[Any], Any]] = {"response": _worded, "item": _item, "error": _error}
+
+OPENAI = Wording(encode, _own_name)
+STANDARD = Wording(_encode, _standard_name)
