@@ -9,7 +9,7 @@ SERVE_LOCK := requirements/serve.lock
 MODELS := .models
 WORKERS ?= 2
 
-.PHONY: help setup serve test test-clients check format coverage manifest reference docs bench bench-toolcalling bench-toolcalling-variants fuzz lock clean
+.PHONY: help setup serve test test-clients check format coverage manifest reference docs bench bench-websocket bench-toolcalling bench-toolcalling-variants fuzz lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -102,6 +102,11 @@ bench: $(READY) $(BENCH)/.ready  ## measure against the backend itself and the l
 	$(BIN)/python bench/run.py --bin $(CURDIR)/$(BENCH)/bin --dir $(CURDIR)/$(BENCH) --peers bench/servers.toml \
 		--only $(PEERS) --scen $(SCEN) --rounds $(ROUNDS) --conc $(CONC) --lock $(BENCH)/lock --out $(BENCH)/results.jsonl
 	$(BIN)/python bench/summarize.py $(BENCH)/results.jsonl
+
+CONNECTIONS ?= 1000
+
+bench-websocket: $(READY) $(BENCH)/.ready  ## hold CONNECTIONS=1000 WebSockets open with a turn on each, and as many SSE streams
+	PYTHONPATH=bench $(BIN)/python -m connections.run --mock $(BENCH)/bin/mock --connections $(CONNECTIONS) --out $(BENCH)/websocket.json
 
 HALF ?= test
 
