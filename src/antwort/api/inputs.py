@@ -28,6 +28,8 @@ class Limits(Wire):
     """How many tools a request may name."""
     metadata_keys: _Count = 16
     """How many entries its metadata may have."""
+    conversation_items: _Count = 20
+    """How many items may be added to a conversation at once."""
 
 
 def read_input(value: object, limits: Limits) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
@@ -38,10 +40,18 @@ def read_input(value: object, limits: Limits) -> tuple[tuple[InputItem, ...], tu
         value = [{"type": "message", "role": "user", "content": value}]
     if not isinstance(value, list):
         raise InvalidField("input", f"expected a string or a list of items, got {kind_of(value)}.")
-    if len(value) > limits.input_items:
-        problem = f"{len(value)} items; at most {limits.input_items} are allowed."
-        raise InvalidField("input", problem, code="too_many_items")
-    items = tuple(read_item(entry, f"input[{i}]", limits) for i, entry in enumerate(value))
+    return read_items(value, "input", limits, most=limits.input_items)
+
+
+def read_items(
+    value: object, path: str, limits: Limits, *, most: int
+) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
+    """The items of a list and the JSON of each as it came."""
+    if not isinstance(value, list):
+        raise InvalidField(path, f"expected a list of items, got {kind_of(value)}.")
+    if len(value) > most:
+        raise InvalidField(path, f"{len(value)} items; at most {most} are allowed.", code="too_many_items")
+    items = tuple(read_item(entry, f"{path}[{i}]", limits) for i, entry in enumerate(value))
     return items, tuple(encode(entry) for entry in value)
 
 

@@ -14,6 +14,7 @@ from antwort.api.choices import read_allowed, read_choice, read_tools
 from antwort.api.faults import convert, described, kind_of, without_nulls
 from antwort.api.inputs import LONGEST_ID, Limits, read_input, read_item
 from antwort.api.items import InputItem
+from antwort.api.responses import Metadata
 from antwort.api.tools import AllowedTools, ChoiceMode, Forced, NamedTool, Tool, ToolChoice
 from antwort.api.wire import Plain, Wire, encode, replace
 from antwort.errors import InvalidField
@@ -27,6 +28,8 @@ __all__ = [
     "StreamOptions",
     "TextFormat",
     "TextOptions",
+    "check_metadata",
+    "parse_body",
     "parse_request",
     "read_input",
     "read_item",
@@ -134,6 +137,11 @@ _OWN_KEYS = frozenset({"input", "tools", "tool_choice", "allowed_tools", "conver
 
 def parse_request(body: bytes, limits: Limits) -> CreateRequest:
     """The request in `body`, or the first thing that is wrong with it."""
+    return read_request(parse_body(body), limits, raw=body)
+
+
+def parse_body(body: bytes) -> Plain:
+    """The object that `body` is the JSON of."""
     try:
         plain = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -142,7 +150,7 @@ def parse_request(body: bytes, limits: Limits) -> CreateRequest:
         raise InvalidField("", "The body must be a JSON object.", code="invalid_json")
     if body.count(b"[") + body.count(b"{") > _DEPTH:  # fewer cannot be nested too deeply
         _check_depth(plain)
-    return read_request(plain, limits, raw=body)
+    return plain
 
 
 _DEPTH = 200
@@ -169,8 +177,7 @@ def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> C
     if isinstance(given.get("text"), dict):
         given["text"] = without_nulls(given["text"])
     fields = convert(given, PlainFields, "")
-    if fields.metadata is not None and len(fields.metadata) > limits.metadata_keys:
-        raise InvalidField("metadata", f"more than {limits.metadata_keys} keys.", code="too_many_keys")
+    check_metadata(fields.metadata, limits)
     items, raw_items = read_input(plain.get("input"), limits)
     tools = read_tools(plain.get("tools"), limits.tools)
     choice = read_choice(plain.get("tool_choice"))
@@ -185,6 +192,11 @@ def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> C
         conversation=_read_conversation(plain.get("conversation"), fields),
         raw=encode(plain) if raw is None else raw,
     )
+
+
+def check_metadata(metadata: Metadata | None, limits: Limits) -> None:
+    if metadata is not None and len(metadata) > limits.metadata_keys:
+        raise InvalidField("metadata", f"more than {limits.metadata_keys} keys.", code="too_many_keys")
 
 
 _SomeId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=LONGEST_ID)]
