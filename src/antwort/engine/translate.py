@@ -26,6 +26,7 @@ from antwort.engine.naming import legal_name
 from antwort.engine.pairs import call_id_of, is_bare, is_same
 from antwort.engine.parts import chat_message, result_text, said_in
 from antwort.engine.plan import Plan
+from antwort.engine.shortening import Pictures
 from antwort.engine.steps import choice_for, tokens_left
 from antwort.engine.toolbox import called_name, model_name
 from antwort.engine.unwrapping import as_object
@@ -238,7 +239,7 @@ class _Conversation:
                 images += pictures
                 self.messages.append(ChatMessage(role="tool", tool_call_id=call.id, content=text))
             if images:
-                self.messages.append(ChatMessage(role="user", content=images))
+                self.messages.append(Pictures(role="user", content=images))
         self._begin()
 
     def _next_turn(self) -> None:

@@ -1,0 +1,214 @@
+"""Chat messages that fit: what is oversized is shortened, then what is oldest is left out. Pure.
+
+This is derived anew for each inference, from all that was said. A backend is quick where a request begins as the one
+before did, so two in a row must be cut at the same place: there are cuts only where what stands before passes the next
+multiple of a step, a power of two. More is left out than must be, and the cut stays until that much has been added.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from antwort.engine.shortening import Pictures, bare, followed, missing_words, preceded, shortened
+from antwort.providers.base import ChatMessage
+
+Size: TypeAlias = Callable[[ChatMessage], int]
+"""How much room a message takes, in the unit of the budget: always the same for the same message."""
+
+_FIXED = frozenset({"system", "developer"})
+_LEAST_STEP, _LEAST_CAP = 64, 16
+
+
+class Fitted(msgspec.Struct, frozen=True):
+    """What is kept, in its order, and how much is not."""
+
+    messages: list[ChatMessage]
+    size: int
+    """More than the budget where even the least that makes sense does not fit."""
+    left_out: int = 0
+    """Messages that are gone."""
+    shortened: int = 0
+    """Messages of which a part is gone."""
+
+
+def fit(messages: Sequence[ChatMessage], budget: int, size: Size) -> Fitted:
+    """The messages within the budget, with as little missing as steps allow; all of them where they fit.
+
+    Kept whatever happens: system and developer messages, the last message of the user, and the last answer with the
+    results of its calls. No call is parted from its results. Where something is missing, words for the model say so.
+    """
+    script = _Script(messages, size)
+    whole = script.version(_Rung())
+    if whole.size <= budget or not script.units:
+        return whole
+    rungs = list(_ladder(script, step_of(budget)))
+    first = bisect_left(rungs, True, key=lambda rung: script.version(rung).size <= budget)
+    return script.version(rungs[min(first, len(rungs) - 1)])
+
+
+def step_of(budget: int) -> int:
+    """A quarter of the budget, or down to an eighth: a power of two stays the same when the budget changes a little."""
+    return max(_LEAST_STEP, 1 << max(budget // 4, 1).bit_length() - 1)
+
+
+# ---- what goes, and in which order ----
+
+
+class _Rung(msgspec.Struct, frozen=True, kw_only=True):
+    """How much goes. What has a lower number is older."""
+
+    cut: int = 0
+    """Units below this one are left out, but for what the user said last before it."""
+    capped: int = 0
+    """Results in units below this one have `cap` as their size at most."""
+    cap: int = 0
+    last_cap: int | None = None
+    """The same for the last unit."""
+    is_bare: bool = False
+    """Of all there was, only the last message of the user is left, and of the last answer what cannot be parted."""
+
+
+def _ladder(script: _Script, step: int) -> Iterator[_Rung]:
+    """Ever less. New results may be longer than old ones, but are not worth all that was said before."""
+    cap, last = step // 2, len(script.units) - 1
+    for cut in script.cuts(step):
+        yield _Rung(capped=cut, cap=cap)
+    cuts = script.cuts(step, cap)
+    for cut in (0, *cuts):
+        yield _Rung(cut=cut, capped=last, cap=cap, last_cap=2 * step)
+    last_cap = step
+    while last_cap > _LEAST_CAP:
+        yield _Rung(cut=last, last_cap=last_cap)
+        last_cap //= 2
+    yield _Rung(cut=last, last_cap=_LEAST_CAP)
+    yield _Rung(cut=last, last_cap=_LEAST_CAP, is_bare=True)
+
+
+class _Unit(msgspec.Struct):
+    """What is kept or left out as one, by its places: an answer of the model with the results of its calls, or all that
+    the user said in a row.
+    """
+
+    places: list[int]
+    calls: frozenset[str] | None = None
+    """Of an answer: the ids of its calls."""
+    opening: int | None = None
+    """Of an answer: the number of the unit that it answers."""
+
+
+def _divided(messages: Sequence[ChatMessage]) -> list[_Unit]:
+    """A result that belongs to no call right before it is in no unit, and never kept."""
+    units: list[_Unit] = []
+    opening: int | None = None
+    for place, message in enumerate(messages):
+        calls = units[-1].calls if units else None
+        if message.role in _FIXED:
+            continue
+        if message.role == "tool" or isinstance(message, Pictures):
+            if calls is not None and (message.role != "tool" or message.tool_call_id in calls):
+                units[-1].places.append(place)
+        elif message.role == "assistant":
+            units.append(_Unit([place], frozenset(call.id for call in message.tool_calls or ()), opening))
+        elif units and calls is None:
+            units[-1].places.append(place)
+        else:
+            opening = len(units)
+            units.append(_Unit([place]))
+    return units
+
+
+# ---- making it so ----
+
+
+class _Script:
+    """All that was said, in any of its shorter versions."""
+
+    def __init__(self, messages: Sequence[ChatMessage], size: Size) -> None:
+        self._messages, self._size = messages, size
+        self.units = _divided(messages)
+        self._unit_at = {place: number for number, unit in enumerate(self.units) for place in unit.places}
+        self._sizes: dict[int, tuple[ChatMessage, int]] = {}
+        self._short: dict[tuple[int, int], ChatMessage] = {}
+
+    def cuts(self, step: int, cap: int | None = None) -> list[int]:
+        """Which units may be the first that is kept, or kept whole: the last one, and others, each by nothing but what
+        stands before it. Results count with `cap` at most.
+        """
+        found: list[int] = []
+        before, due = 0, step
+        for number, unit in enumerate(self.units[:-1], start=1):
+            before += sum(self._size_of(self._capped(place, cap)) for place in unit.places)
+            if before >= due or number == len(self.units) - 1:
+                found.append(number)
+                due = (before // step + 1) * step
+        return found
+
+    def version(self, rung: _Rung) -> Fitted:
+        """The messages as they are sent on this rung."""
+        kept: list[ChatMessage] = []
+        asked: int | None = None  # where the user's message stands, while nothing has come behind it
+        missing = left_out = short = 0
+        for place, message in enumerate(self._messages):
+            if message.role in _FIXED:
+                kept.append(message)
+            elif not self._is_kept(place, rung):
+                missing += place in self._unit_at
+                left_out += 1
+            else:
+                version = self._made(place, rung)
+                short += version is not message
+                if missing:
+                    version = _told(version, missing_words(missing), kept, asked)
+                    missing = 0
+                asked = len(kept) if message.role == "user" else None
+                kept.append(version)
+        return Fitted(kept, sum(map(self._size_of, kept)), left_out, short)
+
+    def _is_kept(self, place: int, rung: _Rung) -> bool:
+        number = self._unit_at.get(place)
+        if number is None:
+            return False
+        first = self.units[rung.cut]
+        if rung.is_bare and self.units[number].calls is None:
+            return place == self.units[number].places[-1] and number in (rung.cut, first.opening)
+        return number >= rung.cut or number == first.opening
+
+    def _made(self, place: int, rung: _Rung) -> ChatMessage:
+        number, message = self._unit_at[place], self._messages[place]
+        if rung.is_bare:
+            message = bare(message)
+        cap = rung.last_cap if number == len(self.units) - 1 else rung.cap if number < rung.capped else None
+        return self._capped(place, cap) if message.role == "tool" else message
+
+    def _capped(self, place: int, cap: int | None) -> ChatMessage:
+        message = self._messages[place]
+        size = self._size_of(message)
+        if cap is None or message.role != "tool" or size <= cap:
+            return message
+        if (place, cap) not in self._short:
+            self._short[place, cap] = shortened(message, cap / size)
+        return self._short[place, cap]
+
+    def _size_of(self, message: ChatMessage) -> int:
+        """Measured once: the longest of them are in every version."""
+        known = self._sizes.get(id(message))
+        if known is None or known[0] is not message:
+            known = self._sizes[id(message)] = (message, self._size(message))
+        return known[1]
+
+
+def _told(message: ChatMessage, words: str, before: list[ChatMessage], asked: int | None) -> ChatMessage:
+    """Say what is missing right before `message`, in what the user says: there are models that take nothing but the
+    user and the assistant in turn, the user first, and a system message at the top.
+    """
+    if message.role == "user":
+        return preceded(message, words)
+    if asked is None:
+        before.append(ChatMessage(role="user", content=words))
+    else:
+        before[asked] = followed(before[asked], words)
+    return message

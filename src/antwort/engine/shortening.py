@@ -1,0 +1,72 @@
+"""Messages with less in them, and visible words where something is missing. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from antwort.api.wire import UNSET, replace
+from antwort.providers.base import ChatMessage
+
+_GAP = "[… {:,} characters left out …]"
+_LEAST_GAP = 2 * len(_GAP)
+"""Less than this is not worth a mark."""
+
+
+class Pictures(ChatMessage):
+    """What results have shown: a tool message holds text only, so it stands behind them, and goes where they go."""
+
+
+def shortened(message: ChatMessage, share: float) -> ChatMessage:
+    """A result with about this share of its text: its head and its tail."""
+    content = message.content
+    if isinstance(content, str):
+        return replace(message, content=short_text(content, int(len(content) * share)))
+    if isinstance(content, list):
+        return replace(message, content=[_short_part(part, share) for part in content])
+    return message
+
+
+def short_text(text: str, most: int) -> str:
+    """At most so many characters of the text, and a mark in the middle that says how many are missing."""
+    missing = len(text) - max(most, 0)
+    if missing < _LEAST_GAP:
+        return text
+    kept = len(text) - missing
+    tail = kept // 2
+    return f"{text[: kept - tail]}\n{_GAP.format(missing)}\n{text[len(text) - tail :]}"
+
+
+def _short_part(part: dict[str, Any], share: float) -> dict[str, Any]:
+    text = part.get("text")
+    return part if not isinstance(text, str) else {**part, "text": short_text(text, int(len(text) * share))}
+
+
+def missing_words(messages: int) -> str:
+    """What stands where so many messages are missing."""
+    what = "1 earlier message" if messages == 1 else f"{messages:,} earlier messages"
+    return f"[Left out here, to fit into the model's context: {what}]"
+
+
+def bare(message: ChatMessage) -> ChatMessage:
+    """Without what the model thought on the way to what it said or called, and without pictures."""
+    if isinstance(message, Pictures) and isinstance(message.content, list):
+        return replace(message, content=f"[{len(message.content)} of the results' pictures or files left out]")
+    if message.role == "assistant" and (message.content or message.tool_calls):
+        return replace(message, reasoning_content=UNSET, reasoning=UNSET)
+    return message
+
+
+def preceded(message: ChatMessage, words: str) -> ChatMessage:
+    """The same message, with `words` before all that it says."""
+    content = message.content
+    if isinstance(content, list):
+        return replace(message, content=[{"type": "text", "text": words}, *content])
+    return replace(message, content=f"{words}\n\n{content}" if content else words)
+
+
+def followed(message: ChatMessage, words: str) -> ChatMessage:
+    """The same message, with `words` after all that it says."""
+    content = message.content
+    if isinstance(content, list):
+        return replace(message, content=[*content, {"type": "text", "text": words}])
+    return replace(message, content=f"{content}\n\n{words}" if content else words)
