@@ -101,6 +101,8 @@ class PlainFields(Wire):
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     user: str | None = None
     context_management: tuple[ContextManagement, ...] | None = None
+    generate: bool | None = None
+    """False: only make it known what was said so far, to be continued from; nothing is inferred."""
 
 
 class CreateRequest(PlainFields):

@@ -49,6 +49,7 @@ class RequestFields(TypedDict, total=False):
     prompt_cache_key: str | None
     user: str | None
     context_management: Sequence[Fields] | None
+    generate: bool | None
 
 
 Asked: TypeAlias = CreateRequest | Fields

@@ -106,7 +106,8 @@ def opening(control: Control, plan: Plan) -> list[Batch]:
         batches.append([ResponseCreated(response=run.response), ResponseInProgress(response=run.response)])
     if control.half_said:
         batches.append(control.half_said)
-    if missing := [item for item in plan.listings if not _is_shown(item, run)]:
+    listings = () if plan.request.generate is False else plan.listings
+    if missing := [item for item in listings if not _is_shown(item, run)]:
         places = enumerate(missing, start=len(run.output))
         batches.append([event for at, item in places for event in _show_list(at, item)])
     return batches
