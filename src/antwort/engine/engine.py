@@ -7,6 +7,8 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Self, Unpack
 
+import msgspec
+
 from antwort.api.events import StreamEvent
 from antwort.api.items import McpListTools
 from antwort.api.requests import CreateRequest
@@ -16,14 +18,17 @@ from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
 from antwort.engine.asked import Asked, RequestFields, read_asked
 from antwort.engine.control import Called
+from antwort.engine.conversations import Conversations
 from antwort.engine.foreign import note_unseen
-from antwort.engine.history import assemble, load_chain
+from antwort.engine.history import assemble, load_chain, load_said
 from antwort.engine.hosted import check_hosted
 from antwort.engine.keyed import KeyedRuns
 from antwort.engine.live import Ended, LiveRun
 from antwort.engine.meter import Meter
 from antwort.engine.plan import Plan, check_capabilities, draft_response
-from antwort.engine.recall import is_known_by_id, recall_runs, resolve_references
+from antwort.engine.queues import Queues
+from antwort.engine.recall import is_known_by_id, recall_runs, resolve_references, without_references
+from antwort.engine.recent import Recent, Records
 from antwort.engine.rows import end_unborn, new_row
 from antwort.engine.sealed import Sealed
 from antwort.engine.settings import EngineSettings, checked
@@ -96,8 +101,11 @@ class Engine:
         """Whether there are rows of its own, which must not be taken for a dead process's."""
         self._on_end, self._on_call = tuple(on_end), tuple(on_call)
         self._keyed = KeyedRuns(self, self._store, self.settings, clock)
+        self.conversations = Conversations(self._store, self.settings.limits, clock)
+        """What clients keep in conversations, beside taking turns in them."""
         self._vault = vault
         self._meter = Meter(provider)
+        self._queues = Queues()
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -122,24 +130,47 @@ class Engine:
         self._check_open()
         return await self._keyed.attach(request, identity, key)
 
-    async def plan(self, request: CreateRequest, identity: Identity = ANONYMOUS) -> Plan:
-        """Answer every question before the first inference. Nothing is kept yet: it may be broken off."""
+    async def plan(
+        self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: Recent | None = None
+    ) -> Plan:
+        """Answer every question before the first inference. Nothing is kept yet: it may be broken off.
+
+        A turn of a conversation waits until those before it have ended; the plan has its place from then on, and those
+        behind it wait: it is launched, or released. `recent` is what the connection that it came on remembers, and is
+        looked into before the store.
+        """
         self._check_open()
+        if request.conversation is None:
+            return await self._prepared(request, identity, recent)
+        name = identity.tenant, identity.owner, request.conversation
+        place = await self._queues.take(name, self.settings.conversation_wait)
+        try:
+            return msgspec.structs.replace(await self._prepared(request, identity, recent), place=place)
+        except BaseException:
+            place.give_up()
+            raise
+
+    async def _prepared(self, request: CreateRequest, identity: Identity, recent: Recent | None) -> Plan:
+        """In the time that a response has."""
         if not _must_ask(request):
-            return await self._plan(request, identity)
+            return await self._plan(request, identity, recent)
         try:
             async with asyncio.timeout(self.settings.deadline):
-                return await self._plan(request, identity)
+                return await self._plan(request, identity, recent)
         except TimeoutError as exc:
             raise BackendTimeout("The response could not be prepared in time.") from exc
 
     async def launch(self, plan: Plan, claim: Claim | None = None) -> LiveRun:
         """Commit the row, and the claim of its key with it; then set the run going."""
-        self._check_open()  # planning may have waited
-        store = self._store if plan.request.is_stored else None
-        if store is not None:
-            await self._begin(plan, store, claim)
-        run = LiveRun(plan, self._provider, store, self._ended, self._on_call)
+        try:
+            self._check_open()  # planning may have waited
+            if plan.request.is_stored:
+                await self._begin(plan, self._store, claim)
+            store = self._store if plan.request.is_stored or plan.request.conversation is not None else None
+            run = LiveRun(plan, self._provider, store, self._ended, self._on_call)
+        except BaseException:
+            plan.release()
+            raise
         self._live[run.response_id] = run
         if self.is_draining:  # since the row was begun: it is ended properly, too
             run.stop(ShuttingDown())
@@ -212,24 +243,28 @@ class Engine:
         if self.is_draining:
             raise ShuttingDown
 
-    async def _plan(self, request: CreateRequest, identity: Identity) -> Plan:
+    async def _plan(self, request: CreateRequest, identity: Identity, recent: Recent | None = None) -> Plan:
         _check_background(request)
+        records: Records = self._store if recent is None else recent.before(self._store)
         sealed = Sealed(self._open_vault, identity)
         own = sealed.opened_input(request.input)
         model = await self._model_for(request, identity)
-        request = await resolve_references(request, self._store, identity)
+        items = await load_said(request, self._store, identity)
+        request = await resolve_references(request, records, identity, {item.id for item in items})
+        said = sealed.opened_said(items)
         if request.previous_response_id is not None:
             await self._catch_up(identity, request.previous_response_id)
-        chain = sealed.opened_chain(await load_chain(request, self._store, identity))
-        request = await recall_runs(request, chain, self._store, identity)
+        kept = await load_chain(request, records, identity)
+        chain = sealed.opened_chain(kept)
+        request = await recall_runs(request, chain, records, identity, said)
         capabilities = self._provider.capabilities(model)
         shelf = Shelf(self._executors, identity, self.settings, capabilities)
         toolbox, listings = await build_toolbox(request, shelf)
-        history = await assemble(request, chain, toolbox, shelf)
-        check_capabilities(history.stretches, capabilities)
+        history = await assemble(request, chain, toolbox, shelf, said)
+        check_capabilities(history.stretches, capabilities, "conversation" if said else "previous_response_id")
         note_unseen(history.stretches)
         plan = Plan(
-            request=request,
+            request=without_references(request),
             identity=identity,
             settings=self.settings,
             response=draft_response(request, model, self.settings),
@@ -238,6 +273,7 @@ class Engine:
             history=sealed.opened_history(history, own),
             listings=listings,
             seal=sealed.seal_for(request),
+            chain=kept,
             meter=self._meter,
         )
         check_said(plan)
@@ -366,6 +402,7 @@ class Engine:
     async def drain(self, seconds: float) -> None:
         """No new runs; those under way get `seconds` to end, then each is ended with a terminal event."""
         self.is_draining = True
+        self._queues.close()
         tasks = [asyncio.ensure_future(run.wait()) for run in self._live.values()]
         if not tasks:
             return
@@ -395,6 +432,7 @@ def _must_ask(request: CreateRequest) -> bool:
     return (
         request.model is None
         or request.previous_response_id is not None
+        or request.conversation is not None
         or any(isinstance(tool, McpTool | OpaqueTool) for tool in request.tools)
         or any(is_known_by_id(item) for item in request.input)
     )

@@ -21,9 +21,10 @@ from antwort.api.wire import UNSET
 from antwort.engine.foreign import foreign_call, foreign_result
 from antwort.engine.pairs import call_id_of, is_bare, is_ours, is_run
 from antwort.engine.plan import History, Leftover, OpenCall
+from antwort.engine.recent import Records
 from antwort.engine.steps import OVER_LIMIT, results_in
 from antwort.engine.toolbox import Shelf, model_name, rebuild_toolbox
-from antwort.errors import Conflict, InvalidField, ResponseNotFound
+from antwort.errors import Conflict, ConversationNotFound, InvalidField, ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import Link, ResponseStore
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
@@ -32,12 +33,12 @@ from antwort.tools.routing import Route, Toolbox, find_executor, route
 _UNBOUNDED = Limits(input_items=2**31, part_bytes=2**40, tools=2**31, metadata_keys=2**31)
 
 
-async def load_chain(request: CreateRequest, store: ResponseStore, identity: Identity) -> tuple[Link, ...]:
+async def load_chain(request: CreateRequest, records: Records, identity: Identity) -> tuple[Link, ...]:
     """The earlier responses, oldest first."""
     parent = request.previous_response_id
     if parent is None:
         return ()
-    chain = await store.chain(identity, parent)
+    chain = await records.chain(identity, parent)
     if not chain:
         raise ResponseNotFound(parent, param="previous_response_id")
     if chain[-1].response.status in ("queued", "in_progress"):
@@ -46,25 +47,49 @@ async def load_chain(request: CreateRequest, store: ResponseStore, identity: Ide
     return chain
 
 
-async def assemble(request: CreateRequest, chain: Sequence[Link], toolbox: Toolbox, shelf: Shelf) -> History:
-    """All that was said before and the new input, and the calls in it that are ours to run first."""
+async def load_said(request: CreateRequest, store: ResponseStore, identity: Identity) -> tuple[InputItem, ...]:
+    """The items of the conversation, oldest first."""
+    if request.conversation is None:
+        return ()
+    said = await store.said(identity, request.conversation)
+    if said is None:
+        raise ConversationNotFound(request.conversation, param="conversation")
+    return said
+
+
+async def assemble(
+    request: CreateRequest,
+    chain: Sequence[Link],
+    toolbox: Toolbox,
+    shelf: Shelf,
+    said: tuple[InputItem, ...] = (),
+) -> History:
+    """All that was said before and the new input, and the calls in it that are ours to run first.
+
+    What was `said` in a conversation counts as put together by clients: they may have changed it at will.
+    """
     stretches: list[tuple[InputItem, ...]] = []
     inputs: list[int] = []
     for link in chain:
         inputs.append(len(stretches))
         stretches += _stretches(link)
+    if said:
+        inputs.append(len(stretches))
+        stretches.append(said)
     _check_outputs(request.input, stretches)
     inputs.append(len(stretches))
     stretches.append(request.input)
     answered = results_in(item for stretch in stretches for item in stretch)
-    begun = _begun(item for link in chain for item in (*link.input, *link.output)) | _begun(request.input)
+    own = (*said, *request.input)
+    begun = _begun(item for link in chain for item in (*link.input, *link.output)) | _begun(own)
     leftovers: list[Leftover] = []
     for link in chain:
         if calls := [call for call in _unanswered(link.output, answered, shelf) if call.call_id not in begun]:
             parent = parse_request(link.request, _UNBOUNDED)
             leftovers += _leftovers(calls, parent, await rebuild_toolbox(parent, shelf), _calls_run(link))
-    # A client that keeps its history itself sends the open calls in the input: they were made under its own tools.
-    leftovers += _leftovers(_open_in(request.input, answered | begun, shelf), request, toolbox, 0)
+    # A client that keeps its history itself sends the open calls in the input: they were made under its own tools. So
+    # are those of a conversation, as far as anybody knows.
+    leftovers += _leftovers(_open_in(own, answered | begun, shelf), request, toolbox, 0)
     # A client's ids may repeat; whoever runs a call answers for all that go by its id.
     first = {left.call.call_id: left for left in reversed(leftovers)}
     return History(tuple(stretches), tuple(reversed(first.values())), frozenset(inputs))

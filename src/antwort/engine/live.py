@@ -21,6 +21,7 @@ from antwort.engine.loop import advance
 from antwort.engine.pipe import Numbered, Outlet, recorded
 from antwort.engine.plan import Plan
 from antwort.engine.pulse import Pulse
+from antwort.engine.rows import kept_request, new_entries
 from antwort.errors import (
     AntwortError,
     ClientLeft,
@@ -32,7 +33,7 @@ from antwort.errors import (
 from antwort.identity import Identity
 from antwort.notes import RESPONSE_ID
 from antwort.providers.base import Provider
-from antwort.storage.base import ResponseStore
+from antwort.storage.base import Link, ResponseStore
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +148,8 @@ class LiveRun:
     async def record_again(self, store: ResponseStore) -> None:
         """Write the end that could not be written. A row that is gone or ended by now needs none."""
         with contextlib.suppress(ResponseNotFound, IllegalTransition):
-            await store.finish(self.identity, self.response, self._control.run.marks)
+            entries = new_entries(self._plan, self.response)
+            await store.finish(self.identity, self.response, self._control.run.marks, entries)
 
     def account(self) -> Ended:
         run = self._control.run
@@ -162,6 +164,17 @@ class LiveRun:
             first=first,
             untold=untold + self._control.is_asking,
         )
+
+    def chain(self) -> tuple[Link, ...]:
+        """The response as it stands, behind those that it continues: what is needed to continue it in turn."""
+        plan, run = self._plan, self._control.run
+        link = Link(
+            response=run.response,
+            request=kept_request(plan.request),
+            input=plan.request.input,
+            turn_ends=run.turn_ends,
+        )
+        return (*plan.chain, link)
 
     async def wait(self) -> None:
         """Until the run and everything it started has ended."""
@@ -185,6 +198,7 @@ class LiveRun:
             self._close()
 
     def _end(self, response: Response) -> None:
+        self._plan.release()  # its end is on record, and not known yet: who is told of it may go on at once
         self._stop_pulse()
         error = self._control.error
         if error is not None and asyncio.get_running_loop().time() < self._held_until:
@@ -200,6 +214,7 @@ class LiveRun:
     def _close(self) -> None:
         for timer in self._timers:
             timer.cancel()
+        self._plan.release()
         self._stop_pulse()
         self._outlet.end()
         stopped = ServerFault("The run was broken off.")  # only when its task was cancelled, as at the end of a loop

@@ -16,6 +16,7 @@ from antwort.api.wire import replace
 from antwort.engine.control import Control
 from antwort.engine.draft import error_of
 from antwort.engine.plan import Plan
+from antwort.engine.rows import new_entries
 from antwort.errors import AntwortError, StoreFault
 from antwort.storage.base import ResponseStore
 
@@ -43,15 +44,24 @@ async def recorded(
 
 async def _committed(event: Terminal, store: ResponseStore, plan: Plan, control: Control) -> Terminal:
     try:
-        await store.finish(plan.identity, event.response, control.run.marks)
+        await _commit(event.response, store, plan, control)
     except Exception as error:
         _log.error("the response %s could not be stored", event.response.id, exc_info=error)
         control.error = _store_fault(error)
-        control.is_recorded = False
+        control.is_recorded = not event.response.store  # else there is nothing to write again
         failed = _as_failed(event.response, control.error)
         control.run = msgspec.structs.replace(control.run, response=failed)
         return ResponseFailed(response=failed)
     return event
+
+
+async def _commit(response: Response, store: ResponseStore, plan: Plan, control: Control) -> None:
+    """Of a response that is not kept, what it adds to its conversation is."""
+    entries, conversation = new_entries(plan, response), plan.request.conversation
+    if plan.request.is_stored:
+        await store.finish(plan.identity, response, control.run.marks, entries)
+    elif entries and conversation is not None:
+        await store.add_entries(plan.identity, conversation, entries)
 
 
 def _store_fault(error: Exception) -> AntwortError:

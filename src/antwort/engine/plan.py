@@ -21,7 +21,7 @@ from antwort.api.items import (
     Message,
 )
 from antwort.api.requests import CreateRequest, TextOptions
-from antwort.api.responses import ReasoningEcho, Response
+from antwort.api.responses import ConversationRef, ReasoningEcho, Response
 from antwort.api.tools import AllowedTools, ToolChoice, echo_choice, echo_tool
 from antwort.api.wire import UNSET, Plain
 from antwort.engine.declared import is_held
@@ -30,11 +30,13 @@ from antwort.engine.held import Shown
 from antwort.engine.hosted import in_force
 from antwort.engine.meter import Meter
 from antwort.engine.naming import OWN
+from antwort.engine.queues import Place
 from antwort.engine.settings import EngineSettings
 from antwort.errors import UnsupportedFeature
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.providers.base import Capabilities
+from antwort.storage.base import Link
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
 from antwort.tools.grammar import Checks, Grammar
 from antwort.tools.routing import Route, Toolbox, route
@@ -84,8 +86,17 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What seals the reasoning, where the request wants it so."""
     checks: Checks = msgspec.field(default_factory=Checks)
     """What the inputs of free-form tools are held against their grammars with."""
+    chain: tuple[Link, ...] = ()
+    """The earlier responses that it continues, oldest first, as they are on record."""
     meter: Meter | None = None
     """What tells how many tokens an inference has."""
+    place: Place | None = None
+    """The turn in its conversation, held until the end of the run is on record."""
+
+    def release(self) -> None:
+        """Let the next request into the conversation, where there is one."""
+        if self.place is not None:
+            self.place.give_up()
 
     @property
     def leftovers(self) -> tuple[Leftover, ...]:
@@ -149,7 +160,9 @@ def _has_failed(definition: ToolDefinition, run: Run) -> bool:
 # ---- what the backend can take ----
 
 
-def check_capabilities(stretches: Sequence[Sequence[InputItem]], capabilities: Capabilities) -> None:
+def check_capabilities(
+    stretches: Sequence[Sequence[InputItem]], capabilities: Capabilities, earlier_param: str = "previous_response_id"
+) -> None:
     """Refuse what the backend cannot read, before it is asked. The new input is the last stretch.
 
     Results of calls are let through: a client that sends all that was said each time would be barred for good by one
@@ -158,7 +171,7 @@ def check_capabilities(stretches: Sequence[Sequence[InputItem]], capabilities: C
     *earlier, new = stretches
     for said in (item for stretch in earlier for item in stretch if isinstance(item, Message)):
         for content in said.content:
-            _check_part(content, "previous_response_id", capabilities)
+            _check_part(content, earlier_param, capabilities)
     for i, item in enumerate(new):
         for j, part in enumerate(item.content if isinstance(item, Message) else ()):
             _check_part(part, f"input[{i}].content[{j}]", capabilities)
@@ -198,6 +211,7 @@ def draft_response(request: CreateRequest, model: str, settings: EngineSettings)
         text=_echo_text(request.text),
         reasoning=_echo_reasoning(request),
         store=request.is_stored,
+        conversation=UNSET if request.conversation is None else ConversationRef(request.conversation),
         service_tier=request.service_tier if request.service_tier not in (None, "auto") else "default",
         **given,
     )

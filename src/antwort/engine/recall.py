@@ -4,33 +4,38 @@ back without what they came to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeGuard
 
 from antwort.api.items import InputItem, ItemReference, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.pairs import call_id_of, is_bare, is_run, is_same, run_of, shown_id
+from antwort.engine.recent import Records
 from antwort.engine.steps import results_in
 from antwort.errors import ItemNotFound
 from antwort.identity import Identity
-from antwort.storage.base import Link, ResponseStore
+from antwort.storage.base import Link
 
 
-async def resolve_references(request: CreateRequest, store: ResponseStore, identity: Identity) -> CreateRequest:
-    """The request with the items that its references stand for; they are stored as if they had been sent whole.
+async def resolve_references(
+    request: CreateRequest, records: Records, identity: Identity, known: Container[str] = ()
+) -> CreateRequest:
+    """The request with the items that its references stand for; they are stored as if they had been sent whole. Those
+    to what is `known`, because it stands in the conversation, stay as they are: it is not said twice.
 
     Some clients send a server's call back without its result, which the store has under the same id, or under the id
     of its run: such a run is put behind the input.
     """
-    wanted = [item_id for item in request.input if is_known_by_id(item) for item_id in _ids_of(item)]
+    unknown = [item for item in request.input if is_known_by_id(item) and not _is_reference_to(item, known)]
+    wanted = [item_id for item in unknown for item_id in _ids_of(item)]
     if not wanted:
         return request
-    found = await store.items(identity, [*dict.fromkeys(wanted)])
+    found = await records.items(identity, [*dict.fromkeys(wanted)])
     for i, item in enumerate(request.input):
-        if isinstance(item, ItemReference) and item.id not in found:
+        if isinstance(item, ItemReference) and item.id not in found and item.id not in known:
             raise ItemNotFound(item.id, param=f"input[{i}].id")
-    items = [_recalled(item, found) for item in request.input]
+    items = [item if _is_reference_to(item, known) else _recalled(item, found) for item in request.input]
     raw = [
         raw if item is given else encode(item)
         for item, given, raw in zip(items, request.input, request.raw_input, strict=True)
@@ -39,22 +44,38 @@ async def resolve_references(request: CreateRequest, store: ResponseStore, ident
     return _with_runs(request, _missing_runs(items, items, found))
 
 
+def without_references(request: CreateRequest) -> CreateRequest:
+    """The request less the references that stay as they are: what they stand for is there already."""
+    if not any(isinstance(item, ItemReference) for item in request.input):
+        return request
+    pairs = zip(request.input, request.raw_input, strict=True)
+    kept = [(item, raw) for item, raw in pairs if not isinstance(item, ItemReference)]
+    return replace(request, input=tuple(item for item, _ in kept), raw_input=tuple(raw for _, raw in kept))
+
+
 async def recall_runs(
-    request: CreateRequest, chain: Sequence[Link], store: ResponseStore, identity: Identity
+    request: CreateRequest,
+    chain: Sequence[Link],
+    records: Records,
+    identity: Identity,
+    conversation: Sequence[InputItem] = (),
 ) -> CreateRequest:
-    """The request with what the open calls of the chain came to where it was continued before: by the same request
-    that was sent once more, say, or after an error. Also a run that was only begun is put behind the input.
+    """The request with what the open calls of the chain, or of the conversation, came to where it was continued before:
+    by the same request that was sent once more, say, or after an error. Also a run that was only begun is put behind
+    the input.
     """
-    asked = [item for link in chain for item in link.output if _is_asked(item)]
+    outputs = (item for link in chain for item in link.output)
+    asked = [item for item in (*outputs, *conversation) if _is_asked(item)]
     if not asked:
         return request
-    said = [item for link in chain for item in (*link.input, *link.output)] + [*request.input]
+    earlier = (item for link in chain for item in (*link.input, *link.output))
+    said = [*earlier, *conversation, *request.input]
     answered = results_in(said)
     calls = [item for item in asked if call_id_of(item) not in answered]
     wanted = [run for item in calls if (run := _run_of(item)) is not None]
     if not wanted:
         return request
-    found = await store.items(identity, [*dict.fromkeys(wanted)])
+    found = await records.items(identity, [*dict.fromkeys(wanted)])
     begun = {item.id for item in said if is_run(item)}
     # What was begun in the chain may have come to something elsewhere.
     fresh = {at: run for at, run in found.items() if at not in begun or results_in([run])}
@@ -74,6 +95,10 @@ def _with_runs(request: CreateRequest, runs: Iterable[InputItem]) -> CreateReque
 def is_known_by_id(item: InputItem) -> TypeGuard[ItemReference | McpCall]:
     """Whether the store may know more of it than was sent."""
     return isinstance(item, ItemReference) or (isinstance(item, McpCall) and is_bare(item))
+
+
+def _is_reference_to(item: InputItem, known: Container[str]) -> bool:
+    return isinstance(item, ItemReference) and item.id in known
 
 
 def _ids_of(item: ItemReference | McpCall) -> Iterator[str]:

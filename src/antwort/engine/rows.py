@@ -1,31 +1,40 @@
-"""What the store is told of a response when it starts, and when it never did."""
+"""What the store is told of a response when it starts, when it ends, and when it never began."""
 
 from __future__ import annotations
 
 import contextlib
 
 from antwort.api.requests import CreateRequest
+from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition, transition
 from antwort.api.tools import has_credentials
 from antwort.api.wire import Plain, decode, encode, replace
 from antwort.engine.plan import Plan
 from antwort.errors import AntwortError
-from antwort.storage.base import Claim, NewResponse, ResponseStore
+from antwort.storage.base import Claim, Entry, NewResponse, ResponseStore
 
 
 def new_row(plan: Plan, claim: Claim | None = None) -> NewResponse:
+    """What it continues and no store keeps becomes a part of its input."""
     request = plan.request
+    unkept = [item for link in plan.chain if not link.response.store for item in (*link.input, *link.output)]
     return NewResponse(
         identity=plan.identity,
-        response=plan.response,
-        request=_without_credentials(request),
-        input=request.input,
-        raw_input=request.raw_input,
+        response=_on_record(plan) if unkept else plan.response,
+        request=kept_request(request),
+        input=(*unkept, *request.input),
+        raw_input=(*(encode(item) for item in unkept), *request.raw_input),
         claim=claim,
     )
 
 
-def _without_credentials(request: CreateRequest) -> bytes:
+def _on_record(plan: Plan) -> Response:
+    """The response as one that continues the last of those that are stored."""
+    stored = [link.response.id for link in plan.chain if link.response.store]
+    return replace(plan.response, previous_response_id=stored[-1] if stored else None)
+
+
+def kept_request(request: CreateRequest) -> bytes:
     """The request as it came, less what it brought to log in somewhere: that is not kept in clear."""
     if not any(has_credentials(tool) for tool in request.tools):
         return request.raw
@@ -34,6 +43,21 @@ def _without_credentials(request: CreateRequest) -> bytes:
         tool.pop("authorization", None)
         tool.pop("headers", None)
     return encode(plain)
+
+
+_ADDING = ("completed", "requires_action", "incomplete")
+
+
+def new_entries(plan: Plan, response: Response) -> tuple[Entry, ...]:
+    """What the response as it ended adds to its conversation: the input, then the output. One that has failed or was
+    cancelled adds nothing, so that the same request once more asks nothing twice.
+    """
+    request = plan.request
+    if request.conversation is None or response.status not in _ADDING:
+        return ()
+    given = (Entry(item=item, raw=raw) for item, raw in zip(request.input, request.raw_input, strict=True))
+    said = (Entry(item=item, raw=encode(item), direction="output") for item in response.output)
+    return (*given, *said)
 
 
 async def end_unborn(plan: Plan, store: ResponseStore) -> None:

@@ -72,6 +72,10 @@ class Sealed:
         last = self._readable(given if isinstance(given, Reasoning) else item for item, given in pairs)
         return msgspec.structs.replace(history, stretches=(*earlier, last))
 
+    def opened_said(self, items: Sequence[InputItem]) -> tuple[InputItem, ...]:
+        """The items of a conversation, readable."""
+        return self._readable(items)
+
     def _readable(self, items: Iterable[InputItem]) -> tuple[InputItem, ...]:
         """What was stored and cannot be opened any more goes by what it says in clear, or is left out: the key is
         gone, the conversation goes on.
