@@ -96,7 +96,7 @@ async def serving(
         await server.shutdown([sock])
         await engine.close()
     for body in recorder.bodies:
-        check_frames(body, keepalive=repeats_itself(engine.settings))
+        check_frames(body, keepalive=repeats_itself(engine.settings), strict=engine.settings.strict)
 
 
 async def until(claim: Callable[[], bool], within: float = 5.0) -> None:

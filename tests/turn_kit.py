@@ -44,7 +44,7 @@ from antwort.engine.held import Shown
 from antwort.engine.turn import Turn
 from antwort.providers.base import Delta
 
-Style: TypeAlias = Literal["text", "standard", "summary"]
+Style: TypeAlias = Literal["text", "summary"]
 
 
 # ---- playing ----

@@ -38,11 +38,11 @@ SAMPLES: list[tuple[AntwortError, int, str, str, str]] = [
     (errors.StoreFault("m"), 500, "server_error", "server_error", "storage_error"),
     (errors.ShuttingDown(), 503, "server_error", "server_error", "server_shutting_down"),
     (errors.RequestCancelled(), 503, "server_error", "server_error", "request_cancelled"),
-    (errors.BackendError("m"), 502, "server_error", "server_error", "backend_error"),
+    (errors.BackendError("m"), 502, "server_error", "model_error", "backend_error"),
     (errors.BackendUnavailable("m"), 503, "server_error", "server_error", "backend_unavailable"),
     (errors.BackendOverloaded("m"), 503, "server_error", "server_error", "server_is_overloaded"),
-    (errors.BackendTimeout("m"), 504, "server_error", "server_error", "backend_timeout"),
-    (errors.BackendCut("m"), 502, "server_error", "server_error", "backend_stream_cut"),
+    (errors.BackendTimeout("m"), 504, "server_error", "model_error", "backend_timeout"),
+    (errors.BackendCut("m"), 502, "server_error", "model_error", "backend_stream_cut"),
 ]
 
 

@@ -36,7 +36,7 @@ def test_what_is_not_given_has_the_default_of_the_settings() -> None:
 def test_every_flag_becomes_its_setting(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("sk-file\n")
     given = "--host 0.0.0.0 --port 9 --data /somewhere --drain 3 --log-level debug --log-format json --default-model m "
-    given += "--max-turns 4 --deadline 5 --mixed-turns execute --requires-action event --strict --set server.linger=6 "
+    given += "--max-turns 4 --deadline 5 --mixed-turns execute --requires-action completed --strict --set server.linger=6 "
     given += f"--tools a --tools b --backend http://localhost:8000/v1/ --backend-key-file {tmp_path / 'key'} "
     given += "--model some.gguf --demo-tools"
     assert settings_of(*given.split()) == Settings(
@@ -47,7 +47,7 @@ def test_every_flag_becomes_its_setting(tmp_path: Path) -> None:
         tools=ToolSettings(modules=("a", "b"), demo=True),
         log=LogSettings(level="debug", format="json"),
         default_model="m",
-        loop=LoopSettings(max_turns=4, deadline=5.0, mixed_turns="execute", requires_action="event", strict=True),
+        loop=LoopSettings(max_turns=4, deadline=5.0, mixed_turns="execute", requires_action="completed", strict=True),
     )
     assert settings_of("--memory") == Settings(memory=True)
     assert [flag.key for flag in COMMANDS[0].flags if f"--{flag.key.replace('_', '-')}" not in given] == [

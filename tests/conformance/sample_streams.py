@@ -72,15 +72,13 @@ def refusal_part(item_id: str, index: int, at: int, *pieces: str) -> Events:
     ]
 
 
-def reasoning_part(item_id: str, index: int, at: int, *pieces: str, strict: bool = False) -> Events:
+def reasoning_part(item_id: str, index: int, at: int, *pieces: str) -> Events:
     here = _at(item_id, index, content_index=at)
-    delta = ev.StandardReasoningDelta if strict else ev.ReasoningTextDelta
-    done = ev.StandardReasoningDone if strict else ev.ReasoningTextDone
     whole = "".join(pieces)
     return [
         ev.ContentPartAdded(**here, part=ReasoningText(text="")),
-        *(delta(**here, delta=piece) for piece in pieces),
-        done(**here, text=whole),
+        *(ev.ReasoningTextDelta(**here, delta=piece) for piece in pieces),
+        ev.ReasoningTextDone(**here, text=whole),
         ev.ContentPartDone(**here, part=ReasoningText(text=whole)),
     ]
 
@@ -133,11 +131,10 @@ def reasoning(
     item_id: str,
     *pieces: str,
     summaries: Sequence[Sequence[str]] = (),
-    strict: bool = False,
     status: ItemStatus = "completed",
 ) -> Item:
     def events(index: int) -> Events:
-        inside = reasoning_part(item_id, index, 0, *pieces, strict=strict) if pieces else []
+        inside = reasoning_part(item_id, index, 0, *pieces) if pieces else []
         content = tuple(part for part in _parts(inside) if isinstance(part, ReasoningText))
         summary = [part for at, texts in enumerate(summaries) for part in summary_part(item_id, index, at, *texts)]
         opened = Reasoning(id=item_id, status="in_progress")
@@ -330,7 +327,6 @@ VALID: dict[str, Events] = {
     "a message without deltas": stream(in_order(message("msg_1"))),
     "two parts, a citation and logprobs": stream(in_order(rich_message("msg_1"))),
     "reasoning": stream(in_order(reasoning("rs_1", "hm", "m"), message("msg_1", "yes"))),
-    "reasoning by the standard's names": stream(in_order(reasoning("rs_1", "hm", strict=True))),
     "reasoning with summaries": stream(in_order(reasoning("rs_1", "hm", summaries=[["a", "b"], ["c"]]))),
     "reasoning with a summary only": stream(in_order(reasoning("rs_1", summaries=[["a"]]))),
     "a call for the client": stream(in_order(function_call("fc_1", "call_1", "{}")), "requires_action"),

@@ -217,16 +217,7 @@ MUTATIONS: list[tuple[str, Mutation, str]] = [
     ),
     # reasoning
     ("reasoning", change(ev.ReasoningTextDone, text=""), "not the sum of its deltas"),
-    (
-        "reasoning",
-        insert(
-            ev.StandardReasoningDelta(item_id="rs_1", output_index=0, content_index=0, delta=""),
-            after=ev.ReasoningTextDelta,
-        ),
-        "named response.reasoning_text.*",
-    ),
-    ("reasoning by the standard's names", drop(ev.StandardReasoningDone), "only after its whole text"),
-    ("reasoning by the standard's names", change(ev.StandardReasoningDelta, delta=""), "not the sum of its deltas"),
+    ("reasoning", drop(ev.ReasoningTextDone), "only after its whole text"),
     ("reasoning", change_item(DONE, content=UNSET), "the item's content is not its parts"),
     (SUMMARIES, drop(ev.SummaryPartAdded), "no part with index 0"),
     (SUMMARIES, change(ev.SummaryPartAdded, 1, summary_index=2), "the next part has index 1"),

@@ -35,7 +35,7 @@ from antwort.api.responses import (
 )
 from antwort.api.status import IllegalTransition, ResponseStatus
 from antwort.api.wire import UNSET, replace, to_plain
-from antwort.engine.draft import Finish, Run, apply, as_ours, ending, error_of, fold, interrupted, settled
+from antwort.engine.draft import Finish, Run, apply, as_ours, ending, fold, interrupted, settled
 from antwort.errors import (
     AntwortError,
     BackendCut,
@@ -328,15 +328,6 @@ def test_a_run_that_was_stopped_is_cancelled_in_the_event_that_clients_know(reas
 def test_what_goes_wrong_is_a_failed_response_with_its_error(error: Exception, told: ResponseError) -> None:
     expected = ResponseFailed(response=replace(RESPONSE, status="failed", error=told))
     assert interrupted(RUN, error) == expected
-
-
-@pytest.mark.proves("RULING-12")
-def test_under_the_strict_setting_an_error_has_the_standards_type() -> None:
-    error = RateLimited("Too many.")
-    assert error_of(error).type == "rate_limit_error"
-    assert error_of(error, strict=True).type == "too_many_requests"
-    event = interrupted(RUN, error, strict=True)
-    assert event.response.error == error_of(error, strict=True)
 
 
 def test_an_error_of_ours_stays_what_it_is() -> None:

@@ -355,18 +355,16 @@ async def test_the_model_name_of_a_servers_tool_is_found_by_label_and_own_name()
 
 
 @pytest.mark.parametrize(
-    ("reasoning", "strict", "style"),
+    ("reasoning", "style"),
     [
-        (None, False, "text"),
-        (None, True, "standard"),
-        ({"effort": "low"}, False, "text"),
-        ({"summary": "auto"}, False, "summary"),
-        ({"summary": "detailed"}, True, "summary"),
-        ({"generate_summary": "concise"}, False, "summary"),
+        (None, "text"),
+        ({"effort": "low"}, "text"),
+        ({"summary": "auto"}, "summary"),
+        ({"generate_summary": "concise"}, "summary"),
     ],
 )
-async def test_how_reasoning_shows(reasoning: Any, strict: bool, style: str) -> None:
-    assert (await plan_of(ask(reasoning=reasoning), strict=strict)).reasoning_style == style
+async def test_how_reasoning_shows(reasoning: Any, style: str) -> None:
+    assert (await plan_of(ask(reasoning=reasoning))).reasoning_style == style
 
 
 # ---- what the backend can take ----

@@ -497,14 +497,3 @@ async def test_a_run_that_has_ended_leaves_no_timer_behind() -> None:
     await run.result()
     await run.wait()
     assert all(timer.cancelled() for timer in run._timers)
-
-
-@pytest.mark.proves("RULING-12")
-async def test_a_failed_response_names_the_standards_type_under_the_strict_setting() -> None:
-    script = answer(say("It"), RateLimited("Slow down."))
-    loose = await engine_of(ScriptedProvider(list(script))).create(ask())
-    strict = await engine_of(ScriptedProvider(list(script)), strict=True).create(ask())
-    assert (loose.error and loose.error.type, strict.error and strict.error.type) == (
-        "rate_limit_error",
-        "too_many_requests",
-    )

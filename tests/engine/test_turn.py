@@ -14,8 +14,6 @@ from antwort.api.events import (
     OutputItemDone,
     OutputTextDelta,
     OutputTextDone,
-    StandardReasoningDelta,
-    StandardReasoningDone,
     SummaryPartAdded,
     SummaryPartDone,
     SummaryTextDelta,
@@ -27,7 +25,6 @@ from antwort.api.items import (
     LogProb,
     OutputText,
     Reasoning,
-    ReasoningText,
     Refusal,
     SummaryText,
 )
@@ -174,20 +171,6 @@ def test_reasoning_before_a_call_is_closed_by_it() -> None:
         *call_fed(1, 1, "{}"),
         *call_closed(1, 1, "weather", "{}"),
         ENDED_WITH_CALLS,
-    ]
-
-
-def test_under_the_standards_names_reasoning_has_other_events_and_the_same_item() -> None:
-    where = in_content("rs_1", 0)
-    part = ReasoningText(text="hm")
-    assert play(ReasoningDelta("hm"), STOP, style="standard") == [
-        OutputItemAdded(output_index=0, item=Reasoning(id="rs_1", content=(), status="in_progress")),
-        ContentPartAdded(**where, part=ReasoningText(text="")),
-        StandardReasoningDelta(**where, delta="hm"),
-        StandardReasoningDone(**where, text="hm"),
-        ContentPartDone(**where, part=part),
-        OutputItemDone(output_index=0, item=Reasoning(id="rs_1", content=(part,))),
-        ENDED,
     ]
 
 

@@ -37,7 +37,7 @@ _deltas: st.SearchStrategy[Delta] = st.one_of(
 _finishes = st.builds(
     Finished, st.sampled_from(["stop", "tool_calls", *sorted(CUT)]), st.sampled_from([None, tokens(1, 2)])
 )
-_styles = st.sampled_from(["text", "standard", "summary"])
+_styles = st.sampled_from(["text", "summary"])
 
 
 def only_first_names(deltas: Iterable[Delta]) -> list[Delta]:

@@ -52,12 +52,12 @@ CASES: list[tuple[AntwortError, int, str, str]] = [
     (RateLimited("Slow down."), 429, "rate_limit_error", "too_many_requests"),
     (ServerFault("Broken."), 500, "server_error", "server_error"),
     (StoreFault("Disk full."), 500, "server_error", "server_error"),
-    (BackendError("Broken."), 502, "server_error", "server_error"),
-    (BackendCut("Broke off."), 502, "server_error", "server_error"),
+    (BackendError("Broken."), 502, "server_error", "model_error"),
+    (BackendCut("Broke off."), 502, "server_error", "model_error"),
     (BackendUnavailable("Away."), 503, "server_error", "server_error"),
     (ShuttingDown(), 503, "server_error", "server_error"),
     (RequestCancelled(), 503, "server_error", "server_error"),
-    (BackendTimeout("Slow."), 504, "server_error", "server_error"),
+    (BackendTimeout("Slow."), 504, "server_error", "model_error"),
 ]
 
 

@@ -136,6 +136,12 @@ def find_problems(settings: Settings) -> Iterator[Problem]:
     yield from _about_value(settings.metrics.key, "metrics.key")
     yield from _about_cors(settings.cors)
     yield from about_hosted(settings.tools.hosted)
+    if settings.loop.strict and settings.loop.requires_action == "event":
+        yield Problem(
+            "loop.requires_action",
+            "cannot be `event` where loop.strict is on: the standard has no such event",
+            "write `status` or `completed`",
+        )
 
 
 def _names(settings: Settings) -> set[str]:

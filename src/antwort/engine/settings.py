@@ -45,7 +45,7 @@ class LoopSettings(Wire):
     unknown_tools: Literal["drop", "refuse"] = "drop"
     """What happens to tools of a type that nobody here runs."""
     strict: bool = False
-    """Write the standard's own names where OpenAI's differ."""
+    """Write the standard's names and shapes to the letter, where OpenAI's differ."""
     hold_back: _OrNone = 2.0
     """Seconds that `response.created` waits for the backend's headers, so that an early failure is an HTTP error."""
     keepalive: Literal["comment", "in_progress"] = "comment"
@@ -92,4 +92,6 @@ def checked(settings: EngineSettings) -> EngineSettings:
         held: EngineSettings = convert(msgspec.to_builtins(settings), type(settings), "")
     except InvalidField as fault:
         raise ValueError(f"EngineSettings: {fault.message}") from fault
+    if held.strict and held.requires_action == "event":
+        raise ValueError("EngineSettings: requires_action cannot be `event` where strict is on: the standard has none.")
     return held

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from antwort.api.events import StreamEvent
+from antwort.api.standard import OPENAI, STANDARD, own_kind
 from antwort.testing.rules import GrammarError
 
 _DONE = "data: [DONE]"
+_OWN = {STANDARD.name(kind): OPENAI.name(kind) for kind in get_args(StreamEvent)}
+"""The names of events, by those that the strict setting writes."""
 
 
-def read_frames(body: str | bytes) -> Iterator[tuple[int, StreamEvent]]:
-    """The events of the body, each with the number it carries. Comments are passed over."""
+def read_frames(body: str | bytes, *, strict: bool = False) -> Iterator[tuple[int, StreamEvent]]:
+    """The events of the body, each with the number it carries. Comments are passed over.
+
+    With `strict`, all must be in the standard's words.
+    """
     *frames, last = [*_split(_text(body))] or [""]
     for place, frame in enumerate(frames):
-        yield _event(place, frame)
+        yield _event(place, frame, strict=strict)
     if last != _DONE:
         raise GrammarError(None, None, f"its last frame is data: [DONE], not {last!r}")
 
@@ -40,18 +46,37 @@ def _split(text: str) -> Iterator[str]:
             yield fields
 
 
-def _event(place: int, frame: str) -> tuple[int, StreamEvent]:
+def _event(place: int, frame: str, *, strict: bool) -> tuple[int, StreamEvent]:
     lines = frame.split("\n")
     if [line.partition(": ")[0] for line in lines] != ["event", "data"]:
         raise GrammarError(place, None, f"a frame is an event line and a data line, not {lines}")
     name, data = (line.partition(": ")[2] for line in lines)
     try:
         plain = msgspec.json.decode(data, type=dict[str, Any])
-        event: StreamEvent = msgspec.convert(plain, StreamEvent)
+        event: StreamEvent = msgspec.convert(_in_own_words(plain) if strict else plain, StreamEvent)
     except msgspec.DecodeError as fault:
         raise GrammarError(place, name, f"the data is no event: {fault}") from None
     if plain["type"] != name:
         raise GrammarError(place, name, f"the event line and the type in the data ({plain['type']}) differ")
     if type(number := plain.get("sequence_number")) is not int:
         raise GrammarError(place, name, "the data carries no sequence_number")
+    if strict and msgspec.json.decode(STANDARD.encode(event)) | {"sequence_number": number} != plain:
+        raise GrammarError(place, name, "the data is not in the standard's words")
     return number, event
+
+
+def _in_own_words(plain: dict[str, Any]) -> dict[str, Any]:
+    own = {**plain, "type": _OWN.get(plain.get("type", ""), plain.get("type"))}
+    match plain:
+        case {"item": {"type": str()} as item}:
+            own["item"] = _own_item(item)
+        case {"response": {"output": list(items)} as response}:
+            own["response"] = {**response, "output": [_own_item(item) for item in items]}
+    return own
+
+
+def _own_item(item: Any) -> Any:
+    match item:
+        case {"type": str(kind)}:
+            return {**item, "type": own_kind(kind)}
+    return item

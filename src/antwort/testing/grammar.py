@@ -272,6 +272,8 @@ def check_stream(numbered: Iterable[tuple[int, StreamEvent]], *, keepalive: bool
     return checker.finish()
 
 
-def check_frames(body: str | bytes, *, keepalive: bool = False) -> Response:
-    """The response at the end of a whole body of server-sent events, the last frame being `[DONE]`."""
-    return check_stream(read_frames(body), keepalive=keepalive)
+def check_frames(body: str | bytes, *, keepalive: bool = False, strict: bool = False) -> Response:
+    """The response at the end of a whole body of server-sent events, the last frame being `[DONE]`; with `strict`, in
+    the standard's words.
+    """
+    return check_stream(read_frames(body, strict=strict), keepalive=keepalive)

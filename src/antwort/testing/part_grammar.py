@@ -35,7 +35,6 @@ class PartGrammar:
 
     def __init__(self, part: ContentPart) -> None:
         self._kind = type(part)
-        self._family: str | None = None
         self._pieces: list[str] = []  # a text that grew piece by piece would be copied for each
         self._logprobs: list[LogProb] = []
         self._annotations: tuple[dict[str, Any], ...] = ()
@@ -79,8 +78,6 @@ class PartGrammar:
     def _belongs(self, event: ContentDelta | ContentText | SummaryTextDelta | SummaryTextDone) -> None:
         family = tag_of(event).rpartition(".")[0]
         require(_PART_OF[family] is self._kind, f"this does not happen to a part of type {tag_of(self._kind)}")
-        require(self._family in (None, family), f"the events of this part are named {self._family}.*")
-        self._family = family
 
     def _folded(self) -> ContentPart:
         """The part that the events so far amount to."""
