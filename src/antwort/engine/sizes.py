@@ -7,15 +7,12 @@ from collections.abc import Sequence
 import msgspec
 
 from antwort.api.wire import UNSET, encode
-from antwort.providers.base import ChatMessage, ChatRequest, ChatTool
+from antwort.providers.base import ATTACHMENT_TOKENS, ChatMessage, ChatRequest, ChatTool
 
 PER_MESSAGE = 4
 """Tokens of a template around each message."""
 PER_REQUEST = 8
 """And around them all."""
-PER_ATTACHMENT = 1024
-"""Tokens of a picture, a file or a video. Their bytes tell nothing: a picture has a few hundred tokens with most
-models, and some thousands where it is large."""
 
 
 class Size(msgspec.Struct, frozen=True, gc=False):
@@ -24,13 +21,10 @@ class Size(msgspec.Struct, frozen=True, gc=False):
     messages: int = 0
     attachments: int = 0
 
-    def __add__(self, other: Size) -> Size:
-        return Size(self.text + other.text, self.messages + other.messages, self.attachments + other.attachments)
-
     @property
     def fixed(self) -> int:
         """Tokens that do not depend on the text."""
-        return self.messages * PER_MESSAGE + self.attachments * PER_ATTACHMENT
+        return self.messages * PER_MESSAGE + self.attachments * ATTACHMENT_TOKENS
 
 
 def size_of(request: ChatRequest) -> Size:

@@ -162,12 +162,22 @@ class Provider(Protocol):
     async def close(self) -> None: ...
 
 
+ATTACHMENT_TOKENS = 1024
+"""What a picture, a file or a video counts for, as nobody can tell before the model has it: most models make a few
+hundred tokens of a picture, and some thousands of a large one."""
+
+
 @runtime_checkable
 class TokenCounter(Protocol):
     """What a provider may do besides: say how many tokens a request has for the backend's own tokenizer."""
 
     async def count(self, request: ChatRequest) -> int | None:
-        """With all that its template adds; None where the backend cannot be asked, or does not answer. Raises nothing:
-        who asks has an estimate.
+        """With all that its template adds, and `ATTACHMENT_TOKENS` for each part that is no text; None where the
+        backend cannot be asked, or does not answer within about two seconds. Raises nothing: who asks has an estimate.
         """
         ...
+
+
+async def count_at(provider: Provider, request: ChatRequest) -> int | None:
+    """As the provider counts, if it does."""
+    return await provider.count(request) if isinstance(provider, TokenCounter) else None

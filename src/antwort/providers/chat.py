@@ -7,6 +7,7 @@ from typing import Any
 from antwort.api.wire import UNSET, encode, replace
 from antwort.providers.base import Capabilities, ChatRequest
 from antwort.providers.chunks import ChunkReader, WholeReader
+from antwort.providers.counting import by_input_tokens, by_template, by_tokenize
 from antwort.providers.failures import Asked
 from antwort.providers.reading import Reader
 from antwort.providers.remote import Pool, Remote, Timeouts
@@ -16,6 +17,7 @@ __all__ = ["ChatProvider", "Pool", "Timeouts"]
 
 class ChatProvider(Remote):
     path = "/chat/completions"
+    ways = (by_tokenize, by_input_tokens, by_template)
 
     def _body(self, request: ChatRequest) -> bytes:
         return encode(_outgoing(request, self._capabilities))

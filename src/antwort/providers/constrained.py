@@ -17,7 +17,7 @@ from antwort.api.wire import UNSET, Plain, replace
 from antwort.errors import AntwortError, RequestError
 from antwort.notes import note
 from antwort.providers.awaited import Awaited, costing, ending
-from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished, Provider
+from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished, Provider, count_at
 from antwort.providers.choices import Kind, choice_of, has_calls, kind_of, names_allowed, offered
 from antwort.providers.fitted import response_format
 from antwort.providers.learned import Learned
@@ -71,6 +71,18 @@ class Constrained:
         is_held = self._mode == "constrained" or inner.grammar != "described"
         return replace(inner, allowed_tools=True, folds=True, grammar="plain_pattern" if is_held else "described")
 
+    async def count(self, request: ChatRequest) -> int | None:
+        """As it is asked, by what is known of the backend now."""
+        return await count_at(self._provider, self._as_asked(request))
+
+    def _as_asked(self, request: ChatRequest) -> ChatRequest:
+        if not offered(request) and not has_calls(request.messages):
+            return request
+        is_constrained = self._mode == "constrained" or (
+            self._mode == "auto" and self._learned.way(request.model, kind_of(request)) == "constrained"
+        )
+        return _lowered(request)[0] if is_constrained else self._native(request)
+
     async def check(self) -> None:
         await self._provider.check()
 
@@ -87,19 +99,8 @@ class Constrained:
         return request if inner.allowed_tools else suited(request, inner)
 
     def _constrained(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
-        """Where nothing may be called and nothing was, no form is in sight, and the answer needs none."""
-        bare, choice = without_tools(request), choice_of(request)
-        if not choice.tools and not has_calls(request.messages):
-            return self._provider.infer(bare)
-        answer = _answer_asked(request)
-        asked = replace(
-            bare,
-            messages=lowered(request.messages, choice),
-            response_format=response_format(choice, answer),
-            logprobs=UNSET,  # of a text that nobody sees
-            top_logprobs=UNSET,
-        )
-        return self._lifted(asked, Lifting(is_raw=answer is not None))
+        asked, lifting = _lowered(request)
+        return self._provider.infer(asked) if lifting is None else self._lifted(asked, lifting)
 
     async def _lifted(self, request: ChatRequest, lifting: Lifting) -> AsyncGenerator[list[Delta], None]:
         async with aclosing(self._provider.infer(request)) as batches:
@@ -204,6 +205,24 @@ class Constrained:
     def _go_constrained(self, model: str, kind: Kind, why: str) -> None:
         self._learned.learn(model, kind, "constrained")
         note(_log, logging.INFO, f"tool calls are constrained for ten minutes: {why}", model=model, choice=kind)
+
+
+def _lowered(request: ChatRequest) -> tuple[ChatRequest, Lifting | None]:
+    """The request as it is asked constrained, and who lifts the answer. Where nothing may be called and nothing was, no
+    form is in sight, and the answer needs none.
+    """
+    bare, choice = without_tools(request), choice_of(request)
+    if not choice.tools and not has_calls(request.messages):
+        return bare, None
+    answer = _answer_asked(request)
+    asked = replace(
+        bare,
+        messages=lowered(request.messages, choice),
+        response_format=response_format(choice, answer),
+        logprobs=UNSET,  # of a text that nobody sees
+        top_logprobs=UNSET,
+    )
+    return asked, Lifting(is_raw=answer is not None)
 
 
 def without_tools(request: ChatRequest) -> ChatRequest:

@@ -28,6 +28,7 @@ from antwort.errors import (
     QuotaUsedUp,
     RateLimited,
 )
+from antwort.providers.overflow import asked_in, is_overflow, limit_in, number
 from antwort.providers.refusals import says_no_tools
 
 MESSAGE_CAP = 500
@@ -59,6 +60,8 @@ class Problem(msgspec.Struct, frozen=True):
     type: str = ""
     code: str = ""
     param: str = ""
+    n_ctx: str = ""
+    n_prompt_tokens: str = ""
 
 
 NOBODY = Asked()
@@ -181,7 +184,7 @@ def _until(value: str, now: float) -> float | None:
 def _error(status: int, problem: Problem, asked: Asked, wait: float | None) -> AntwortError:
     match status:
         case 400 | 413 | 422 | 500 if _is_context_overflow(problem):
-            return ContextTooLong(_context_message(status, problem, asked), param="input")
+            return _too_long(status, problem, asked)
         case 400 | 413 | 422:
             return BackendRefused(scrub(problem.message, asked.secrets) or "The backend refused the request.")
         case 404 | 500 | 501 if says_no_tools(problem.message[:_READ_CAP]):
@@ -256,18 +259,21 @@ _NO_TOOLS = "The backend does not support tools, or not as they were asked for."
 """How others refuse them as if they had failed, or were not there: in our words, as theirs may name who they are."""
 
 _CONTEXT_CODES = frozenset({"exceed_context_size_error", "context_length_exceeded"})
-_CONTEXT_TEXT = re.compile(
-    r"maximum context length|context (?:length|size|window).{0,60}exceed|exceed.{0,60}context (?:length|size|window)"
-    r"|(?:longer|greater) than the (?:model's context|context length|maximum model length)|prompt (?:is )?too long"
-    r"|larger than the max(?:imum)? context|context length of only|exceeds the maximum number of (?:input )?tokens"
-    r"|`inputs` (?:tokens \+|must have less than)|input is too long",
-    re.IGNORECASE | re.DOTALL,
-)
 
 
 def _is_context_overflow(problem: Problem) -> bool:
     codes = {problem.type, problem.code}
-    return not codes.isdisjoint(_CONTEXT_CODES) or _CONTEXT_TEXT.search(problem.message[:_READ_CAP]) is not None
+    return not codes.isdisjoint(_CONTEXT_CODES) or is_overflow(problem.message[:_READ_CAP])
+
+
+def _too_long(status: int, problem: Problem, asked: Asked) -> ContextTooLong:
+    words = problem.message[:_READ_CAP]
+    return ContextTooLong(
+        _context_message(status, problem, asked),
+        param="input",
+        limit=number(problem.n_ctx) or limit_in(words),
+        asked=number(problem.n_prompt_tokens) or asked_in(words),
+    )
 
 
 def _context_message(status: int, problem: Problem, asked: Asked) -> str:

@@ -15,7 +15,7 @@ from antwort.api.responses import Model
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, ModelNotFound, NotFound, UnsupportedFeature
 from antwort.providers.attempts import Attempt, Doubts
-from antwort.providers.base import Capabilities, ChatRequest, Delta, OtherName
+from antwort.providers.base import Capabilities, ChatRequest, Delta, OtherName, count_at
 from antwort.providers.connection import CONNECT_SHARE
 from antwort.providers.member import BackendStatus, Member
 from antwort.providers.places import first_free
@@ -174,7 +174,9 @@ class Fleet:
     # ---- what there is ----
 
     async def models(self) -> Sequence[Model]:
-        """All that clients may ask for, each once. Raises only when nothing at all is known."""
+        """All that clients may ask for, each once, with the length of its context. Raises only when nothing at all is
+        known.
+        """
         await self._watch.catch_up(LEAST_PAUSE, LIST_PATIENCE)
         found: dict[str, Model] = {}
         added = (OtherName(id=name) for name in self._router.names())
@@ -183,7 +185,7 @@ class Fleet:
         errors = [member.error for member in self._members if member.error is not None]
         if not found and errors:
             raise most_telling(errors).with_traceback(None)
-        return list(found.values())
+        return [_with_length(model, self.capabilities(model.id)) for model in found.values()]
 
     def lists(self, model: str) -> bool:
         """Whether a backend lists the model, by its own name or by the one that clients ask for."""
@@ -193,13 +195,27 @@ class Fleet:
         )
 
     def capabilities(self, model: str) -> Capabilities:
-        """What at least one of those takes that can answer for the model; where none is known, of all."""
-        if len(self._members) == 1:
-            return self._members[0].provider.capabilities(model)
+        """What at least one of those takes that can answer for the model; where none is known, of all. These need not
+        have the model, so that nothing is known of its context then.
+        """
+        if self._only is not None:
+            return self._only.provider.capabilities(model)
         group = self._find(model)
-        if group is None or group.is_guess:
-            return widest([member.provider.capabilities(model) for member in self._members])
+        if group is None or (group.is_guess and len(self._members) > 1):
+            everyone = widest([member.provider.capabilities(model) for member in self._members])
+            return replace(everyone, context_length=None)
         return widest([self._by_name[to.backend].provider.capabilities(to.model) for to in group.targets])
+
+    async def count(self, request: ChatRequest) -> int | None:
+        """By the first that can answer for the model, and count: they have the same tokenizer, mostly."""
+        group = self._find(request.model)
+        for to in () if group is None else group.targets:
+            candidate = _Candidate(self._by_name[to.backend], to.model, to.weight)
+            if candidate.member.is_well:
+                counted = await count_at(candidate.member.provider, self._outgoing(request, candidate))
+                if counted is not None:
+                    return counted
+        return None
 
     async def check(self) -> None:
         """Raise `BackendUnavailable` when none can be reached, or all that can are left alone."""
@@ -238,6 +254,11 @@ def _share(member: Member, trying: int, time_left: float | None) -> float | None
     if time_left is None:
         return None
     return LEAST_SHARE if member.is_out_of_reach else max(LEAST_SHARE, time_left / trying)
+
+
+def _with_length(model: Model, capabilities: Capabilities) -> Model:
+    length = capabilities.context_length
+    return model if length is None else replace(model, context_length=length)
 
 
 def _named(error: AntwortError, sent: str, asked: str) -> AntwortError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from antwort.api.wire import encode
 from antwort.providers.base import Capabilities, ChatRequest
+from antwort.providers.counting import by_native_input_tokens
 from antwort.providers.failures import Asked
 from antwort.providers.native_request import native_request
 from antwort.providers.reading import Reader
@@ -15,6 +16,7 @@ __all__ = ["Pool", "ResponsesProvider", "Timeouts"]
 
 class ResponsesProvider(Remote):
     path = "/responses"
+    ways = (by_native_input_tokens,)
     usual = Capabilities(files=True, developer_role=True, allowed_tools=True, prompt_cache_key=True, verbosity=True)
 
     def _body(self, request: ChatRequest) -> bytes:

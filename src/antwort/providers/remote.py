@@ -6,16 +6,27 @@ import asyncio
 import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import ClassVar
 from urllib.parse import quote, unquote_plus, urlsplit
 
 from antwort.api.responses import Model
-from antwort.errors import AntwortError, BackendCut, BackendError, BackendTimeout, BackendUnavailable
+from antwort.api.wire import replace
+from antwort.errors import (
+    AntwortError,
+    BackendCut,
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    ContextTooLong,
+)
 from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.connection import Timeouts
+from antwort.providers.counting import Counter, Told, Way
 from antwort.providers.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, REFUSED_CREDENTIALS, Asked, error_for
 from antwort.providers.http import HttpClient, Pool, Reply
+from antwort.providers.lengths import Lengths, corrected, told_beside
 from antwort.providers.listing import listed_models
 from antwort.providers.reading import Reader
 
@@ -35,6 +46,8 @@ class Remote(ABC):
     """Where inferences are asked for, below the base address."""
     usual: ClassVar[Capabilities] = Capabilities()
     """What such backends take, unless the operator knows better."""
+    ways: ClassVar[tuple[Way, ...]] = ()
+    """How they may count tokens."""
 
     def __init__(
         self,
@@ -57,6 +70,8 @@ class Remote(ABC):
         self._path = quote(url.path.rstrip("/"), safe=_IN_PATH)
         self._query = f"?{quote(url.query, safe=_IN_QUERY)}" if url.query else ""
         self._capabilities = capabilities or self.usual
+        self._lengths = Lengths(self._capabilities.context_length)
+        self._counter = Counter(self._post, self.ways)
         known = (api_key or "", url.netloc, url.hostname or "", self._http.host, *(headers or {}).values())
         self._secrets = tuple({secret for secret in (*known, *_values(url.query)) if len(secret) > 2})
 
@@ -78,10 +93,13 @@ class Remote(ABC):
                     if reader.ended:
                         reply.release()
                         break
+            if batch := reader.finish():
+                yield batch
         except HttpFault as fault:
             raise _failure(fault) from fault
-        if batch := reader.finish():
-            yield batch
+        except ContextTooLong as refusal:
+            self._lengths.learn(request, refusal)
+            raise
 
     @abstractmethod
     def _body(self, request: ChatRequest) -> bytes:
@@ -95,14 +113,28 @@ class Remote(ABC):
         try:
             async with asyncio.timeout(MODELS_SECONDS), await self._get("/models") as reply:
                 await _raise_for(reply, Asked(secrets=self._secrets))
-                return listed_models(await reply.read(MODELS_CAP))
+                models = listed_models(await reply.read(MODELS_CAP))
         except TimeoutError as exc:
             raise BackendTimeout(_TOO_SLOW) from exc
         except HttpFault as fault:
-            raise _failure(fault) from fault
+            raise self._lost(fault) from fault
+        return self._lengths.take(await self._told_more(models))
 
-    def capabilities(self, model: str) -> Capabilities:  # noqa: ARG002 - one backend, one answer
-        return self._capabilities
+    async def _told_more(self, models: list[Model]) -> Sequence[Model]:
+        """With what the engine says of their contexts elsewhere, if it does, and does so at once."""
+        if (path := told_beside(models)) is None:
+            return models
+        with suppress(HttpFault, TimeoutError):
+            async with asyncio.timeout(CHECK_SECONDS), await self._get(path, is_beside=True) as reply:
+                return corrected(models, await reply.read(MODELS_CAP)) if reply.status == 200 else models
+        return models
+
+    def capabilities(self, model: str) -> Capabilities:
+        length = self._lengths.of(model)
+        return self._capabilities if length is None else replace(self._capabilities, context_length=length)
+
+    async def count(self, request: ChatRequest) -> int | None:
+        return await self._counter.count(request)
 
     async def check(self) -> None:
         """Raise `BackendUnavailable` unless the backend takes requests; that it does not list models is no fault."""
@@ -111,6 +143,7 @@ class Remote(ABC):
                 status = reply.status
                 reply.release()
         except (HttpFault, TimeoutError) as exc:
+            self._counter.forget()
             raise BackendUnavailable(_UNREACHABLE) from exc
         if problem := _problem(status):
             raise BackendUnavailable(problem)
@@ -118,11 +151,21 @@ class Remote(ABC):
     async def close(self) -> None:
         await self._http.close()
 
-    async def _get(self, path: str) -> Reply:
-        return await self._http.request("GET", self._target(path))
+    def _lost(self, fault: HttpFault) -> AntwortError:
+        self._counter.forget()
+        return _failure(fault)
 
-    def _target(self, path: str) -> str:
-        return f"{self._path}{path}{self._query}"
+    async def _get(self, path: str, *, is_beside: bool = False) -> Reply:
+        return await self._http.request("GET", self._target(path, is_beside=is_beside))
+
+    async def _post(self, path: str, body: bytes, *, is_beside: bool = False) -> Told:
+        async with await self._http.request("POST", self._target(path, is_beside=is_beside), body) as reply:
+            return Told(reply.status, await reply.read(MODELS_CAP))
+
+    def _target(self, path: str, *, is_beside: bool = False) -> str:
+        """Below the base address; or beside it, where engines have what is theirs alone."""
+        base = self._path.removesuffix("/v1") if is_beside else self._path
+        return f"{base}{path}{self._query}"
 
 
 # ---- the address ----

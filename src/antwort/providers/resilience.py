@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 from antwort.api.responses import Model
 from antwort.errors import AntwortError, BackendTimeout, BackendUnavailable, RateLimited
-from antwort.providers.base import Capabilities, ChatRequest, Delta, Provider
+from antwort.providers.base import Capabilities, ChatRequest, Delta, Provider, count_at
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT
 
 
@@ -69,6 +69,9 @@ class Retrying:
 
     def capabilities(self, model: str) -> Capabilities:
         return self._provider.capabilities(model)
+
+    async def count(self, request: ChatRequest) -> int | None:
+        return await count_at(self._provider, request)
 
     async def check(self) -> None:
         await self._provider.check()

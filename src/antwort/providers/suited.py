@@ -24,7 +24,8 @@ _FILES = frozenset({"file"})
 def widest(several: Sequence[Capabilities]) -> Capabilities:
     """What at least one of them takes. A request that is written so loses nothing on its way to any of them.
 
-    Grammars are the other way round: what is told in words holds for all of them.
+    Grammars are the other way round: what is told in words holds for all of them. So is the context: what fits into
+    the smallest that is known fits into all of those.
     """
     first = several[0]
     if all(each == first for each in several):
@@ -41,6 +42,7 @@ def widest(several: Sequence[Capabilities]) -> Capabilities:
         verbosity=any(each.verbosity for each in several),
         folds=any(each.folds for each in several),
         grammar=first.grammar if all(each.grammar == first.grammar for each in several) else "described",
+        context_length=min((each.context_length for each in several if each.context_length), default=None),
     )
 
 

@@ -8,7 +8,7 @@ from time import perf_counter
 
 from antwort.api.responses import Model
 from antwort.errors import AntwortError
-from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished, Provider
+from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished, Provider, count_at
 from antwort.telemetry.labels import code_of
 from antwort.telemetry.metrics import CHAT, Metrics
 
@@ -56,6 +56,9 @@ class MeasuredProvider:
 
     def capabilities(self, model: str) -> Capabilities:
         return self._provider.capabilities(model)
+
+    async def count(self, request: ChatRequest) -> int | None:
+        return await count_at(self._provider, request)
 
     async def check(self) -> None:
         await self._provider.check()

@@ -1,0 +1,109 @@
+"""How much fits into the contexts of a backend's models: what was set, what it lists, what its refusals tell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from antwort.api.responses import Model
+from antwort.api.wire import UNSET, UnsetType, replace
+from antwort.errors import ContextTooLong
+from antwort.providers.base import ChatRequest
+from antwort.providers.listing import context_length
+from antwort.providers.reading import UNREADABLE
+
+LASTS = 3600.0
+"""Seconds for which a refusal is believed: backends are set up anew."""
+LEAST = 256
+"""Tokens; a refusal that tells of fewer is about something else, such as what `max_tokens` leaves."""
+_MOST = 256
+"""Models of which refusals are remembered."""
+
+
+class Lengths:
+    """`given`: the operator's word, which goes before all others."""
+
+    def __init__(self, given: int | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._given, self._clock = given, clock
+        self._listed: dict[str, int] = {}
+        self._sole: int | None = None
+        self._told: dict[str, tuple[int, float]] = {}
+
+    def of(self, model: str) -> int | None:
+        """How many tokens a request and its answer may have together; None: nobody knows."""
+        if self._given is not None:
+            return self._given
+        told, until = self._told.get(model, (None, 0.0))
+        return told if told is not None and self._clock() < until else self._by_list(model)
+
+    def take(self, models: Sequence[Model]) -> list[Model]:
+        """The backend lists these. Returns them as they are known now."""
+        listed = {model.id: model.context_length for model in models if model.context_length is not UNSET}
+        if listed != self._listed:
+            self._told.clear()  # it was set up anew
+        self._listed = listed
+        self._sole = next(iter(self._listed.values())) if len(models) == 1 and self._listed else None
+        return [replace(model, context_length=_or_unset(self.of(model.id))) for model in models]
+
+    def learn(self, request: ChatRequest, refusal: ContextTooLong) -> None:
+        """What is listed is believed, unless the request would have fitted by that."""
+        limit, listed = refusal.limit, self._by_list(request.model)
+        if limit is None or limit < LEAST:
+            return
+        if listed is not None and (refusal.asked is None or refusal.asked + _wanted(request) > listed):
+            return
+        self._told.pop(request.model, None)
+        if len(self._told) >= _MOST:
+            self._told.pop(next(iter(self._told)))
+        self._told[request.model] = limit, self._clock() + LASTS
+
+    def _by_list(self, model: str) -> int | None:
+        """A backend with a single model takes it by any name, mostly; Ollama's may leave out their tag."""
+        return self._listed.get(model) or self._listed.get(f"{model}:latest") or self._sole
+
+
+def _wanted(request: ChatRequest) -> int:
+    """Tokens that are kept for the answer."""
+    limits = (request.max_tokens, request.max_completion_tokens)
+    return max((limit for limit in limits if limit is not UNSET), default=0)
+
+
+def _or_unset(length: int | None) -> int | UnsetType:
+    return UNSET if length is None else length
+
+
+# ---- what engines tell beside the list ----
+
+
+def told_beside(models: Sequence[Model]) -> str | None:
+    """Where the engine with this list tells more of its contexts; None where it does not, or that is not known.
+
+    llama.cpp lists the context of all its slots together in some versions; Ollama lists none, and tells that of the
+    models that are loaded.
+    """
+    owners = {model.owned_by for model in models}
+    if owners == {"llamacpp"} and len(models) == 1:
+        return "/props"
+    return "/api/ps" if "library" in owners else None
+
+
+def corrected(models: Sequence[Model], body: bytes) -> Sequence[Model]:
+    """The list, with what was told beside it."""
+    try:
+        told = msgspec.json.decode(body)
+    except UNREADABLE:
+        return models
+    if not isinstance(told, dict):
+        return models
+    each = context_length(told.get("default_generation_settings"))
+    loaded = _loaded(told.get("models"))
+    return [replace(model, context_length=each or loaded.get(model.id, model.context_length)) for model in models]
+
+
+def _loaded(told: Any) -> dict[str, int]:
+    entries = [entry for entry in told if isinstance(entry, dict)] if isinstance(told, list) else []
+    lengths = ((entry.get("name"), context_length(entry)) for entry in entries)
+    return {name: length for name, length in lengths if isinstance(name, str) and length is not None}
