@@ -257,8 +257,6 @@ EVENTS: list[Json] = [
     {"type": "response.refusal.done", **_PART, "refusal": "no"},
     {"type": "response.reasoning_text.delta", **_PART, "delta": "hm"},
     {"type": "response.reasoning_text.done", **_PART, "text": "hm"},
-    {"type": "response.reasoning.delta", **_PART, "delta": "hm"},
-    {"type": "response.reasoning.done", **_PART, "text": "hm"},
     {"type": "response.reasoning_summary_part.added", **_SUMMARY, "part": {"type": "summary_text", "text": ""}},
     {"type": "response.reasoning_summary_part.done", **_SUMMARY, "part": {"type": "summary_text", "text": "hm"}},
     {"type": "response.reasoning_summary_text.delta", **_SUMMARY, "delta": "hm"},

@@ -13,8 +13,8 @@ from antwort.engine.settings import EngineSettings
 from engine_kit import CLOCK, ask
 
 
-def echo(*, strict: bool = False, **fields: Any) -> dict[str, Any]:
-    plain: dict[str, Any] = to_plain(draft_response(ask(**fields), "some-model", EngineSettings(strict=strict)))
+def echo(**fields: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = to_plain(draft_response(ask(**fields), "some-model", EngineSettings()))
     return plain
 
 
@@ -157,11 +157,6 @@ def test_the_format_of_the_text_is_echoed_with_its_schema(text: Any, echoed: Any
     assert echo(text=text)["text"] == echoed
 
 
-def test_under_the_strict_setting_the_schema_is_null_as_the_standard_has_it() -> None:
-    echoed = {"type": "json_schema", "name": "n", "schema": None, "description": None, "strict": False}
-    assert echo(text={"format": FORM}, strict=True)["text"] == {"format": echoed}
-
-
 @pytest.mark.parametrize(
     ("given", "echoed"),
     [
@@ -179,4 +174,4 @@ def test_reasoning_is_echoed_in_todays_words(given: dict[str, str], echoed: Reas
 def test_tools_that_were_dropped_are_not_echoed() -> None:
     response = draft_response(ask(tools=[{"type": "web_search"}, CLOCK]), "m", EngineSettings())
     assert [tool["name"] for tool in response.tools] == ["clock"]
-    assert set(to_plain(response)) == set(Response.__struct_fields__)
+    assert set(to_plain(response)) == {*Response.__struct_fields__} - {"conversation"}
