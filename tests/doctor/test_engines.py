@@ -8,8 +8,9 @@ import pytest
 
 from antwort.doctor.advice import about_context, about_reasoning, for_tools
 from antwort.doctor.answers import Answer, Piece, quoted
-from antwort.doctor.engines import context_in, facts_of, likely_chat
+from antwort.doctor.engines import facts_of, likely_chat
 from antwort.doctor.findings import EngineName
+from antwort.providers.overflow import limit_in
 from replay_backend import CASES
 
 
@@ -65,7 +66,7 @@ def test_the_context_is_read_where_engines_tell_it(listing: Answer, own: dict[st
     ],
 )
 def test_an_error_tells_the_context_too(words: str, size: int | None) -> None:
-    assert context_in(words) == size
+    assert limit_in(words) == size
 
 
 def test_a_model_for_something_else_is_not_the_one_to_ask() -> None:

@@ -135,6 +135,9 @@ class CapabilitySettings(Wire):
     `pattern` in the schema of its parameters, for backends that decode by it; `plain_pattern` for those, such as
     llama.cpp, that write what a pattern allows into JSON as it is. `pattern` needs `tool_calling: native`. Unset:
     `described`."""
+    context_length: Count | UnsetType = UNSET
+    """How many tokens a request and its answer may have together, with any of its models. Unset: what it lists, or what
+    it says when it refuses a request that is longer."""
 
     def over(self, usual: Capabilities) -> Capabilities:
         """The usual ones, with what is set here in their place."""

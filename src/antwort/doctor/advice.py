@@ -86,3 +86,17 @@ def about_images(engine: EngineName, *, is_off: bool, models: int) -> str:
 def about_context(engine: EngineName, *, is_ours: bool = False) -> str:
     more = "`local.context` gives it more" if is_ours else _CONTEXT.get(engine, "")
     return joined("that is little for tools and long talks", more)
+
+
+WRITE_CONTEXT = f"antwort keeps to it from the start once `context_length` is set: {FOR_WRITE}"
+
+
+def about_unknown_context(given: int | None) -> str:
+    if given is not None:
+        return f"antwort goes by the {given} that are set"
+    return "set `context_length` if you know it: antwort then keeps to it"
+
+
+def about_wrong_context(given: int, models: int) -> str:
+    more = f"{given} are set, which is more: antwort sends what does not fit"
+    return joined(more, "--write corrects it" if models == 1 else "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,18 +10,13 @@ import msgspec
 from antwort.doctor.answers import Answer, quoted
 from antwort.doctor.findings import Engine, EngineName
 from antwort.errors import AntwortError
-from antwort.providers.listing import listed_models
+from antwort.providers.listing import context_length, listed_models
 
 OWN_ENDPOINTS = ("/props", "/version", "/api/version", "/api/ps")
 """Of llama.cpp, of vLLM, and of Ollama: beside the versioned ones."""
 
+LIST = "the list of models"
 _OWNERS: Mapping[str, EngineName] = {"vllm": "vllm", "llamacpp": "llama.cpp", "sglang": "sglang", "library": "ollama"}
-_CONTEXT_FIELDS = ("max_model_len", "context_length", "context_window", "n_ctx")
-_CONTEXT_WORDS = (
-    re.compile(r"maximum context length (?:is|of) (\d+)"),
-    re.compile(r"available context size \((\d+)"),
-    re.compile(r"context (?:length|size|window)\D{0,20}(\d{3,})"),
-)
 _NO_CHAT = ("embed", "rerank", "whisper", "tts", "bge-")
 
 
@@ -33,10 +27,17 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()
     context: int | None = None
     context_origin: str = ""
+    """Where that is told."""
     offers_tools: bool | None = None
     """Whether its chat template tells a model of tools."""
     sees: bool | None = None
     """Whether it takes images."""
+
+    @property
+    def tells_context(self) -> bool:
+        """Whether a server that uses it is told of the context as well, without setting it."""
+        own = {"llama.cpp": "/props", "ollama": "/api/ps"}.get(self.engine.name)
+        return self.context is not None and self.context_origin in (LIST, own)
 
 
 def names_in(listing: Answer) -> tuple[str, ...]:
@@ -123,14 +124,14 @@ def _version(name: EngineName, listing: Answer, own: Mapping[str, Answer]) -> st
 def _context(listing: Answer, own: Mapping[str, Answer], model: str | None) -> tuple[int | None, str]:
     """llama.cpp's list tells the context of all slots together in some versions; its /props that of one."""
     settings = _table(own.get("/props")).get("default_generation_settings")
-    if (size := _size(settings)) is not None:
+    if (size := context_length(settings)) is not None:
         return size, "/props"
     for entry in _entries(listing, model):
         for table in (entry, entry.get("meta")):
-            if (size := _size(table)) is not None:
-                return size, "the list of models"
+            if (size := context_length(table)) is not None:
+                return size, LIST
     for entry in _tables(_table(own.get("/api/ps")).get("models")):
-        if entry.get("name") == model and (size := _size(entry)) is not None:
+        if entry.get("name") == model and (size := context_length(entry)) is not None:
             return size, "/api/ps"
     return None, ""
 
@@ -144,17 +145,3 @@ def _entries(listing: Answer, model: str | None) -> Iterator[dict[str, Any]]:
 
 def _tables(told: object) -> list[dict[str, Any]]:
     return [entry for entry in told if isinstance(entry, dict)] if isinstance(told, list) else []
-
-
-def _size(table: object) -> int | None:
-    for field in _CONTEXT_FIELDS:
-        value = table.get(field) if isinstance(table, dict) else None
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return None
-
-
-def context_in(refusal: str) -> int | None:
-    """The context length that a refusal speaks of."""
-    found = (pattern.search(refusal.lower()) for pattern in _CONTEXT_WORDS)
-    return next((int(match[1][:12]) for match in found if match), None)

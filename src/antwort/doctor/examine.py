@@ -13,6 +13,7 @@ from antwort.doctor import questions, tool_verdicts, verdicts
 from antwort.doctor.addresses import candidates, root_of, without_slash
 from antwort.doctor.answers import Answer, Speech, named
 from antwort.doctor.asking import PATHS, Access, Line, below
+from antwort.doctor.context_verdicts import about_context
 from antwort.doctor.engines import OWN_ENDPOINTS, Facts, chat_models, facts_of, likely_chat, names_in
 from antwort.doctor.findings import Examination, Finding, Value, outcome
 from antwort.doctor.questions import Manner
@@ -125,7 +126,9 @@ class Visit:
         image = await self._ask("images", questions.image(self._manner))
         yield verdicts.about_images(image, self._facts, is_off=self._sees_nothing(), models=self._models())
         refusal = await self._ask_for_too_much()
-        yield verdicts.about_context(self._facts, refusal, is_ours=self._subject.is_ours)
+        yield about_context(
+            self._facts, refusal, is_ours=self._subject.is_ours, given=self._context_set(), models=self._models()
+        )
         yield verdicts.about_errors(await self._ask("errors", questions.MALFORMED))
         yield verdicts.about_first_token(text)
         yield verdicts.about_speed(text)
@@ -210,6 +213,10 @@ class Visit:
     def _sees_nothing(self) -> bool:
         settings = self._subject.settings
         return settings is not None and settings.capabilities.vision is False
+
+    def _context_set(self) -> int | None:
+        length = self._subject.settings.capabilities.context_length if self._subject.settings else UNSET
+        return None if length is UNSET else length
 
     def _reasoning_field(self) -> str | None:
         field = self._subject.settings.capabilities.reasoning_field if self._subject.settings else UNSET

@@ -10,7 +10,7 @@ from antwort.api.wire import Wire
 Verdict: TypeAlias = Literal["works", "fails", "unknown"]
 EngineName: TypeAlias = Literal["vllm", "llama.cpp", "sglang", "ollama", "litellm", "unknown"]
 Outcome: TypeAlias = Literal["fine", "broken", "unreachable"]
-Value: TypeAlias = str | bool
+Value: TypeAlias = str | bool | int
 
 PROBES: Mapping[str, str] = {
     "reachable": "reachable",

@@ -7,11 +7,10 @@ import msgspec
 from antwort.api.wire import Plain
 from antwort.doctor import advice
 from antwort.doctor.answers import Answer, Heard, hear, named
-from antwort.doctor.engines import Facts, context_in
+from antwort.doctor.engines import Facts
 from antwort.doctor.findings import UNASKED, Finding, Value
 from antwort.doctor.questions import CALL_TOKENS, CITY, COLOUR, FEW_TOKENS, THINKING_TOKENS, Manner
 
-SMALL_CONTEXT = 8192
 _SHORTEST_RUN = 0.02
 """Seconds between the first and the last token below which a speed means nothing."""
 _MARKS = ("<think>", "</think>")
@@ -257,18 +256,7 @@ def _speaks_of_images(answer: Answer) -> bool:
     return answer.status == 500 and "image input is not supported" in answer.problem().lower()
 
 
-# ---- context and errors ----
-
-
-def about_context(facts: Facts, refusal: Answer | None, *, is_ours: bool = False) -> Finding:
-    """`refusal`: the answer to a question for more than any context holds, where it had to be asked."""
-    size, origin = facts.context, facts.context_origin
-    if size is None and refusal is not None and not refusal.is_good:
-        size, origin = context_in(refusal.problem()), "an error"
-    if size is None:
-        return Finding(probe="context_length", verdict="unknown", seen="it does not say")
-    remedy = advice.about_context(facts.engine.name, is_ours=is_ours) if size < SMALL_CONTEXT else ""
-    return Finding(probe="context_length", verdict="works", seen=f"{size} tokens, by {origin}", remedy=remedy)
+# ---- errors ----
 
 
 def about_errors(answer: Answer) -> Finding:

@@ -1,0 +1,34 @@
+"""How much fits into the context of a backend's models, and what follows for its settings. Pure."""
+
+from __future__ import annotations
+
+from antwort.doctor import advice
+from antwort.doctor.answers import Answer
+from antwort.doctor.engines import Facts
+from antwort.doctor.findings import Finding, Value
+from antwort.providers.overflow import limit_in
+
+SMALL_CONTEXT = 8192
+
+
+def about_context(
+    facts: Facts, refusal: Answer | None, *, is_ours: bool = False, given: int | None = None, models: int = 1
+) -> Finding:
+    """`refusal`: the answer to a question for more than any context holds, where it had to be asked. `given`: what is
+    set, which holds for all its `models`.
+    """
+    size, origin = facts.context, facts.context_origin
+    if size is None and refusal is not None and not refusal.is_good:
+        size, origin = limit_in(refusal.problem()), "an error"
+    if size is None:
+        remedy = "" if is_ours else advice.about_unknown_context(given)
+        return Finding(probe="context_length", verdict="unknown", seen="it does not say", remedy=remedy)
+    seen = f"{size} tokens, by {origin}"
+    is_wanted = not is_ours and models == 1 and (given > size if given else not facts.tells_context)
+    settings: dict[str, Value] = {"capabilities.context_length": size} if is_wanted else {}
+    if given is not None and given > size:
+        remedy = advice.about_wrong_context(given, models)
+        return Finding(probe="context_length", verdict="fails", seen=seen, remedy=remedy, settings=settings)
+    little = advice.about_context(facts.engine.name, is_ours=is_ours) if size < SMALL_CONTEXT else ""
+    remedy = advice.joined(advice.WRITE_CONTEXT if is_wanted else "", little)
+    return Finding(probe="context_length", verdict="works", seen=seen, remedy=remedy, settings=settings)
