@@ -17,8 +17,10 @@ AntwortError                 what a client may be told: status, type, code, para
 │   │   ├── KeyReused        the same Idempotency-Key, another body
 │   │   ├── KeyInUse         its response is being made elsewhere
 │   │   └── ConversationLocked  its turn did not come in time
+│   ├── ConnectionTooOld     400 a WebSocket has been open as long as one may be
 │   ├── BodyTooLarge         413
 │   ├── WrongMediaType       415
+│   ├── SocketsOff           426 no WebSocket here; the same is to be had over HTTP
 │   └── HeadTooLarge         431
 ├── NotAuthenticated         401
 ├── NotPermitted             403
@@ -28,6 +30,7 @@ AntwortError                 what a client may be told: status, type, code, para
     ├── StoreFault           500 the record could not be read or written
     ├── ShuttingDown         503
     ├── RequestCancelled     503 broken off by the program that hosts us
+    ├── TooManySockets       503 as many WebSockets are open as there may be
     └── BackendError         502 an inference failed
         ├── BackendUnavailable  503 not reachable, or not ready
         │   └── BackendOverloaded   503 it says that it has too much to do
@@ -160,7 +163,7 @@ class ResponseNotFound(NotFound):
 class ItemNotFound(NotFound):
     code = "item_not_found"
 
-    def __init__(self, item_id: str, *, param: str) -> None:
+    def __init__(self, item_id: str, *, param: str | None = None) -> None:
         super().__init__(f"No item with id {item_id!r}.", param=param)
 
 
@@ -242,6 +245,23 @@ class WrongMediaType(RequestError):
         super().__init__(f"The body must be application/json, not {got or 'of no declared type'}.")
 
 
+class SocketsOff(RequestError):
+    status = 426
+    code = "websocket_not_offered"
+
+    def __init__(self) -> None:
+        super().__init__("This server does not offer WebSocket; send the request over HTTP.")
+
+
+class ConnectionTooOld(RequestError):
+    code = "websocket_connection_limit_reached"
+    may_pass = True
+
+    def __init__(self, seconds: float) -> None:
+        limit = f"{seconds / 60:g} minutes" if seconds >= 60 else f"{seconds:g} seconds"
+        super().__init__(f"This connection has reached its limit of {limit}. Open a new one to go on.")
+
+
 class HeadTooLarge(RequestError):
     status = 431
     code = "request_head_too_large"
@@ -302,6 +322,15 @@ class RequestCancelled(ServerFault):
 
     def __init__(self) -> None:
         super().__init__("The server broke the request off.")
+
+
+class TooManySockets(ServerFault):
+    status = 503
+    code = "too_many_websockets"
+    may_pass = True
+
+    def __init__(self) -> None:
+        super().__init__("As many WebSocket connections are open as the server allows.", retry_after=5)
 
 
 class BackendError(ServerFault):

@@ -22,9 +22,9 @@ from antwort.telemetry.port import MetricsPort
 from antwort.telemetry.provider import MeasuredProvider
 from antwort.telemetry.store import MeasuredStore
 from antwort.transport.doorway import Doorway
+from antwort.transport.endpoints import Endpoint
 from antwort.transport.exchange import Exchange
 from antwort.transport.keys import Keyring
-from antwort.transport.routes import Endpoint
 from antwort.transport.server import reason
 
 

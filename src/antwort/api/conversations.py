@@ -6,6 +6,10 @@ from typing import Literal
 
 import msgspec
 
+from antwort.api.faults import convert
+from antwort.api.inputs import Limits, read_items
+from antwort.api.items import InputItem
+from antwort.api.requests import ShortText, check_metadata
 from antwort.api.responses import Metadata
 from antwort.api.wire import Wire
 
@@ -15,3 +19,15 @@ class Conversation(Wire, kw_only=True):
     object: Literal["conversation"] = "conversation"
     created_at: int
     metadata: Metadata = msgspec.field(default_factory=dict)
+
+
+def read_metadata(value: object, limits: Limits) -> Metadata:
+    """Null stands for none."""
+    metadata: Metadata = {} if value is None else convert(value, dict[str, ShortText], "metadata")
+    check_metadata(metadata, limits)
+    return metadata
+
+
+def read_added(value: object, limits: Limits) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
+    """The items that are to be added to a conversation, and the JSON of each as it came."""
+    return read_items(value, "items", limits, most=limits.conversation_items)

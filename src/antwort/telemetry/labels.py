@@ -19,11 +19,29 @@ REASONS = frozenset({"", "max_output_tokens", "content_filter", "max_turns", "ma
 OUTCOMES = frozenset({"ok", "cancelled"})
 
 _PLACES = frozenset(
-    {"/v1/responses", "/v1/models", "/v1/toolsets", "/healthz", "/readyz", "/metrics", "/openapi.json", "/docs"}
+    {
+        "/v1/responses",
+        "/v1/conversations",
+        "/v1/models",
+        "/v1/toolsets",
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/openapi.json",
+        "/docs",
+    }
 )
 _PARTS = frozenset({"cancel", "input_items"})
+_CONVERSATION = "/v1/conversations/{id}"
 ROUTES = frozenset(
-    {*_PLACES, "/v1/responses/{id}", *(f"/v1/responses/{{id}}/{part}" for part in _PARTS), "/v1/models/{id}", OTHER}
+    {
+        *_PLACES,
+        "/v1/responses/{id}",
+        *(f"/v1/responses/{{id}}/{part}" for part in _PARTS),
+        *(f"{_CONVERSATION}{part}" for part in ("", "/items", "/items/{id}")),
+        "/v1/models/{id}",
+        OTHER,
+    }
 )
 
 
@@ -62,6 +80,12 @@ def route_of(path: str) -> str:
             return "/v1/responses/{id}"
         case ["v1", "responses", subject, part] if subject and part in _PARTS:
             return f"/v1/responses/{{id}}/{part}"
+        case ["v1", "conversations", subject] if subject:
+            return _CONVERSATION
+        case ["v1", "conversations", subject, "items"] if subject:
+            return f"{_CONVERSATION}/items"
+        case ["v1", "conversations", subject, "items", item] if subject and item and "/" not in subject:
+            return f"{_CONVERSATION}/items/{{id}}"
         case ["v1", "models", *name] if name and name != [""]:
             return "/v1/models/{id}"
     whole = f"/{'/'.join(place)}"

@@ -13,12 +13,13 @@ from antwort.errors import AntwortError, RequestCancelled, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
 from antwort.notes import reason_behind
 from antwort.transport.cors import Cors
+from antwort.transport.endpoints import Endpoint
 from antwort.transport.errors import unexpected
 from antwort.transport.exchange import CONNECTION, REQUEST_ID, ClientGone, Exchange, Message, Receive, Scope, Send
 from antwort.transport.line import log_request
 from antwort.transport.offer import Access, Credentials, offer_of
 from antwort.transport.quotas import Quotas
-from antwort.transport.routes import NOTHING, Endpoint, Identify, Routes
+from antwort.transport.routes import NOTHING, Identify, Routes
 
 if TYPE_CHECKING:
     from antwort.transport.connection import Refused

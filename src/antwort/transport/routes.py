@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 from urllib.parse import unquote
 
-from antwort.api.items import InputItem, McpListTools
+from antwort.api.items import McpListTools
 from antwort.api.requests import parse_request
 from antwort.api.responses import Model, Response
 from antwort.api.standard import wording
@@ -24,7 +23,9 @@ from antwort.errors import (
     UnsupportedFeature,
 )
 from antwort.identity import Identity
+from antwort.transport.conversations import ConversationRoutes
 from antwort.transport.described import Description
+from antwort.transport.endpoints import LONGEST_ID, Endpoint, Offered, ends, is_id, item_list, readable
 from antwort.transport.exchange import Exchange, Scope
 from antwort.transport.offer import Offer
 from antwort.transport.paging import read_page, read_wanted
@@ -32,26 +33,12 @@ from antwort.transport.quotas import Quotas
 from antwort.transport.readiness import Readiness
 from antwort.transport.respond import respond
 
-Endpoint: TypeAlias = Callable[[Exchange, str], Awaitable[None]]
-"""Answers the exchange; the text is the id in the address."""
-Offered: TypeAlias = dict[str, Endpoint]
-"""The endpoints of one address, by method."""
 Identify: TypeAlias = Callable[[Scope], Identity]
 """Who a request is made for. May raise `NotAuthenticated`."""
 
 NOTHING: Mapping[str, Endpoint] = MappingProxyType({})
-LONGEST_ID = 256
 _NOT_OFFERED = {"compact": "Compacting a conversation", "input_tokens": "Counting the tokens of an input"}
 """What others offer at an address that looks like one of a response."""
-_ID = re.compile(f"[A-Za-z0-9_-]{{1,{LONGEST_ID}}}")
-
-
-class ItemList(Wire, kw_only=True):
-    object: Literal["list"] = "list"
-    data: tuple[InputItem, ...]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class ResponseList(Wire, kw_only=True):
@@ -100,18 +87,19 @@ class Routes:
         self._description = Description(self.offered, offer)
         self._open = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", *extra})
         self._places: dict[tuple[str, ...], Offered] = {
-            ("v1", "responses"): {"POST": self.create, **_readable(self.list)},
-            ("v1", "models"): _readable(self.models),
-            ("v1", "toolsets"): _readable(self.toolsets),
-            ("healthz",): _readable(self.health),
-            ("readyz",): _readable(self.readiness),
-            ("openapi.json",): _readable(self.openapi),
-            ("docs",): _readable(self.docs),
-            **{tuple(path.split("/")[1:]): _readable(endpoint) for path, endpoint in extra.items()},
+            ("v1", "responses"): {"POST": self.create, **readable(self.list)},
+            ("v1", "models"): readable(self.models),
+            ("v1", "toolsets"): readable(self.toolsets),
+            ("healthz",): readable(self.health),
+            ("readyz",): readable(self.readiness),
+            ("openapi.json",): readable(self.openapi),
+            ("docs",): readable(self.docs),
+            **{tuple(path.split("/")[1:]): readable(endpoint) for path, endpoint in extra.items()},
         }
-        self._response: Offered = {**_readable(self.retrieve), "DELETE": self.delete}
-        self._parts: dict[str, Offered] = {"cancel": {"POST": self.cancel}, "input_items": _readable(self.input_items)}
-        self._model = _readable(self.model)
+        self._response: Offered = {**readable(self.retrieve), "DELETE": self.delete}
+        self._parts: dict[str, Offered] = {"cancel": {"POST": self.cancel}, "input_items": readable(self.input_items)}
+        self._model = readable(self.model)
+        self._conversations = ConversationRoutes(engine.conversations, self._encode, body_limit)
 
     def offered(self) -> dict[tuple[str, str], Endpoint]:
         """Everything there is, by method and address; what a client fills in stands in braces."""
@@ -120,6 +108,7 @@ class Routes:
             "/v1/responses/{id}": self._response,
             **{f"/v1/responses/{{id}}/{part}": offered for part, offered in self._parts.items()},
             "/v1/models/{name}": self._model,
+            **self._conversations.offered(),
         }
         return {
             (method, address): endpoint
@@ -156,6 +145,8 @@ class Routes:
                 return self._parts[part], subject
             case ("v1", "models", *name) if name != [""]:  # the name of a model may have slashes in it
                 return self._model, "/".join(name)
+            case ("v1", "conversations", *names) if (found := self._conversations.locate(names)) is not None:
+                return found
         raise NotFound(f"There is nothing at {path[:LONGEST_ID]!r}.", code="unknown_url")
 
     # ---- responses ----
@@ -180,7 +171,7 @@ class Routes:
         """Not in the standard: those that the identity has stored."""
         page, wanted = read_page(exchange.query()), read_wanted(exchange.query_pairs())
         found = await self._engine.list(exchange.identity, page, wanted)
-        first, last = _ends(found.responses)
+        first, last = ends(found.responses)
         listed = ResponseList(data=found.responses, first_id=first, last_id=last, has_more=found.has_more)
         await exchange.answer(self._encode(listed))
 
@@ -201,9 +192,7 @@ class Routes:
     async def input_items(self, exchange: Exchange, response_id: str) -> None:
         page = read_page(exchange.query())
         found = await self._engine.input_items(exchange.identity, _checked(exchange, response_id), page)
-        first, last = _ends(found.items)
-        listed = ItemList(data=found.items, first_id=first, last_id=last, has_more=found.has_more)
-        await exchange.answer(self._encode(listed))
+        await exchange.answer(self._encode(item_list(found.items, has_more=found.has_more)))
 
     # ---- models, tools and health ----
 
@@ -248,18 +237,9 @@ class Routes:
         return True
 
 
-def _readable(endpoint: Endpoint) -> Offered:
-    return {"GET": endpoint, "HEAD": endpoint}
-
-
 def _checked(exchange: Exchange, response_id: str) -> str:
     """An id that no store ever gave out is not looked up."""
-    if not _ID.fullmatch(response_id):
+    if not is_id(response_id):
         raise ResponseNotFound(response_id[:LONGEST_ID])
     exchange.response_id = response_id
     return response_id
-
-
-def _ends(listed: Sequence[InputItem | Response]) -> tuple[str, str] | tuple[None, None]:
-    """The ids of the first and the last."""
-    return (listed[0].id, listed[-1].id) if listed else (None, None)

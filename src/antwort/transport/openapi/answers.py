@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
+from antwort.api.conversations import Conversation
 from antwort.api.events import StreamEvent
 from antwort.api.items import KnownItem, OutputItem
 from antwort.api.tools import (
@@ -22,6 +23,8 @@ from antwort.api.tools import (
     NamespaceTool,
 )
 from antwort.api.wire import Plain, Wire
+from antwort.transport.conversations import ConversationDeleted
+from antwort.transport.endpoints import ItemList
 from antwort.transport.errors import ErrorBody
 from antwort.transport.openapi.schemas import (
     OBJECT,
@@ -39,7 +42,7 @@ from antwort.transport.openapi.schemas import (
     union_of,
     with_fields,
 )
-from antwort.transport.routes import Deleted, ItemList, ModelList, ResponseList, ToolsetList
+from antwort.transport.routes import Deleted, ModelList, ResponseList, ToolsetList
 
 Structs: TypeAlias = tuple[type[msgspec.Struct], ...]
 
@@ -58,7 +61,8 @@ class Health(Wire):
 def answer_schemas() -> Schemas:
     """Every schema of an answer, by its name."""
     lists: Structs = (ItemList, ModelList, ResponseList, ToolsetList)
-    roots: Structs = (ErrorBody, Health, Deleted, *lists, *TOOLS, *FORCED, AllowedTools, *EVENTS)
+    kept: Structs = (Conversation, ConversationDeleted)
+    roots: Structs = (ErrorBody, Health, Deleted, *lists, *kept, *TOOLS, *FORCED, AllowedTools, *EVENTS)
     made = components(roots, as_written)
     made.update({event.__name__: _numbered(made[event.__name__]) for event in EVENTS})
     made["Response"] = _response(made["Response"])

@@ -9,18 +9,8 @@ from antwort.api.wire import Plain
 from antwort.transport.described import servers
 from antwort.transport.offer import Credentials, Offer
 from antwort.transport.openapi.answers import answer_schemas
-from antwort.transport.openapi.operations import (
-    EVENTS,
-    HTML,
-    JSON,
-    METRICS,
-    OPERATIONS,
-    TAGS,
-    Answered,
-    Operation,
-    as_offered,
-    unknown,
-)
+from antwort.transport.openapi.operation import JSON, Answered, Operation
+from antwort.transport.openapi.operations import EVENTS, HTML, METRICS, OPERATIONS, TAGS, as_offered, unknown
 from antwort.transport.openapi.parts import (
     ERRORS,
     EVERY_REQUEST,

@@ -5,56 +5,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import msgspec
 from msgspec.structs import replace
 
 from antwort.api.wire import Plain
 from antwort.transport.offer import Offer
+from antwort.transport.openapi.conversations import OF_CONVERSATIONS
+from antwort.transport.openapi.operation import JSON, LISTED, READ, Answered, Operation, as_json
 from antwort.transport.openapi.parts import QUOTA
 
-JSON = "application/json"
 EVENTS = "text/event-stream"
 HTML = "text/html"
 METRICS = ("text/plain", "application/openmetrics-text")
 
 KEY, REPLAYED = "Idempotency-Key", "Idempotent-Replayed"
 _PAGE = ("ETag", "Cache-Control", "Content-Security-Policy", "X-Content-Type-Options")
-_READ = (500, 503)
 _ASKED = (502, 503, 504)
-
-
-class Answered(msgspec.Struct, frozen=True):
-    """A way to end well."""
-
-    about: str
-    content: Mapping[str, str]
-    """By media type, the schema of the answer; empty: plain text."""
-    headers: tuple[str, ...] = ()
-
-
-class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    name: str
-    """What programs call it by: its `operationId`."""
-    tag: str
-    summary: str
-    description: str = ""
-    parameters: tuple[str, ...] = ()
-    """By their names among `parts.PARAMETERS`."""
-    body: str = ""
-    """The schema of the body; empty: it has none."""
-    examples: Mapping[str, Plain] = msgspec.field(default_factory=dict)
-    """Bodies to begin with, by what they show."""
-    answers: Mapping[int, Answered]
-    errors: tuple[int, ...] = ()
-    """The statuses of its errors, besides those that every request can end in."""
-    is_open: bool = False
-    """Whether it asks nobody for a key."""
 
 
 TAGS = {
     "Responses": "Answers of a model, with the tools that it called on the way. What is stored is its owner's alone.",
+    "Conversations": "Items that stay together under one id, for any number of requests. Not in the standard.",
     "Models": "What can be asked.",
     "Tools": "What can be called here.",
     "Server": "The server itself. Open to all, but for the metrics where keys are asked for.",
@@ -66,12 +36,6 @@ _WEATHER: Plain = {
     "description": "The weather in a city.",
     "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
 }
-_LISTED = ("limit", "order", "after", "before")
-
-
-def _json(about: str, schema: str) -> dict[int, Answered]:
-    return {200: Answered(about, {JSON: schema})}
-
 
 _CREATE = Operation(
     name="createResponse",
@@ -104,7 +68,7 @@ _CREATE = Operation(
             (REPLAYED, "Cache-Control", "X-Accel-Buffering", *QUOTA),
         )
     },
-    errors=(403, 404, 409, 413, 415, 429, *_READ, *_ASKED),
+    errors=(403, 404, 409, 413, 415, 429, *READ, *_ASKED),
 )
 _OF_A_RESPONSE: dict[tuple[str, str], Operation] = {
     ("GET", "/v1/responses/{id}"): Operation(
@@ -113,8 +77,8 @@ _OF_A_RESPONSE: dict[tuple[str, str], Operation] = {
         summary="Read a response",
         description="A response that is stored, as it stands: of one that runs, what there is so far.",
         parameters=("id", "stream"),
-        answers=_json("The response.", "Response"),
-        errors=(403, 404, *_READ),
+        answers=as_json("The response.", "Response"),
+        errors=(403, 404, *READ),
     ),
     ("DELETE", "/v1/responses/{id}"): Operation(
         name="deleteResponse",
@@ -122,8 +86,8 @@ _OF_A_RESPONSE: dict[tuple[str, str], Operation] = {
         summary="Delete a response",
         description="One that runs is cancelled first. Its items can no longer be referred to.",
         parameters=("id",),
-        answers=_json("It is gone.", "Deleted"),
-        errors=(403, 404, *_READ),
+        answers=as_json("It is gone.", "Deleted"),
+        errors=(403, 404, *READ),
     ),
     ("POST", "/v1/responses/{id}/cancel"): Operation(
         name="cancelResponse",
@@ -131,16 +95,16 @@ _OF_A_RESPONSE: dict[tuple[str, str], Operation] = {
         summary="Cancel a response",
         description="One that runs is ended; one that has ended is unchanged.",
         parameters=("id",),
-        answers=_json("The response as it ended.", "Response"),
-        errors=(403, 404, *_READ),
+        answers=as_json("The response as it ended.", "Response"),
+        errors=(403, 404, *READ),
     ),
     ("GET", "/v1/responses/{id}/input_items"): Operation(
         name="listInputItems",
         tag="Responses",
         summary="List the input of a response",
-        parameters=("id", *_LISTED),
-        answers=_json("A part of its input items.", "ItemList"),
-        errors=(403, 404, *_READ),
+        parameters=("id", *LISTED),
+        answers=as_json("A part of its input items.", "ItemList"),
+        errors=(403, 404, *READ),
     ),
 }
 _OF_MODELS_AND_TOOLS: dict[tuple[str, str], Operation] = {
@@ -148,24 +112,24 @@ _OF_MODELS_AND_TOOLS: dict[tuple[str, str], Operation] = {
         name="listModels",
         tag="Models",
         summary="List the models",
-        answers=_json("Those that you may use.", "ModelList"),
-        errors=(403, *_READ, *_ASKED),
+        answers=as_json("Those that you may use.", "ModelList"),
+        errors=(403, *READ, *_ASKED),
     ),
     ("GET", "/v1/models/{name}"): Operation(
         name="getModel",
         tag="Models",
         summary="Read a model",
         parameters=("name",),
-        answers=_json("The model.", "Model"),
-        errors=(403, 404, *_READ, *_ASKED),
+        answers=as_json("The model.", "Model"),
+        errors=(403, 404, *READ, *_ASKED),
     ),
     ("GET", "/v1/toolsets"): Operation(
         name="listToolsets",
         tag="Tools",
         summary="List the tools of this server",
         description="What a request reaches with a tool of type `mcp` and one of these labels. Not in the standard.",
-        answers=_json("The toolsets, each as a request would be shown it.", "ToolsetList"),
-        errors=(403, *_READ),
+        answers=as_json("The toolsets, each as a request would be shown it.", "ToolsetList"),
+        errors=(403, *READ),
     ),
 }
 _OF_THE_SERVER: dict[tuple[str, str], Operation] = {
@@ -173,8 +137,8 @@ _OF_THE_SERVER: dict[tuple[str, str], Operation] = {
         name="getHealth",
         tag="Server",
         summary="Whether the process answers",
-        answers=_json("It does.", "Health"),
-        errors=_READ,
+        answers=as_json("It does.", "Health"),
+        errors=READ,
         is_open=True,
     ),
     ("GET", "/readyz"): Operation(
@@ -194,7 +158,7 @@ _OF_THE_SERVER: dict[tuple[str, str], Operation] = {
         summary="Numbers for Prometheus",
         description="In Prometheus' own format, or as OpenMetrics for those who accept it.",
         answers={200: Answered("The metrics.", dict.fromkeys(METRICS, ""))},
-        errors=(401, 403, 404, *_READ),
+        errors=(401, 403, 404, *READ),
         is_open=True,
     ),
     ("GET", "/openapi.json"): Operation(
@@ -206,7 +170,7 @@ _OF_THE_SERVER: dict[tuple[str, str], Operation] = {
             200: Answered("The document.", {JSON: "Document"}, ("ETag", "Cache-Control")),
             304: Answered("You have it already.", {}, ("ETag", "Cache-Control")),
         },
-        errors=_READ,
+        errors=READ,
         is_open=True,
     ),
     ("GET", "/docs"): Operation(
@@ -218,7 +182,7 @@ _OF_THE_SERVER: dict[tuple[str, str], Operation] = {
             200: Answered("The page.", {HTML: ""}, _PAGE),
             304: Answered("You have it already.", {}, _PAGE),
         },
-        errors=_READ,
+        errors=READ,
         is_open=True,
     ),
 }
@@ -229,11 +193,12 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         tag="Responses",
         summary="List your responses",
         description="Those that are stored, the newest first. Not in the standard.",
-        parameters=(*_LISTED, "model", "status"),
-        answers=_json("A part of them.", "ResponseList"),
-        errors=(403, *_READ),
+        parameters=(*LISTED, "model", "status"),
+        answers=as_json("A part of them.", "ResponseList"),
+        errors=(403, *READ),
     ),
     **_OF_A_RESPONSE,
+    **OF_CONVERSATIONS,
     **_OF_MODELS_AND_TOOLS,
     **_OF_THE_SERVER,
 }

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import get_args
 
+from antwort.api.inputs import LONGEST_ID as LONGEST_ITEM_ID
 from antwort.api.status import ResponseStatus
 from antwort.api.wire import Plain
 from antwort.engine.fingerprint import LONGEST_KEY
+from antwort.transport.endpoints import LONGEST_ID
 from antwort.transport.openapi.schemas import TEXT, any_of, ref
-from antwort.transport.routes import LONGEST_ID
 
 _STATUSES = "|".join(get_args(ResponseStatus))
 _WHOLE: Plain = {"type": "integer", "minimum": 0}
@@ -31,6 +32,8 @@ _KEY: Plain = {"type": "string", "pattern": f"^[!-~]{{1,{LONGEST_KEY}}}$"}
 
 PARAMETERS: dict[str, Plain] = {
     "id": _path("id", "The id of a response.", _ID),
+    "conversation": _path("id", "The id of a conversation.", _ID),
+    "item": _path("item_id", "The id of an item.", {"type": "string", "minLength": 1, "maxLength": LONGEST_ITEM_ID}),
     "name": _path("name", "The name of a model; it may have slashes in it.", {"type": "string", "minLength": 1}),
     "limit": _query("limit", "How many at most.", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}),
     "order": _query("order", "The newest first, or the oldest.", {"enum": ["asc", "desc"], "default": "desc"}),

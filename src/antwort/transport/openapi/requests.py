@@ -70,6 +70,7 @@ def request_schemas(limits: Limits) -> Schemas:
         "TextFormatParam": _format(made["TextFormatParam"]),
         "ConversationParam": {"type": "object", "properties": {"id": _CONVERSATION}, "required": ["id"]},
         "CreateResponse": _create(fields, limits),
+        **_conversations(fields, limits),
     }
 
 
@@ -252,14 +253,27 @@ def _create(fields: Plain, limits: Limits) -> Plain:
         "prompt": NULL,
     }
     refused: Schemas = {"background": or_null({"const": False})}
-    metadata = fields["properties"]["metadata"]["anyOf"][0] | {"maxProperties": limits.metadata_keys}
-    properties = {**own, **fields["properties"], **refused, "metadata": or_null(metadata)}
+    properties = {**own, **fields["properties"], **refused, "metadata": _metadata(fields, limits)}
     described = {name: {**schema, **_about(name)} for name, schema in properties.items()}
     return {
         "type": "object",
         "description": "What to answer, and how. Null stands for what is left out; fields that are not listed here"
         " are not looked at.",
         "properties": described,
+    }
+
+
+def _metadata(fields: Plain, limits: Limits) -> Plain:
+    return or_null(fields["properties"]["metadata"]["anyOf"][0] | {"maxProperties": limits.metadata_keys})
+
+
+def _conversations(fields: Plain, limits: Limits) -> Schemas:
+    """What conversations are made of, described by, and added to with."""
+    items, metadata = array(ref("InputItemParam"), maxItems=limits.conversation_items), _metadata(fields, limits)
+    return {
+        "CreateConversation": {"type": "object", "properties": {"items": or_null(items), "metadata": metadata}},
+        "UpdateConversation": {"type": "object", "properties": {"metadata": metadata}, "required": ["metadata"]},
+        "AddItems": {"type": "object", "properties": {"items": items}, "required": ["items"]},
     }
 
 
