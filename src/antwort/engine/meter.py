@@ -82,10 +82,14 @@ class Meter:
     async def count(self, request: ChatRequest) -> int:
         """By the backend's tokenizer where it has one, else the estimate. It may wait for two seconds, and raises
         nothing."""
+        counted = await self.exact(request)
+        return self.estimate(request) if counted is None else counted
+
+    async def exact(self, request: ChatRequest) -> int | None:
+        """By the backend's tokenizer; None where it has none, or does not answer."""
         counted = None if self._counter is None else await self._counter.count(request)
-        if counted is None:
-            return self.estimate(request)
-        self.learn(request, counted)
+        if counted is not None:
+            self.learn(request, counted)
         return counted
 
     def learn(self, request: ChatRequest, tokens: int) -> None:

@@ -1,0 +1,167 @@
+"""What of an inference fits into the model's context: found out before the backend is asked, and when it refuses."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from antwort.api.wire import UNSET, replace
+from antwort.engine.fitting import Fitted, fit
+from antwort.engine.meter import Meter
+from antwort.engine.plan import Plan
+from antwort.engine.sizes import message_size, tools_size
+from antwort.errors import ContextTooLong
+from antwort.notes import note
+from antwort.providers.base import ChatMessage, ChatRequest, Provider
+
+_log = logging.getLogger("antwort.engine")
+
+_SHARE = 4
+"""At most one part in so many is kept free for the answer."""
+_TRIES = 5
+"""How often a request is cut anew because it has more tokens than it should have by its size."""
+_REFUSALS = 4
+"""How often the backend is asked again after it has found a request too long."""
+_LESS = 0.7
+"""The share of what was sent that is taken to fit, where a refusal does not say what would."""
+_FAR = 2
+"""An estimate of so many times the context is certain enough to refuse a request."""
+_TOKEN = 4
+"""Bytes that a token of no text is weighed as."""
+
+
+class Count(msgspec.Struct, frozen=True):
+    tokens: int
+    is_certain: bool
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """The room that one inference has. Nothing is asked, and nothing waits, as long as a request is far from its end."""
+
+    meter: Meter
+    length: int | None
+    """Tokens of the model's context; None: nobody knows, and the backend tells."""
+    reserve: int = 0
+    """Tokens that the answer gets where the request names no number."""
+    truncates: bool = False
+    refusals: int = 0
+    """How often the backend has found this inference too long by now."""
+
+    async def fit(self, request: ChatRequest) -> ChatRequest:
+        """The request as it can be sent: the same object where nothing has to change. Raises `ContextTooLong`."""
+        if self.length is None:
+            return request
+        if self.truncates:
+            return await self._fitted(request, self.length)
+        await self._check(request, self.length)
+        return request
+
+    def narrowed(self, refusal: ContextTooLong, sent: ChatRequest) -> Window | None:
+        """The window in which to try once more when the backend has found `sent` too long; None: there is none."""
+        if not self.truncates or self.refusals >= _REFUSALS:
+            return None
+        length = refusal.limit
+        if length is None or (self.length is not None and length >= self.length):
+            length = int(_LESS * (self.meter.estimate(sent) + _wanted(sent)))
+        return msgspec.structs.replace(self, length=length, refusals=self.refusals + 1)
+
+    # ---- nothing is left out ----
+
+    async def _check(self, request: ChatRequest, length: int) -> None:
+        if not self.meter.is_near(request, length - 1):
+            return
+        counted = await self._count(request)
+        if counted.tokens >= length * (1 if counted.is_certain else _FAR):
+            raise _too_long(
+                counted, length, "Shorten it, or let the oldest turns be left out with 'truncation': 'auto'."
+            )
+
+    # ---- the oldest is left out ----
+
+    async def _fitted(self, request: ChatRequest, length: int) -> ChatRequest:
+        reserve = self._reserve(request, length)
+        if not self.meter.is_near(request, length - max(reserve, _wanted(request))):
+            return request
+        counted = await self._count(request)
+        if counted.tokens > length - reserve:
+            request, counted = await self._cut(request, counted, length, reserve)
+        room = length - counted.tokens
+        return _clamped(request, room if counted.is_certain else max(room, reserve))
+
+    async def _cut(self, request: ChatRequest, counted: Count, length: int, reserve: int) -> tuple[ChatRequest, Count]:
+        """Cut by weight, which costs nothing, and counted: until there are few enough tokens."""
+        whole, budget = request, length - reserve
+        beside = 0 if whole.tools is UNSET else tools_size(whole.tools)
+        target = (beside + sum(map(weight, whole.messages))) * budget // counted.tokens - beside
+        for _ in range(_TRIES):
+            fitted = fit(whole.messages, target, weight)
+            request = replace(whole, messages=fitted.messages)
+            counted = await self._count(request)
+            if counted.tokens <= budget or fitted.size > target:
+                break
+            target = (fitted.size - 1) * budget // counted.tokens
+        if counted.tokens >= length and (counted.is_certain or self.refusals):
+            raise _too_long(
+                counted,
+                length,
+                "All that can be left out is left out. Shorten the last message, the instructions or the tools.",
+            )
+        _tell(fitted, counted, length)
+        return request, counted
+
+    def _reserve(self, request: ChatRequest, length: int) -> int:
+        return min(_wanted(request) or self.reserve, length // _SHARE)
+
+    async def _count(self, request: ChatRequest) -> Count:
+        exact = await self.meter.exact(request)
+        return Count(self.meter.estimate(request) if exact is None else exact, exact is not None)
+
+
+def window_of(plan: Plan, provider: Provider) -> Window | None:
+    """The window of the plan's next inference, as much as is known of it now."""
+    if plan.meter is None:
+        return None
+    return Window(
+        meter=plan.meter,
+        length=provider.capabilities(plan.response.model).context_length,
+        reserve=plan.settings.reserve,
+        truncates=plan.response.truncation == "auto",
+    )
+
+
+def weight(message: ChatMessage) -> int:
+    """Its bytes of text; other than its tokens by what was learned, they stay the same."""
+    size = message_size(message)
+    return size.text + size.fixed * _TOKEN
+
+
+def _wanted(request: ChatRequest) -> int:
+    """Tokens that are asked for as the longest answer; 0: as many as there are."""
+    return next((most for most in (request.max_tokens, request.max_completion_tokens) if most is not UNSET), 0)
+
+
+def _clamped(request: ChatRequest, room: int) -> ChatRequest:
+    """With an answer no longer than there is room for: there are backends that refuse what might not fit."""
+    if _wanted(request) <= room:
+        return request
+    if request.max_tokens is not UNSET:
+        return replace(request, max_tokens=max(room, 1))
+    return replace(request, max_completion_tokens=max(room, 1))
+
+
+def _too_long(counted: Count, length: int, advice: str) -> ContextTooLong:
+    about = "" if counted.is_certain else "about "
+    message = f"The input has {about}{counted.tokens:,} tokens, and the model's context has {length:,}. {advice}"
+    return ContextTooLong(message, param="input", limit=length, asked=counted.tokens)
+
+
+def _tell(fitted: Fitted, counted: Count, length: int) -> None:
+    note(
+        _log,
+        logging.INFO,
+        f"truncated to fit the context: {fitted.left_out} messages left out, {fitted.shortened} shortened",
+        said={"event": "truncated", "left_out": fitted.left_out, "shortened": fitted.shortened},
+        input_tokens=counted.tokens,
+        context_length=length,
+    )
