@@ -19,6 +19,8 @@ PATIENCE = 30.0
 MODEL = "scripted"
 KNOWN_MODEL = "gpt-5.5"
 """A model by a name that some clients know: they send and ask for more."""
+SMALL_MODEL = "small"
+"""A model whose context is soon full."""
 HERE = Path(__file__).parent
 
 
@@ -39,6 +41,7 @@ class Ground(NamedTuple):
             "ANTWORT_BARE_URL": self.bare_url,
             "ANTWORT_MODEL": MODEL,
             "ANTWORT_KNOWN_MODEL": KNOWN_MODEL,
+            "ANTWORT_SMALL_MODEL": SMALL_MODEL,
             "BACKEND_REQUESTS": requests,
             "OPENAI_API_KEY": "none",
         }

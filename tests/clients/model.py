@@ -23,12 +23,14 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from clients.cues import described
-from clients.replies import chunks, completion, error, refusal
+from clients.replies import chunks, completion, error, refusal, words
 from clients.script import Breaks, Calls, Refuses, Says, answer
 from clients.strict import Json, Malformed, check
 
-MODELS = ("scripted", "gpt-5.5")
+MODELS = ("scripted", "gpt-5.5", "small")
 """The second is one that Codex and the AI SDK think they know: they then send and ask for more."""
+CONTEXTS = {"small": 600}
+"""Tokens, which are words: what a model takes at most, with what it is to say."""
 
 
 class ScriptedModel(ThreadingHTTPServer):
@@ -68,11 +70,27 @@ class ScriptedModel(ThreadingHTTPServer):
             return Refuses(404, f"The model {request.get('model')!r} does not exist.", "model_not_found")
         try:
             check(request)
-            return answer(request)
+            return overflow(request) or answer(request)
         except Malformed as fault:
             return Refuses(400, f"Malformed: {fault}", "malformed")
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             return Refuses(400, f"Malformed: {type(exc).__name__}: {exc}", "malformed")
+
+
+def overflow(request: Json) -> Refuses | None:
+    """The refusal of a request that is longer than its model's context."""
+    most = CONTEXTS.get(request["model"])
+    asked = words(request)
+    if most is None or asked <= most:
+        return None
+    told = f"This model's maximum context length is {most} tokens. However, your messages resulted in {asked} tokens."
+    return Refuses(400, told, "context_length_exceeded")
+
+
+def described_model(name: str) -> Json:
+    """As vLLM lists it."""
+    told: Json = {"id": name, "object": "model", "created": 1, "owned_by": "script"}
+    return {**told, "max_model_len": CONTEXTS[name]} if name in CONTEXTS else told
 
 
 class _Exchange(BaseHTTPRequestHandler):
@@ -86,9 +104,7 @@ class _Exchange(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path = urlsplit(self.path)
         if path.path == "/v1/models":
-            listed = [
-                {"id": name, "object": "model", "created": 1, "owned_by": "script"} for name in self.server.models
-            ]
+            listed = [described_model(name) for name in self.server.models]
             self._reply(200, {"object": "list", "data": listed})
         elif path.path == "/requests":
             self._reply(200, {"requests": self.server.seen(parse_qs(path.query).get("contains", [""])[0])})

@@ -15,10 +15,10 @@ class Place(NamedTuple):
 
 
 PYTHON_CLIENTS = {
-    "openai-python": Place("clients.with_openai_more", "OPENAI"),
-    "openai-agents": Place("clients.with_agents_more", "AGENTS"),
-    "langchain-openai": Place("clients.with_langchain", "LANGCHAIN"),
-    "pydantic-ai": Place("clients.with_pydantic_ai", "PYDANTIC_AI"),
+    "openai-python": Place("clients.with_openai_long", "OPENAI"),
+    "openai-agents": Place("clients.with_agents_long", "AGENTS"),
+    "langchain-openai": Place("clients.with_langchain_long", "LANGCHAIN"),
+    "pydantic-ai": Place("clients.with_pydantic_ai_long", "PYDANTIC_AI"),
 }
 
 

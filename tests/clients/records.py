@@ -61,28 +61,36 @@ EXTRAS = {
     "raw-events": "the plain events, without the client's own bookkeeping",
     "tool-image": "an image that a tool gives back",
     "retries": "no useless retries",
+    "websocket": "turns over one WebSocket, with nothing stored",
+    "websocket-off": "a server without WebSocket: back to HTTP",
+    "conversation": "a conversation that the server keeps (`/v1/conversations`)",
+    "compaction": "a history compacted when the client says so, and on from there",
+    "auto-compaction": "a history compacted by the server (`context_management`)",
+    "input-tokens": "tokens counted before they are sent",
+    "truncation": "`truncation: auto` beyond the model's context, and an error without",
     AS_IS: "all cases of the first table but the errors, at a server with default settings",
 }
 """What some clients are taken through besides."""
 
 _SERVER_TOOLS = ("toolset", "sealed-reasoning", "slow-tool")
+_LONG = ("websocket", "conversation", "compaction", "auto-compaction", "input-tokens", "truncation")
 EXTRAS_OF: dict[str, tuple[str, ...]] = {
     "openai-python": (
         *("toolset", "sealed-reasoning", "item-reference", "slow-tool", "custom-tool"),
-        *("namespace", "tool-image", "retries", AS_IS),
+        *("namespace", "tool-image", "retries", *_LONG, AS_IS),
     ),
     "openai-node": (
         *("toolset", "sealed-reasoning", "item-reference", "slow-tool", "custom-tool"),
-        *("namespace", "tool-image", "retries", AS_IS),
+        *("namespace", "tool-image", "retries", *_LONG, AS_IS),
     ),
-    "openai-agents": ("handoff", "toolset", "session", "sealed-reasoning", "slow-tool", AS_IS),
-    "langchain-openai": (*_SERVER_TOOLS, AS_IS),
-    "pydantic-ai": (*_SERVER_TOOLS, AS_IS),
-    "@ai-sdk/openai": (*_SERVER_TOOLS, "item-reference", "custom-tool", "tool-image", AS_IS),
+    "openai-agents": ("handoff", "toolset", "session", "sealed-reasoning", "slow-tool", *_LONG, AS_IS),
+    "langchain-openai": (*_SERVER_TOOLS, *_LONG, AS_IS),
+    "pydantic-ai": (*_SERVER_TOOLS, *_LONG, AS_IS),
+    "@ai-sdk/openai": (*_SERVER_TOOLS, "item-reference", "custom-tool", "tool-image", *_LONG, AS_IS),
     "@ai-sdk/open-responses": ("tool-image", AS_IS),
     "codex": (
         *("shell", "apply-patch", "custom-tool", "namespace", "tool-image"),
-        *("sealed-reasoning", "slow-tool", AS_IS),
+        *("sealed-reasoning", "slow-tool", "websocket-off", *_LONG, AS_IS),
     ),
 }
 """Which of them, by client."""

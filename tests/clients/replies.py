@@ -74,9 +74,13 @@ def _deltas(request: Json, answer: Says | Calls | Breaks) -> Iterator[Json]:
         yield {"tool_calls": [{"index": index, "function": {"arguments": arguments[half:]}}]}
 
 
+def words(request: Json) -> int:
+    """How long a request is: a word is a token."""
+    return sum(len(text.split()) for message in request["messages"] for text in texts(message))
+
+
 def _usage(request: Json, answer: Says | Calls) -> Json:
-    """A word is a token."""
-    asked = sum(len(text.split()) for message in request["messages"] for text in texts(message))
+    asked = words(request)
     thought = len(answer.reasoning.split())
     said = answer.text if isinstance(answer, Says) else " ".join(arguments for _, arguments in answer.calls)
     made = thought + len(said.split())

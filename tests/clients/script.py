@@ -2,7 +2,7 @@
 
 A cue in the newest user message that has one, or else in the system's, says what to do:
 
-    case:plain        repeats what was said
+    case:plain        repeats what was said; of a word that is said over and over, once
     case:instructions repeats the system's message
     case:function     calls a tool, then says what it answered            (case:slow-tool, case:shell: the same)
     case:parallel     calls several at once
@@ -38,6 +38,8 @@ from clients.values import fitted, fitting
 
 _TEXT = re.compile(r"<<<\n?(.*?)\n?>>>", re.DOTALL)
 _FAILURE = re.compile(r"fail|error|exception", re.IGNORECASE)
+_OVER_AND_OVER = re.compile(r"\b(\w+)(?: \1\b){9,}")
+"""What only fills a context."""
 
 THOUGHT = "First I think about it:"
 RETRY_AFTER = 7
@@ -187,7 +189,12 @@ def _custom(request: Json, cue: Cue) -> Answer:
 
 
 def _plain(_: Json, cue: Cue) -> Answer:
-    return Says(f"You said: {cue.said}")
+    return Says(f"You said: {once(cue.said)}")
+
+
+def once(text: str) -> str:
+    """The text, with a word that is said over and over in it said once."""
+    return _OVER_AND_OVER.sub(r"\1", text)
 
 
 def _instructions(request: Json, _: Cue) -> Answer:
@@ -247,7 +254,7 @@ def digest(url: str) -> str:
 
 
 def _remember(request: Json, _: Cue) -> Answer:
-    return Says(" | ".join(line for message in request["messages"] for line in _told(message)))
+    return Says(once(" | ".join(line for message in request["messages"] for line in _told(message))))
 
 
 def _told(message: Json) -> Iterator[str]:

@@ -147,7 +147,7 @@ async def image(at: Trial) -> None:
     assert result.final_output == f"I see an image, {PNG_DIGEST}."
 
 
-def _remembered(at: Trial) -> str:
+def remembered(at: Trial) -> str:
     said = f"My word is walrus. {at.mark}"
     return f"user: case:plain {said} | assistant: You said: {said} | user: case:remember"
 
@@ -155,13 +155,13 @@ def _remembered(at: Trial) -> str:
 async def by_id(at: Trial) -> None:
     first = await run(at, f"case:plain My word is walrus. {at.mark}")
     second = await run(at, "case:remember", previous_response_id=first.last_response_id)
-    assert second.final_output == _remembered(at)
+    assert second.final_output == remembered(at)
 
 
 async def by_history(at: Trial) -> None:
     first = await run(at, f"case:plain My word is walrus. {at.mark}")
     second = await run(at, [*first.to_input_list(), {"role": "user", "content": "case:remember"}])
-    assert second.final_output == _remembered(at)
+    assert second.final_output == remembered(at)
 
 
 async def tool_error(at: Trial) -> None:

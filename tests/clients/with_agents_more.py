@@ -7,8 +7,8 @@ from typing import Any
 from agents import Agent, HostedMCPTool, ModelSettings, SQLiteSession, function_tool
 from agents.items import ReasoningItem, TResponseInputItem
 
-from clients.trying import WHOLE, Client, NotApplicable, Play, Trial
-from clients.with_agents import CASES, add, model_at, ran, run
+from clients.trying import WHOLE, NotApplicable, Play, Trial
+from clients.with_agents import add, model_at, ran, run
 
 
 async def handoff(at: Trial) -> None:
@@ -96,5 +96,3 @@ MORE: dict[str, Play] = {
     "sealed-reasoning": sealed_reasoning,
     "slow-tool": slow_tool,
 }
-
-AGENTS = Client("openai-agents", "openai-agents", {**CASES, **MORE})

@@ -25,7 +25,7 @@ from pydantic import BaseModel, SecretStr
 
 from clients.ground import MODEL
 from clients.tapped import tapped
-from clients.trying import PNG, PNG_DIGEST, WHOLE, Client, NotApplicable, Trial
+from clients.trying import PNG, PNG_DIGEST, WHOLE, NotApplicable, Play, Trial
 
 os.environ.update(LANGSMITH_TRACING="false", LANGCHAIN_TRACING_V2="false")  # nothing is reported to anybody
 
@@ -264,26 +264,22 @@ async def slow_tool(at: Trial) -> None:
     assert message.text == "The tool says: worked for 3 s."
 
 
-LANGCHAIN = Client(
-    "langchain-openai",
-    "langchain-openai",
-    {
-        "plain": plain,
-        "function": function,
-        "parallel": parallel,
-        "structured": structured,
-        "reasoning": reasoning,
-        "image": image,
-        "by-id": by_id,
-        "by-history": by_history,
-        "tool-error": tool_error,
-        "unknown-model": unknown_model,
-        "bad-request": bad_request,
-        "backend-429": backend_429,
-        "backend-500": backend_500,
-        "cut-stream": cut_stream,
-        "toolset": toolset,
-        "sealed-reasoning": sealed_reasoning,
-        "slow-tool": slow_tool,
-    },
-)
+CASES: dict[str, Play] = {
+    "plain": plain,
+    "function": function,
+    "parallel": parallel,
+    "structured": structured,
+    "reasoning": reasoning,
+    "image": image,
+    "by-id": by_id,
+    "by-history": by_history,
+    "tool-error": tool_error,
+    "unknown-model": unknown_model,
+    "bad-request": bad_request,
+    "backend-429": backend_429,
+    "backend-500": backend_500,
+    "cut-stream": cut_stream,
+    "toolset": toolset,
+    "sealed-reasoning": sealed_reasoning,
+    "slow-tool": slow_tool,
+}

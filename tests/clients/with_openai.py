@@ -98,24 +98,24 @@ async def parallel(at: Trial) -> None:
     prompt = f'case:parallel call:add{{"a": 1, "b": 2}} call:add{{"a": 30, "b": 40}} {at.mark}'
     first = await asked(at, prompt, tools=[ADD], parallel_tool_calls=True)
     assert [item.type for item in first.output] == ["function_call"] * 2
-    results = _results(first)
-    second = await asked(at, results, tools=[ADD], previous_response_id=first.id)
+    second = await asked(at, results(first), tools=[ADD], previous_response_id=first.id)
     assert second.output_text == "The tools say: 3 and 70."
 
 
 def _answered(prompt: str, first: Response) -> list[Any]:
     """The whole conversation so far, as a client that keeps it itself sends it."""
     said = [{"role": "user", "content": prompt}]
-    return [*said, *[item.to_dict() for item in first.output], *_results(first)]
+    return [*said, *[item.to_dict() for item in first.output], *results(first)]
 
 
-def _results(first: Response) -> list[Any]:
-    results = []
+def results(first: Response) -> list[Any]:
+    """What the client answers the calls with."""
+    made = []
     for item in first.output:
         assert item.type == "function_call"
         total = sum(json.loads(item.arguments).values())
-        results.append({"type": "function_call_output", "call_id": item.call_id, "output": str(total)})
-    return results
+        made.append({"type": "function_call_output", "call_id": item.call_id, "output": str(total)})
+    return made
 
 
 async def structured(at: Trial) -> None:
@@ -153,7 +153,7 @@ async def image(at: Trial) -> None:
 async def by_id(at: Trial) -> None:
     first = await asked(at, f"case:plain My word is walrus. {at.mark}")
     second = await asked(at, "case:remember", previous_response_id=first.id)
-    assert second.output_text == _remembered(at)
+    assert second.output_text == remembered(at)
 
 
 async def by_history(at: Trial) -> None:
@@ -161,10 +161,10 @@ async def by_history(at: Trial) -> None:
     first = await asked(at, [prompt], store=False)
     kept = [item.to_dict() for item in first.output]
     second = await asked(at, [prompt, *kept, {"role": "user", "content": "case:remember"}], store=False)
-    assert second.output_text == _remembered(at)
+    assert second.output_text == remembered(at)
 
 
-def _remembered(at: Trial) -> str:
+def remembered(at: Trial) -> str:
     said = f"My word is walrus. {at.mark}"
     return f"user: case:plain {said} | assistant: You said: {said} | user: case:remember"
 

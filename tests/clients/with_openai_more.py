@@ -10,8 +10,8 @@ from httpx2 import Timeout
 from openai import AsyncOpenAI
 
 from clients.ground import MODEL
-from clients.trying import PNG, PNG_DIGEST, WHOLE, Client, NotApplicable, Play, Trial
-from clients.with_openai import ADD, CASES, asked
+from clients.trying import PNG, PNG_DIGEST, WHOLE, NotApplicable, Play, Trial
+from clients.with_openai import ADD, asked
 
 WORKSHOP: dict[str, Any] = {"type": "mcp", "server_label": "workshop", "require_approval": "never"}
 
@@ -124,5 +124,3 @@ MORE: dict[str, Play] = {
     "tool-image": tool_image,
     "retries": retries,
 }
-
-OPENAI = Client("openai-python", "openai", {**CASES, **MORE})

@@ -18,7 +18,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from clients.ground import KNOWN_MODEL, MODEL
 from clients.tapped import tapped
-from clients.trying import PNG, PNG_DIGEST, WHOLE, Client, NotApplicable, Trial
+from clients.trying import PNG, PNG_DIGEST, WHOLE, NotApplicable, Play, Trial
 
 Settings = OpenAIResponsesModelSettings
 E = TypeVar("E", bound=Exception)
@@ -67,14 +67,20 @@ async def run(
         agent: Agent[None, Any] = Agent(
             asked, output_type=output, tools=list(tools), model_settings=settings, retries=1
         )
-        if not at.streamed:
-            whole = await agent.run(said, message_history=history)
-            return Ran(whole.output, whole.all_messages(), whole.usage.requests)
-        async with agent.run_stream(said, message_history=history) as streamed:
-            seen = [piece async for piece in streamed.stream_output(debounce_by=None)]
-            final = await streamed.get_output()
-        assert seen[-1] == final
-        return Ran(final, streamed.all_messages(), streamed.usage.requests)
+        return await ran_by(at, agent, said, history)
+
+
+async def ran_by(
+    at: Trial, agent: Agent[None, Any], said: str | Sequence[Any] | None, history: list[ModelMessage] | None = None
+) -> Ran:
+    if not at.streamed:
+        whole = await agent.run(said, message_history=history)
+        return Ran(whole.output, whole.all_messages(), whole.usage.requests)
+    async with agent.run_stream(said, message_history=history) as streamed:
+        seen = [piece async for piece in streamed.stream_output(debounce_by=None)]
+        final = await streamed.get_output()
+    assert seen[-1] == final
+    return Ran(final, streamed.all_messages(), streamed.usage.requests)
 
 
 # ---- cases ----
@@ -238,26 +244,22 @@ async def slow_tool(at: Trial) -> None:
     assert ran.output == "The tool says: worked for 3 s."
 
 
-PYDANTIC_AI = Client(
-    "pydantic-ai",
-    "pydantic-ai-slim",
-    {
-        "plain": plain,
-        "function": function,
-        "parallel": parallel,
-        "structured": structured,
-        "reasoning": reasoning,
-        "image": image,
-        "by-id": by_id,
-        "by-history": by_history,
-        "tool-error": tool_error,
-        "unknown-model": unknown_model,
-        "bad-request": bad_request,
-        "backend-429": backend_429,
-        "backend-500": backend_500,
-        "cut-stream": cut_stream,
-        "toolset": toolset,
-        "sealed-reasoning": sealed_reasoning,
-        "slow-tool": slow_tool,
-    },
-)
+CASES: dict[str, Play] = {
+    "plain": plain,
+    "function": function,
+    "parallel": parallel,
+    "structured": structured,
+    "reasoning": reasoning,
+    "image": image,
+    "by-id": by_id,
+    "by-history": by_history,
+    "tool-error": tool_error,
+    "unknown-model": unknown_model,
+    "bad-request": bad_request,
+    "backend-429": backend_429,
+    "backend-500": backend_500,
+    "cut-stream": cut_stream,
+    "toolset": toolset,
+    "sealed-reasoning": sealed_reasoning,
+    "slow-tool": slow_tool,
+}
