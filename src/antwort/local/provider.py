@@ -10,7 +10,8 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 
 from antwort.api.responses import Model
-from antwort.errors import BackendUnavailable, ModelNotFound
+from antwort.api.wire import replace
+from antwort.errors import AntwortError, BackendUnavailable, ModelNotFound
 from antwort.local import traits
 from antwort.local.bounds import check_schemas
 from antwort.local.demo import pull_command
@@ -119,10 +120,21 @@ class LocalProvider:
                 yield batch
 
     async def models(self) -> Sequence[Model]:
-        return [Model(id=self.name)]
+        """Where it is loaded, it is asked how long its context is: a model may have a shorter one than is ordered."""
+        if self._chat is not None and self.pid is not None:
+            with suppress(AntwortError):
+                await self._chat.models()
+        return [Model(id=self.name, context_length=self._length())]
 
     def capabilities(self, model: str) -> Capabilities:  # noqa: ARG002 - one model, one answer
-        return _CAPABILITIES
+        return replace(_CAPABILITIES, context_length=self._length())
+
+    async def count(self, request: ChatRequest) -> int | None:
+        if self.pid is None or request.model != self.name:
+            return None
+        with suppress(AntwortError):
+            return await (await self._backend(CHECK_SECONDS)).count(request)
+        return None
 
     async def check(self) -> None:
         """Raise `BackendUnavailable` unless it answers, after a short wait while it is loading."""
@@ -135,6 +147,11 @@ class LocalProvider:
             await self._chat.close()
 
     # ---- within ----
+
+    def _length(self) -> int:
+        ordered = self._order["context"]
+        told = None if self._chat is None else self._chat.capabilities(self.name).context_length
+        return ordered if told is None else min(ordered, told)
 
     async def _infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         chat = await self._backend()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Literal, TypeAlias
 
 from antwort.api.responses import Model
@@ -63,6 +64,7 @@ class Member:
         self._is_set = models is not None
         self._is_out_of_reach = False
         self._is_seen = False
+        self._is_read = False
         if models is not None:
             self._take(Model(id=each) for each in models)
 
@@ -120,7 +122,9 @@ class Member:
         self._recovered()
 
     async def look(self) -> None:
-        """Ask for its models, or, where they are set, whether it is there. A failure keeps the last list."""
+        """Ask for its models, or, where they are set, whether it is there; and then, once for each time that it comes
+        back, for its list all the same, as that tells how much fits into their contexts. A failure keeps the last list.
+        """
         try:
             if self._is_set:
                 await self.provider.check()
@@ -130,6 +134,10 @@ class Member:
             await self._look_closer(error)
         else:
             self._recovered()
+            if self._is_set and not self._is_read:
+                self._is_read = True
+                with suppress(AntwortError):  # it need not have one
+                    await self.provider.models()
 
     async def _look_closer(self, first: AntwortError) -> None:
         """A backend that gives no list may be there all the same."""
@@ -150,6 +158,7 @@ class Member:
             level = logging.INFO if isinstance(error, NotReady) else logging.WARNING  # it is there, and on its way
             _log.log(level, "the backend %s is out of reach: %s%s", self.name, error.message, reason_behind(error))
         self._is_out_of_reach = self._is_seen = True
+        self._is_read = False
         self.error = error
 
     def _recovered(self) -> None:
