@@ -7,6 +7,7 @@ optional field that may be null in what a server writes, so null there is a mism
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,6 +80,71 @@ def validate_item(plain: dict[str, Any]) -> None:
 def validate_request(plain: dict[str, Any]) -> None:
     """Raise unless `plain` is a request that the standard allows."""
     TypeAdapter(types.CreateResponseBody).validate_json(json.dumps(plain), strict=True)
+
+
+def validate_compaction(plain: dict[str, Any]) -> None:
+    """Raise unless `plain` is a compacted window of the standard."""
+    _validate(plain, types.CompactResource)
+
+
+def validate_socket_error(plain: dict[str, Any]) -> None:
+    """Raise unless `plain` is an error as the standard sends it over a WebSocket."""
+    _validate(plain, types.WebSocketErrorEvent)
+
+
+ERROR_TYPES = frozenset({"server_error", "invalid_request", "not_found", "model_error", "too_many_requests"})
+
+
+def validate_error(plain: dict[str, Any]) -> None:
+    """Raise unless `plain` is the body of an error. The standard has no schema for it: its prose has."""
+    error = plain["error"]
+    _validate(error, types.ErrorPayload)
+    if list(plain) != ["error"] or error["type"] not in ERROR_TYPES:
+        raise StandardMismatch(f"not an error of the standard: {plain}")
+
+
+# ---- extensions: what the standard does not have has a prefix ----
+
+_EXTENSION = re.compile(r"[a-z][a-z0-9_-]*:[a-z][a-z0-9_.-]*")
+_SOME_ITEM = {"type": "compaction", "id": "cmp_1", "encrypted_content": ""}
+
+
+def validate_extended_response(plain: dict[str, Any]) -> None:
+    """As `validate_response`, with items and tools of other types among those of the standard."""
+    validate_response(_without_extensions(plain))
+
+
+def validate_extended_event(plain: dict[str, Any]) -> None:
+    """As `validate_event`, with other events and items among those of the standard."""
+    if ":" in plain["type"]:
+        _check_extension(plain, "sequence_number")
+    elif "response" in plain:
+        validate_event({**plain, "response": _without_extensions(plain["response"])})
+    else:
+        validate_event({**plain, "item": _stand_in(plain["item"])} if "item" in plain else plain)
+
+
+def _without_extensions(response: dict[str, Any]) -> dict[str, Any]:
+    own = [tool for tool in response["tools"] if not _is_extension(tool)]
+    choice = response["tool_choice"]
+    is_own = isinstance(choice, dict) and _is_extension(choice)
+    output = [_stand_in(item) for item in response["output"]]
+    return {**response, "output": output, "tools": own, "tool_choice": "auto" if is_own else choice}
+
+
+def _stand_in(item: dict[str, Any]) -> dict[str, Any]:
+    return _SOME_ITEM if _is_extension(item, "id", "status") else item
+
+
+def _is_extension(plain: dict[str, Any], *fields: str) -> bool:
+    if ":" in plain["type"]:
+        _check_extension(plain, *fields)
+    return ":" in plain["type"]
+
+
+def _check_extension(plain: dict[str, Any], *fields: str) -> None:
+    if not _EXTENSION.fullmatch(plain["type"]) or not all(plain.get(field) is not None for field in fields):
+        raise StandardMismatch(f"not an extension of the standard: {plain}")
 
 
 def _validate(plain: dict[str, Any], model: type[BaseModel]) -> None:
