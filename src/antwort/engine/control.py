@@ -53,6 +53,8 @@ class Control:
         """Whether the record says what the terminal event says; False after a commit that failed."""
         self.is_asking = False
         """Whether an inference is under way, or was cut; not one that the backend never took up."""
+        self.truncated = 0
+        """Inferences from which something was left out, so that they fit into the context."""
         self.on_answer: Callable[[], None] = _nobody_asks
         """The backend has answered the first inference with its headers."""
         self.has_acted = run.calls_run > 0

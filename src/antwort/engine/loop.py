@@ -30,6 +30,7 @@ from antwort.engine.plan import Plan
 from antwort.engine.steps import Infer, next_step
 from antwort.engine.translate import chat_request
 from antwort.engine.turn import Turn
+from antwort.engine.window import window_of
 from antwort.errors import AntwortError, BackendCut, Interrupted
 from antwort.notes import reason_behind
 from antwort.providers.base import Delta, Provider
@@ -132,20 +133,29 @@ def _show_list(at: int, item: McpListTools) -> list[RunEvent]:
 async def infer(run: Run, plan: Plan, provider: Provider, control: Control) -> AsyncGenerator[Batch, None]:
     """One inference. The items it opened are closed before an error goes on, so the loop never sees half of one."""
     turn = Turn(len(run.output), partial(plan.shown, run=run), plan.reasoning_style, plan.seal)
-    control.is_asking, is_answered = True, False
-    async with aclosing(provider.infer(chat_request(run, plan))) as stream:
-        while isinstance(read := await _next_read(stream, control.signal), list):
-            is_answered = True
-            control.on_answer()
-            for delta in read:
-                turn.feed(delta)
-            if batch := turn.take():
-                yield batch
+    whole, window = chat_request(run, plan), window_of(plan, provider)
+    is_answered = has_said = False
+    while True:
+        request = await control.signal.race(partial(window.fit, whole))
+        control.is_asking = True
+        async with aclosing(provider.infer(request)) as stream:
+            while isinstance(read := await _next_read(stream, control.signal), list):
+                is_answered, has_said = True, has_said or bool(read)
+                control.on_answer()
+                for delta in read:
+                    turn.feed(delta)
+                if batch := turn.take():
+                    yield batch
+        if has_said or (narrowed := window.narrowed(read, request)) is None:
+            break
+        control.is_asking, window = False, narrowed
+    control.truncated += request.messages is not whole.messages
     if read is None and not turn.is_finished:
         read = BackendCut("The backend's answer broke off.")
     if read is None:
         turn.finish()
         control.is_asking = False
+        window.learn(request, turn.usage)
     else:
         control.is_asking = is_answered or isinstance(read, Interrupted)
         turn.abort()

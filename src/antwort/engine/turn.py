@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from antwort.api.events import Batch, TurnEnded
 from antwort.api.items import CustomToolCall, FunctionCall, McpCall
+from antwort.api.responses import Usage
 from antwort.api.wire import UNSET
 from antwort.engine.held import HeldCall, Shown, settle
 from antwort.engine.opened import OpenItem, OpenMessage, OpenReasoning, ReasoningStyle, Seal
@@ -62,6 +63,11 @@ class Turn:
     @property
     def is_finished(self) -> bool:
         return self._finished is not None
+
+    @property
+    def usage(self) -> Usage | None:
+        """What the inference has cost, where it has ended and the backend says so."""
+        return None if self._finished is None else self._finished.usage
 
     def take(self) -> Batch:
         events, self._events = self._events, []

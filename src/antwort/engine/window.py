@@ -6,11 +6,12 @@ import logging
 
 import msgspec
 
+from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, replace
 from antwort.engine.fitting import Fitted, fit
 from antwort.engine.meter import Meter
 from antwort.engine.plan import Plan
-from antwort.engine.sizes import message_size, tools_size
+from antwort.engine.sizes import message_size, size_of, tools_size
 from antwort.errors import ContextTooLong
 from antwort.notes import note
 from antwort.providers.base import ChatMessage, ChatRequest, Provider
@@ -37,7 +38,7 @@ class Count(msgspec.Struct, frozen=True):
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """The room that one inference has. Nothing is asked, and nothing waits, as long as a request is far from its end."""
+    """The room that one inference has. As long as a request is far from its end, nobody is asked and nothing waits."""
 
     meter: Meter
     length: int | None
@@ -45,26 +46,36 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     reserve: int = 0
     """Tokens that the answer gets where the request names no number."""
     truncates: bool = False
-    refusals: int = 0
-    """How often the backend has found this inference too long by now."""
+    refusals: tuple[ContextTooLong, ...] = ()
+    """What the backend has said to this inference by now."""
 
     async def fit(self, request: ChatRequest) -> ChatRequest:
-        """The request as it can be sent: the same object where nothing has to change. Raises `ContextTooLong`."""
+        """The request as it can be sent, with the same list of messages where none has to go. Raises `ContextTooLong`,
+        in the backend's words where there are any.
+        """
         if self.length is None:
             return request
-        if self.truncates:
+        if not self.truncates:
+            await self._check(request, self.length)
+            return request
+        try:
             return await self._fitted(request, self.length)
-        await self._check(request, self.length)
-        return request
+        except ContextTooLong as error:
+            raise (self.refusals or (error,))[-1] from None
 
-    def narrowed(self, refusal: ContextTooLong, sent: ChatRequest) -> Window | None:
-        """The window in which to try once more when the backend has found `sent` too long; None: there is none."""
-        if not self.truncates or self.refusals >= _REFUSALS:
+    def narrowed(self, error: Exception | None, sent: ChatRequest) -> Window | None:
+        """The window in which to ask once more, when `sent` was refused for its length; None: there is none."""
+        if not isinstance(error, ContextTooLong) or not self.truncates or len(self.refusals) >= _REFUSALS:
             return None
-        length = refusal.limit
+        length = error.limit
         if length is None or (self.length is not None and length >= self.length):
             length = int(_LESS * (self.meter.estimate(sent) + _wanted(sent)))
-        return msgspec.structs.replace(self, length=length, refusals=self.refusals + 1)
+        return msgspec.structs.replace(self, length=length, refusals=(*self.refusals, error))
+
+    def learn(self, sent: ChatRequest, usage: Usage | None) -> None:
+        """The backend has told what it cost."""
+        if usage is not None:
+            self.meter.learn(sent, usage.input_tokens)
 
     # ---- nothing is left out ----
 
@@ -115,15 +126,15 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     async def _count(self, request: ChatRequest) -> Count:
         exact = await self.meter.exact(request)
-        return Count(self.meter.estimate(request) if exact is None else exact, exact is not None)
+        if exact is None:
+            return Count(self.meter.estimate(request), is_certain=False)
+        return Count(exact, is_certain=not size_of(request).attachments)
 
 
-def window_of(plan: Plan, provider: Provider) -> Window | None:
+def window_of(plan: Plan, provider: Provider) -> Window:
     """The window of the plan's next inference, as much as is known of it now."""
-    if plan.meter is None:
-        return None
     return Window(
-        meter=plan.meter,
+        meter=plan.meter or Meter(provider),
         length=provider.capabilities(plan.response.model).context_length,
         reserve=plan.settings.reserve,
         truncates=plan.response.truncation == "auto",
