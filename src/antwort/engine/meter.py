@@ -25,10 +25,10 @@ _FACTOR = 2.0
 
 
 class Rate(msgspec.Struct, frozen=True, gc=False):
-    """Tokens for each byte of text, as far as is known. Before anything is, it is that of text that is dense."""
+    """Tokens for each byte of text, as far as is known."""
 
-    mean: float = 0.29
-    spread: float = 0.06
+    mean: float
+    spread: float
     """How far reports are from the mean, mostly."""
     reports: float = 0.0
 
@@ -44,11 +44,40 @@ class Rate(msgspec.Struct, frozen=True, gc=False):
 
     def after(self, seen: float, weight: float) -> Rate:
         """The rate when a report says `seen`, which counts by `weight`, from 0 to 1."""
+        if not weight:
+            return self
         seen = min(max(seen, self.mean / _FACTOR), self.mean * _FACTOR)
         pace = weight * max(_UP if seen > self.mean else _DOWN, 1 / (1 + self.reports))
         spread = self.spread + min(pace, _UP) * (abs(seen - self.mean) - self.spread)
         mean = self.mean + pace * (seen - self.mean)
         return Rate(min(max(mean, _LEAST), _MOST), spread, self.reports + weight)
+
+
+class Rates(msgspec.Struct, frozen=True, gc=False):
+    """Those of one model, for ASCII and for all else. Before anything is known they are those of dense text."""
+
+    plain: Rate = Rate(0.29, 0.06)
+    wide: Rate = Rate(0.40, 0.10)
+
+    def likely(self, size: Size) -> int:
+        return _tokens(size, self.plain.likely, self.wide.likely)
+
+    def highest(self, size: Size) -> int:
+        return _tokens(size, self.plain.highest, self.wide.highest)
+
+    def after(self, size: Size, tokens: int) -> Rates:
+        """When a text of this size has so many. What it has more than was thought, or less, is laid on both rates."""
+        factor = tokens / _tokens(size, self.plain.mean, self.wide.mean)
+        whole, share = min(1.0, size.text / _WHOLE), size.wide / size.text
+        return Rates(
+            self.plain.after(self.plain.mean * factor, whole * (1 - share)),
+            self.wide.after(self.wide.mean * factor, whole * share),
+        )
+
+
+def _tokens(size: Size, plain: float, wide: float) -> int:
+    """Of the text alone."""
+    return math.ceil((size.text - size.wide) * plain + size.wide * wide)
 
 
 class Meter:
@@ -62,18 +91,21 @@ class Meter:
 
     def __init__(self, provider: Provider) -> None:
         self._counter = provider if isinstance(provider, TokenCounter) else None
-        self._rates: dict[str, Rate] = {}
+        self._rates: dict[str, Rates] = {}
 
     def estimate(self, request: ChatRequest) -> int:
-        return _tokens(size_of(request), self._rate(request.model).likely) + PER_REQUEST
+        size = size_of(request)
+        return self._of(request.model).likely(size) + size.fixed + PER_REQUEST
 
     def estimate_message(self, model: str, message: ChatMessage) -> int:
         """What the message adds to the estimate of a request, or little more."""
-        return _tokens(message_size(message), self._rate(model).likely)
+        size = message_size(message)
+        return self._of(model).likely(size) + size.fixed
 
     def at_most(self, request: ChatRequest) -> int:
         """What it hardly has more than."""
-        return _tokens(size_of(request), self._rate(request.model).highest) + PER_REQUEST
+        size = size_of(request)
+        return self._of(request.model).highest(size) + size.fixed + PER_REQUEST
 
     def is_near(self, request: ChatRequest, limit: int) -> bool:
         """Whether it may have more than `limit` tokens, so that it is worth counting them."""
@@ -99,20 +131,16 @@ class Meter:
         size = size_of(request)
         if size.attachments or size.text < _TELLING:
             return
-        seen = (tokens - size.fixed) / size.text
-        if seen < _LEAST:
+        said = tokens - size.fixed
+        if said < size.text * _LEAST:
             return
-        known = self._rates.pop(request.model, Rate())
+        known = self._rates.pop(request.model, _UNKNOWN)
         if len(self._rates) >= _MODELS:
             self._rates.pop(next(iter(self._rates)))
-        self._rates[request.model] = known.after(seen, min(1.0, size.text / _WHOLE))
+        self._rates[request.model] = known.after(size, said)
 
-    def _rate(self, model: str) -> Rate:
+    def _of(self, model: str) -> Rates:
         return self._rates.get(model, _UNKNOWN)
 
 
-_UNKNOWN = Rate()
-
-
-def _tokens(size: Size, rate: float) -> int:
-    return math.ceil(size.text * rate) + size.fixed
+_UNKNOWN = Rates()

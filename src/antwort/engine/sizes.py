@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -18,6 +18,8 @@ PER_REQUEST = 8
 class Size(msgspec.Struct, frozen=True, gc=False):
     text: int = 0
     """Bytes, in UTF-8."""
+    wide: int = 0
+    """Those of them that are no ASCII: tokenizers cut up some scripts finely, and others coarsely."""
     messages: int = 0
     attachments: int = 0
 
@@ -28,40 +30,54 @@ class Size(msgspec.Struct, frozen=True, gc=False):
 
 
 def size_of(request: ChatRequest) -> Size:
-    text = attachments = 0
+    text = wide = attachments = 0
     for message in request.messages:
         size = message_size(message)
         text += size.text
+        wide += size.wide
         attachments += size.attachments
     if request.tools is not UNSET:
         text += tools_size(request.tools)
-    return Size(text, len(request.messages), attachments)
+    return Size(text, wide, len(request.messages), attachments)
 
 
 def message_size(message: ChatMessage) -> Size:
-    text = attachments = 0
+    text = wide = attachments = 0
+    for said in _texts(message):
+        if said is None:
+            attachments += 1
+        elif said.isascii():
+            text += len(said)
+        else:
+            size = text_size(said)
+            text += size
+            wide += size - len(said.encode("ascii", "ignore"))
+    return Size(text, wide, 1, attachments)
+
+
+def _texts(message: ChatMessage) -> Iterator[str | None]:
+    """All that is said in it; None for a part that is no text."""
     content = message.content
     if isinstance(content, str):
-        text = text_size(content)
+        yield content
     elif isinstance(content, list):
         for part in content:
             said = part.get("text")
-            if isinstance(said, str):
-                text += text_size(said)
-            else:
-                attachments += 1
+            yield said if isinstance(said, str) else None
     if message.tool_calls is not UNSET:
         for call in message.tool_calls:
-            text += text_size(call.function.name) + text_size(call.function.arguments)
+            yield call.function.name
+            yield call.function.arguments
     for more in (message.reasoning_content, message.reasoning, message.refusal):
         if more is not UNSET:
-            text += text_size(more)
-    return Size(text, 1, attachments)
+            yield more
 
 
 def tools_size(tools: Sequence[ChatTool]) -> int:
+    """Bytes of their JSON."""
     return sum(len(encode(tool)) for tool in tools)
 
 
 def text_size(text: str) -> int:
+    """Bytes."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
