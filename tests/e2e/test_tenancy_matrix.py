@@ -25,6 +25,7 @@ from antwort.storage.memory import MemoryStore
 from antwort.storage.migrations import upgrade
 from antwort.storage.sqlite import SqliteStore
 from antwort.testing import ScriptedProvider, answer, say
+from antwort.transport.conversations import ConversationRoutes
 from antwort.transport.http import Transport, everyone_is_anonymous
 from antwort.transport.keys import Keyring
 from antwort.transport.offer import Offer
@@ -51,12 +52,14 @@ OTHERS = {
     "other tenant, other owner": bearing("sk-stranger"),
 }
 NOBODIES = {"no key": {}, "a wrong key": bearing("sk-wrong"), "no bearer": {"authorization": "Basic sk-ann"}}
+CONVERSATIONS = "/v1/conversations"
+SPOKEN = {"role": "user", "content": "A secret", "id": "msg_of_the_conversation"}
 GIVEN = [{"role": "user", "content": "Hello", "id": "msg_of_the_input"}]
 
 
 @dataclass
 class World:
-    """What Ann has: a response that has ended, one that runs, and one that runs and is not stored."""
+    """What Ann has: a response that has ended, one that runs, one that runs and is not stored, and a conversation."""
 
     server: Serving
     finished: str
@@ -64,6 +67,7 @@ class World:
     input_item: str
     live: str
     unstored: str
+    conversation: str
     asking: list[asyncio.Task[Reply]]
     hold: asyncio.Event
 
@@ -72,6 +76,7 @@ class World:
         paths = [RESPONSES, f"{RESPONSES}?order=asc"]
         for response_id in (self.finished, self.live):
             paths += [f"{RESPONSES}/{response_id}", f"{RESPONSES}/{response_id}/input_items"]
+        paths += [f"{CONVERSATIONS}/{self.conversation}", f"{CONVERSATIONS}/{self.conversation}/items"]
         replies = [await self.server.ask("GET", path, None, ANN) for path in paths]
         return [(reply.status, reply.body) for reply in replies] + sorted(self.server.engine._live)
 
@@ -123,6 +128,19 @@ def referring(target: str) -> Way:
     )
 
 
+def of_conversation(tail: str = "", body: dict[str, Any] | None = None) -> Way:
+    return Way(f"conversation{tail}", "conversation", lambda name: (f"{CONVERSATIONS}/{name}{tail}", body))
+
+
+def copying(target: str) -> Way:
+    """A conversation begun with what is another's."""
+    return Way(
+        f"conversation with a reference to {target}",
+        target,
+        lambda name: (CONVERSATIONS, {"items": [{"type": "item_reference", "id": name}]}),
+    )
+
+
 def plain(path: str) -> Way:
     return Way(path, "", lambda _: (path, None))
 
@@ -138,6 +156,8 @@ ITEMS = [
     by_id("unstored", "/input_items", owner=404),
     by_id("finished", "/input_items?after=msg_of_the_input"),
 ]
+SAID = "/items/msg_of_the_conversation"
+TOLD = [of_conversation("/items"), of_conversation("/items?after=msg_of_the_conversation")]
 ROWS: dict[tuple[str, str], list[Way]] = {
     ("POST", "/v1/responses"): [
         after("finished"),
@@ -159,6 +179,17 @@ ROWS: dict[tuple[str, str], list[Way]] = {
     ],
     ("GET", "/v1/responses/{id}/input_items"): ITEMS,
     ("HEAD", "/v1/responses/{id}/input_items"): ITEMS,
+    ("POST", "/v1/conversations"): [copying("output_item"), copying("input_item")],
+    ("GET", "/v1/conversations/{id}"): [of_conversation()],
+    ("HEAD", "/v1/conversations/{id}"): [of_conversation()],
+    ("POST", "/v1/conversations/{id}"): [of_conversation(body={"metadata": {"mine": "now"}})],
+    ("DELETE", "/v1/conversations/{id}"): [of_conversation()],
+    ("GET", "/v1/conversations/{id}/items"): TOLD,
+    ("HEAD", "/v1/conversations/{id}/items"): TOLD,
+    ("POST", "/v1/conversations/{id}/items"): [of_conversation("/items", {"items": GIVEN})],
+    ("GET", "/v1/conversations/{id}/items/{item_id}"): [of_conversation(SAID)],
+    ("HEAD", "/v1/conversations/{id}/items/{item_id}"): [of_conversation(SAID)],
+    ("DELETE", "/v1/conversations/{id}/items/{item_id}"): [of_conversation(SAID)],
     # Nothing of anybody's:
     ("GET", "/v1/models"): [plain("/v1/models")],
     ("HEAD", "/v1/models"): [plain("/v1/models")],
@@ -184,8 +215,13 @@ def test_every_route_has_a_row() -> None:
     engine = Engine(ScriptedProvider(), store=MemoryStore())
     offered = Routes(engine, everyone_is_anonymous, body_limit=1, quotas=Quotas({}), offer=Offer()).offered()
     assert offered.keys() == ROWS.keys()
-    endpoints = {name for name, _ in inspect.getmembers(Routes, inspect.iscoroutinefunction) if name[0] != "_"}
-    assert {endpoint.__name__ for endpoint in offered.values()} == endpoints
+    endpoints = {
+        f"{kind.__name__}.{name}"
+        for kind in (Routes, ConversationRoutes)
+        for name, _ in inspect.getmembers(kind, inspect.iscoroutinefunction)
+        if name[0] != "_"
+    }
+    assert {getattr(endpoint, "__qualname__", "") for endpoint in offered.values()} == endpoints
 
 
 # ---- the world ----
@@ -213,6 +249,7 @@ async def created(store: ResponseStore) -> AsyncIterator[World]:
     engine = Engine(provider, store=store)
     async with serving(engine, Transport(engine, identify=RING.identify, quotas=RING.quotas)) as server:
         finished = (await server.ask("POST", RESPONSES, {**HELLO, "input": GIVEN}, ANN)).json()
+        begun = (await server.ask("POST", CONVERSATIONS, {"items": [SPOKEN], "metadata": {"of": "ann"}}, ANN)).json()
         asking = [
             asyncio.create_task(server.ask("POST", RESPONSES, {**STREAMED, "input": GIVEN, "store": stored}, ANN))
             for stored in (True, False)
@@ -226,6 +263,7 @@ async def created(store: ResponseStore) -> AsyncIterator[World]:
             input_item="msg_of_the_input",
             live=ids[True],
             unstored=ids[False],
+            conversation=begun["id"],
             asking=asking,
             hold=hold,
         )
@@ -272,7 +310,7 @@ async def test_a_stranger_finds_what_was_never_there_and_its_owner_finds_it(
 
 def _check_nothing_of_hers(world: World, body: bytes) -> None:
     """Her ids are in no answer but where they were asked with, which is masked by now."""
-    for name in (world.finished, world.live, world.unstored, world.output_item):
+    for name in (world.finished, world.live, world.unstored, world.output_item, world.conversation, "A secret"):
         assert name.encode() not in body
 
 

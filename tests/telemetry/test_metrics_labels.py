@@ -28,6 +28,10 @@ from telemetry_kit import Wired
         ("/v1/models", "/v1/models"),
         ("/v1/models/", OTHER),
         ("/v1/models/org/model", "/v1/models/{id}"),
+        ("/v1/conversations", "/v1/conversations"),
+        ("/v1/conversations/conv_1", "/v1/conversations/{id}"),
+        ("/v1/conversations/conv_1/items", "/v1/conversations/{id}/items"),
+        ("/v1/conversations/conv_1/items/msg%2F1", "/v1/conversations/{id}/items/{id}"),
         ("/healthz", "/healthz"),
         ("/readyz", "/readyz"),
         ("/metrics", "/metrics"),
@@ -49,8 +53,17 @@ async def test_every_address_that_is_offered_has_a_route_and_no_other() -> None:
     routes = wired.app._routes
     places = [*("/" + "/".join(place) for place in routes._places), "/v1/responses/x", "/v1/models/x"]
     places += [f"/v1/responses/x/{part}" for part in routes._parts]
+    places += [address.replace("{id}", "x").replace("{item_id}", "y") for address in routes._conversations.offered()]
     assert {route_of(place) for place in places} == ROUTES - {OTHER}
-    for path in ("/v1/responses/", "/v1/models/", "/v1/responses/a/b", "/x"):
+    nowhere = ("/v1/conversations/", "/v1/conversations/a/b", "/v1/conversations/a/items/", "/v1/conversations//items")
+    for path in (
+        "/v1/responses/",
+        "/v1/models/",
+        "/v1/responses/a/b",
+        "/x",
+        *nowhere,
+        "/v1/conversations/a%2Fb/items/c",
+    ):
         assert route_of(path) == OTHER
         with pytest.raises(NotFound):
             routes.find("GET", path)
