@@ -26,11 +26,12 @@ from weakref import WeakKeyDictionary
 from antwort.config.problems import CannotStart
 from antwort.config.settings import ServerSettings, Settings
 from antwort.engine.engine import Engine
-from antwort.errors import AntwortError, NotFound, ServerFault, ShuttingDown
-from antwort.transport.errors import failure
+from antwort.errors import AntwortError, ServerFault, ShuttingDown
+from antwort.ids import new_id
 from antwort.transport.exchange import Exchange, Receive, Scope, Send
 from antwort.transport.http import LINGER, Transport, everyone_is_anonymous
 from antwort.transport.routes import Identify
+from antwort.transport.websocket import deny
 
 _log = logging.getLogger("antwort.asgi")
 
@@ -152,14 +153,12 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
-            case "http":
+            case "http" | "websocket":
                 asgi = await self._ready(scope, receive, send)
                 if asgi is not None:
                     await asgi(scope, receive, send)
             case "lifespan":
                 await self._live(receive, send)
-            case "websocket":
-                await _refuse_socket(scope, receive, send)
             case other:
                 raise NotImplementedError(f"{other} is not spoken here")
 
@@ -170,7 +169,7 @@ class Application:
         try:
             return (await self._start_late()).asgi
         except AntwortError as error:
-            await Exchange(scope, receive, send, linger=LINGER).fail(error, strict=False)
+            await _refuse(scope, receive, send, error)
             return None
 
     async def _start_late(self) -> Parts:
@@ -202,16 +201,12 @@ class Application:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-async def _refuse_socket(scope: Scope, receive: Receive, send: Send) -> None:
-    """In words where the server can carry them; otherwise it is a bare refusal."""
-    await receive()
-    if "websocket.http.response" not in scope.get("extensions", {}):
-        await send({"type": "websocket.close", "code": 1000})
-        return
-    sent = failure(NotFound("There is no WebSocket here; use HTTP.", code="unknown_url"))
-    head = [(b"content-type", b"application/json"), *sent.headers]
-    await send({"type": "websocket.http.response.start", "status": sent.status, "headers": head})
-    await send({"type": "websocket.http.response.body", "body": sent.body})
+async def _refuse(scope: Scope, receive: Receive, send: Send, error: AntwortError) -> None:
+    if scope["type"] == "http":
+        await Exchange(scope, receive, send, linger=LINGER).fail(error, strict=False)
+    else:
+        await receive()
+        await deny(scope, send, error, new_id("req"), strict=False)
 
 
 # ---- where the parts come from ----

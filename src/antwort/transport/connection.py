@@ -14,6 +14,7 @@ from antwort.errors import AntwortError, HeadTooLarge, RequestError, RequestTooS
 from antwort.ids import new_id
 from antwort.transport.errors import failure
 from antwort.transport.exchange import CONNECTION
+from antwort.transport.lingering import Lingers
 
 _LAST_LOOK = 2.0
 """Seconds in which what a refused client still sends is dropped: hung up on at once, it might lose the answer."""
@@ -39,7 +40,7 @@ def nobody_asks(_: Refused) -> None:
     """Nobody wants to know."""
 
 
-class Connection(HttpToolsProtocol):
+class Connection(Lingers, HttpToolsProtocol):
     """Reads on while a request is answered, since only reading shows that the client has left.
 
     What comes ahead of its turn is kept, within a limit, and parsed when the answer is out. A request must arrive in
@@ -65,8 +66,6 @@ class Connection(HttpToolsProtocol):
         self._is_whole = False
         self._is_deaf = False
         self._clock: asyncio.TimerHandle | None = None
-        self._resumed = 0
-        self._lingering: asyncio.TimerHandle | None = None
 
     # ---- what comes in ----
 
@@ -130,7 +129,7 @@ class Connection(HttpToolsProtocol):
         self._is_deaf = True
         self._unset_keepalive_if_required()
         self._stop_clock()
-        self._stop_lingering()
+        self.stop_lingering()
         self._disconnect()
 
     def _disconnect(self) -> None:
@@ -166,6 +165,25 @@ class Connection(HttpToolsProtocol):
         self.refusal = refusal
         cycle.message_event.set()
         return True
+
+    # ---- connections that become WebSockets ----
+
+    def _should_upgrade_to_ws(self) -> bool:
+        """What only looks like it is a request as any other."""
+        headers = dict(self.headers)
+        is_right = headers.get(b"sec-websocket-version") == b"13" and b"sec-websocket-key" in headers
+        return is_right and self.scope["method"] == "GET" and self.scope["http_version"] == "1.1"
+
+    def handle_websocket_upgrade(self) -> None:
+        from antwort.transport.upgraded import Upgraded
+
+        self._is_deaf = True
+        self._stop_clock()
+        self.stop_lingering()
+        self.connections.discard(self)
+        upgraded = Upgraded(self.config, self.server_state, self.app_state, self.loop)
+        self.transport.set_protocol(upgraded)
+        upgraded.take_over(self.transport, self.url, self.headers, is_behind=self.is_behind)
 
     # ---- refusals that no request answers ----
 
@@ -216,7 +234,7 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
-        self._stop_lingering()
+        self.stop_lingering()
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
@@ -233,31 +251,9 @@ class Connection(HttpToolsProtocol):
     def is_behind(self) -> bool:
         return self.flow.write_paused
 
-    def linger(self, seconds: float) -> None:
-        """A little that an open connection has left is looked at when the connection has been idle for long."""
-        if self._lingering is None and (self.flow.write_paused or self.transport.is_closing()):
-            self._look_again(seconds)
-
-    def _look_again(self, seconds: float) -> None:
-        if left := self.transport.get_write_buffer_size():
-            self._lingering = self.loop.call_later(seconds, self._look, seconds, (self._resumed, left))
-
-    def _look(self, seconds: float, before: tuple[int, int]) -> None:
-        """The size alone would not do: what was taken may have been replaced by as much."""
-        self._lingering = None
-        if (self._resumed, self.transport.get_write_buffer_size()) == before:
-            self.abort()
-        else:
-            self._look_again(seconds)
-
     def resume_writing(self) -> None:
-        self._resumed += 1
+        self.has_resumed()
         super().resume_writing()
-
-    def _stop_lingering(self) -> None:
-        if self._lingering is not None:
-            self._lingering.cancel()
-            self._lingering = None
 
     def timeout_keep_alive_handler(self) -> None:
         """Idle so long, with bytes of the last answer still unread: nobody reads them."""

@@ -73,7 +73,7 @@ class Cors:
 
         A method or header that is not in the answer is refused by the browser, which then says which one it is.
         """
-        if origin is None or method is None or not self._is_allowed(origin):
+        if origin is None or method is None or not self.allows(origin):
             return None
         headers = [
             *self._origin(origin),
@@ -87,11 +87,12 @@ class Cors:
 
     def headers(self, origin: bytes | None) -> Headers:
         """What any answer carries, an error and a stream as well. A page that may not read it is told nothing."""
-        if origin is None or not self._is_allowed(origin):
+        if origin is None or not self.allows(origin):
             return self._vary()
         return [*self._origin(origin), (b"access-control-expose-headers", EXPOSED)]
 
-    def _is_allowed(self, origin: bytes) -> bool:
+    def allows(self, origin: bytes) -> bool:
+        """Whether pages from there may use the API."""
         return b"*" in self._origins or origin in self._origins
 
     def _origin(self, origin: bytes) -> Headers:

@@ -1,4 +1,4 @@
-"""Errors as HTTP answers. Every error body is JSON and has the same four keys."""
+"""Errors as HTTP answers, and as messages. Every error is JSON and has the same four keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from antwort.api.wire import Wire, encode
+from antwort.api.wire import UNSET, UnsetType, Wire, encode
 from antwort.errors import AntwortError, MethodNotAllowed, NotAuthenticated, ServerFault
 
 Headers = list[tuple[bytes, bytes]]
@@ -28,6 +28,15 @@ class ErrorBody(Wire):
     error: ErrorDetail
 
 
+class SocketError(Wire, tag="error"):
+    """An error as a message. Its headers are those that an HTTP answer would have."""
+
+    status: int
+    error: ErrorDetail
+    headers: dict[str, str] | UnsetType = UNSET
+    stream_id: str | UnsetType = UNSET
+
+
 class Failure(msgspec.Struct, frozen=True):
     """An error as it is sent."""
 
@@ -38,9 +47,27 @@ class Failure(msgspec.Struct, frozen=True):
 
 def failure(error: AntwortError, *, strict: bool = False) -> Failure:
     """`strict` writes the standard's types instead of OpenAI's."""
+    return Failure(error.status, _headers(error), encode(ErrorBody(error=_detail(error, strict=strict))))
+
+
+def socket_failure(
+    error: AntwortError, *, strict: bool = False, headers: Headers | None = None, lane: str | None = None
+) -> bytes:
+    """The same for a WebSocket, on which it is a message among others. `headers`: more than those of the error."""
+    hints = [*_headers(error), *(headers or ())]
+    return encode(
+        SocketError(
+            status=error.status,
+            error=_detail(error, strict=strict),
+            headers={name.decode(): value.decode() for name, value in hints} if hints else UNSET,
+            stream_id=UNSET if lane is None else lane,
+        )
+    )
+
+
+def _detail(error: AntwortError, *, strict: bool) -> ErrorDetail:
     kind = error.standard_type if strict else error.type
-    detail = ErrorDetail(message=error.message, type=kind, param=error.param, code=error.code)
-    return Failure(error.status, _headers(error), encode(ErrorBody(error=detail)))
+    return ErrorDetail(message=error.message, type=kind, param=error.param, code=error.code)
 
 
 def unexpected() -> ServerFault:

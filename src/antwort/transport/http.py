@@ -20,6 +20,8 @@ from antwort.transport.line import log_request
 from antwort.transport.offer import Access, Credentials, offer_of
 from antwort.transport.quotas import Quotas
 from antwort.transport.routes import NOTHING, Identify, Routes
+from antwort.transport.session import Terms
+from antwort.transport.websocket import SocketLimits, WebSockets
 
 if TYPE_CHECKING:
     from antwort.transport.connection import Refused
@@ -51,6 +53,7 @@ class Transport:
         metrics: Access = "open",
         body_limit: int = BODY_LIMIT,
         linger: float = LINGER,
+        websocket: SocketLimits = SocketLimits(),  # noqa: B008 - a frozen value
         on_request: Sequence[Callable[[Exchange, float], None]] = (),
         start: Callable[[], Awaitable[None]] | None = None,
         stop: Callable[[], Awaitable[None]] | None = None,
@@ -77,6 +80,8 @@ class Transport:
             tells_quotas=quotas.are_told,
         )
         self._routes = Routes(engine, identify, body_limit=body_limit, quotas=quotas, extra=extra, offer=offer)
+        terms = Terms(engine, quotas, body_limit, websocket.memory, self._under_way.add, self._ended)
+        self._sockets = WebSockets(terms, identify, limits=websocket, cors=cors, linger=linger)
         self._strict = engine.settings.strict
         self._start, self._stop = start or engine.open, stop or engine.close
 
@@ -90,17 +95,25 @@ class Transport:
         """How many requests are being answered."""
         return len(self._under_way)
 
+    @property
+    def sockets(self) -> int:
+        """How many WebSocket connections are open."""
+        return len(self._sockets)
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             exchange = Exchange(scope, receive, send, linger=self._linger)
             await (self._answer(exchange) if CONNECTION in scope else self._answer_hosted(exchange))
+        elif scope["type"] == "websocket":
+            await self._sockets(scope, receive, send)
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
         else:
             raise NotImplementedError(f"{scope['type']} is not spoken here")
 
     async def finish(self) -> None:
-        """Wait a moment for what another's server is still being answered."""
+        """Wait a moment for what another's server is still being answered. Connections that stay open are closed."""
+        self._sockets.end()
         if self._hosted:
             await asyncio.wait(self._hosted, timeout=LAST_WORDS)
 
@@ -164,8 +177,7 @@ class Transport:
             exchange.code = fault.code
             await exchange.fail(fault, strict=self._strict)
         finally:
-            self._under_way.discard(exchange)
-            self._answered(exchange, perf_counter() - began)
+            self._ended(exchange, perf_counter() - began)
 
     def refused(self, refused: Refused) -> None:
         """For `Server(on_refusal=…)`: what our server could not read is logged and counted like all else."""
@@ -174,6 +186,10 @@ class Transport:
         exchange.request_id = refused.request_id
         exchange.status, exchange.code = refused.error.status, refused.error.code
         self._answered(exchange, refused.seconds)
+
+    def _ended(self, exchange: Exchange, seconds: float) -> None:
+        self._under_way.discard(exchange)
+        self._answered(exchange, seconds)
 
     def _answered(self, exchange: Exchange, seconds: float) -> None:
         log_request(exchange, seconds)

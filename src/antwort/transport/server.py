@@ -10,9 +10,11 @@ import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from types import FrameType
 
+import msgspec
 import uvicorn
 
 from antwort.transport.connection import Connection, Refused, connection_within, nobody_asks
+from antwort.transport.lingering import Lingers
 
 _KEEP_ALIVE = 75
 """Seconds an idle connection is kept: longer than clients keep theirs, so that it is they who close."""
@@ -21,6 +23,18 @@ _LAST_WRITES = 5.0
 _LAST_RESORT = 1.0
 """Seconds after which whatever still does not end is broken off."""
 _LOOK_AGAIN = 0.1
+
+
+MESSAGE_LIMIT = 64 * 2**20
+
+
+class Ping(msgspec.Struct, frozen=True, kw_only=True):
+    """How a client on a WebSocket that has gone without a word is noticed."""
+
+    interval: float = 30.0
+    """Seconds between two pings; 0: none are sent."""
+    timeout: float = 60.0
+    """Seconds in which one must be answered."""
 
 
 class Server(uvicorn.Server):
@@ -36,17 +50,23 @@ class Server(uvicorn.Server):
         head_limit: int = Connection.head_limit,
         request_time: float = Connection.request_time,
         on_refusal: Callable[[Refused], None] = nobody_asks,
+        message_limit: int = MESSAGE_LIMIT,
+        ping: Ping = Ping(),  # noqa: B008 - a frozen value
     ) -> None:
         """`drain` is told how many seconds work under way may take; `started` is called when requests are answered, and
         broken off by a signal.
 
         `head_limit`: bytes of a request's address and headers. `request_time`: seconds it may take to come in.
-        `on_refusal` is told of what the application never sees.
+        `on_refusal` is told of what the application never sees. `message_limit`: bytes of a message on a WebSocket.
         """
         config = uvicorn.Config(
             app,
             http=connection_within(head_limit, request_time, on_refusal),
-            ws="none",
+            ws="none",  # a connection sees to its upgrade itself
+            ws_max_size=message_limit,
+            ws_ping_interval=ping.interval or None,
+            ws_ping_timeout=ping.timeout,
+            ws_per_message_deflate=False,  # it takes more memory than all the rest of a connection
             lifespan="off",
             interface="asgi3",
             log_config=None,
@@ -96,7 +116,7 @@ class Server(uvicorn.Server):
     def _abort_all(self) -> None:
         """Who has not taken its answer by now will not; what works for it ends as for any client that is gone."""
         for connection in list(self.server_state.connections):
-            if isinstance(connection, Connection):
+            if isinstance(connection, Lingers):
                 connection.abort()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - what a signal brings

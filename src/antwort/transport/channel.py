@@ -1,0 +1,57 @@
+"""The way to the client of a WebSocket, over plain ASGI; and past it, where the server is our own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from antwort.transport.exchange import CONNECTION, ClientGone, Scope, Send
+
+
+class SocketLine(Protocol):
+    """The connection itself, as far as those who write to it may touch it."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a write would wait for the client."""
+
+    def linger(self, seconds: float) -> None:
+        """There is no more to come: hang up when the client takes nothing of what is left for so long."""
+
+    async def write_texts(self, texts: Sequence[bytes]) -> None:
+        """A message for each text, in one write. Waits while the client is slower than we are. Raises `OSError`."""
+
+
+class Channel:
+    __slots__ = ("_line", "_linger", "_send")
+
+    def __init__(self, scope: Scope, send: Send, linger: float) -> None:
+        self._line: SocketLine | None = scope.get(CONNECTION)
+        self._send, self._linger = send, linger
+
+    async def write(self, texts: Sequence[bytes]) -> None:
+        """A message for each text. Raises `ClientGone`."""
+        try:
+            if self._line is not None:
+                await self._line.write_texts(texts)
+                return
+            for text in texts:
+                await self._send({"type": "websocket.send", "text": text.decode()})
+        except (OSError, RuntimeError) as exc:  # servers have different ways to say so
+            raise ClientGone from exc
+
+    async def close(self, code: int, reason: str = "") -> None:
+        try:
+            await self._send({"type": "websocket.close", "code": code, "reason": reason})
+        except (OSError, RuntimeError) as exc:
+            raise ClientGone from exc
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the next write waits for the client."""
+        return self._line is not None and self._line.is_behind
+
+    def linger(self) -> None:
+        """All is said that will be: a client that has stopped reading is not waited for much longer."""
+        if self._line is not None:
+            self._line.linger(self._linger)

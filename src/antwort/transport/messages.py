@@ -1,0 +1,97 @@
+"""What a client says on a WebSocket, and the events that it hears. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from antwort.api.events import StreamEvent
+from antwort.api.requests import CreateRequest, Limits, parse_body, read_request
+from antwort.api.standard import OPENAI, STANDARD, Wording
+from antwort.api.wire import Plain, encode, replace
+from antwort.engine.pipe import Numbered
+from antwort.errors import InvalidField
+
+_CREATE = "response.create"
+_IGNORED = frozenset({"response.processed"})
+"""What some clients say and expect no answer to."""
+_LONGEST_NAME = 64
+_BINARY = "Messages are JSON, in text frames; this one is binary."
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """A message that wants a response, as far as it is understood: what is wrong with its body comes later."""
+
+    body: Plain
+    raw: bytes
+
+    @property
+    def previous(self) -> str | None:
+        """The response that it is to continue."""
+        given = self.body.get("previous_response_id")
+        return given if isinstance(given, str) else None
+
+    @property
+    def lane(self) -> str | None:
+        """What OpenAI's clients name a stream of responses by; its events carry it."""
+        given = self.body.get("stream_id")
+        if given is not None and (not isinstance(given, str) or not 0 < len(given) <= _LONGEST_NAME):
+            raise InvalidField("stream_id", f"expected a text of 1 to {_LONGEST_NAME} characters.")
+        return given
+
+    def request(self, limits: Limits) -> CreateRequest:
+        """The request, which is streamed. Raises `InvalidField`."""
+        self._check_transport()
+        return replace(read_request(self.body, limits, raw=self.raw), stream=True)
+
+    def _check_transport(self) -> None:
+        """The standard wants neither of these fields here. What only repeats what is so anyway does no harm, and some
+        clients send it.
+        """
+        if self.body.get("stream") is False:
+            raise InvalidField("stream", "a response over WebSocket is always streamed; leave it out.")
+        if self.body.get("background"):
+            raise InvalidField("background", "there are no background responses over WebSocket; leave it out.")
+
+
+def read_message(message: str | bytes) -> Heard | None:
+    """What was said; nothing, when no answer is expected. Raises `InvalidField`."""
+    if isinstance(message, bytes):
+        raise InvalidField("", _BINARY, code="invalid_json")
+    raw = message.encode()
+    body = parse_body(raw)
+    kind: Any = body.get("type")
+    if kind == _CREATE:
+        return Heard(body, raw)
+    if kind in _IGNORED:
+        return None
+    if kind is None:
+        raise InvalidField("type", f"missing; send '{_CREATE}'.", code="missing_required_parameter")
+    said = f" {kind[:_LONGEST_NAME]!r}" if isinstance(kind, str) else ""
+    raise InvalidField("type", f"a message of the type{said} is not known here; send '{_CREATE}'.")
+
+
+# ---- events ----
+
+_heads: dict[Wording, dict[type, tuple[bytes, int]]] = {OPENAI: {}, STANDARD: {}}
+
+
+def _head(kind: type[StreamEvent], wording: Wording) -> tuple[bytes, int]:
+    """How a message of this kind begins, up to its number; and how much of the event's JSON that replaces."""
+    opening = f'{{"type":"{wording.name(kind)}"'
+    _heads[wording][kind] = found = f'{opening},"sequence_number":'.encode(), len(opening)
+    return found
+
+
+def written(batches: Sequence[Numbered], wording: Wording, lane: str | None = None) -> list[bytes]:
+    """A message for each event; for a tick without events, none."""
+    heads, write = _heads[wording], wording.encode
+    mark = b"" if lane is None else b',"stream_id":%b' % encode(lane)
+    texts = []
+    for batch in batches:
+        for number, event in enumerate(batch.events, batch.first):
+            head, cut = heads.get(event.__class__) or _head(event.__class__, wording)
+            texts.append(b"%b%d%b%b" % (head, number, mark, write(event)[cut:]))
+    return texts

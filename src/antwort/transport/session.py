@@ -1,0 +1,168 @@
+"""One WebSocket connection that was let in: the responses asked for on it, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from time import perf_counter
+
+import msgspec
+
+from antwort.api.events import TERMINAL
+from antwort.api.standard import wording
+from antwort.engine.engine import Engine
+from antwort.engine.live import LiveRun
+from antwort.engine.recent import Recent
+from antwort.errors import AntwortError, BodyTooLarge, ClientLeft, RequestCancelled, ShuttingDown
+from antwort.transport.channel import Channel
+from antwort.transport.errors import socket_failure, unexpected
+from antwort.transport.exchange import REQUEST_ID, ClientGone, Exchange
+from antwort.transport.inbox import Inbox
+from antwort.transport.messages import Heard, read_message, written
+from antwort.transport.quotas import Quotas
+
+logger = logging.getLogger("antwort.transport")
+
+_CLIENT_GONE = 499  # for the log; never sent
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What is the same for all connections."""
+
+    engine: Engine
+    quotas: Quotas
+    body_limit: int
+    memory: int
+    begun: Callable[[Exchange], None]
+    """Told of each turn when it begins."""
+    answered: Callable[[Exchange, float], None]
+    """And when it has ended, with the seconds it took."""
+
+
+class Session:
+    """`open_turn` makes what the log and the metrics know a turn by."""
+
+    def __init__(self, terms: Terms, channel: Channel, inbox: Inbox, open_turn: Callable[[int], Exchange]) -> None:
+        self._terms, self._channel, self._inbox, self._open_turn = terms, channel, inbox, open_turn
+        self._engine = terms.engine
+        self._strict = terms.engine.settings.strict
+        self._words = wording(strict=self._strict)
+        self._recent = Recent(terms.memory)
+        self.turns = 0
+
+    async def run(self) -> None:
+        """Until no more messages are to be taken. Raises `ClientGone`, and `BodyTooLarge` for a message."""
+        while (message := await self._inbox.next()) is not None:
+            if len(message) > self._terms.body_limit:
+                raise BodyTooLarge(self._terms.body_limit)
+            await self._take(message)
+
+    async def refuse(self, error: AntwortError) -> None:
+        """Tell of an error that belongs to no turn."""
+        await self._channel.write([socket_failure(error, strict=self._strict)])
+
+    async def _take(self, message: str | bytes) -> None:
+        try:
+            heard = read_message(message)
+        except AntwortError as error:
+            await self._turn(None, error)
+            return
+        if heard is not None:
+            await self._turn(heard)
+
+    # ---- one turn ----
+
+    async def _turn(self, heard: Heard | None, error: AntwortError | None = None) -> None:
+        """However it ends, it is told to the client, and leaves one line in the log."""
+        self.turns += 1
+        exchange, began = self._open_turn(self.turns), perf_counter()
+        REQUEST_ID.set(exchange.request_id)
+        self._terms.begun(exchange)
+        try:
+            if heard is None:
+                assert error is not None
+                raise error
+            await self._respond(exchange, heard)
+        except ClientGone:
+            exchange.status = _CLIENT_GONE
+            raise
+        except AntwortError as refusal:
+            await self._fail(exchange, heard, refusal)
+        except Exception:
+            logger.exception("a message failed in a way nobody expected")
+            await self._fail(exchange, heard, unexpected())
+        finally:
+            self._terms.answered(exchange, perf_counter() - began)
+
+    async def _fail(self, exchange: Exchange, heard: Heard | None, error: AntwortError) -> None:
+        """What was to be continued cannot be tried again on this connection."""
+        lane = None
+        if heard is not None:
+            self._recent.evict(heard.previous)
+            given = heard.body.get("stream_id")
+            lane = given if isinstance(given, str) else None
+        exchange.status, exchange.code = error.status, error.code
+        failure = socket_failure(error, strict=self._strict, headers=exchange.with_answer, lane=lane)
+        await self._channel.write([failure])
+
+    async def _respond(self, exchange: Exchange, heard: Heard) -> None:
+        engine, identity = self._engine, exchange.identity
+        with self._terms.quotas.of(identity.key).place(exchange.with_answer):
+            lane, request = heard.lane, heard.request(engine.settings.limits)
+            plan = await self._inbox.unless_gone(lambda: engine.plan(request, identity, self._recent))
+            run = await engine.launch(plan)
+            exchange.response_id, exchange.run = run.response_id, run
+            self._inbox.follow(run)
+            try:
+                await run.answered()
+                exchange.status, exchange.is_stream = 200, True
+                await self._stream(run, lane)
+            except BaseException as exc:
+                self._leave(run, exc)
+                if isinstance(exc, ClientLeft):
+                    raise ClientGone from None
+                raise
+            finally:
+                self._inbox.follow(None)
+            self._remember(run, heard)
+
+    def _leave(self, run: LiveRun, reason: BaseException) -> None:
+        """Whoever breaks a connection off does not say why: a server that stops, or a limit of its own."""
+        if isinstance(reason, asyncio.CancelledError):
+            run.stop(ShuttingDown() if self._engine.is_draining else RequestCancelled())
+        run.leave()
+
+    def _remember(self, run: LiveRun, heard: Heard) -> None:
+        if run.response.status == "failed":
+            self._recent.evict(heard.previous)
+        else:
+            self._recent.keep(run.chain())
+
+    # ---- its events ----
+
+    async def _stream(self, run: LiveRun, lane: str | None) -> None:
+        """Write what has gathered, as often as there is something, until the terminal event has gone out."""
+        while batches := await run.read():
+            texts, events = written(batches, self._words, lane), batches[-1].events
+            if events and isinstance(events[-1], TERMINAL):
+                self._channel.linger()
+                await self._channel.write(texts)
+                return
+            if self._channel.is_behind:
+                await self._write_late(run, texts)
+            elif texts:
+                await self._channel.write(texts)
+        raise ClientGone
+
+    async def _write_late(self, run: LiveRun, texts: list[bytes]) -> None:
+        """A slow client has all the time that its run takes; it is waited for less when the run has ended meanwhile."""
+        ending = asyncio.create_task(self._linger_after(run))
+        try:
+            await self._channel.write(texts)
+        finally:
+            ending.cancel()
+
+    async def _linger_after(self, run: LiveRun) -> None:
+        await run.wait()
+        self._channel.linger()

@@ -1,0 +1,131 @@
+"""A connection after its upgrade: uvicorn's WebSocket, which lets a turn under way come to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from uvicorn.protocols.utils import ClientDisconnected
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.datastructures import Headers
+from websockets.http11 import Request
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+
+from antwort.transport.exchange import CONNECTION
+from antwort.transport.lingering import Lingers
+
+_CLOSING = 2.0
+"""Seconds for a client to answer a close, or to take the last that was said to it."""
+
+# uvicorn's own, which repeats whole addresses.
+_logger = logging.getLogger("antwort.connection")
+
+
+class Upgraded(Lingers, WebSocketsSansIOProtocol):
+    """Serves `take_over` in the place of the protocol that has read the request."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.logger = _logger
+        self.close_timeout = _CLOSING
+        # The request has been read, and within our own limits: what is to be parsed from here on are frames.
+        self.conn = ServerProtocol(state=State.OPEN, max_size=self.config.ws_max_size, logger=_logger)
+        self.conn.state = State.CONNECTING
+        self.on_shutdown: Callable[[], None] | None = None
+        """Who sees to it that the connection ends when the server stops."""
+        self._is_deaf = False
+
+    def take_over(
+        self, transport: asyncio.Transport, url: bytes, headers: Iterable[tuple[bytes, bytes]], *, is_behind: bool
+    ) -> None:
+        self.connection_made(transport)
+        if is_behind:
+            self.pause_writing()
+        fields = [(name.decode("ascii"), value.decode("ascii", "surrogateescape")) for name, value in headers]
+        self.handle_connect(Request(url.decode("ascii", "surrogateescape"), Headers(fields)))
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        if not self.close_sent:
+            scope: dict[str, Any] = self.scope  # type: ignore[assignment] # a typed dict, and ours is one key more
+            scope[CONNECTION] = self
+
+    # ---- what comes in ----
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
+        if self.handshake_complete:
+            super().data_received(data)
+        else:  # whoever does not wait for the answer speaks something else
+            self.abort()
+
+    def handle_parser_exception(self) -> None:
+        """A client that is hung up on at once, while it writes, may lose what it is told."""
+        closing = self.conn.close_sent
+        assert closing is not None, "what cannot be read is answered with a close"
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": closing.code, "reason": closing.reason})
+        self._is_deaf = self.close_sent = True
+        self.stop_keepalive()
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.close_timer = self.loop.call_later(_CLOSING, self.transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.stop_lingering()
+        super().connection_lost(exc)
+
+    # ---- signs of life ----
+
+    def send_keepalive_ping(self) -> None:
+        """Not where the answer could not be read, or the question not be sent: the client is not to blame."""
+        if self.read_paused or self.is_behind:
+            self.schedule_ping()
+        else:
+            super().send_keepalive_ping()
+
+    def keepalive_timeout(self) -> None:
+        if self.read_paused or self.is_behind:
+            self.pong_timer = None
+            self.pending_ping_payload = None
+            self.schedule_ping()
+        else:
+            super().keepalive_timeout()
+
+    # ---- what goes out ----
+
+    async def write_texts(self, texts: Sequence[bytes]) -> None:
+        """A message for each text, in one write."""
+        await self.writable.wait()
+        if self.disconnected or self.close_sent or self.conn.state is not State.OPEN:
+            raise ClientDisconnected
+        self.transport.write(b"".join([_framed(text) for text in texts]))
+
+    @property
+    def is_behind(self) -> bool:
+        return not self.writable.is_set()
+
+    def resume_writing(self) -> None:
+        self.has_resumed()
+        super().resume_writing()
+
+    def shutdown(self) -> None:
+        """The turn under way is the last."""
+        if self.close_sent or self.on_shutdown is None:
+            super().shutdown()
+        else:
+            self.on_shutdown()
+
+
+def _framed(text: bytes) -> bytes:
+    """One final text frame, as a server sends it: without a mask (RFC 6455, 5.2)."""
+    size = len(text)
+    if size < 126:
+        return b"\x81%c%b" % (size, text)
+    if size < 2**16:
+        return b"\x81\x7e%b%b" % (size.to_bytes(2, "big"), text)
+    return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), text)

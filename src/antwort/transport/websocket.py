@@ -1,0 +1,218 @@
+"""WebSocket on `/v1/responses`: who is let in, for how long, and how a connection ends. Plain ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from time import perf_counter
+from typing import NoReturn
+
+import msgspec
+
+from antwort.engine.recent import LIMIT
+from antwort.errors import (
+    AntwortError,
+    BodyTooLarge,
+    ConnectionTooOld,
+    NotFound,
+    NotPermitted,
+    ShuttingDown,
+    SocketsOff,
+    TooManySockets,
+)
+from antwort.identity import Identity
+from antwort.notes import note
+from antwort.transport.channel import Channel
+from antwort.transport.cors import Cors
+from antwort.transport.errors import failure, unexpected
+from antwort.transport.exchange import CONNECTION, ClientGone, Exchange, Receive, Scope, Send
+from antwort.transport.inbox import Inbox
+from antwort.transport.session import Session, Terms
+
+_logger = logging.getLogger("antwort.transport")
+
+PATH = "/v1/responses"
+TURN = "WS"
+"""The method by which the log and the metrics know a turn."""
+_KEY = "openai-insecure-api-key."
+"""How a web page, which can set no headers, brings a key: as one of the protocols that it offers to speak."""
+_LONGEST_SHOWN = 100
+
+NORMAL, GOING_AWAY, TOO_BIG, INTERNAL, RESTART = 1000, 1001, 1009, 1011, 1012
+"""How a connection is closed (RFC 6455)."""
+
+
+class SocketLimits(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: bool = True
+    connections: int = 4096
+    """How many may be open at once."""
+    lifetime: float = 3600.0
+    """Seconds that one may be open; a response under way then is made to its end."""
+    queue: int = 16
+    """How many messages wait on one before it is not read on."""
+    memory: int = LIMIT
+    """Bytes of a conversation that is not stored, which one connection remembers."""
+
+
+class WebSockets:
+    """All connections there are."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        identify: Callable[[Scope], Identity],
+        *,
+        limits: SocketLimits,
+        cors: Cors | None,
+        linger: float,
+    ) -> None:
+        self._terms, self._identify, self._limits, self._cors = terms, identify, limits, cors
+        self._linger = linger
+        self._open: set[Inbox] = set()
+        self._strict = terms.engine.settings.strict
+
+    def __len__(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    def end(self) -> None:
+        """No further turns; those under way come to their end."""
+        for inbox in self._open:
+            inbox.end(ShuttingDown())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        began = perf_counter()
+        scope = {**scope, "method": "GET"}
+        exchange = Exchange(scope, receive, send, linger=self._linger)
+        await receive()
+        try:
+            protocol = self._admit(exchange)
+        except AntwortError as error:
+            await self._refuse(exchange, send, error, began)
+        except Exception:
+            _logger.exception("a connection was refused in a way nobody expected")
+            await self._refuse(exchange, send, unexpected(), began)
+        else:
+            await self._serve(exchange, receive, send, protocol)
+
+    async def _refuse(self, exchange: Exchange, send: Send, error: AntwortError, began: float) -> None:
+        exchange.status, exchange.code = error.status, error.code
+        await deny(exchange.scope, send, error, exchange.request_id, strict=self._strict)
+        self._terms.answered(exchange, perf_counter() - began)
+
+    # ---- who is let in ----
+
+    def _admit(self, exchange: Exchange) -> str | None:
+        """Which protocol is spoken, of those that the client offers. Raises why it is not let in."""
+        offered = [name.strip() for name in exchange.scope.get("subprotocols", ())]
+        keys = [name.removeprefix(_KEY) for name in offered if name.startswith(_KEY)]
+        if keys and exchange.header(b"authorization") is None:
+            headers = [*exchange.scope["headers"], (b"authorization", f"Bearer {keys[0]}".encode())]
+            exchange.scope["headers"] = headers
+        exchange.identity = self._identify(exchange.scope)
+        if exchange.path != PATH:
+            raise NotFound(f"There is no WebSocket at {exchange.path[:_LONGEST_SHOWN]!r}.", code="unknown_url")
+        self._check_origin(exchange)
+        if not self._limits.enabled:
+            raise SocketsOff
+        if self._terms.engine.is_draining:
+            raise ShuttingDown
+        if len(self._open) >= self._limits.connections:
+            raise TooManySockets
+        others = [name for name in offered if not name.startswith(_KEY)]
+        return others[0] if keys and others else None
+
+    def _check_origin(self, exchange: Exchange) -> None:
+        """Any web page can have a browser open a connection to anywhere, and read what comes: nothing but this asks us
+        before. Our own pages may, and those that may use the API otherwise.
+        """
+        origin = exchange.header(b"origin")
+        if origin is None or (self._cors is not None and self._cors.allows(origin)):
+            return
+        if origin.partition(b"://")[2].lower() != (exchange.header(b"host") or b"").lower():
+            _refuse_origin(origin)
+
+    # ---- a connection ----
+
+    async def _serve(self, exchange: Exchange, receive: Receive, send: Send, protocol: str | None) -> None:
+        began = perf_counter()
+        headers = [(b"x-request-id", exchange.request_id.encode())]
+        accept = {"type": "websocket.accept", "subprotocol": protocol, "headers": headers}
+        try:
+            await send(accept)
+        except (OSError, RuntimeError):
+            return  # it has gone already
+        inbox = Inbox(receive, self._limits.queue)
+        channel = Channel(exchange.scope, send, self._linger)
+        session = Session(self._terms, channel, inbox, lambda number: _turn_of(exchange, number))
+        self._open.add(inbox)
+        timer = self._limit(exchange, inbox)
+        try:
+            await self._converse(session, inbox, channel)
+        finally:
+            timer.cancel()
+            self._open.discard(inbox)
+            await inbox.close()
+            _log_end(exchange, session.turns, perf_counter() - began)
+
+    def _limit(self, exchange: Exchange, inbox: Inbox) -> asyncio.TimerHandle:
+        """What ends the connection, if the client does not: its age, and a server that stops."""
+        line = exchange.scope.get(CONNECTION)
+        if line is not None:
+            line.on_shutdown = lambda: inbox.end(ShuttingDown())
+        lifetime = self._limits.lifetime
+        return asyncio.get_running_loop().call_later(lifetime, inbox.end, ConnectionTooOld(lifetime))
+
+    async def _converse(self, session: Session, inbox: Inbox, channel: Channel) -> None:
+        try:
+            await session.run()
+            if isinstance(inbox.ending, ConnectionTooOld):
+                await session.refuse(inbox.ending)
+                await channel.close(GOING_AWAY, inbox.ending.code)
+            elif inbox.ending is not None:
+                await channel.close(RESTART, inbox.ending.code)
+        except BodyTooLarge as error:
+            await channel.close(TOO_BIG, error.code)
+        except ClientGone:
+            pass
+
+
+def _refuse_origin(origin: bytes) -> NoReturn:
+    shown = origin[:_LONGEST_SHOWN].decode("latin-1")
+    problem = f"Web pages of {shown!r} may not open a connection here: list the origin under cors.origins."
+    raise NotPermitted(problem, code="origin_not_allowed")
+
+
+def _turn_of(exchange: Exchange, number: int) -> Exchange:
+    """A turn as a request of its own, in the name of the one that opened the connection."""
+    turn = Exchange({**exchange.scope, "method": TURN}, exchange.receive, _nobody_sends, linger=0)
+    turn.request_id, turn.identity = f"{exchange.request_id}.{number}", exchange.identity
+    return turn
+
+
+async def _nobody_sends(_: object) -> None:
+    """A turn is answered on its connection."""
+
+
+def _log_end(exchange: Exchange, turns: int, seconds: float) -> None:
+    ms = round(seconds * 1000, 1)
+    note(
+        _logger,
+        logging.INFO,
+        f"a WebSocket was open for {ms:.1f} ms, with {turns} turns",
+        said={"event": "websocket", "duration_ms": ms, "turns": turns},
+        request_id=exchange.request_id,
+        key=exchange.identity.key or None,
+    )
+
+
+async def deny(scope: Scope, send: Send, error: AntwortError, request_id: str, *, strict: bool) -> None:
+    """Refuse a connection, in words where the server can carry them."""
+    if "websocket.http.response" not in (scope.get("extensions") or {}):
+        await send({"type": "websocket.close", "code": NORMAL})
+        return
+    sent = failure(error, strict=strict)
+    own = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode())]
+    await send({"type": "websocket.http.response.start", "status": sent.status, "headers": [*own, *sent.headers]})
+    await send({"type": "websocket.http.response.body", "body": sent.body})

@@ -1,0 +1,81 @@
+"""A client on a WebSocket that holds every stream against the grammar."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+from websockets.asyncio.client import ClientConnection, connect
+
+from antwort.api.events import StreamEvent
+from antwort.api.responses import Response
+from antwort.testing import StreamChecker
+
+PATIENCE = 20.0
+CREATE: dict[str, Any] = {"type": "response.create", "model": "scripted", "input": "Hello"}
+
+
+class Socket:
+    """One connection, from the side of the client."""
+
+    def __init__(self, wire: ClientConnection) -> None:
+        self.wire = wire
+        self.heard: list[dict[str, Any]] = []
+        """All that came, in its order."""
+
+    async def say(self, message: Mapping[str, Any] | str | bytes) -> None:
+        await self.wire.send(json.dumps(message) if isinstance(message, Mapping) else message)
+
+    async def create(self, **fields: Any) -> None:
+        await self.say({**CREATE, **fields})
+
+    async def hear(self) -> dict[str, Any]:
+        """The next message."""
+        text = await self.wire.recv()
+        assert isinstance(text, str), "events are text"
+        self.heard.append(message := json.loads(text))
+        return dict(message)
+
+    async def until(self, kind: str) -> dict[str, Any]:
+        """The next message of a type; those before it are passed over."""
+        while (message := await self.hear())["type"] != kind:
+            pass
+        return message
+
+    async def turn(self, *, keepalive: bool = False) -> Response:
+        """The response at the end of the stream that comes now, which must be whole."""
+        checker, last = StreamChecker(keepalive=keepalive), ""
+        while last not in TERMINAL:
+            plain = await self.hear()
+            last, number = plain["type"], plain.pop("sequence_number", None)
+            assert type(number) is int, plain
+            event: StreamEvent = msgspec.convert(plain, StreamEvent)
+            checker.feed(number, event)
+        return checker.finish()
+
+    async def ask(self, **fields: Any) -> Response:
+        await self.create(**fields)
+        return await self.turn()
+
+    async def error(self) -> dict[str, Any]:
+        """The error that comes now: its status, and what it says."""
+        message = await self.hear()
+        assert message["type"] == "error", message
+        assert {*message} <= {"type", "status", "error", "headers", "stream_id"}
+        assert {"code", "message"} <= {*message["error"]}
+        return {"status": message["status"], **message["error"]}
+
+
+TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed", "response.requires_action"})
+
+
+@asynccontextmanager
+async def connected(
+    port: int, path: str = "/v1/responses", headers: Mapping[str, str] | None = None, **options: Any
+) -> AsyncIterator[Socket]:
+    options = {"open_timeout": PATIENCE, "close_timeout": PATIENCE, "max_size": None, "proxy": None, **options}
+    async with connect(f"ws://127.0.0.1:{port}{path}", additional_headers=headers, **options) as wire:
+        yield Socket(wire)
