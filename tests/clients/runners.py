@@ -19,7 +19,7 @@ from clients.codex import NODE, PROGRAMS
 from clients.ground import Ground
 from clients.python import PYTHON_CLIENTS, python_client
 from clients.records import Line, read_line
-from clients.with_codex import CODEX
+from clients.with_codex_long import CODEX
 
 Runner: TypeAlias = Callable[[Ground, Sequence[str]], Iterator[Line]]
 """Given the ground, and which cases; none stands for all."""

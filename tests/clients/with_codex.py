@@ -44,15 +44,17 @@ async def codex_of(at: Trial, model: str = MODEL, url: str = "") -> AsyncIterato
 
 async def said(at: Trial, cue: str, *arguments: str, model: str = MODEL) -> Said:
     async with codex_of(at, model) as codex:
-        return await codex.exec(_cue(at, cue), *arguments)
+        return await codex.exec(cued(at, cue), *arguments)
 
 
-def _cue(at: Trial, cue: str) -> str:
+def cued(at: Trial, cue: str) -> str:
+    """The cue, with what tells it from all others."""
     return f"case:{cue} {at.mark}"
 
 
-def _command(command: str) -> str:
-    return f"call:exec_command{json.dumps({'cmd': command})}"
+def command(line: str) -> str:
+    """A call that runs this."""
+    return f"call:exec_command{json.dumps({'cmd': line})}"
 
 
 # ---- what every client is taken through ----
@@ -76,7 +78,7 @@ async def function(at: Trial) -> None:
 
 
 async def parallel(at: Trial) -> None:
-    answer = await said(at, f"parallel {_command('echo wal')} {_command('echo rus')}")
+    answer = await said(at, f"parallel {command('echo wal')} {command('echo rus')}")
     assert sorted(item["aggregated_output"] for item in answer.items("command_execution")) == ["rus\n", "wal\n"]
     assert re.search(r"Output:\nwal\n.*Output:\nrus\n", answer.answer, re.DOTALL)
 
@@ -85,14 +87,14 @@ async def structured(at: Trial) -> None:
     async with codex_of(at) as codex:
         schema = codex.work / "schema.json"
         schema.write_text(json.dumps(PERSON), encoding="utf-8")
-        cue = _cue(at, 'structured {"name": "Ada", "age": 36}')
+        cue = cued(at, 'structured {"name": "Ada", "age": 36}')
         answer = await codex.exec(cue, "--output-schema", str(schema))
     assert json.loads(answer.answer) == {"name": "Ada", "age": 36}
     assert at.reached()[0]["response_format"]["json_schema"]["schema"] == PERSON
 
 
 async def reasoning(at: Trial) -> None:
-    answer = await said(at, f"reasoning {_command('echo walrus')}")
+    answer = await said(at, f"reasoning {command('echo walrus')}")
     thoughts = [item["text"] for item in answer.items("reasoning")]
     assert thoughts == ["First I think about it: exec_command", "Now I know."]
     assert answer.answer.endswith("I had thought: First I think about it: exec_command")
@@ -100,7 +102,7 @@ async def reasoning(at: Trial) -> None:
 
 async def image(at: Trial) -> None:
     async with codex_of(at) as codex:
-        answer = await codex.exec(_cue(at, "image"), "-i", str(_picture(codex)))
+        answer = await codex.exec(cued(at, "image"), "-i", str(_picture(codex)))
     assert answer.answer == f"I see an image, {PNG_DIGEST}."
 
 
@@ -117,13 +119,13 @@ async def by_id(at: Trial) -> None:
 
 async def by_history(at: Trial) -> None:
     async with codex_of(at) as codex:
-        first = await codex.exec(_cue(at, "plain I am Ada."))
+        first = await codex.exec(cued(at, "plain I am Ada."))
         second = await codex.exec("resume", first.thread, "case:remember")
-    assert f"user: {_cue(at, 'plain I am Ada.')} | assistant: {first.answer} | user: case:remember" in second.answer
+    assert f"user: {cued(at, 'plain I am Ada.')} | assistant: {first.answer} | user: case:remember" in second.answer
 
 
 async def tool_error(at: Trial) -> None:
-    answer = await said(at, f"tool-error {_command('echo the saw has an error; exit 3')}")
+    answer = await said(at, f"tool-error {command('echo the saw has an error; exit 3')}")
     assert [item["exit_code"] for item in answer.items("command_execution")] == [3]
     assert answer.answer.startswith("The tool failed: ")
     assert "exited with code 3" in answer.answer
@@ -138,7 +140,7 @@ async def unknown_model(at: Trial) -> None:
 async def bad_request(at: Trial) -> None:
     """Asked once: no retry makes it better, not even with the retries that `antwort codex` sets."""
     async with codex_of(at) as codex:
-        answer = await codex.exec(_cue(at, "400"), settings=_retries(request=2, stream=1))
+        answer = await codex.exec(cued(at, "400"), settings=_retries(request=2, stream=1))
     assert answer.status != 0
     assert "not to the model's liking" in answer.complaint
     assert len(at.reached()) == 1
@@ -175,7 +177,7 @@ async def cut_stream(at: Trial) -> None:
 async def shell(at: Trial) -> None:
     """Several steps, each with a command in a real folder."""
     async with codex_of(at) as codex:
-        answer = await codex.exec(_cue(at, f"steps {_command('echo walrus > made.txt')} {_command('cat made.txt')}"))
+        answer = await codex.exec(cued(at, f"steps {command('echo walrus > made.txt')} {command('cat made.txt')}"))
         assert (codex.work / "made.txt").read_text(encoding="utf-8") == "walrus\n"
     outputs = [item["aggregated_output"] for item in answer.items("command_execution")]
     assert outputs == ["", "walrus\n"]
@@ -189,7 +191,7 @@ async def _patched(at: Trial, *patches: str) -> Said:
         greeting = codex.work / "greeting.txt"
         greeting.write_text("good morning\nwalrus\n", encoding="utf-8")
         texts = "\n".join(f"<<<\n{patch}\n>>>" for patch in patches)
-        answer = await codex.exec(_cue(at, f"custom call:apply_patch\n{texts}\n"))
+        answer = await codex.exec(cued(at, f"custom call:apply_patch\n{texts}\n"))
         assert answer.answer.startswith("The tool says: "), answer.answer
         assert greeting.read_text(encoding="utf-8") == "good evening\nwalrus\n"
         assert (codex.work / "notes" / "new.txt").read_text(encoding="utf-8") == "a new file\n"
@@ -222,14 +224,14 @@ async def namespace(at: Trial) -> None:
 async def tool_image(at: Trial) -> None:
     async with codex_of(at) as codex:
         call = json.dumps({"path": str(_picture(codex))})
-        answer = await codex.exec(_cue(at, f"function call:view_image{call}"))
+        answer = await codex.exec(cued(at, f"function call:view_image{call}"))
     assert answer.answer.endswith(f"I see an image, {PNG_DIGEST}.")
 
 
 async def sealed_reasoning(at: Trial) -> None:
     """What was thought in one session is there when it goes on; nothing is stored on the way."""
     async with codex_of(at.bared()) as codex:
-        first = await codex.exec(_cue(at, "reasoning walrus"))
+        first = await codex.exec(cued(at, "reasoning walrus"))
         second = await codex.exec("resume", first.thread, "case:remember")
     assert f"assistant thought: First I think about it: walrus {at.mark}" in second.answer
 
@@ -252,7 +254,7 @@ async def _searched(at: Trial, progress_interval: float) -> Said:
         with serving(config, Path(name)) as url:
             async with codex_of(at, url=url) as codex:
                 idle = {"model_providers.antwort.stream_idle_timeout_ms": IDLE_MS}
-                return await codex.exec(_cue(at, f'slow-tool call:slow{{"seconds": {WORKING}}}'), settings=idle)
+                return await codex.exec(cued(at, f'slow-tool call:slow{{"seconds": {WORKING}}}'), settings=idle)
 
 
 def _mapping(value: object) -> dict[str, object]:
@@ -263,7 +265,7 @@ def _mapping(value: object) -> dict[str, object]:
 # ---- all of them ----
 
 
-def _streamed(play: Callable[[Trial], Awaitable[None]]) -> Play:
+def streamed(play: Callable[[Trial], Awaitable[None]]) -> Play:
     async def only_streamed(at: Trial) -> None:
         if not at.streamed:
             raise NotApplicable("Codex always streams")
@@ -272,18 +274,14 @@ def _streamed(play: Callable[[Trial], Awaitable[None]]) -> Play:
     return only_streamed
 
 
-class _CodexClient(Client):
+class CodexClient(Client):
     @property
     def version(self) -> str:
         return codex_version()
 
 
-_PLAYS = (plain, function, parallel, structured, reasoning, image, by_id, by_history, tool_error, unknown_model)
-_FAILURES = (bad_request, backend_429, backend_500, cut_stream)
-_OWN = (shell, apply_patch, custom_tool, namespace, tool_image, sealed_reasoning, slow_tool)
-
-CODEX = _CodexClient(
-    "codex",
-    "@openai/codex",
-    {play.__name__.replace("_", "-"): _streamed(play) for play in (*_PLAYS, *_FAILURES, *_OWN)},
+PLAYS = (
+    *(plain, function, parallel, structured, reasoning, image, by_id, by_history, tool_error, unknown_model),
+    *(bad_request, backend_429, backend_500, cut_stream),
 )
+OWN = (shell, apply_patch, custom_tool, namespace, tool_image, sealed_reasoning, slow_tool)

@@ -3,7 +3,23 @@
 import assert from 'node:assert/strict';
 import { createOpenAI } from '@ai-sdk/openai';
 import { runProvider } from './ai-sdk.js';
-import { BARE_BASE, BASE, KNOWN_MODEL, MODEL, NotApplicable, WHOLE, impatientFetch } from './kit.js';
+import { APICallError } from 'ai';
+import {
+  BARE_BASE,
+  BASE,
+  KNOWN_MODEL,
+  MODEL,
+  NotApplicable,
+  SMALL_MODEL,
+  THRESHOLD,
+  WHOLE,
+  checkCompacted,
+  checkCut,
+  impatientFetch,
+  pastThreshold,
+  thrownBy,
+  tooLong,
+} from './kit.js';
 
 const openai = createOpenAI({ baseURL: BASE, apiKey: 'none' });
 const bare = createOpenAI({ baseURL: BARE_BASE, apiKey: 'none' });
@@ -75,7 +91,58 @@ const more = {
     assert.equal(toolCalls[0].input, 'a walrus');
     assert.equal(steps[1].text, 'The tool says: noted: a walrus.');
   },
+
+  async websocket() {
+    throw new NotApplicable('the client speaks to the Responses API over HTTP alone');
+  },
+
+  /** The SDK continues a conversation and leaves making it to others. */
+  async conversation({ ask }, tag) {
+    const made = await (await fetch(`${BASE}/conversations`, { method: 'POST' })).json();
+    const given = { model, ...options({ conversation: made.id }) };
+    const first = await ask({ ...given, prompt: tag.cue('plain I am Ada.') });
+    const { text } = await ask({ ...given, prompt: 'case:remember' });
+    assert.equal(text, `user: ${tag.cue('plain I am Ada.')} | assistant: ${first.text} | user: case:remember`);
+  },
+
+  async compaction({ ask }, tag) {
+    const history = pastThreshold(tag).slice(0, -1);
+    const compacted = await ask({ model, messages: history, ...options({ store: false, compactionTrigger: true }) });
+    assert.equal(compactions(compacted), 1);
+    const messages = [...history, ...compacted.responseMessages, { role: 'user', content: 'case:remember' }];
+    const { text } = await ask({ model, messages, ...options({ store: false }) });
+    await checkCompacted(tag, text);
+  },
+
+  async 'auto-compaction'({ ask }, tag) {
+    const managed = options({ store: false, contextManagement: [{ type: 'compaction', compactThreshold: THRESHOLD }] });
+    const history = pastThreshold(tag);
+    const first = await ask({ model, messages: history, ...managed });
+    assert.equal(compactions(first), 1);
+    await checkCompacted(tag, first.text);
+    const messages = [...history, ...first.responseMessages, { role: 'user', content: 'case:remember' }];
+    await checkCompacted(tag, (await ask({ model, messages, ...managed })).text);
+  },
+
+  async 'input-tokens'() {
+    throw new NotApplicable('the client counts tokens by itself, or not at all');
+  },
+
+  async truncation({ ask }, tag) {
+    const [system, ...messages] = tooLong(tag);
+    const given = { model: openai.responses(SMALL_MODEL), instructions: system.content, messages };
+    checkCut((await ask({ ...given, ...options({ store: false, truncation: 'auto' }) })).text);
+    const error = await thrownBy(() => ask({ ...given, ...options({ store: false, truncation: 'disabled' }) }));
+    assert.ok(APICallError.isInstance(error), `${error}`);
+    assert.match(error.responseBody, /context_length_exceeded/);
+  },
 };
+
+/** How many compactions there are among what a result gives back. */
+function compactions(result) {
+  const parts = result.responseMessages.flatMap((message) => message.content);
+  return parts.filter((part) => part.type === 'custom' && part.kind === 'openai.compaction').length;
+}
 
 await runProvider({
   client: '@ai-sdk/openai',

@@ -9,6 +9,8 @@ export const BASE = process.env.ANTWORT_URL;
 export const BARE_BASE = process.env.ANTWORT_BARE_URL;
 export const MODEL = process.env.ANTWORT_MODEL;
 export const KNOWN_MODEL = process.env.ANTWORT_KNOWN_MODEL;
+/** One whose context is soon full. */
+export const SMALL_MODEL = process.env.ANTWORT_SMALL_MODEL;
 const REQUESTS = process.env.BACKEND_REQUESTS;
 const PATIENCE_MS = 30_000;
 
@@ -62,6 +64,45 @@ export class Tag {
     const found = await fetch(`${REQUESTS}?contains=${this.word}`);
     return (await found.json()).requests.map((request) => request.body);
   }
+}
+
+// ---- long histories: see lasting.py ----
+
+/** Tokens from which on a server that was told so compacts. */
+export const THRESHOLD = 1000;
+const PAST_THRESHOLD = 2500;
+const TURNS = 10;
+export const sand = (words) => Array(words).fill('sand').join(' ');
+
+/** A turn that is worth compacting, and a question about it. */
+export const pastThreshold = (tag) => [
+  { role: 'user', content: `${tag.cue('plain My word is walrus.')} ${sand(PAST_THRESHOLD)}` },
+  { role: 'assistant', content: `You said: My word is walrus. ${tag.word}` },
+  { role: 'user', content: 'case:remember' },
+];
+
+/** More than the small model's context, a system's message first and a question last. */
+export const tooLong = (tag) => [
+  { role: 'system', content: 'Be kind.' },
+  ...Array.from({ length: TURNS }, (_, number) => [
+    { role: 'user', content: `Number ${number} is the first. ${tag.word} ${sand(50)}` },
+    { role: 'assistant', content: `Number ${number} it is. ${sand(50)}` },
+  ]).flat(),
+  { role: 'user', content: 'case:remember' },
+];
+
+/** The system's message and the newest turns are there; the oldest are not. */
+export function checkCut(text) {
+  assert.match(text, /Be kind\./);
+  assert.match(text, new RegExp(`Number ${TURNS - 1} it is\\.`));
+  assert.doesNotMatch(text, /Number 0 is the first\./);
+}
+
+/** What was said is still known, and what is sent for it is short. */
+export async function checkCompacted(tag, text) {
+  assert.match(text, /walrus/);
+  const asked = JSON.stringify((await tag.asked()).at(-1));
+  assert.ok(asked.split('sand').length < PAST_THRESHOLD, 'nothing was left out');
 }
 
 /** The client has no way to say this. */

@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import OpenAI from 'openai';
 import { zodTextFormat } from 'openai/helpers/zod';
 import { z } from 'zod';
+import { long } from './openai-node-long.js';
 import {
   ADA,
   BASE,
@@ -302,4 +303,4 @@ const cases = {
   },
 };
 
-await runAll({ client: 'openai-node', version: versionOf('openai'), ways, cases });
+await runAll({ client: 'openai-node', version: versionOf('openai'), ways, cases: { ...cases, ...long } });
