@@ -160,6 +160,12 @@ def test_tools_of_other_types_are_prefixed() -> None:
     assert [tool["type"] for tool in echoed(tools=tools)["tools"]] == ["antwort:mcp", "function", "antwort:custom"]
 
 
+def test_tools_in_a_namespace_are_prefixed_like_others() -> None:
+    inner = [{"type": "function", "name": "f"}, {"type": "custom", "name": "g"}]
+    (tool,) = echoed(tools=({"type": "namespace", "name": "n", "tools": inner},))["tools"]
+    assert [entry["type"] for entry in (tool, *tool["tools"])] == ["antwort:namespace", "function", "antwort:custom"]
+
+
 @pytest.mark.parametrize(
     ("choice", "said"),
     [

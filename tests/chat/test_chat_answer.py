@@ -75,6 +75,15 @@ def test_a_call_runs_from_its_whole_arguments_to_its_result() -> None:
     assert called.is_done
 
 
+def test_a_server_that_writes_to_the_letter_of_the_standard_is_understood() -> None:
+    strict = {**CALL, "type": f"antwort:{CALL['type']}"}
+    whole = {"type": "antwort:response.mcp_call_arguments.done", "output_index": 0, "arguments": ARGUMENTS}
+    answer = fed((1, added(0, **strict, arguments="")), (2, whole), (5, done(0, **strict, output="2")))
+    [called] = answer.parts
+    assert isinstance(called, Called)
+    assert (called.title, called.arguments, called.output, called.seconds(99)) == ("demo.add", ARGUMENTS, "2", 3)
+
+
 def test_calls_that_run_side_by_side_end_each_for_itself() -> None:
     whole = {"type": "response.mcp_call_arguments.done", "arguments": ARGUMENTS}
     answer = fed(

@@ -86,6 +86,13 @@ def not_like(origin: str) -> str:
             "metrics.key is shorter than 16 characters (antwort.yaml:1); make one with `antwort key`.",
         ),
         (
+            "loop: {strict: true, requires_action: event}",
+            (
+                "loop.requires_action cannot be `event` where loop.strict is on: the standard has no such event "
+                "(antwort.yaml:1); write `status` or `completed`."
+            ),
+        ),
+        (
             "cors: {origins: ['*'], credentials: true}",
             f"cors.credentials {NO_STAR}",
         ),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from antwort.api.standard import STANDARD
 from antwort.api.wire import encode, to_plain
 from antwort.testing.grammar import GrammarError, check_frames
 from conformance.sample_streams import VALID, Events
@@ -27,6 +30,42 @@ def test_the_frames_of_a_sound_stream_give_its_response(name: str) -> None:
     response = check_frames(body_of(VALID[name]))
     assert response == check_frames(body_of(VALID[name]).encode())
     assert to_plain(response) == to_plain(VALID[name][-1])["response"]
+
+
+def strict_body_of(events: Events) -> str:
+    written = [json.loads(STANDARD.encode(event)) for event in events]
+    return "".join(frame(number, plain) for number, plain in enumerate(written)) + DONE
+
+
+SOUND = [name for name, events in VALID.items() if to_plain(events[-1])["type"] != "response.requires_action"]
+FOREIGN = ("mcp_call", "custom_tool_call", "reasoning_text.")
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_a_sound_stream_in_the_standards_words_gives_the_same_response(name: str) -> None:
+    body = strict_body_of(VALID[name])
+    assert check_frames(body, strict=True).output == check_frames(body_of(VALID[name])).output
+    if any(word in body for word in FOREIGN):
+        with pytest.raises(GrammarError, match="the data is no event"):
+            check_frames(body)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "instead", "rule"),
+    [
+        ("reasoning", "response.reasoning.delta", "response.reasoning_text.delta", "not in the standard's words"),
+        ("a server's calls, side by side", "antwort:mcp_call", "mcp_call", "not in the standard's words"),
+        ("a server's calls, side by side", "antwort:response.mcp_", "response.mcp_", "not in the standard's words"),
+        ("text", "response.completed", "antwort:response.completed", "the data is no event"),
+    ],
+)
+def test_a_stream_that_is_not_in_the_standards_words_is_told_where(
+    name: str, said: str, instead: str, rule: str
+) -> None:
+    body = strict_body_of(VALID[name])
+    assert said in body
+    with pytest.raises(GrammarError, match=rule):
+        check_frames(body.replace(said, instead), strict=True)
 
 
 def test_comments_may_stand_anywhere() -> None:

@@ -22,7 +22,6 @@ SLUG = "antwort:"
 
 _ITEMS = frozenset({"message", "function_call", "function_call_output", "reasoning", "compaction"})
 _TOOLS = frozenset({"function"})
-_CHOICES = frozenset({"function", "allowed_tools"})
 _EFFORTS = frozenset({"none", "low", "medium", "high", "xhigh"})
 _FOREIGN = ("response.mcp_", "response.custom_tool_", "response.requires_action")
 """How the names of the events begin that the standard does not have."""
@@ -53,6 +52,16 @@ def own_kind(kind: str) -> str:
 def _prefixed(kind: str) -> str:
     """One that has a prefix already is somebody else's extension."""
     return kind if ":" in kind else f"{SLUG}{kind}"
+
+
+def item_kind(kind: str) -> str:
+    """The type of an item as it is written."""
+    return kind if kind in _ITEMS else _prefixed(kind)
+
+
+def tool_kind(kind: str) -> str:
+    """The type of a tool as it is written."""
+    return kind if kind in _TOOLS else _prefixed(kind)
 
 
 # ---- events ----
@@ -111,13 +120,11 @@ def _worded(plain: Any, value: object = None) -> Any:
 
 def _item(plain: Plain) -> Plain:
     match plain:
-        case {"type": str(kind)} if kind not in _ITEMS:
-            return {**plain, "type": _prefixed(kind)}
         case {"type": "message", "content": list(parts)}:
             return {**plain, "content": [_part(part) for part in parts]}
         case {"type": "function_call_output", "output": list(parts)}:
             return {**plain, "output": [_part(_of_result(part)) for part in parts]}
-    return plain
+    return {**plain, "type": item_kind(plain["type"])}
 
 
 def _of_result(part: Plain) -> Plain:
@@ -143,7 +150,10 @@ def _part(part: Plain) -> Plain:
 
 
 def _tool(plain: Plain) -> Plain:
-    return plain if plain["type"] in _TOOLS else {**plain, "type": _prefixed(plain["type"])}
+    match plain:
+        case {"type": "namespace", "tools": list(tools)}:
+            return {**plain, "type": tool_kind("namespace"), "tools": [_tool(tool) for tool in tools]}
+    return {**plain, "type": tool_kind(plain["type"])}
 
 
 def _choice(choice: str | Plain) -> str | Plain:
@@ -152,9 +162,7 @@ def _choice(choice: str | Plain) -> str | Plain:
     match choice:
         case {"type": "allowed_tools", "tools": list(tools)}:
             return {**choice, "tools": [_tool(tool) for tool in tools]}
-        case {"type": str(kind)} if kind not in _CHOICES:
-            return {**choice, "type": _prefixed(kind)}
-    return choice
+    return _tool(choice)
 
 
 def _text(text: Plain) -> Plain:

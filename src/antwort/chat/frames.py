@@ -59,12 +59,20 @@ class Frame(msgspec.Struct):
     response: msgspec.Raw = msgspec.Raw(b"null")
 
 
+_PREFIX = "antwort:"
+"""Of what the standard does not have, where a server writes to its letter."""
+
+
 def read_frame(payload: bytes) -> Frame:
-    return _read(payload, Frame)
+    frame = _read(payload, Frame)
+    frame.type = frame.type.removeprefix(_PREFIX)
+    return frame
 
 
 def item_of(frame: Frame) -> Item:
-    return _read(frame.item, Item)
+    item = _read(frame.item, Item)
+    item.type = item.type.removeprefix(_PREFIX)
+    return item
 
 
 def response_of(frame: Frame) -> Ending:

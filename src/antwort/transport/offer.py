@@ -27,6 +27,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """Whether answers say how much of a minute's share is left."""
     requires_action: Literal["status", "event", "completed"] = "status"
     """How a response ends whose calls are the client's to run."""
+    strict: bool = False
+    """Whether it writes to the letter of the standard."""
 
 
 def offer_of(settings: EngineSettings, *, credentials: Credentials, metrics: Access, tells_quotas: bool) -> Offer:
@@ -37,4 +39,5 @@ def offer_of(settings: EngineSettings, *, credentials: Credentials, metrics: Acc
         remembers_keys=settings.idempotency > 0,
         tells_quotas=tells_quotas,
         requires_action=settings.requires_action,
+        strict=settings.strict,
     )
