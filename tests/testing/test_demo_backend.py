@@ -18,6 +18,7 @@ from antwort.providers.base import (
     ChatToolFunction,
     Delta,
     Finished,
+    ReasoningDelta,
     TextDelta,
 )
 from antwort.providers.chat import ChatProvider
@@ -50,6 +51,23 @@ async def heard(provider: ChatProvider, request: ChatRequest) -> list[Delta]:
 
 async def test_it_lists_the_models_it_is_told_to_have(provider: ChatProvider) -> None:
     assert [model.id for model in await provider.models()] == ["small", "large"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_it_thinks_aloud_where_it_is_told_to(stream: bool) -> None:
+    with listen("127.0.0.1", 0) as sock:
+        config = uvicorn.Config(DemoBackend(["small"], reasons=True), lifespan="off", log_config=None)
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server._serve([sock]))
+        provider = ChatProvider(f"http://127.0.0.1:{sock.getsockname()[1]}/v1")
+        deltas = await heard(provider, asking(stream=stream))
+        calls = await heard(provider, asking(stream=stream, tools=True))
+        await provider.close()
+        server.should_exit = True
+        await serving
+    assert "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta)) == "Let me see."
+    assert isinstance(end := calls[-1], Finished)
+    assert end.finish == "tool_calls"
 
 
 async def test_a_stream_repeats_what_was_said_and_says_what_it_cost(provider: ChatProvider) -> None:

@@ -4,7 +4,7 @@ python -m antwort.testing.backend --port 8000 --model my-model
 
 It lists the models it is told to have, answers `POST /v1/chat/completions` whole or streamed, and understands nothing.
 With `--context N` it says, as vLLM does, how many tokens it takes, counts them at `/tokenize`, and refuses what is
-longer; a token is a word there.
+longer; a token is a word there. With `--reasoning` it thinks aloud before it answers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, encode
 from antwort.ids import new_id
-from antwort.providers.base import CallDelta, ChatRequest, Delta, Finished, TextDelta
+from antwort.providers.base import CallDelta, ChatRequest, Delta, Finished, ReasoningDelta, TextDelta
 from antwort.testing.demo import DEMO_MODEL, DemoProvider, words_in
 
 Message: TypeAlias = MutableMapping[str, Any]
@@ -33,14 +33,20 @@ _JSON, _EVENTS = b"application/json", b"text/event-stream"
 
 class DemoBackend:
     """An ASGI application that speaks Chat Completions. `context` is how many words a request and its answer may have
-    together; None: any number. Without a tokenizer it has the limit, and no `/tokenize`.
+    together; None: any number. Without a tokenizer it has the limit, and no `/tokenize`. With `reasons`, it thinks
+    aloud before it answers.
     """
 
     def __init__(
-        self, models: Sequence[str] = (DEMO_MODEL,), *, context: int | None = None, has_tokenizer: bool = True
+        self,
+        models: Sequence[str] = (DEMO_MODEL,),
+        *,
+        context: int | None = None,
+        has_tokenizer: bool = True,
+        reasons: bool = False,
     ) -> None:
         self._models = tuple(models)
-        self._provider = DemoProvider()
+        self._provider = DemoProvider(reasons=reasons)
         self._context = context
         self._has_tokenizer = has_tokenizer and context is not None
 
@@ -130,6 +136,8 @@ def _choice(delta: dict[str, Any], finish: str | None) -> dict[str, Any]:
 def _piece(delta: Delta) -> dict[str, Any]:
     if isinstance(delta, CallDelta):
         return {"role": "assistant", "tool_calls": [_call(delta)]}
+    if isinstance(delta, ReasoningDelta):
+        return {"role": "assistant", "reasoning_content": delta.text}
     return {"role": "assistant", "content": delta.text if isinstance(delta, TextDelta) else ""}
 
 
@@ -144,6 +152,8 @@ def _whole(model: str, deltas: Sequence[Delta]) -> dict[str, Any]:
     if not calls:
         text = "".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
         message = {"role": "assistant", "content": text}
+    if thoughts := "".join(delta.text for delta in deltas if isinstance(delta, ReasoningDelta)):
+        message["reasoning_content"] = thoughts
     end = deltas[-1]
     assert isinstance(end, Finished)
     choice = {"index": 0, "message": message, "finish_reason": end.finish}
@@ -198,6 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", action="append", metavar="NAME", help="a model it has; may be given again")
     parser.add_argument("--context", type=int, metavar="N", help="words that a request and its answer may have")
     parser.add_argument("--no-tokenizer", action="store_true", help="have a context, and no /tokenize")
+    parser.add_argument("--reasoning", action="store_true", help="think aloud before each answer")
     chosen = parser.parse_args(arguments)
     try:
         sock = socket.create_server((chosen.host, chosen.port))
@@ -206,8 +217,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with sock:
         host, port = sock.getsockname()
         print(f"a stand-in for a model answers on http://{host}:{port}/v1", flush=True)  # noqa: T201 - a program
-        models, has_tokenizer = chosen.model or (DEMO_MODEL,), not chosen.no_tokenizer
-        app = DemoBackend(models, context=chosen.context, has_tokenizer=has_tokenizer)
+        app = DemoBackend(
+            chosen.model or (DEMO_MODEL,),
+            context=chosen.context,
+            has_tokenizer=not chosen.no_tokenizer,
+            reasons=chosen.reasoning,
+        )
         server = uvicorn.Server(uvicorn.Config(app, lifespan="off", log_level="warning"))
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn has ended in order by then
             asyncio.run(server.serve(sockets=[sock]))

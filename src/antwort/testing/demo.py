@@ -7,7 +7,16 @@ from typing import Any
 
 from antwort.api.responses import Model, Usage
 from antwort.api.wire import UNSET, encode
-from antwort.providers.base import CallDelta, Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
+from antwort.providers.base import (
+    CallDelta,
+    Capabilities,
+    ChatMessage,
+    ChatRequest,
+    Delta,
+    Finished,
+    ReasoningDelta,
+    TextDelta,
+)
 from antwort.testing.scripted import say
 
 DEMO_MODEL = "scripted"
@@ -15,14 +24,19 @@ _ZERO: dict[str, Any] = {"string": "example", "integer": 1, "number": 1.0, "bool
 
 
 class DemoProvider:
-    """Calls the first tool it is offered, repeats what the tool answered, and otherwise repeats what was said."""
+    """Calls the first tool it is offered, repeats what the tool answered, and otherwise repeats what was said. With
+    `reasons`, it thinks aloud before.
+    """
+
+    def __init__(self, *, reasons: bool = False) -> None:
+        self._thoughts: list[Delta] = [ReasoningDelta("Let me"), ReasoningDelta(" see.")] if reasons else []
 
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         yield []
-        pieces = _reply(request)
+        pieces = [*self._thoughts, *_reply(request)]
         for piece in pieces:
             yield [piece]
-        yield [Finished("tool_calls" if isinstance(pieces[0], CallDelta) else "stop", _usage(request, len(pieces)))]
+        yield [Finished("tool_calls" if isinstance(pieces[-1], CallDelta) else "stop", _usage(request, len(pieces)))]
 
     async def models(self) -> Sequence[Model]:
         return [Model(id=DEMO_MODEL)]
