@@ -180,7 +180,9 @@ class ResponseStore(Protocol):
         ...
 
     async def items(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, InputItem]:
-        """The newest item under each id, across responses, as far as found."""
+        """The newest item under each id, across responses, as far as found; what no response has, across
+        conversations.
+        """
         ...
 
     # ---- conversations ----

@@ -61,3 +61,9 @@ PAGE = """
     ORDER BY position {order}
     LIMIT :limit
 """
+# The newest under each id: SQLite takes the other columns from the row with the maximum.
+NEWEST = """
+    SELECT id, direction, raw, max(key) FROM conversation_items
+    WHERE tenant = ? AND owner = ? AND id IN ({})
+    GROUP BY id
+"""

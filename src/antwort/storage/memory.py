@@ -135,13 +135,8 @@ class MemoryStore(MemoryConversations):
         return select_responses(sorted(found, key=attrgetter("created_at")), page, wanted)
 
     async def items(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, InputItem]:
-        found: dict[str, InputItem] = {}
-        for item_id in ids:
-            for row, item in reversed(self._items.get((identity.tenant, identity.owner, item_id), ())):
-                if not row.is_deleted:
-                    found[item_id] = item
-                    break
-        return found
+        found = {item_id: self._newest(identity, item_id) for item_id in ids}
+        return {item_id: item for item_id, item in found.items() if item is not None}
 
     async def fail_running(self, message: str) -> int:
         running = [row for row in self._rows.values() if row.response.status not in FINAL]
@@ -160,6 +155,12 @@ class MemoryStore(MemoryConversations):
     def _find(self, identity: Identity, response_id: str) -> _Row | None:
         row = self._rows.get((identity.tenant, identity.owner, response_id))
         return None if row is None or row.is_deleted else row
+
+    def _newest(self, identity: Identity, item_id: str) -> InputItem | None:
+        for row, item in reversed(self._items.get((identity.tenant, identity.owner, item_id), ())):
+            if not row.is_deleted:
+                return item
+        return self._newest_entry(identity, item_id)
 
     def _follow(self, identity: Identity, response_id: str | None) -> Key | None:
         """The key of the parent, which has one more child from now on."""

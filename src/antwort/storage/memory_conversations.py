@@ -52,6 +52,8 @@ class MemoryConversations:
         self._told: OrderedDict[Key, _Told] = OrderedDict()
         """Those that were used last stand last."""
         self._entries = 0
+        self._places: dict[Key, list[_Told]] = {}
+        """By tenant, owner and the id of an item: where it stands, the newest last."""
 
     async def begin_conversation(
         self, identity: Identity, conversation: Conversation, entries: Sequence[Entry]
@@ -110,8 +112,12 @@ class MemoryConversations:
         told = self._look_up(identity, conversation_id)
         if told is None or told.entries.pop(item_id, None) is None:
             return False
-        self._entries -= 1
+        self._unplace((identity.tenant, identity.owner, item_id), told)
         return True
+
+    def _newest_entry(self, identity: Identity, item_id: str) -> InputItem | None:
+        told = self._places.get((identity.tenant, identity.owner, item_id))
+        return None if told is None else told[-1].entries[item_id][0]
 
     def _look_up(self, identity: Identity, conversation_id: str) -> _Told | None:
         return self._told.get((identity.tenant, identity.owner, conversation_id))
@@ -128,6 +134,8 @@ class MemoryConversations:
             return None
         added = told.add(entries)
         self._entries += len(added)
+        for item in added:
+            self._places.setdefault((identity.tenant, identity.owner, item.id), []).append(told)
         while self._entries > self._max_entries and len(self._told) > 1:
             self._forget(next(iter(self._told)))
         return added
@@ -136,5 +144,14 @@ class MemoryConversations:
         told = self._told.pop(key, None)
         if told is None:
             return False
-        self._entries -= 1 + len(told.entries)
+        self._entries -= 1
+        for item_id in told.entries:
+            self._unplace((key[0], key[1], item_id), told)
         return True
+
+    def _unplace(self, key: Key, told: _Told) -> None:
+        self._entries -= 1
+        places = self._places[key]
+        places.remove(told)
+        if not places:
+            del self._places[key]

@@ -24,6 +24,7 @@ from antwort.identity import Identity
 from antwort.storage import claims
 from antwort.storage import statements as sql
 from antwort.storage.base import Claimed, Entry, ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
+from antwort.storage.conversation_statements import NEWEST as NEWEST_ENTRIES
 from antwort.storage.conversations import EntryRow, SqliteConversations, add, entry_rows
 from antwort.storage.listing import list_responses
 from antwort.storage.migrations import migrate
@@ -284,11 +285,13 @@ def _input_items(connection: sqlite3.Connection, values: Values, page: Page) -> 
 
 def _items(connection: sqlite3.Connection, identity: Identity, ids: Sequence[str]) -> dict[str, InputItem]:
     found: dict[str, InputItem] = {}
-    for start in range(0, len(ids), _IDS_AT_ONCE):
-        some = ids[start : start + _IDS_AT_ONCE]
-        query = sql.NEWEST.format(", ".join("?" * len(some)))
-        for item_id, direction, raw, _ in connection.execute(query, (identity.tenant, identity.owner, *some)):
-            found[item_id] = to_item(item_id, direction, raw)
+    for query in (sql.NEWEST, NEWEST_ENTRIES):
+        missing = [item_id for item_id in ids if item_id not in found]
+        for start in range(0, len(missing), _IDS_AT_ONCE):
+            some = missing[start : start + _IDS_AT_ONCE]
+            values = identity.tenant, identity.owner, *some
+            for item_id, direction, raw, _ in connection.execute(query.format(", ".join("?" * len(some))), values):
+                found[item_id] = to_item(item_id, direction, raw)
     return found
 
 
