@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_NUMBER = r"(\d[\d,]{0,14})"
+_NUMBER = r"(\d[\d,]{0,24})"
 _MOST = 2**40
 
 _SAID = re.compile(

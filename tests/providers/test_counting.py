@@ -1,0 +1,302 @@
+"""A backend's own tokenizer counts, where it has one: which is found out once, and never costs an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.api.wire import UNSET
+from antwort.providers import counting
+from antwort.providers.base import (
+    ATTACHMENT_TOKENS,
+    ChatMessage,
+    ChatRequest,
+    ChatTool,
+    ChatToolFunction,
+    Provider,
+    TokenCounter,
+    count_at,
+)
+from antwort.providers.chat import ChatProvider
+from antwort.providers.constrained import Constrained
+from antwort.providers.counting import LONG_PAUSE, PAUSE, Counter, Told, without_attachments
+from antwort.providers.exchange import ConnectFailed
+from antwort.providers.native import ResponsesProvider
+from antwort.providers.resilience import Retrying
+from antwort.telemetry.metrics import Metrics
+from antwort.telemetry.provider import MeasuredProvider
+from antwort.testing import ScriptedProvider
+from fleet_kit import Time
+from replay import answering
+from replay_backend import Answer, Seen, whole
+
+Script: TypeAlias = Mapping[str, tuple[int, Any]]
+NOT_FOUND = (404, {"detail": "Not Found"})
+VLLM: Script = {"/tokenize": (200, {"count": 41, "max_model_len": 2048, "tokens": [1, 2], "token_strs": None})}
+LLAMA_CPP: Script = {
+    "/tokenize": (200, {"tokens": []}),
+    "/chat/completions/input_tokens": (200, {"input_tokens": 42, "object": "response.input_tokens"}),
+}
+TOOL = ChatTool(function=ChatToolFunction(name="now"))
+ASKED = ChatRequest(model="m", messages=[ChatMessage(role="user", content="Hello")], tools=[TOOL], max_tokens=5)
+PICTURE: dict[str, Any] = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+
+class Engine:
+    """Answers by the path, and keeps what it was asked."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = dict(script)
+        self.asked: list[tuple[str, Any]] = []
+        self.fault: Exception | None = None
+
+    async def __call__(self, path: str, body: bytes, *, is_beside: bool = False) -> Told:
+        assert is_beside == (path in ("/tokenize", "/apply-template"))
+        question = json.loads(body)
+        self.asked.append((path, question))
+        if self.fault is not None:
+            raise self.fault
+        if path == "/tokenize" and "content" in question:
+            return Told(200, json.dumps({"tokens": question["content"].split()}).encode())
+        status, told = self.script.get(path, NOT_FOUND)
+        return Told(status, json.dumps(told).encode())
+
+    @property
+    def paths(self) -> list[str]:
+        return [path for path, _ in self.asked]
+
+
+def counter_of(engine: Engine, clock: Callable[[], float] | None = None) -> Counter:
+    return Counter(engine, ChatProvider.ways, clock=clock or Time())
+
+
+# ---- the ways ----
+
+
+async def test_vllm_is_asked_with_all_that_its_template_makes_a_prompt_of() -> None:
+    engine = Engine(VLLM)
+    assert await counter_of(engine).count(ASKED) == 41
+    assert engine.asked == [
+        (
+            "/tokenize",
+            {
+                "model": "m",
+                "messages": [{"role": "user", "content": "Hello"}],
+                "tools": [{"type": "function", "function": {"name": "now"}}],
+                "add_generation_prompt": True,
+            },
+        )
+    ]
+
+
+async def test_llama_cpp_counts_by_itself() -> None:
+    engine = Engine(LLAMA_CPP)
+    counter = counter_of(engine)
+    assert [await counter.count(ASKED), await counter.count(ASKED)] == [42, 42]
+    assert engine.paths == ["/tokenize", *["/chat/completions/input_tokens"] * 2]
+
+
+async def test_an_older_llama_cpp_makes_the_prompt_and_cuts_it_up() -> None:
+    engine = Engine({**LLAMA_CPP, "/chat/completions/input_tokens": NOT_FOUND})
+    engine.script["/apply-template"] = (200, {"prompt": "<user> Hello <assistant>"})
+    counter = counter_of(engine)
+    assert [await counter.count(ASKED), await counter.count(ASKED)] == [3, 3]
+    assert engine.paths[-2:] == ["/apply-template", "/tokenize"]
+    assert engine.asked[-1][1] == {"content": "<user> Hello <assistant>", "add_special": True, "parse_special": True}
+
+
+async def test_a_backend_that_speaks_responses_counts_by_the_same_api() -> None:
+    engine = Engine({"/responses/input_tokens": (200, {"object": "response.input_tokens", "input_tokens": 43})})
+    assert await Counter(engine, ResponsesProvider.ways).count(ASKED) == 43
+    [(_, question)] = engine.asked
+    assert set(question) == {"model", "input", "tools"}
+
+
+async def test_pictures_are_not_sent_and_counted_as_so_much_each() -> None:
+    engine = Engine(VLLM)
+    content = [{"type": "text", "text": "See"}, PICTURE, {"type": "file", "file": {"file_data": "BBBB"}}]
+    messages = [ChatMessage(role="user", content=content), ChatMessage(role="user", content=[PICTURE])]
+    assert await counter_of(engine).count(ChatRequest(model="m", messages=messages)) == 41 + 3 * ATTACHMENT_TOKENS
+    [(_, question)] = engine.asked
+    assert [message["content"] for message in question["messages"]] == [[{"type": "text", "text": "See"}], ""]
+
+
+@given(st.lists(st.lists(st.sampled_from([PICTURE, {"type": "text", "text": "x"}]))))
+def test_what_is_left_away_is_what_is_no_text(contents: list[list[dict[str, Any]]]) -> None:
+    request = ChatRequest(model="m", messages=[ChatMessage(role="user", content=content) for content in contents])
+    bare, left = without_attachments(request)
+    assert left == sum(content.count(PICTURE) for content in contents)
+    assert without_attachments(bare) == (bare, 0)
+    assert (bare is request) == (left == 0)
+
+
+# ---- where there is none ----
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+async def test_a_backend_without_a_tokenizer_is_asked_once_and_never_again(status: int) -> None:
+    time = Time()
+    engine = Engine(dict.fromkeys(["/tokenize", "/apply-template"], (status, {})))
+    counter = counter_of(engine, time)
+    assert await counter.count(ASKED) is None
+    assert len(engine.asked) == 3
+    time.now += 10 * LONG_PAUSE
+    assert await counter.count(ASKED) is None
+    assert len(engine.asked) == 3
+
+
+async def test_it_is_asked_again_when_it_was_gone_meanwhile() -> None:
+    engine = Engine({})
+    counter = counter_of(engine)
+    assert await counter.count(ASKED) is None
+    engine.script = dict(VLLM)
+    counter.forget()
+    assert await counter.count(ASKED) == 41
+
+
+async def test_another_page_under_the_same_name_is_no_tokenizer() -> None:
+    engine = Engine({"/tokenize": (200, "<html>"), "/apply-template": (200, [])})
+    assert await counter_of(engine).count(ASKED) is None
+
+
+async def test_a_refusal_that_may_be_about_the_request_holds_for_a_while() -> None:
+    time = Time()
+    engine = Engine({"/tokenize": (422, {"detail": "prompt: field required"})})
+    counter = counter_of(engine, time)
+    assert await counter.count(ASKED) is None
+    assert await counter.count(ASKED) is None
+    assert len(engine.asked) == 3
+    time.now += LONG_PAUSE
+    engine.script = dict(VLLM)
+    assert await counter.count(ASKED) == 41
+
+
+async def test_a_model_that_is_not_there_says_nothing_about_the_endpoint() -> None:
+    engine = Engine({"/tokenize": (404, {"error": {"message": "The model `x` does not exist.", "param": "model"}})})
+    counter = counter_of(engine)
+    assert await counter.count(ASKED) is None
+    engine.script = dict(VLLM)
+    assert await counter.count(ASKED) == 41
+
+
+# ---- trouble ----
+
+
+@pytest.mark.parametrize("status", [429, 502, 503])
+async def test_trouble_costs_an_estimate_and_a_pause(status: int) -> None:
+    time = Time()
+    engine = Engine({"/tokenize": (status, {})})
+    counter = counter_of(engine, time)
+    assert [await counter.count(ASKED), await counter.count(ASKED)] == [None, None]
+    assert len(engine.asked) == 1
+    time.now += PAUSE
+    engine.script = dict(VLLM)
+    assert await counter.count(ASKED) == 41
+
+
+async def test_a_backend_out_of_reach_raises_nothing() -> None:
+    engine = Engine(VLLM)
+    engine.fault = ConnectFailed("no")
+    assert await counter_of(engine).count(ASKED) is None
+
+
+async def test_a_request_that_a_known_tokenizer_does_not_take_is_estimated_alone() -> None:
+    engine = Engine(VLLM)
+    counter = counter_of(engine)
+    assert await counter.count(ASKED) == 41
+    engine.script["/tokenize"] = (400, {"error": {"message": "roles must alternate"}})
+    assert await counter.count(ASKED) is None
+    engine.script = dict(VLLM)
+    assert await counter.count(ASKED) == 41
+    assert len(engine.asked) == 3
+
+
+async def test_another_engine_at_the_same_address_is_found_out_anew() -> None:
+    engine = Engine(VLLM)
+    counter = counter_of(engine)
+    assert await counter.count(ASKED) == 41
+    engine.script = dict(LLAMA_CPP)
+    assert [await counter.count(ASKED), await counter.count(ASKED)] == [None, 42]
+
+
+async def test_a_tokenizer_that_finds_it_too_long_has_counted() -> None:
+    refusal = {"error": {"message": "This model's maximum context length is 9 tokens. It has 99 input tokens."}}
+    assert await counter_of(Engine({"/tokenize": (400, refusal)})).count(ASKED) == 99
+
+
+# ---- over HTTP ----
+
+
+async def test_a_slow_tokenizer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "SECONDS", 0.01)
+    async with asyncio.timeout(10), answering(lambda _: Answer(ending="silence")) as backend:
+        provider = ChatProvider(f"{backend.url}/v1")
+        assert [await provider.count(ASKED), await provider.count(ASKED)] == [None, None]
+        assert len(backend.requests) == 1
+        await provider.close()
+
+
+@pytest.mark.parametrize(
+    ("base", "path"),
+    [
+        ("/v1", "/tokenize"),
+        ("", "/tokenize"),
+        ("/proxy/gpu/v1/", "/proxy/gpu/tokenize"),
+        ("/v1?key=k", "/tokenize?key=k"),
+    ],
+)
+async def test_the_tokenizer_is_beside_the_base_address(base: str, path: str) -> None:
+    def answer(seen: Seen) -> Answer:
+        return whole(b'{"count": 7}', 200 if seen.path == path else 404)
+
+    async with answering(answer) as backend:
+        provider = ChatProvider(f"{backend.url}{base}", api_key="sk-1")
+        assert await provider.count(ASKED) == 7
+        await provider.close()
+    assert backend.requests[0].headers["authorization"] == "Bearer sk-1"
+
+
+# ---- around it ----
+
+
+def retrying(provider: Provider) -> Provider:
+    return Retrying(provider)
+
+
+def measured(provider: Provider) -> Provider:
+    return MeasuredProvider(provider, "b", Metrics(models=["m"]))
+
+
+def natively(provider: Provider) -> Provider:
+    return Constrained(provider, "auto")
+
+
+@pytest.mark.parametrize("wrap", [retrying, measured, natively])
+async def test_what_is_put_around_a_provider_lets_it_count(wrap: Callable[[Provider], Provider]) -> None:
+    inner = ScriptedProvider(counts=lambda _: 12)
+    outer = wrap(inner)
+    assert isinstance(outer, TokenCounter)
+    assert await outer.count(ASKED) == 12
+    assert inner.counted == [ASKED]
+
+
+async def test_constrained_calls_are_counted_as_they_are_asked() -> None:
+    inner = ScriptedProvider(counts=lambda _: 12)
+    assert await Constrained(inner, "constrained").count(ASKED) == 12
+    [counted] = inner.counted
+    assert counted.tools is UNSET
+    assert "now" in str(counted.messages[0].content)
+
+
+async def test_a_provider_that_cannot_count_does_not() -> None:
+    assert await count_at(_Plain(), ASKED) is None
+
+
+class _Plain(ScriptedProvider):
+    count = None  # type: ignore[assignment]  # a provider that was written before there was such a thing

@@ -1,0 +1,171 @@
+"""How much fits into a context: the operator's word, what is listed, what a refusal tells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.api.responses import Model
+from antwort.api.wire import UNSET, encode
+from antwort.errors import ContextTooLong
+from antwort.providers.lengths import LASTS, LEAST, Lengths, corrected, told_beside
+from antwort.providers.listing import listed_models
+from fleet_kit import Time, asking
+
+
+def listed(**lengths: int | None) -> list[Model]:
+    return [Model(id=name, context_length=UNSET if size is None else size) for name, size in lengths.items()]
+
+
+def refusal(limit: int | None, asked: int | None = None) -> ContextTooLong:
+    return ContextTooLong("too long", limit=limit, asked=asked)
+
+
+# ---- what counts ----
+
+
+def test_what_is_listed_is_known() -> None:
+    lengths = Lengths()
+    assert lengths.of("a") is None
+    models = lengths.take(listed(a=4096, b=None))
+    assert (lengths.of("a"), lengths.of("b"), lengths.of("c")) == (4096, None, None)
+    assert [model.context_length for model in models] == [4096, UNSET]
+
+
+def test_what_is_set_goes_before_all_else() -> None:
+    lengths = Lengths(1000)
+    models = lengths.take(listed(a=4096, b=None))
+    lengths.learn(asking("a"), refusal(512, 600))
+    assert {lengths.of(name) for name in "abc"} == {1000}
+    assert [model.context_length for model in models] == [1000, 1000]
+
+
+def test_the_only_model_of_a_backend_may_be_asked_for_by_another_name() -> None:
+    lengths = Lengths()
+    lengths.take(listed(a=4096))
+    assert lengths.of("whatever") == 4096
+    lengths.take(listed(a=4096, b=8192))
+    assert lengths.of("whatever") is None
+
+
+def test_ollama_s_models_may_be_asked_for_without_their_tag() -> None:
+    lengths = Lengths()
+    lengths.take([Model(id="qwen3:latest", context_length=4096), Model(id="other")])
+    assert lengths.of("qwen3") == 4096
+
+
+def test_a_refusal_tells_what_nobody_lists_for_a_while() -> None:
+    time = Time()
+    lengths = Lengths(clock=time)
+    lengths.learn(asking("m"), refusal(2048))
+    assert (lengths.of("m"), lengths.of("n")) == (2048, None)
+    time.now += LASTS
+    assert lengths.of("m") is None
+
+
+@pytest.mark.parametrize("limit", [None, 0, 9, LEAST - 1])
+def test_a_refusal_that_tells_nothing_sensible_is_not_learned_from(limit: int | None) -> None:
+    lengths = Lengths()
+    lengths.learn(asking("m"), refusal(limit, 5000))
+    assert lengths.of("m") is None
+
+
+def test_a_list_that_tells_of_more_than_fits_is_not_believed() -> None:
+    lengths = Lengths()
+    lengths.take(listed(m=131_072))
+    lengths.learn(asking("m", max_tokens=100), refusal(8192, 9000))
+    assert lengths.of("m") == 8192
+
+
+@pytest.mark.parametrize(
+    ("wanted", "asked"), [(2045, 8), (0, 3000), (0, None)], ids=["with its answer", "by itself", "nobody knows"]
+)
+def test_a_refusal_that_the_list_explains_changes_nothing(wanted: int, asked: int | None) -> None:
+    lengths = Lengths()
+    lengths.take(listed(m=2048))
+    lengths.learn(asking("m", max_tokens=wanted), refusal(1000, asked))
+    assert lengths.of("m") == 2048
+
+
+def test_a_list_that_has_changed_makes_refusals_old() -> None:
+    lengths = Lengths()
+    lengths.take(listed(m=None))
+    lengths.learn(asking("m"), refusal(2048))
+    lengths.take(listed(m=None))
+    assert lengths.of("m") == 2048
+    lengths.take(listed(m=32_768))
+    assert lengths.of("m") == 32_768
+
+
+def test_refusals_of_only_so_many_models_are_remembered() -> None:
+    lengths = Lengths()
+    for number in range(1000):
+        lengths.learn(asking(f"m{number}"), refusal(2048))
+    assert len(lengths._told) == 256
+
+
+# ---- what engines tell beside the list ----
+
+
+@pytest.mark.parametrize(
+    ("owners", "path"),
+    [
+        (["llamacpp"], "/props"),
+        (["llamacpp", "llamacpp"], None),
+        (["library", "me"], "/api/ps"),
+        (["vllm"], None),
+        ([], None),
+    ],
+)
+def test_engines_are_asked_where_they_tell_more(owners: Sequence[str], path: str | None) -> None:
+    assert told_beside([Model(id=str(at), owned_by=owner) for at, owner in enumerate(owners)]) == path
+
+
+@pytest.mark.parametrize(
+    ("told", "lengths"),
+    [
+        ({"default_generation_settings": {"n_ctx": 512}, "total_slots": 4}, {"a": 512, "b": 512}),
+        ({"default_generation_settings": {"n_ctx": 0}}, {"a": 2048, "b": UNSET}),
+        ({"models": [{"name": "b", "context_length": 4096}, 7, {"name": 5}]}, {"a": 2048, "b": 4096}),
+        ([], {"a": 2048, "b": UNSET}),
+    ],
+)
+def test_what_is_told_beside_a_list_corrects_it(told: Any, lengths: dict[str, Any]) -> None:
+    models = corrected(listed(a=2048, b=None), json.dumps(told).encode())
+    assert {model.id: model.context_length for model in models} == lengths
+
+
+@given(st.binary() | st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner)).map(encode))
+def test_nothing_that_is_told_breaks_a_list(told: bytes) -> None:
+    assert corrected(listed(a=2048, b=None), told) == listed(a=2048, b=None)
+
+
+# ---- the list itself ----
+
+
+@pytest.mark.parametrize(
+    ("fields", "length"),
+    [
+        ({"max_model_len": 32768}, 32768),
+        ({"context_length": 1000, "max_model_len": 500}, 500),
+        ({"context_window": 131072}, 131072),
+        ({"max_context_length": 8192, "loaded_context_length": 4096}, 4096),
+        ({"meta": {"n_ctx": 8192, "n_ctx_train": 131072}}, 8192),
+        ({"meta": [1]}, UNSET),
+        ({"max_model_len": None, "context_length": 700}, 700),
+        ({"max_model_len": "4096"}, UNSET),
+        ({"max_model_len": True}, UNSET),
+        ({"max_model_len": -1}, UNSET),
+        ({"max_model_len": 2**60}, UNSET),
+        ({"max_model_len": 4096.0}, UNSET),
+        ({}, UNSET),
+    ],
+)
+def test_a_list_tells_of_contexts_under_many_names(fields: dict[str, Any], length: Any) -> None:
+    [model] = listed_models(json.dumps([{"id": "m", **fields}]).encode())
+    assert model.context_length == length
