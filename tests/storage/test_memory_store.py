@@ -9,7 +9,19 @@ import pytest
 
 from antwort.errors import InvalidField
 from antwort.storage.memory import MemoryStore
-from storage_cases import ME, STOPPED, asked, chain_of, ended, message, tell, tell_chain
+from storage_cases import (
+    ME,
+    STOPPED,
+    asked,
+    chain_of,
+    ended,
+    entries,
+    message,
+    open_conversation,
+    said_in,
+    tell,
+    tell_chain,
+)
 
 
 async def kept(store: MemoryStore, *names: str) -> list[str]:
@@ -113,3 +125,42 @@ async def steps_to_keep(store: MemoryStore) -> int:
     finally:
         sys.setprofile(None)
     return calls
+
+
+# ---- conversations ----
+
+
+async def left(store: MemoryStore, *names: str) -> list[str]:
+    return [name for name in names if await store.conversation(ME, name) is not None]
+
+
+async def test_beyond_its_bound_the_conversation_that_was_used_longest_ago_goes() -> None:
+    store = MemoryStore(max_entries=6)
+    for name in ("a", "b", "c"):  # each counts, and so does its item
+        await open_conversation(store, {"role": "user", "content": name, "id": name}, conversation_id=name)
+    await store.said(ME, "a")
+    await store.add_entries(ME, "c", entries("more"))
+    assert await left(store, "a", "b", "c") == ["a", "c"]
+    assert set(await store.items(ME, ["a", "b", "c"])) == {"a", "c"}
+
+
+async def test_a_conversation_that_is_added_to_stays_however_long_it_is() -> None:
+    store = MemoryStore(max_entries=3)
+    await open_conversation(store, "other", conversation_id="other")
+    await open_conversation(store, conversation_id="long")
+    for number in range(10):
+        await store.add_entries(ME, "long", entries(str(number)))
+    assert await left(store, "other", "long") == ["long"]
+    assert await said_in(store, "long") == [str(number) for number in range(10)]
+
+
+async def test_what_was_taken_out_makes_room() -> None:
+    store = MemoryStore(max_entries=4)
+    await open_conversation(store, {"role": "user", "content": "a", "id": "a"}, conversation_id="first")
+    await open_conversation(store, {"role": "user", "content": "b", "id": "b"}, conversation_id="second")
+    await store.delete_entry(ME, "first", "a")
+    await store.add_entries(ME, "second", entries("c"))
+    assert await left(store, "first", "second") == ["first", "second"]
+    await store.delete_conversation(ME, "first")
+    await open_conversation(store, conversation_id="third")
+    assert await left(store, "second", "third") == ["second", "third"]

@@ -11,11 +11,12 @@ from alembic.migration import MigrationContext
 from alembic.operations import Operations
 from alembic.script import ScriptDirectory
 
+from antwort.api.wire import encode
 from antwort.errors import StoreFault
 from antwort.storage import migrations
 from antwort.storage.base import Page, Wanted
 from antwort.storage.sqlite import SqliteStore
-from storage_cases import ME, tell
+from storage_cases import ME, asked, open_conversation, said_in, tell
 
 TABLES = {
     "responses",
@@ -109,6 +110,34 @@ async def test_the_column_for_models_can_be_taken_back(path: Path) -> None:
     response = await tell(store, "hello")
     found = await store.responses(ME, Page(), Wanted(model=response.model))
     assert found.responses == (response,)
+    await store.close()
+
+
+async def test_a_database_from_before_there_were_conversations_gets_them_and_keeps_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "antwort.db"
+    migrations.upgrade(path, "0002")
+    execute(
+        path,
+        "INSERT INTO responses (key, tenant, owner, id, thread_key, depth, model, status, background, created_at, "
+        "schema_version, request, body) VALUES (1, 'acme', 'ann', 'r', 1, 0, 'm', 'failed', 0, 1, 1, '', ?)",
+        (encode(asked("old", response_id="r").response),),
+    )
+    store = await SqliteStore.open(path)
+    assert await store.get(ME, "r") is not None
+    conversation = await open_conversation(store, "Hello")
+    assert await said_in(store, conversation.id) == ["Hello"]
+    await store.close()
+
+
+async def test_conversations_can_be_taken_back(path: Path) -> None:
+    store = await SqliteStore.open(path)
+    await open_conversation(store, "Hello")
+    response = await tell(store, "hello")
+    await store.close()
+    migrations.downgrade(path, "0002")
+    assert tables(path) == TABLES - {"conversations", "conversation_items"} | {"alembic_version"}
+    store = await SqliteStore.open(path)
+    assert await store.get(ME, response.id) == response
     await store.close()
 
 
