@@ -72,7 +72,7 @@ class Frames:
         if have < 2:
             return None
         size, start = self._bytes[at + 1], at + 2
-        more = {_SHORT: 2, _LONG: 8}.get(size, 0)
+        more = 0 if size < _SHORT else 2 if size == _SHORT else 8
         if have < 2 + more:
             return None
         if more:

@@ -32,6 +32,8 @@ class State(NamedTuple):
     """Open files, connections to the backend that are kept for the next request among them."""
     clients: int
     """Connections of clients that the system still has."""
+    cpu: float
+    """Seconds of a core that it has used."""
 
 
 def raise_limit(wanted: int) -> None:
@@ -56,7 +58,10 @@ class Server(NamedTuple):
         rollup = Path(f"/proc/{self.pid}/smaps_rollup").read_text()
         sizes = {name: int(size) * _KIB for name, size in re.findall(r"^(Pss|Rss): +(\d+) kB", rollup, re.MULTILINE)}
         fds = len(os.listdir(f"/proc/{self.pid}/fd"))
-        return State(sizes["Pss"], sizes["Rss"], fds, clients_at(self.port, Path("/proc/net/tcp").read_text()))
+        clients = clients_at(self.port, Path("/proc/net/tcp").read_text())
+        times = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        cpu = sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+        return State(sizes["Pss"], sizes["Rss"], fds, clients, cpu)
 
     def gauges(self) -> dict[str, float]:
         """What the server itself says is under way."""

@@ -36,6 +36,7 @@ _ROWS = (
     ("second turns completed", _turns("second", "completed")),
     ("all second turns, s", _turns("second", "seconds")),
     ("second turns per second", _turns("second", "turns_per_second")),
+    ("server's CPU for a turn, ms", lambda figures: figures["cpu_ms_per_turn"]),
     ("server's memory before, MiB", _memory("before")),
     ("with all of them idle, MiB", _memory("idle")),
     ("after the second turns, MiB", _memory("after_second")),

@@ -136,7 +136,7 @@ async def _settled(server: Server, clients: int | None = None) -> State:
     while time.monotonic() < end:
         await asyncio.sleep(0.25)
         now = server.state()
-        if now == last and clients in (None, now.clients):
+        if now._replace(cpu=0) == last._replace(cpu=0) and clients in (None, now.clients):
             return now
         last = now
     return last
@@ -149,7 +149,9 @@ def _memory(states: dict[str, State], connections: int) -> dict[str, Any]:
         name: round((states[name].pss - before) / connections / 1024, 1)
         for name in ("idle", "after_first", "after_second")
     }
-    return {"states": kinds, "kib_per_connection": each_kib, "connections_left": states["closed"].clients}
+    spent = states["after_second"].cpu - states["idle"].cpu
+    cost = {"cpu_ms_per_turn": round(spent / (2 * connections) * 1000, 3)}
+    return {"states": kinds, "kib_per_connection": each_kib, **cost, "connections_left": states["closed"].clients}
 
 
 def main() -> int:

@@ -81,6 +81,7 @@ def test_the_table_sets_one_kind_against_the_other() -> None:
         "second": turns,
         "states": states,
         "kib_per_connection": {"idle": 40.0, "after_second": 60.0},
+        "cpu_ms_per_turn": 1.5,
         "connections_left": 0,
         "gauges_left": {},
     }
