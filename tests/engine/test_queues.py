@@ -24,6 +24,11 @@ async def turns(count: int = 3) -> None:
         await asyncio.sleep(0)
 
 
+async def soon(taking: asyncio.Task[Place]) -> Place:
+    """The turn that comes now, if all is well."""
+    return await asyncio.wait_for(taking, 5)
+
+
 async def test_a_free_conversation_is_taken_at_once() -> None:
     queues = Queues()
     place = await queues.take(ONE, 0)
@@ -65,7 +70,7 @@ async def test_a_turn_that_does_not_come_in_time_is_refused_and_the_others_wait_
     assert (error.status, error.code, error.param, error.may_pass) == (409, "conversation_locked", "conversation", True)
     assert error.retry_after
     first.give_up()
-    (await patient).give_up()
+    (await soon(patient)).give_up()
     assert len(queues) == 0
 
 
@@ -77,8 +82,8 @@ async def test_who_stops_waiting_leaves_the_queue() -> None:
     waiting[0].cancel()
     await asyncio.wait(waiting[:1])
     first.give_up()
-    (await waiting[1]).give_up()
-    (await waiting[2]).give_up()
+    (await soon(waiting[1])).give_up()
+    (await soon(waiting[2])).give_up()
     assert len(queues) == 0
 
 
@@ -95,7 +100,7 @@ async def test_a_turn_that_comes_in_the_moment_its_request_leaves_goes_to_the_ne
     with pytest.raises(asyncio.CancelledError):
         await leaving
     if following is not None:
-        (await following).give_up()
+        (await soon(following)).give_up()
     assert len(queues) == 0
 
 
@@ -106,7 +111,7 @@ async def test_a_request_that_leaves_just_before_its_turn_comes_is_passed_over()
     await turns()
     leaving.cancel()
     first.give_up()  # before the one that leaves has taken itself out
-    (await following).give_up()
+    (await soon(following)).give_up()
     assert leaving.cancelled()
     assert len(queues) == 0
 
@@ -117,12 +122,12 @@ async def test_giving_up_twice_takes_nothing_from_the_next() -> None:
     second, third = (asyncio.create_task(queues.take(ONE, LONG)) for _ in range(2))
     await turns()
     first.give_up()
-    held = await second
+    held = await soon(second)
     first.give_up()
     await turns()
     assert not third.done()
     held.give_up()
-    (await third).give_up()
+    (await soon(third)).give_up()
 
 
 async def test_a_place_that_is_forgotten_gives_itself_up() -> None:
@@ -133,7 +138,7 @@ async def test_a_place_that_is_forgotten_gives_itself_up() -> None:
     assert first is not None
     first = None
     gc.collect()
-    (await second).give_up()
+    (await soon(second)).give_up()
     assert len(queues) == 0
 
 
