@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import uvicorn
 
-from antwort.api.wire import UNSET
-from antwort.errors import AntwortError, BackendRefused, ModelNotFound
+from antwort.api.wire import UNSET, replace
+from antwort.errors import AntwortError, BackendRefused, ContextTooLong, ModelNotFound
 from antwort.providers.base import (
     CallDelta,
     ChatMessage,
@@ -29,14 +30,22 @@ from antwort.transport.server import listen
 
 @pytest.fixture
 async def provider() -> AsyncIterator[ChatProvider]:
+    async with provided(DemoBackend(["small", "large"])) as provider:
+        yield provider
+
+
+@asynccontextmanager
+async def provided(backend: DemoBackend) -> AsyncIterator[ChatProvider]:
     with listen("127.0.0.1", 0) as sock:
-        server = uvicorn.Server(uvicorn.Config(DemoBackend(["small", "large"]), lifespan="off", log_config=None))
+        server = uvicorn.Server(uvicorn.Config(backend, lifespan="off", log_config=None))
         serving = asyncio.create_task(server._serve([sock]))
         provider = ChatProvider(f"http://127.0.0.1:{sock.getsockname()[1]}/v1")
-        yield provider
-        await provider.close()
-        server.should_exit = True
-        await serving
+        try:
+            yield provider
+        finally:
+            await provider.close()
+            server.should_exit = True
+            await serving
 
 
 def asking(model: str = "small", *, stream: bool = True, tools: bool = False) -> ChatRequest:
@@ -107,3 +116,39 @@ async def test_anything_else_is_not_found(provider: ChatProvider) -> None:
     provider._path = "/v2"
     with pytest.raises(AntwortError):
         await provider.models()
+
+
+# ---- with a context ----
+
+
+async def test_it_says_how_much_fits_and_counts_as_it_charges() -> None:
+    async with provided(DemoBackend(["small"], context=300)) as provider:
+        [model] = await provider.models()
+        assert model.context_length == provider.capabilities("small").context_length == 300
+        *_, end = await heard(provider, asking())
+        assert isinstance(end, Finished)
+        assert end.usage is not None
+        assert await provider.count(asking()) == end.usage.input_tokens == 2
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_does_not_fit_is_refused_with_both_numbers(stream: bool) -> None:
+    long = ChatRequest(model="small", messages=[ChatMessage(role="user", content="word " * 300)], stream=stream)
+    async with provided(DemoBackend(["small"], context=300)) as provider:
+        with pytest.raises(ContextTooLong) as caught:
+            await heard(provider, long)
+        assert (caught.value.limit, caught.value.asked) == (300, 300)
+
+
+async def test_an_answer_that_may_not_fit_is_refused_too() -> None:
+    async with provided(DemoBackend(["small"], context=300)) as provider:
+        await heard(provider, replace(asking(), max_tokens=298))
+        with pytest.raises(ContextTooLong) as caught:
+            await heard(provider, replace(asking(), max_tokens=299))
+        assert (caught.value.limit, caught.value.asked) == (300, 2)
+
+
+@pytest.mark.parametrize("backend", [DemoBackend(["small"]), DemoBackend(["small"], context=9, has_tokenizer=False)])
+async def test_without_a_tokenizer_nothing_is_counted(backend: DemoBackend) -> None:
+    async with provided(backend) as provider:
+        assert await provider.count(asking()) is None

@@ -100,7 +100,7 @@ class DemoBackend:
     def _overflow(self, request: ChatRequest) -> dict[str, Any] | None:
         """The refusal of what does not fit, in vLLM's words."""
         context, asked = self._context, words_in(request)
-        wanted = max(each for each in (request.max_tokens, request.max_completion_tokens, 0) if each is not UNSET)
+        wanted = max(each for each in (request.max_tokens, request.max_completion_tokens, 1) if each is not UNSET)
         if context is None or asked + wanted <= context:
             return None
         limit = f"maximum context length is {context} tokens"

@@ -1,0 +1,92 @@
+"""What a backend over HTTP tells of its context: in its list, beside it, and when it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from antwort.api.wire import replace
+from antwort.errors import ContextTooLong
+from antwort.providers.base import Capabilities, ChatRequest
+from antwort.providers.chat import ChatProvider
+from chat_kit import STREAMED, failure
+from replay import LLAMA_CPP, NOT_THERE, VLLM, ReplayedEngine, Script, playing
+from replay_backend import CASES, Answer, recorded, sse, whole
+
+
+@asynccontextmanager
+async def provided(
+    script: Script, capabilities: Capabilities | None = None
+) -> AsyncGenerator[tuple[ChatProvider, ReplayedEngine], None]:
+    async with playing(script) as engine:
+        provider = ChatProvider(f"{engine.url}/v1", capabilities=capabilities)
+        try:
+            yield provider, engine
+        finally:
+            await provider.close()
+
+
+def models(*entries: dict[str, object]) -> Answer:
+    return whole(json.dumps({"data": entries}).encode())
+
+
+async def lengths(provider: ChatProvider) -> Sequence[object]:
+    listed = [model.context_length for model in await provider.models()]
+    assert listed == [provider.capabilities(model.id).context_length for model in await provider.models()]
+    return listed
+
+
+async def test_vllm_lists_it() -> None:
+    async with provided(VLLM) as (provider, engine):
+        assert provider.capabilities("m").context_length is None
+        assert await lengths(provider) == [2048]
+        assert set(engine.kinds) == {"GET /v1/models"}
+
+
+async def test_llama_cpp_tells_that_of_one_slot_beside_its_list() -> None:
+    script = {**LLAMA_CPP, "GET /v1/models": models({"id": "m", "owned_by": "llamacpp", "meta": {"n_ctx": 16384}})}
+    async with provided(script) as (provider, _):
+        assert await lengths(provider) == [4096]
+
+
+@pytest.mark.parametrize("props", [NOT_THERE, whole(b"<html>"), Answer(ending="cut")])
+async def test_where_it_does_not_the_list_stands(props: Answer) -> None:
+    listed = models({"id": "m", "owned_by": "llamacpp", "meta": {"n_ctx": 16384}})
+    async with provided({"GET /v1/models": listed, "GET /props": props}) as (provider, _):
+        assert [model.context_length for model in await provider.models()] == [16384]
+
+
+async def test_ollama_tells_that_of_the_models_it_has_loaded() -> None:
+    listed = models({"id": "a", "owned_by": "library"}, {"id": "b", "owned_by": "library"})
+    loaded = whole(json.dumps({"models": [{"name": "b", "context_length": 4096}]}).encode())
+    async with provided({"GET /v1/models": listed, "GET /api/ps": loaded}) as (provider, _):
+        await provider.models()
+        assert provider.capabilities("a").context_length is None
+        assert provider.capabilities("b").context_length == 4096
+
+
+async def test_what_the_operator_sets_goes_before_what_is_listed() -> None:
+    async with provided(VLLM, Capabilities(context_length=1000, vision=False)) as (provider, _):
+        assert await lengths(provider) == [1000]
+        assert provider.capabilities("m").vision is False
+
+
+@pytest.mark.parametrize("request_", [STREAMED, replace(STREAMED, stream=False)], ids=["streamed", "whole"])
+async def test_a_refusal_is_remembered_where_nothing_is_listed(request_: ChatRequest) -> None:
+    refusal = recorded(CASES["llama.cpp/err_context_stream"])
+    async with provided({"text": refusal, "text whole": refusal}) as (provider, _):
+        error = await failure(provider, request_)
+        assert isinstance(error, ContextTooLong)
+        assert (error.limit, error.asked) == (4096, 9029)
+        assert provider.capabilities("m").context_length == 4096
+        assert provider.capabilities("other").context_length is None
+
+
+async def test_so_is_one_that_comes_in_a_stream() -> None:
+    told = {"error": {"code": "context_length_exceeded", "message": "maximum context length is 4096 tokens"}}
+    async with provided({"text": sse(b"data: " + json.dumps(told).encode() + b"\n\n")}) as (provider, _):
+        assert isinstance(await failure(provider), ContextTooLong)
+        assert provider.capabilities("m").context_length == 4096
