@@ -7,22 +7,21 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 
-from antwort.api.events import StreamEvent
 from antwort.api.responses import Response
 from antwort.testing import StreamChecker
+from antwort.testing.frames import read_event
 
 PATIENCE = 20.0
 CREATE: dict[str, Any] = {"type": "response.create", "model": "scripted", "input": "Hello"}
 
 
 class Socket:
-    """One connection, from the side of the client."""
+    """One connection, from the side of the client. With `strict`, streams must be in the standard's words."""
 
-    def __init__(self, wire: ClientConnection) -> None:
-        self.wire = wire
+    def __init__(self, wire: ClientConnection, *, strict: bool = False) -> None:
+        self.wire, self._strict = wire, strict
         self.heard: list[dict[str, Any]] = []
         """All that came, in its order."""
 
@@ -50,10 +49,8 @@ class Socket:
         checker, last = StreamChecker(keepalive=keepalive), ""
         while last not in TERMINAL:
             plain = await self.hear()
-            last, number = plain["type"], plain.pop("sequence_number", None)
-            assert type(number) is int, plain
-            event: StreamEvent = msgspec.convert(plain, StreamEvent)
-            checker.feed(number, event)
+            last = plain["type"]
+            checker.feed(*read_event(plain, name=last, strict=self._strict))
         return checker.finish()
 
     async def ask(self, **fields: Any) -> Response:
@@ -74,8 +71,13 @@ TERMINAL = frozenset({"response.completed", "response.incomplete", "response.fai
 
 @asynccontextmanager
 async def connected(
-    port: int, path: str = "/v1/responses", headers: Mapping[str, str] | None = None, **options: Any
+    port: int,
+    path: str = "/v1/responses",
+    headers: Mapping[str, str] | None = None,
+    *,
+    strict: bool = False,
+    **options: Any,
 ) -> AsyncIterator[Socket]:
     options = {"open_timeout": PATIENCE, "close_timeout": PATIENCE, "max_size": None, "proxy": None, **options}
     async with connect(f"ws://127.0.0.1:{port}{path}", additional_headers=headers, **options) as wire:
-        yield Socket(wire)
+        yield Socket(wire, strict=strict)

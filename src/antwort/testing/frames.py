@@ -14,6 +14,8 @@ from antwort.testing.rules import GrammarError
 _DONE = "data: [DONE]"
 _OWN = {STANDARD.name(kind): OPENAI.name(kind) for kind in get_args(StreamEvent)}
 """The names of events, by those that the strict setting writes."""
+_AROUND = ("sequence_number", "stream_id")
+"""What an event is sent with."""
 
 
 def read_frames(body: str | bytes, *, strict: bool = False) -> Iterator[tuple[int, StreamEvent]]:
@@ -53,14 +55,28 @@ def _event(place: int, frame: str, *, strict: bool) -> tuple[int, StreamEvent]:
     name, data = (line.partition(": ")[2] for line in lines)
     try:
         plain = msgspec.json.decode(data, type=dict[str, Any])
-        event: StreamEvent = msgspec.convert(_in_own_words(plain) if strict else plain, StreamEvent)
     except msgspec.DecodeError as fault:
         raise GrammarError(place, name, f"the data is no event: {fault}") from None
+    read = read_event(plain, place, name, strict=strict)
     if plain["type"] != name:
         raise GrammarError(place, name, f"the event line and the type in the data ({plain['type']}) differ")
+    return read
+
+
+def read_event(
+    plain: dict[str, Any], place: int | None = None, name: str | None = None, *, strict: bool = False
+) -> tuple[int, StreamEvent]:
+    """The number and the event that a frame, or a message of a WebSocket, carries. `place` and `name` are for the words
+    of a fault.
+    """
+    try:
+        event: StreamEvent = msgspec.convert(_in_own_words(plain) if strict else plain, StreamEvent)
+    except msgspec.ValidationError as fault:
+        raise GrammarError(place, name, f"the data is no event: {fault}") from None
     if type(number := plain.get("sequence_number")) is not int:
         raise GrammarError(place, name, "the data carries no sequence_number")
-    if strict and msgspec.json.decode(STANDARD.encode(event)) | {"sequence_number": number} != plain:
+    around = {key: plain[key] for key in _AROUND if key in plain}
+    if strict and msgspec.json.decode(STANDARD.encode(event)) | around != plain:
         raise GrammarError(place, name, "the data is not in the standard's words")
     return number, event
 
