@@ -70,7 +70,8 @@ class ChatBackend:
         self.open_requests = 0
         self.port = 0
         self._changed = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        """One for each connection."""
 
     @property
     def url(self) -> str:
@@ -83,9 +84,9 @@ class ChatBackend:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        for task in self._tasks:
+        for task in self.tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def until(self, claim: Callable[[], bool]) -> None:
         """Wait for something that a request, or its end, makes true."""
@@ -100,8 +101,8 @@ class ChatBackend:
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
