@@ -20,6 +20,8 @@ from antwort.providers.failures import NotReady
 from chat_backend import ChatBackend, Says
 from fleet_kit import asking
 from local_kit import BROKEN, SLOW, Lives, gguf_file
+from replay import answering, playing
+from replay_backend import whole
 
 ASKED = asking(stream=True)
 
@@ -209,3 +211,40 @@ async def test_a_model_that_cannot_be_loaded_says_so(tmp_path: Path, monkeypatch
     async with provided(tmp_path, monkeypatch, BROKEN) as (provider, _):
         with pytest.raises(CannotRun, match="failed to read header"):
             await provider.ready()
+
+
+# ---- how much fits ----
+
+
+async def test_it_says_how_much_was_ordered_before_it_is_loaded(tmp_path: Path) -> None:
+    provider = LocalProvider(gguf_file(tmp_path / "m.gguf"), context=1024)
+    assert provider.capabilities("m").context_length == 1024
+    assert [model.context_length for model in await provider.models()] == [1024]
+    assert await provider.count(ASKED) is None
+    assert provider.pid is None  # nobody starts it for that
+    await provider.close()
+
+
+@pytest.mark.parametrize(("told", "length"), [(512, 512), (100_000, 4096)])
+async def test_a_model_with_a_shorter_context_than_was_ordered_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: int, length: int
+) -> None:
+    listed = whole(b'{"data": [{"id": "m", "owned_by": "llamacpp"}]}')
+    props = whole(b'{"default_generation_settings": {"n_ctx": %d}}' % told)
+    async with (
+        playing({"GET /v1/models": listed, "GET /props": props}) as engine,
+        provided(tmp_path, monkeypatch, (f"ready={engine.url}", "wait")) as (provider, _),
+    ):
+        await provider.check()
+        assert [model.context_length for model in await provider.models()] == [length]
+        assert provider.capabilities("m").context_length == length
+
+
+async def test_it_counts_by_the_tokenizer_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        answering(lambda _: whole(b'{"input_tokens": 9}')) as engine,
+        provided(tmp_path, monkeypatch, (f"ready={engine.url}", "wait")) as (provider, _),
+    ):
+        await provider.ready()
+        assert await provider.count(ASKED) == 9
+        assert await provider.count(asking("other")) is None
