@@ -120,6 +120,7 @@ def test_the_kind_says_who_speaks(kind: Any, expected: type[Provider]) -> None:
         ("responses", {"vision": False}, {"vision": False}),
         ("responses", {"developer_role": False}, {"developer_role": False}),
         ("responses", {"reasoning_field": None}, {"reasoning_field": None}),
+        ("responses", {"context_length": 4096}, {"context_length": 4096}),
     ],
 )
 def test_capabilities_are_those_of_the_kind_but_for_those_that_are_set(
