@@ -86,6 +86,7 @@ async def serving(
         head_limit=head_limit,
         request_time=request_time,
         on_refusal=app.refused,
+        strict=engine.settings.strict,
         ping=ping,
     )
     server.config.load()

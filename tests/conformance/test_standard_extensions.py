@@ -14,7 +14,8 @@ from antwort.engine.settings import EngineSettings
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, say
 from engine_kit import sent
-from scenes import DEPOT, SCENES, WHOLE, Played, Scene, asked, body_of, engine_for, play
+from raw_http import connected
+from scenes import DEPOT, SCENES, WHOLE, Played, Scene, asked, body_of, data_of, engine_for, play
 from serving import RESPONSES, serving
 from standard import ITEMS, validate_error, validate_extended_event, validate_extended_response
 
@@ -104,6 +105,32 @@ async def test_a_response_that_was_made_with_the_setting_is_read_in_the_usual_wo
         assert one["error"]["type"] in ("server_error", "invalid_request_error")
 
 
+async def test_a_stream_that_is_read_again_by_its_key_is_in_the_words_of_the_server_that_sends_it() -> None:
+    """From the record, where the events are made anew."""
+    scene, store, key = SCENES[2], MemoryStore(), {"idempotency-key": "8e03978e-40d5"}
+    body = {**body_of(scene, streamed=True), "input": "Think."}
+    seen = []
+    for strict in (False, True):
+        engine = Engine(ScriptedProvider(*scene.answers()), store=store, settings=EngineSettings(strict=strict))
+        async with serving(engine) as server:
+            reply = await server.ask("POST", RESPONSES, body, key)
+        seen.append([event["type"] for event in data_of(reply.body) if "reasoning" in event["type"]])
+    assert {*seen[0]} == {"response.reasoning_text.delta", "response.reasoning_text.done"}
+    assert seen[1] == ["response.reasoning.delta", "response.reasoning.done"]
+
+
+async def test_the_items_of_a_conversation_are_written_in_the_standards_words() -> None:
+    call = {"type": "mcp_call", "server_label": "depot", "name": "lookup", "arguments": "{}", "output": "found"}
+    store = MemoryStore()
+    for strict, said in ((True, "antwort:mcp_call"), (False, "mcp_call")):
+        engine = Engine(ScriptedProvider(), store=store, settings=EngineSettings(strict=strict))
+        async with serving(engine) as server:
+            made = (await server.ask("POST", "/v1/conversations", {"items": [call]})).json()
+            listed = (await server.ask("GET", f"/v1/conversations/{made['id']}/items")).json()["data"]
+            again = await server.ask("POST", f"/v1/conversations/{made['id']}/items", {"items": listed})
+        assert [item["type"] for item in (*listed, *again.json()["data"])] == [said, said]
+
+
 # ---- what was given out can be sent again ----
 
 
@@ -172,6 +199,14 @@ async def test_an_error_is_the_standards(method: str, path: str, body: Any, stat
         reply = await server.ask(method, path, {"model": "scripted", **body} if isinstance(body, dict) else body)
     assert (reply.status, reply.error["type"]) == (status, kind)
     validate_error(reply.json())
+
+
+async def test_what_is_no_request_at_all_is_answered_in_the_standards_words_too() -> None:
+    engine = Engine(ScriptedProvider(), store=MemoryStore(), settings=EngineSettings(strict=True))
+    async with serving(engine) as server, connected(server.port) as wire:
+        wire.writer.write(b"this is not http\r\n\r\n")
+        reply = await wire.reply()
+    assert (reply.status, reply.error["type"]) == (400, "invalid_request")
 
 
 def test_the_event_that_the_standard_does_not_have_is_refused_with_the_setting() -> None:

@@ -52,6 +52,8 @@ class Connection(Lingers, HttpToolsProtocol):
     request_time: ClassVar[float] = 60.0
     """Seconds from the first byte of a request, or from the start of the connection, to its last."""
     on_refusal: ClassVar[Callable[[Refused], None]] = staticmethod(nobody_asks)
+    strict: ClassVar[bool] = False
+    """Whether errors have the standard's types."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -202,7 +204,7 @@ class Connection(Lingers, HttpToolsProtocol):
         self._is_deaf = True
         if self._in_head or cycle is None or cycle.scope is not self.scope:
             refused = self._refused(error)
-            self.transport.write(_refusal(refused))
+            self.transport.write(_refusal(refused, strict=self.strict))
             type(self).on_refusal(refused)
         self._hang_up()
 
@@ -274,23 +276,24 @@ class Connection(Lingers, HttpToolsProtocol):
 
 
 def connection_within(
-    head_limit: int, request_time: float, on_refusal: Callable[[Refused], None] = nobody_asks
+    head_limit: int, request_time: float, on_refusal: Callable[[Refused], None] = nobody_asks, *, strict: bool = False
 ) -> type[Connection]:
     """A kind of connection with these limits: the server makes connections by their class alone.
 
-    `on_refusal` is told of what was answered with an error and never became a request.
+    `on_refusal` is told of what was answered with an error and never became a request. `strict` gives those errors the
+    standard's types.
     """
 
     class Limited(Connection):
         pass
 
     Limited.head_limit, Limited.request_time = head_limit, request_time
-    Limited.on_refusal = staticmethod(on_refusal)
+    Limited.on_refusal, Limited.strict = staticmethod(on_refusal), strict
     return Limited
 
 
-def _refusal(refused: Refused) -> bytes:
-    sent = failure(refused.error)
+def _refusal(refused: Refused, *, strict: bool) -> bytes:
+    sent = failure(refused.error, strict=strict)
     fields = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(sent.body)),

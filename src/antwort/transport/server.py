@@ -52,16 +52,18 @@ class Server(uvicorn.Server):
         on_refusal: Callable[[Refused], None] = nobody_asks,
         message_limit: int = MESSAGE_LIMIT,
         ping: Ping = Ping(),  # noqa: B008 - a frozen value
+        strict: bool = False,
     ) -> None:
         """`drain` is told how many seconds work under way may take; `started` is called when requests are answered, and
         broken off by a signal.
 
         `head_limit`: bytes of a request's address and headers. `request_time`: seconds it may take to come in.
-        `on_refusal` is told of what the application never sees. `message_limit`: bytes of a message on a WebSocket.
+        `on_refusal` is told of what the application never sees; `strict` says in whose words it is answered.
+        `message_limit`: bytes of a message on a WebSocket.
         """
         config = uvicorn.Config(
             app,
-            http=connection_within(head_limit, request_time, on_refusal),
+            http=connection_within(head_limit, request_time, on_refusal, strict=strict),
             ws="none",  # a connection sees to its upgrade itself
             ws_max_size=message_limit,
             ws_ping_interval=ping.interval or None,
