@@ -59,6 +59,15 @@ def test_ollama_s_models_may_be_asked_for_without_their_tag() -> None:
     assert lengths.of("qwen3") == 4096
 
 
+def test_what_was_told_of_a_model_stands_while_it_is_listed() -> None:
+    lengths = Lengths()
+    lengths.take(listed(a=4096, b=8192))
+    assert [model.context_length for model in lengths.take(listed(a=None, b=512))] == [4096, 512]
+    lengths.take(listed(b=512, c=512))
+    lengths.take(listed(a=None, c=None))
+    assert (lengths.of("a"), lengths.of("b"), lengths.of("c")) == (None, None, 512)
+
+
 def test_a_refusal_tells_what_nobody_lists_for_a_while() -> None:
     time = Time()
     lengths = Lengths(clock=time)

@@ -40,8 +40,12 @@ class Lengths:
         return told if told is not None and self._clock() < until else self._by_list(model)
 
     def take(self, models: Sequence[Model]) -> list[Model]:
-        """The backend lists these. Returns them as they are known now."""
-        listed = {model.id: model.context_length for model in models if model.context_length is not UNSET}
+        """The backend lists these. Returns them as they are known now. What was told of a model stands as long as it is
+        listed: Ollama tells it only of those that are loaded.
+        """
+        told = ((model.id, model.context_length) for model in models)
+        known = ((name, self._listed.get(name) if size is UNSET else size) for name, size in told)
+        listed = {name: size for name, size in known if size is not None}
         if listed != self._listed:
             self._told.clear()  # it was set up anew
         self._listed = listed
