@@ -235,6 +235,14 @@ async def test_names_that_a_terminal_would_obey_are_passed_over() -> None:
     assert (await _looked(whole(body))).models == ("qwen3",)
 
 
+async def test_a_context_that_the_server_tells_of_is_told_to_codex(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = b'{"data":[{"id":"small","context_length":4096},{"id":"odd"}]}'
+    server = await _looked(whole(body))
+    monkeypatch.setattr(codex, "look", lambda base, key: server)
+    told = [tomllib.loads(str(codex._block(URL, model))).get("model_context_window") for model in ("small", "odd")]
+    assert told == [4096, None]
+
+
 async def test_a_list_that_drips_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codex, "_PATIENCE", 0.3)
     async with asyncio.timeout(10):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from antwort.config.problems import CannotStart
 from antwort.config.repeating import printable
 
 if TYPE_CHECKING:
+    from antwort.api.responses import Model
     from antwort.cli.codex_config import Block
     from antwort.doctor.answers import Answer
 
@@ -85,6 +87,8 @@ class Server(NamedTuple):
     """None where that is not known."""
     status: int
     """Of its answer; 0: there is none."""
+    lengths: Mapping[str, int] = MappingProxyType({})
+    """Of the contexts of those models of which it tells."""
 
     @property
     def trouble(self) -> str:
@@ -105,11 +109,17 @@ def _block(base: str, model: str) -> Block:
     needs_key = bool(_key()) if server.needs_key is None else server.needs_key
     key = {"env_key": KEY_VARIABLE}
     return Block(
-        top={"model": chosen, "model_provider": PROVIDER},
+        top={"model": chosen, "model_provider": PROVIDER, **_window(server, chosen)},
         provider={"base_url": base, "wire_api": "responses", **(key if needs_key else {})},
         usual={"request_max_retries": 2, "stream_max_retries": 1, "stream_idle_timeout_ms": _IDLE_MS},
         unwanted={} if needs_key else key,
     )
+
+
+def _window(server: Server, model: str) -> Mapping[str, int]:
+    """Of a model that it does not know, Codex takes the context to be very long, and sums up too late."""
+    length = server.lengths.get(model)
+    return {} if length is None else {"model_context_window": length}
 
 
 def _key() -> str:
@@ -148,9 +158,14 @@ def look(base: str, key: str) -> Server:
     answer = _asked(base, "")
     if answer.status != _UNAUTHORIZED:
         models = _listed(answer)
-        return Server(models, False if models is not None else None, answer.status)
+        return _told(models, False if models is not None else None, answer.status)
     answer = _asked(base, key) if key else answer
-    return Server(_listed(answer), needs_key=True, status=answer.status)
+    return _told(_listed(answer), needs_key=True, status=answer.status)
+
+
+def _told(models: Sequence[Model] | None, needs_key: bool | None, status: int) -> Server:
+    lengths = {model.id: model.context_length for model in models or () if isinstance(model.context_length, int)}
+    return Server(None if models is None else tuple(model.id for model in models), needs_key, status, lengths)
 
 
 def _asked(base: str, key: str) -> Answer:
@@ -174,13 +189,13 @@ def _asked(base: str, key: str) -> Answer:
     return asyncio.run(ask())
 
 
-def _listed(answer: Answer) -> tuple[str, ...] | None:
+def _listed(answer: Answer) -> Sequence[Model] | None:
     """Those whose names can be shown; None where there is no list."""
     from antwort.errors import AntwortError
     from antwort.providers.listing import listed_models
 
     try:
-        return tuple(model.id for model in listed_models(answer.body)) if answer.status == _OK else None
+        return listed_models(answer.body) if answer.status == _OK else None
     except AntwortError:
         return None
 
