@@ -14,7 +14,7 @@ from antwort.engine.plan import Plan
 from antwort.engine.sizes import message_size, size_of, tools_size
 from antwort.errors import ContextTooLong
 from antwort.notes import note
-from antwort.providers.base import ChatMessage, ChatRequest, Provider
+from antwort.providers.base import ATTACHMENT_TOKENS, ChatMessage, ChatRequest, Provider
 
 _log = logging.getLogger("antwort.engine")
 
@@ -26,15 +26,20 @@ _REFUSALS = 4
 """How often the backend is asked again after it has found a request too long."""
 _LESS = 0.7
 """The share of what was sent that is taken to fit, where a refusal does not say what would."""
-_FAR = 2
-"""An estimate of so many times the context is certain enough to refuse a request."""
+_FAR = 4
+"""An estimate is no more than so many times the truth. There is text with long words, and text with long gaps."""
 _TOKEN = 4
 """Bytes that a token of no text is weighed as."""
 
 
 class Count(msgspec.Struct, frozen=True):
     tokens: int
-    is_certain: bool
+    least: int
+    """What there is for certain: pictures and estimates may be less than they count for."""
+
+    @property
+    def is_certain(self) -> bool:
+        return self.least == self.tokens
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +88,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         if not self.meter.is_near(request, length - 1):
             return
         counted = await self._count(request)
-        if counted.tokens >= length * (1 if counted.is_certain else _FAR):
+        if counted.least >= length:
             raise _too_long(
                 counted, length, "Shorten it, or let the oldest turns be left out with 'truncation': 'auto'."
             )
@@ -112,7 +117,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
             if counted.tokens <= budget or fitted.size > target:
                 break
             target = (fitted.size - 1) * budget // counted.tokens
-        if counted.tokens >= length and (counted.is_certain or self.refusals):
+        if counted.least >= length or (self.refusals and counted.tokens >= length):
             raise _too_long(
                 counted,
                 length,
@@ -126,9 +131,10 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     async def _count(self, request: ChatRequest) -> Count:
         exact = await self.meter.exact(request)
-        if exact is None:
-            return Count(self.meter.estimate(request), is_certain=False)
-        return Count(exact, is_certain=not size_of(request).attachments)
+        if exact is not None:
+            return Count(exact, exact - size_of(request).attachments * ATTACHMENT_TOKENS)
+        estimate = self.meter.estimate(request)
+        return Count(estimate, estimate // _FAR)
 
 
 def window_of(plan: Plan, provider: Provider) -> Window:
