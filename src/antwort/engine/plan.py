@@ -211,6 +211,7 @@ def draft_response(request: CreateRequest, model: str, settings: EngineSettings)
         text=_echo_text(request.text),
         reasoning=_echo_reasoning(request),
         store=request.is_stored,
+        truncation=request.truncation or settings.truncation,
         conversation=UNSET if request.conversation is None else ConversationRef(request.conversation),
         service_tier=request.service_tier if request.service_tier not in (None, "auto") else "default",
         **given,
@@ -220,7 +221,6 @@ def draft_response(request: CreateRequest, model: str, settings: EngineSettings)
 _ECHOED = (
     "previous_response_id",
     "instructions",
-    "truncation",
     "parallel_tool_calls",
     "top_p",
     "presence_penalty",
