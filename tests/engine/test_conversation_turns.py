@@ -143,7 +143,7 @@ async def test_instructions_hold_for_their_own_turn_only(store: ResponseStore) -
 # ---- what is wrong with it ----
 
 
-@pytest.mark.proves("IS-001")
+@pytest.mark.proves("RULING-6")
 @pytest.mark.parametrize("identity", [ANONYMOUS, OTHERS, Identity(owner="someone")], ids=["nobody", "tenant", "owner"])
 async def test_a_conversation_that_is_not_there_or_not_ones_own_is_not_found(
     store: ResponseStore, identity: Identity
