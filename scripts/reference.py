@@ -150,6 +150,19 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     ),
     "request_timeout": (errors.RequestTooSlow, "the request took too long to come in"),
     "response_in_progress": (errors.Conflict, "the response to continue has not ended yet"),
+    "origin_not_allowed": (
+        errors.NotPermitted,
+        "a web page of another origin wants to open a WebSocket: list the origin under `cors.origins`",
+    ),
+    "websocket_connection_limit_reached": (
+        errors.ConnectionTooOld,
+        "a WebSocket has been open for `server.websocket.lifetime`; open a new one",
+    ),
+    "websocket_not_offered": (errors.SocketsOff, "`server.websocket.enabled` is off; use HTTP"),
+    "too_many_websockets": (
+        errors.TooManySockets,
+        "as many WebSockets are open as `server.websocket.connections` allows",
+    ),
     "body_too_large": (errors.BodyTooLarge, "the body is larger than `server.body_limit`"),
     "unsupported_media_type": (errors.WrongMediaType, "the body is not `application/json`"),
     "rate_limit_exceeded": (

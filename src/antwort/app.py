@@ -13,7 +13,7 @@ from antwort.backends import make_fleet, make_local, patient
 from antwort.config.checks import check, check_ready
 from antwort.config.hosted import check_toolsets
 from antwort.config.problems import CannotStart
-from antwort.config.settings import Settings
+from antwort.config.settings import Settings, WebSocketSettings
 from antwort.engine.engine import Engine
 from antwort.errors import AntwortError
 from antwort.observing import Observation, metrics_for_strangers, observe
@@ -27,6 +27,7 @@ from antwort.transport.cors import Cors
 from antwort.transport.doorway import Doorway
 from antwort.transport.http import Transport
 from antwort.transport.keys import Keyring
+from antwort.transport.websocket import SocketLimits
 from antwort.vault import Vault
 
 if TYPE_CHECKING:
@@ -160,6 +161,7 @@ def _assemble(parts: _Parts, store: ResponseStore, vault: Vault) -> App:
         seen.metrics.watch(
             streams=lambda: app.asgi.streams,
             requests=lambda: app.asgi.requests,
+            sockets=lambda: app.asgi.sockets,
             runs=lambda: engine.live,
             backends=parts.fleet.status,
             is_listed=parts.fleet.lists,
@@ -179,9 +181,20 @@ def _face(app: App, parts: _Parts) -> Transport:
         metrics=metrics_for_strangers(parts.settings),
         body_limit=server.body_limit,
         linger=server.linger,
+        websocket=_socket_limits(server.websocket),
         on_request=parts.seen.on_request,
         start=app.start,
         stop=app.stop,
+    )
+
+
+def _socket_limits(given: WebSocketSettings) -> SocketLimits:
+    return SocketLimits(
+        enabled=given.enabled,
+        connections=given.connections,
+        lifetime=given.lifetime,
+        queue=given.queue,
+        memory=given.memory,
     )
 
 

@@ -522,7 +522,8 @@ def test_a_start_that_fails_is_an_error_in_the_test_client(tmp_path: Path) -> No
 @pytest.mark.parametrize("can_speak", [False, True])
 async def test_a_websocket_is_refused_in_words_where_they_can_be_carried(can_speak: bool) -> None:
     sent: list[Message] = []
-    scope = {"type": "websocket", "path": "/", "extensions": {"websocket.http.response": {}} if can_speak else {}}
+    extensions = {"websocket.http.response": {}} if can_speak else {}
+    scope = {"type": "websocket", "path": "/", "query_string": b"", "headers": [], "extensions": extensions}
     await create_app(engine())(scope, lambda: _next([{"type": "websocket.connect"}]), lambda each: _keep(each, sent))
     if can_speak:
         assert (sent[0]["type"], sent[0]["status"]) == ("websocket.http.response.start", 404)

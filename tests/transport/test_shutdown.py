@@ -250,5 +250,5 @@ async def test_other_protocols_are_refused() -> None:
     async def silent(_: MutableMapping[str, Any]) -> None:
         raise AssertionError
 
-    with pytest.raises(NotImplementedError, match="websocket"):
-        await Transport(Engine(ScriptedProvider(), store=MemoryStore()))({"type": "websocket"}, never, silent)
+    with pytest.raises(NotImplementedError, match="telepathy"):
+        await Transport(Engine(ScriptedProvider(), store=MemoryStore()))({"type": "telepathy"}, never, silent)

@@ -115,13 +115,13 @@ async def serve(settings: Settings, file: Path | None = None) -> int:
     """Serve until a signal says to stop; the exit status. Raises `CannotStart`."""
     from antwort.app import build
     from antwort.cli.greeting import announce
-    from antwort.transport.server import Server
+    from antwort.transport.server import Ping, Server
 
     with _listen(settings) as sock:
         app = await build(settings)
         try:
             await app.start()
-            port = sock.getsockname()[1]
+            port, sockets = sock.getsockname()[1], settings.server.websocket
             server = Server(
                 app.asgi,
                 drain=app.engine.drain,
@@ -130,6 +130,9 @@ async def serve(settings: Settings, file: Path | None = None) -> int:
                 head_limit=settings.server.head_limit,
                 request_time=settings.server.request_time,
                 on_refusal=app.asgi.refused,
+                message_limit=settings.server.body_limit,
+                ping=Ping(interval=sockets.ping_interval, timeout=sockets.ping_timeout),
+                strict=settings.loop.strict,
             )
             await server.serve(sockets=[sock])
         finally:

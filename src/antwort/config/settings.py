@@ -60,6 +60,25 @@ Name: TypeAlias = Annotated[str, Meta(pattern=NAME)]
 ToolCalling: TypeAlias = Literal["native", "constrained", "auto"]
 
 
+class WebSocketSettings(Wire):
+    """WebSocket on `/v1/responses`: many responses on one connection, one after the other."""
+
+    enabled: bool = True
+    """Off, clients are told to use HTTP (426)."""
+    connections: Count = 4096
+    """How many may be open at once; who comes then is refused (503)."""
+    lifetime: Seconds = 3600.0
+    """How long one may be open. A response under way then is made to its end."""
+    queue: Count = 16
+    """How many messages wait on one while a response is made; from there on it is not read."""
+    memory: Count = 32 * 2**20
+    """The largest conversation of responses that are not stored that one remembers; a larger one is forgotten."""
+    ping_interval: Annotated[float, Meta(ge=0, le=86400)] = 30.0
+    """How often a client is asked for a sign of life; 0: never."""
+    ping_timeout: Seconds = 60.0
+    """How long it may take to give one before it is hung up on."""
+
+
 class ServerSettings(Wire):
     """Where the server listens, and what it lets a client do to it."""
 
@@ -81,6 +100,8 @@ class ServerSettings(Wire):
     """How long an `Idempotency-Key` is remembered; 0: the header is not looked at."""
     hosts: tuple[str, ...] = ()
     """Where no key is asked for: more names that requests may come under, such as a proxy's; `*` for all."""
+    websocket: WebSocketSettings = WebSocketSettings()
+    """Many responses on one connection."""
 
 
 # ---- backends ----

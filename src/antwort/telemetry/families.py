@@ -25,6 +25,7 @@ REQUESTS = Family(
 )
 ACTIVE = Family("http_server_active_requests", "gauge", "Requests that are being answered.")
 STREAMS = Family("antwort_streams_open", "gauge", "Streams that are open.")
+SOCKETS = Family("antwort_websockets_open", "gauge", "WebSocket connections that are open.")
 REQUEST_ERRORS = Family(
     "antwort_request_errors_total", "counter", "Requests that were answered with an error, by its code.", ("code",)
 )
@@ -126,6 +127,7 @@ FAMILIES = (
     REQUESTS,
     ACTIVE,
     STREAMS,
+    SOCKETS,
     REQUEST_ERRORS,
     KEY_LIMITS,
     RESPONSES,

@@ -13,7 +13,8 @@ OTHER = "other"
 MOST_NAMES = 200
 _LONGEST_NAME = 128
 
-METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS"})
+METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS", "WS"})
+"""And what a turn on a WebSocket goes by."""
 STATUSES: tuple[str, ...] = get_args(ResponseStatus)
 REASONS = frozenset({"", "max_output_tokens", "content_filter", "max_turns", "max_tool_calls", "deadline"})
 OUTCOMES = frozenset({"ok", "cancelled"})
@@ -21,6 +22,7 @@ OUTCOMES = frozenset({"ok", "cancelled"})
 _PLACES = frozenset(
     {
         "/v1/responses",
+        "/v1/responses/compact",
         "/v1/conversations",
         "/v1/models",
         "/v1/toolsets",
@@ -110,6 +112,7 @@ _MORE_CODES = frozenset(
         "model_not_allowed",
         "mutually_exclusive_parameters",
         "not_a_client_call",
+        "origin_not_allowed",
         "previous_response_not_found",
         "reserved_label",
         "response_in_progress",

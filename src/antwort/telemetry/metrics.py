@@ -52,6 +52,7 @@ class Metrics:
         self._labels, self._tools, self._keys = Names((HOUSE_LABEL, *labels)), Names(), Names(keys)
         self._streams: Callable[[], int] = _none
         self._requests_open: Callable[[], int] = _none
+        self._sockets: Callable[[], int] = _none
         self._runs: Callable[[], int] = _none
         self._backends: Callable[[], Iterable[BackendStatus]] = _no_backends
         self._is_listed: Callable[[str], bool] = _nobody_lists
@@ -75,6 +76,7 @@ class Metrics:
         *,
         streams: Callable[[], int] = _none,
         requests: Callable[[], int] = _none,
+        sockets: Callable[[], int] = _none,
         runs: Callable[[], int] = _none,
         backends: Callable[[], Iterable[BackendStatus]] = _no_backends,
         is_listed: Callable[[str], bool] = _nobody_lists,
@@ -83,7 +85,7 @@ class Metrics:
         says whether a backend lists a model, and is asked for every name that is not known.
         """
         self._streams, self._requests_open, self._runs, self._backends = streams, requests, runs, backends
-        self._is_listed = is_listed
+        self._sockets, self._is_listed = sockets, is_listed
 
     # ---- what has happened ----
 
@@ -147,6 +149,7 @@ class Metrics:
         yield self._requests
         yield Gauge(families.ACTIVE, lambda: [((), self._requests_open())])
         yield Gauge(families.STREAMS, lambda: [((), self._streams())])
+        yield Gauge(families.SOCKETS, lambda: [((), self._sockets())])
         yield from (self._request_errors, self._key_limits)
         yield from (self._responses, self._response_time, self._first_token, self._turns)
         yield Gauge(families.RUNS, lambda: [((), self._runs())])

@@ -35,5 +35,6 @@ FIELDS = {
     "service_tier": "Given back.",
     "top_logprobs": "How many likely tokens are told for each token of the answer.",
     "user": "Taken, and not looked at.",
+    "generate": "False: the response ends at once and is empty, to be gone on from. Left out: the model answers.",
 }
 """The fields of a request."""
