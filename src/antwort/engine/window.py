@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 
 import msgspec
 
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, replace
+from antwort.engine.draft import Run
 from antwort.engine.fitting import Fitted, fit
 from antwort.engine.meter import Meter
 from antwort.engine.plan import Plan
 from antwort.engine.sizes import message_size, size_of, tools_size
+from antwort.engine.translate import chat_request
 from antwort.errors import ContextTooLong
 from antwort.notes import note
 from antwort.providers.base import ATTACHMENT_TOKENS, ChatMessage, ChatRequest, Provider
@@ -51,6 +54,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     reserve: int = 0
     """Tokens that the answer gets where the request names no number."""
     truncates: bool = False
+    is_silent: bool = False
+    """Whether nothing is said of what was left out, as nothing is sent."""
     refusals: tuple[ContextTooLong, ...] = ()
     """What the backend has said to this inference by now."""
 
@@ -123,7 +128,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
                 length,
                 "All that can be left out is left out. Shorten the last message, the instructions or the tools.",
             )
-        _tell(fitted, counted, length)
+        if not self.is_silent:
+            _tell(fitted, counted, length)
         return request, counted
 
     def _reserve(self, request: ChatRequest, length: int) -> int:
@@ -145,6 +151,16 @@ def window_of(plan: Plan, provider: Provider) -> Window:
         reserve=plan.settings.reserve,
         truncates=plan.response.truncation == "auto",
     )
+
+
+async def count_input(plan: Plan, provider: Provider) -> int:
+    """Tokens of the plan's first inference as it would be sent. What cannot be sent is counted whole."""
+    request = chat_request(Run(plan.response), plan)
+    window = msgspec.structs.replace(window_of(plan, provider), is_silent=True)
+    if window.truncates:
+        with suppress(ContextTooLong):
+            request = await window.fit(request)
+    return await window.meter.count(request)
 
 
 def weight(message: ChatMessage) -> int:
