@@ -35,6 +35,7 @@ from antwort.engine.settings import EngineSettings, checked
 from antwort.engine.shared import Reader
 from antwort.engine.toolbox import Shelf, build_toolbox, check_labels, list_tools
 from antwort.engine.translate import check_said
+from antwort.engine.window import count_input
 from antwort.errors import (
     AntwortError,
     BackendTimeout,
@@ -228,6 +229,17 @@ class Engine:
                         yield event
         finally:
             run.leave()
+
+    async def count(
+        self, request: Asked | None = None, identity: Identity = ANONYMOUS, **fields: Unpack[RequestFields]
+    ) -> int:
+        """Tokens that the model would get to read for a request in any form that `create` takes: by the backend's own
+        tokenizer where it has one, else by an estimate. With `truncation: auto`, of what would be sent. Nothing is
+        kept, no inference is made, and no turn of a conversation is waited for.
+        """
+        self._check_open()
+        asked = replace(read_asked(request, fields, self.settings.limits), background=None)
+        return await count_input(await self._prepared(asked, identity, None), self._provider)
 
     async def _started(self, request: CreateRequest, identity: Identity, key: str | None) -> LiveRun | Reader:
         if key is None or not self.settings.idempotency:

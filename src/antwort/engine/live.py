@@ -47,6 +47,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds from the start to the first piece of what the model said, where it said anything."""
     untold: int = 0
     """Inferences whose usage is not in that of the response: the backend does not tell it, or they were cut before."""
+    truncated: int = 0
+    """Inferences from which something was left out, so that they fit into the context."""
 
 
 class LiveRun:
@@ -163,6 +165,7 @@ class LiveRun:
             seconds=seconds,
             first=first,
             untold=untold + self._control.is_asking,
+            truncated=self._control.truncated,
         )
 
     def chain(self) -> tuple[Link, ...]:

@@ -87,6 +87,11 @@ TOKENS = Family(
     ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "gen_ai_token_type"),
     _TOKENS,
 )
+TRUNCATED = Family(
+    "antwort_inferences_truncated_total",
+    "counter",
+    "Inferences from which the oldest turns were left out, or parts of long results, so that they fit into the context.",
+)
 BACKEND_UP = Family("antwort_backend_up", "gauge", "1 if a backend answers, 0 if it does not.", ("backend",))
 CIRCUIT_OPEN = Family(
     "antwort_backend_circuit_open",
@@ -139,6 +144,7 @@ FAMILIES = (
     INFERENCE_TIME,
     FIRST_CHUNK,
     TOKENS,
+    TRUNCATED,
     BACKEND_UP,
     CIRCUIT_OPEN,
     CALLS,

@@ -22,6 +22,7 @@ OUTCOMES = frozenset({"ok", "cancelled"})
 _PLACES = frozenset(
     {
         "/v1/responses",
+        "/v1/responses/input_tokens",
         "/v1/responses/compact",
         "/v1/conversations",
         "/v1/models",

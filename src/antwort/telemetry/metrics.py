@@ -67,6 +67,7 @@ class Metrics:
         self.inference_time = Histogram(families.INFERENCE_TIME)
         self.first_chunk = Histogram(families.FIRST_CHUNK)
         self.tokens = Histogram(families.TOKENS)
+        self._truncated = Counter(families.TRUNCATED, [()])
         self._calls = Counter(families.CALLS)
         self._call_time = Histogram(families.CALL_TIME)
         self.store_time = Histogram(families.STORE_TIME)
@@ -107,6 +108,7 @@ class Metrics:
         error = code_of(response.error.code) if response.error else ""
         self._response_time.add((CHAT, model, error), ended.seconds)
         self._turns.add((), ended.turns)
+        self._truncated.add((), ended.truncated)
         if ended.first is not None and ended.plan.request.stream:
             self._first_token.add((CHAT, model), ended.first)
 
@@ -153,7 +155,7 @@ class Metrics:
         yield from (self._request_errors, self._key_limits)
         yield from (self._responses, self._response_time, self._first_token, self._turns)
         yield Gauge(families.RUNS, lambda: [((), self._runs())])
-        yield from (self.inferences, self.inference_time, self.first_chunk, self.tokens)
+        yield from (self.inferences, self.inference_time, self.first_chunk, self.tokens, self._truncated)
         yield Gauge(families.BACKEND_UP, lambda: [((each.name,), each.state == "ok") for each in backends])
         yield Gauge(families.CIRCUIT_OPEN, lambda: [((each.name,), each.state == "open") for each in backends])
         yield from (self._calls, self._call_time, self.store_time)

@@ -60,6 +60,15 @@ def _mark_replay(exchange: Exchange, run: Reader) -> None:
         exchange.with_answer.append((b"idempotent-replayed", b"true"))
 
 
+async def unless_gone(exchange: Exchange, making: Callable[[], Awaitable[T]]) -> T:
+    """What `making` gives, broken off when the client leaves."""
+    watch = Watch(exchange)
+    try:
+        return await watch.unless_gone(making)
+    finally:
+        await watch.end()
+
+
 class Watch:
     """Notices that the client is gone: its plan is broken off, and its run told.
 

@@ -31,14 +31,12 @@ from antwort.transport.offer import Offer
 from antwort.transport.paging import read_page, read_wanted
 from antwort.transport.quotas import Quotas
 from antwort.transport.readiness import Readiness
-from antwort.transport.respond import respond
+from antwort.transport.respond import respond, unless_gone
 
 Identify: TypeAlias = Callable[[Scope], Identity]
 """Who a request is made for. May raise `NotAuthenticated`."""
 
 NOTHING: Mapping[str, Endpoint] = MappingProxyType({})
-_NOT_OFFERED = {"compact": "Compacting a conversation", "input_tokens": "Counting the tokens of an input"}
-"""What others offer at an address that looks like one of a response."""
 
 
 class ResponseList(Wire, kw_only=True):
@@ -65,6 +63,11 @@ class Deleted(Wire, kw_only=True):
     deleted: bool = True
 
 
+class InputTokens(Wire, kw_only=True):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
 class Routes:
     """The endpoints, and which of them a request is for.
 
@@ -88,6 +91,7 @@ class Routes:
         self._open = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", *extra})
         self._places: dict[tuple[str, ...], Offered] = {
             ("v1", "responses"): {"POST": self.create, **readable(self.list)},
+            ("v1", "responses", "input_tokens"): {"POST": self.input_tokens},
             ("v1", "models"): readable(self.models),
             ("v1", "toolsets"): readable(self.toolsets),
             ("healthz",): readable(self.health),
@@ -130,8 +134,6 @@ class Routes:
         offered, subject = self._locate(path)
         endpoint = offered.get(method)
         if endpoint is None:
-            if method == "POST" and offered is self._response and subject in _NOT_OFFERED:
-                raise NotFound(f"{_NOT_OFFERED[subject]} is not offered by this version.", code="unknown_url")
             raise MethodNotAllowed(method, tuple(offered))
         return endpoint, subject
 
@@ -158,6 +160,14 @@ class Routes:
             body = await exchange.body(self._body_limit)
             request = parse_request(body, self._engine.settings.limits)
             await respond(exchange, self._engine, request, identity, self._key(keys))
+
+    async def input_tokens(self, exchange: Exchange, _: str) -> None:
+        """It takes a place while it counts, as a backend may be asked, and is a request; tokens it uses none."""
+        identity = exchange.identity
+        with self._quotas.of(identity.key).place(exchange.with_answer):
+            request = parse_request(await exchange.body(self._body_limit), self._engine.settings.limits)
+            tokens = await unless_gone(exchange, lambda: self._engine.count(request, identity))
+        await exchange.answer(self._encode(InputTokens(input_tokens=tokens)))
 
     def _key(self, given: Sequence[bytes]) -> str | None:
         """The key, where keys are remembered. Of two that differ nobody knows which is meant."""

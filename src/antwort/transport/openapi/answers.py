@@ -42,7 +42,7 @@ from antwort.transport.openapi.schemas import (
     union_of,
     with_fields,
 )
-from antwort.transport.routes import Deleted, ModelList, ResponseList, ToolsetList
+from antwort.transport.routes import Deleted, InputTokens, ModelList, ResponseList, ToolsetList
 
 Structs: TypeAlias = tuple[type[msgspec.Struct], ...]
 
@@ -60,7 +60,7 @@ class Health(Wire):
 
 def answer_schemas() -> Schemas:
     """Every schema of an answer, by its name."""
-    lists: Structs = (ItemList, ModelList, ResponseList, ToolsetList)
+    lists: Structs = (InputTokens, ItemList, ModelList, ResponseList, ToolsetList)
     kept: Structs = (Conversation, ConversationDeleted)
     roots: Structs = (ErrorBody, Health, Deleted, *lists, *kept, *TOOLS, *FORCED, AllowedTools, *EVENTS)
     made = components(roots, as_written)

@@ -29,7 +29,9 @@ FIELDS = {
     "reasoning": "How much the model thinks, and whether a summary of it is wanted.",
     "safety_identifier": "Your word for the person behind the request; given back.",
     "prompt_cache_key": "Requests with the same key have much in common; passed on to backends that take it.",
-    "truncation": "Given back. Nothing is ever left out of the input in silence.",
+    "truncation": "What happens where the input is longer than the model's context. `auto`: long results of tools are"
+    " shortened and the oldest turns left out, with a note to the model; `disabled`: the request is refused. Left out:"
+    " as the server is set.",
     "instructions": "What the model is told first. Holds for this response only.",
     "store": "Whether the response is kept, to be read again and gone on from. Left out: it is.",
     "service_tier": "Given back.",

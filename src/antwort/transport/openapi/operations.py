@@ -70,6 +70,20 @@ _CREATE = Operation(
     },
     errors=(403, 404, 409, 413, 415, 429, *READ, *_ASKED),
 )
+_COUNT = Operation(
+    name="countInputTokens",
+    tag="Responses",
+    summary="Count the tokens of an input",
+    description=(
+        "How many tokens the model would get to read if a response was asked for with this body: by the backend's own"
+        " tokenizer where it has one, else by an estimate that learns. With `truncation: auto`, of what would be sent."
+        " Nothing is stored, and the model is not asked."
+    ),
+    body="CreateResponse",
+    examples={"A question": _HELLO},
+    answers={200: Answered("The number of tokens.", {JSON: "InputTokens"}, QUOTA)},
+    errors=(403, 404, 409, 413, 415, 429, *READ, *_ASKED),
+)
 _OF_A_RESPONSE: dict[tuple[str, str], Operation] = {
     ("GET", "/v1/responses/{id}"): Operation(
         name="getResponse",
@@ -188,6 +202,7 @@ _OF_THE_SERVER: dict[tuple[str, str], Operation] = {
 }
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/responses"): _CREATE,
+    ("POST", "/v1/responses/input_tokens"): _COUNT,
     ("GET", "/v1/responses"): Operation(
         name="listResponses",
         tag="Responses",
