@@ -94,6 +94,8 @@ http://backend/v1 · llama.cpp b0-unknown · smollm2-135m
 ✓  context length        2048 tokens, by /props
                          → that is little for tools and long talks; llama.cpp
                            takes -c N
+?  token counts          it has no tokenizer that can be asked
+                         → antwort estimates, and learns from the usage
 ✓  errors well-formed    status 400 with an error object
 ✓  time to first token   N ms
 ?  tokens/s              the answer came at once, or not at all

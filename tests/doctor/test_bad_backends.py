@@ -333,7 +333,8 @@ async def test_a_backend_that_speaks_responses_is_asked_in_its_own_way() -> None
     async with answering(answer) as engine:
         settings = BackendSettings(name="b", url=f"{engine.url}/v1", kind="responses")
         told = by_probe(await examined(settings.url, settings=settings))
-        assert {request.path for request in engine.requests if request.method == "POST"} == {"/v1/responses"}
+        asked = {request.path for request in engine.requests if request.method == "POST"}
+        assert asked == {"/v1/responses", "/v1/responses/input_tokens"}
     assert told["streaming"].verdict == "works"
     assert told["stream_usage"].verdict == "works"
     assert told["tools.required"].settings == {}

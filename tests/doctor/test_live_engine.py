@@ -27,7 +27,16 @@ async def test_the_model_that_antwort_runs_by_itself_is_fit_for_it(demo_model: P
     told = verdicts(found)
     assert list(told) == list(PROBES)
     assert (found.name, found.outcome, found.engine.name) == ("local", "fine", "llama.cpp")
-    for probe in ("reachable", "models", "streaming", "length_limit", "stream_usage", "json_schema", "errors"):
+    for probe in (
+        "reachable",
+        "models",
+        "streaming",
+        "length_limit",
+        "stream_usage",
+        "json_schema",
+        "token_counts",
+        "errors",
+    ):
         assert told[probe] == "works", probe
     assert {told[f"tools.{choice}"] for choice in ("auto", "required", "named", "parallel")} == {"fails"}
     assert (told["images"], told["context_length"], told["first_token"]) == ("fails", "works", "works")

@@ -13,10 +13,15 @@ from replay import (
     LLAMA_CPP_LOADING,
     LLAMA_CPP_THINKING,
     LLAMA_CPP_WITHOUT_TOOLS,
+    NOT_THERE,
     VLLM,
+    Script,
+    answering,
+    kind_of,
     playing,
     refusing_tools,
 )
+from replay_backend import Answer, Seen, whole
 
 NO_PARSER = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
 
@@ -40,6 +45,7 @@ async def test_llama_cpp_with_tools_does_all_but_follow_a_named_choice() -> None
         "reasoning_field": "unknown",
         "images": "fails",
         "context_length": "works",
+        "token_counts": "unknown",
         "errors": "works",
         "first_token": "works",
         "speed": "unknown",
@@ -78,6 +84,23 @@ async def test_llama_cpp_whose_template_drops_tools_is_fit_once_calls_are_constr
     assert "--chat-template-file" not in told["tools.required"].remedy  # once is enough
     assert found.outcome == "broken"
     assert found.settings == {"tool_calling": "constrained", "capabilities.vision": False}
+
+
+@pytest.mark.parametrize(
+    ("script", "path", "told"),
+    [
+        (VLLM, "/tokenize", b'{"count": 37, "max_model_len": 2048, "tokens": []}'),
+        (LLAMA_CPP, "/v1/chat/completions/input_tokens", b'{"input_tokens": 37}'),
+    ],
+    ids=["vllm", "llama.cpp"],
+)
+async def test_an_engine_that_counts_tokens_is_found_to(script: Script, path: str, told: bytes) -> None:
+    def answer(request: Seen) -> Answer:
+        return whole(told) if request.path == path else script.get(kind_of(request), NOT_THERE)
+
+    async with answering(answer) as engine:
+        counts = by_probe(await examined(engine.url))["token_counts"]
+    assert (counts.verdict, counts.seen) == ("works", "37 tokens, by its own tokenizer")
 
 
 async def test_what_is_set_already_makes_it_fit() -> None:
@@ -136,6 +159,7 @@ async def test_vllm_with_hermes_leaves_the_model_its_right_to_words() -> None:
         "reasoning_field": "unknown",
         "images": "fails",
         "context_length": "works",
+        "token_counts": "unknown",
         "errors": "works",
         "first_token": "works",
         "speed": "unknown",

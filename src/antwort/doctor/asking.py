@@ -62,6 +62,10 @@ class Line:
     async def get(self, url: str) -> Answer:
         return await self._exchange("GET", url, None, min(LOOK_SECONDS, self._patience), cap=LIST_CAP)
 
+    async def post(self, url: str, body: bytes) -> Answer:
+        """A question that needs no inference."""
+        return await self._exchange("POST", url, body, min(LOOK_SECONDS, self._patience), cap=LIST_CAP)
+
     async def ask(self, base: str, question: Plain | bytes, *, is_brief: bool = False) -> Answer:
         """`is_brief`: the first piece of a good answer is enough, and then the backend is hung up on."""
         body = question if isinstance(question, bytes) else _encoded(question, self._speech)
@@ -159,6 +163,12 @@ def below(base: str, path: str) -> str:
     """The address of an endpoint; a query of the base goes along."""
     address, mark, query = base.partition("?")
     return f"{address.rstrip('/')}{path}{mark}{query}"
+
+
+def beside(base: str, path: str) -> str:
+    """The address of an endpoint that an engine has for itself."""
+    address, mark, query = base.partition("?")
+    return f"{address.rstrip('/').removesuffix('/v1')}{path}{mark}{query}"
 
 
 def _told(fault: HttpFault, reading: _Reading) -> tuple[Fault, str]:

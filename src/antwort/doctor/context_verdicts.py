@@ -32,3 +32,10 @@ def about_context(
     little = advice.about_context(facts.engine.name, is_ours=is_ours) if size < SMALL_CONTEXT else ""
     remedy = advice.joined(advice.WRITE_CONTEXT if is_wanted else "", little)
     return Finding(probe="context_length", verdict="works", seen=seen, remedy=remedy, settings=settings)
+
+
+def about_counts(counted: int | None) -> Finding:
+    if counted is None:
+        seen, remedy = "it has no tokenizer that can be asked", "antwort estimates, and learns from the usage"
+        return Finding(probe="token_counts", verdict="unknown", seen=seen, remedy=remedy)
+    return Finding(probe="token_counts", verdict="works", seen=f"{counted} tokens, by its own tokenizer")

@@ -13,9 +13,10 @@ from antwort.doctor import questions, tool_verdicts, verdicts
 from antwort.doctor.addresses import candidates, root_of, without_slash
 from antwort.doctor.answers import Answer, Speech, named
 from antwort.doctor.asking import PATHS, Access, Line, below
-from antwort.doctor.context_verdicts import about_context
+from antwort.doctor.context_verdicts import about_context, about_counts
+from antwort.doctor.counting import count
 from antwort.doctor.engines import OWN_ENDPOINTS, Facts, chat_models, facts_of, likely_chat, names_in
-from antwort.doctor.findings import Examination, Finding, Value, outcome
+from antwort.doctor.findings import UNASKED, Examination, Finding, Value, outcome
 from antwort.doctor.questions import Manner
 from antwort.doctor.tool_verdicts import Choice, Tools, judge
 from antwort.providers.failures import retry_after
@@ -129,6 +130,7 @@ class Visit:
         yield about_context(
             self._facts, refusal, is_ours=self._subject.is_ours, given=self._context_set(), models=self._models()
         )
+        yield await self._about_counts()
         yield verdicts.about_errors(await self._ask("errors", questions.MALFORMED))
         yield verdicts.about_first_token(text)
         yield verdicts.about_speed(text)
@@ -274,6 +276,12 @@ class Visit:
         self._settings = tool_verdicts.settings_of(tools)
         streamed = tool_verdicts.about_streamed(tools, tuple(answers.values()), whole)
         return (*tool_verdicts.about_choices(tools), streamed)
+
+    async def _about_counts(self) -> Finding:
+        if self._is_lost:
+            return Finding(probe="token_counts", verdict="unknown", seen=UNASKED)
+        self._begin("token_counts")
+        return about_counts(await count(self._line, self._base, self._manner.model, self._speech))
 
     async def _ask_for_too_much(self) -> Answer | None:
         if self._facts.context is not None:

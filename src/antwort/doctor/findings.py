@@ -27,6 +27,7 @@ PROBES: Mapping[str, str] = {
     "reasoning_field": "reasoning field",
     "images": "images",
     "context_length": "context length",
+    "token_counts": "token counts",
     "errors": "errors well-formed",
     "first_token": "time to first token",
     "speed": "tokens/s",
