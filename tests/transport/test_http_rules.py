@@ -187,15 +187,6 @@ async def test_an_address_with_nothing_behind_it_is_a_404_in_json(server: Servin
     assert (reply.status, reply.error["code"]) == (404, "unknown_url")
 
 
-@pytest.mark.parametrize("name", ["compact", "input_tokens"])
-async def test_what_others_offer_beside_responses_is_said_not_to_be_offered_here(server: Serving, name: str) -> None:
-    reply = await server.ask("POST", f"/v1/responses/{name}", HELLO)
-    assert (reply.status, reply.error["code"]) == (404, "unknown_url")
-    assert reply.error["message"].endswith("is not offered by this version.")
-    assert (await server.ask("GET", f"/v1/responses/{name}")).error["code"] == "response_not_found"
-    assert (await server.ask("PUT", f"/v1/responses/{name}", HELLO)).status == 405
-
-
 async def test_a_slash_within_an_id_leads_to_no_other_address(server: Serving) -> None:
     for path in ("/v1/responses/resp_x%2Fcancel", "/v1/responses/resp_x%2Finput_items"):
         reply = await server.ask("GET", path)  # of `cancel`, this would be the wrong method

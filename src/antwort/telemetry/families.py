@@ -90,7 +90,7 @@ TOKENS = Family(
 TRUNCATED = Family(
     "antwort_inferences_truncated_total",
     "counter",
-    "Inferences from which the oldest turns were left out, or parts of long results, so that they fit into the context.",
+    "Inferences from which old turns or parts of long results were left out, so that they fit into the context.",
 )
 BACKEND_UP = Family("antwort_backend_up", "gauge", "1 if a backend answers, 0 if it does not.", ("backend",))
 CIRCUIT_OPEN = Family(
