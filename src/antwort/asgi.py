@@ -143,6 +143,7 @@ class Application:
             await self._starting
         self._starting = None
         if self._parts is not None:
+            self._parts.asgi.wind_up()
             try:
                 await self._parts.stop()
                 await self._parts.asgi.finish()

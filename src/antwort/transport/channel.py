@@ -18,6 +18,12 @@ class SocketLine(Protocol):
     def linger(self, seconds: float) -> None:
         """There is no more to come: hang up when the client takes nothing of what is left for so long."""
 
+    def stop_lingering(self) -> None:
+        """There is more to come."""
+
+    def abort(self) -> None:
+        """Hang up now, whatever is unsent."""
+
     async def write_texts(self, texts: Sequence[bytes]) -> None:
         """A message for each text, in one write. Waits while the client is slower than we are. Raises `OSError`."""
 
@@ -55,3 +61,15 @@ class Channel:
         """All is said that will be: a client that has stopped reading is not waited for much longer."""
         if self._line is not None:
             self._line.linger(self._linger)
+
+    def go_on(self) -> None:
+        """There is more to say: a client has the time that it takes."""
+        if self._line is not None:
+            self._line.stop_lingering()
+
+    def abort(self) -> bool:
+        """Hang up on the client, if the server lets us; whether it did."""
+        if self._line is None:
+            return False
+        self._line.abort()
+        return True

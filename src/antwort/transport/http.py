@@ -105,17 +105,30 @@ class Transport:
             exchange = Exchange(scope, receive, send, linger=self._linger)
             await (self._answer(exchange) if CONNECTION in scope else self._answer_hosted(exchange))
         elif scope["type"] == "websocket":
-            await self._sockets(scope, receive, send)
+            await (self._sockets(scope, receive, send) if CONNECTION in scope else self._hold(scope, receive, send))
         elif scope["type"] == "lifespan":
             await self._live(receive, send)
         else:
             raise NotImplementedError(f"{scope['type']} is not spoken here")
 
-    async def finish(self) -> None:
-        """Wait a moment for what another's server is still being answered. Connections that stay open are closed."""
+    def wind_up(self) -> None:
+        """No more turns on WebSockets: those that are idle are closed, and the others when their turn has ended."""
         self._sockets.end()
+
+    async def finish(self) -> None:
+        """Wait a moment for what another's server is still being answered."""
         if self._hosted:
             await asyncio.wait(self._hosted, timeout=LAST_WORDS)
+
+    async def _hold(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A connection that another's server has: it is ended by `finish`, and waited for."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._hosted.add(task)
+        try:
+            await self._sockets(scope, receive, send)
+        finally:
+            self._hosted.discard(task)
 
     async def _answer_hosted(self, exchange: Exchange) -> None:
         """Another's server may break off what takes too long, and cut the answer. In a task of its own, the answer has
@@ -207,6 +220,7 @@ class Transport:
             return
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        self.wind_up()
         await self._stop()
         await send({"type": "lifespan.shutdown.complete"})
 

@@ -143,11 +143,13 @@ class Session:
 
     async def _stream(self, run: LiveRun, lane: str | None) -> None:
         """Write what has gathered, as often as there is something, until the terminal event has gone out."""
+        self._channel.go_on()
         while batches := await run.read():
             texts, events = written(batches, self._words, lane), batches[-1].events
             if events and isinstance(events[-1], TERMINAL):
-                self._channel.linger()
+                self._channel.linger()  # the client may be behind already
                 await self._channel.write(texts)
+                self._channel.linger()
                 return
             if self._channel.is_behind:
                 await self._write_late(run, texts)

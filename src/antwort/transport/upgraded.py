@@ -82,13 +82,19 @@ class Upgraded(Lingers, WebSocketsSansIOProtocol):
     # ---- signs of life ----
 
     def send_keepalive_ping(self) -> None:
-        """Not where the answer could not be read, or the question not be sent: the client is not to blame."""
-        if self.read_paused or self.is_behind:
-            self.schedule_ping()
-        else:
+        """Where the answer could not be read, none is waited for; but to write shows that nobody is there. A client that
+        is behind is the business of those who write to it.
+        """
+        if not self.read_paused and not self.is_behind:
             super().send_keepalive_ping()
+            return
+        if not self.is_behind and self.conn.state is State.OPEN:
+            self.conn.send_ping(b"")
+            self.transport.write(b"".join(self.conn.data_to_send()))
+        self.schedule_ping()
 
     def keepalive_timeout(self) -> None:
+        """A client that was not listened to is asked again."""
         if self.read_paused or self.is_behind:
             self.pong_timer = None
             self.pending_ping_payload = None

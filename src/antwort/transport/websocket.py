@@ -176,6 +176,9 @@ class WebSockets:
             await channel.close(TOO_BIG, error.code)
         except ClientGone:
             pass
+        except asyncio.CancelledError:
+            if not channel.abort():
+                raise
 
 
 def _refuse_origin(origin: bytes) -> NoReturn:
