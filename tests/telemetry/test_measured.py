@@ -10,9 +10,10 @@ from contextlib import aclosing
 
 import pytest
 
+from antwort.api.wire import replace
 from antwort.errors import BackendCut, ResponseNotFound, StoreFault
 from antwort.providers.base import ChatMessage, ChatRequest, Delta, Finished, Provider, TextDelta
-from antwort.storage.base import ResponseStore
+from antwort.storage.base import Page, ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.telemetry.families import FAMILIES
 from antwort.telemetry.metrics import Metrics
@@ -20,7 +21,7 @@ from antwort.telemetry.provider import MeasuredProvider
 from antwort.telemetry.reference import markdown
 from antwort.telemetry.store import MeasuredStore
 from antwort.testing import Answer, ScriptedProvider, answer, say, tokens
-from storage_cases import ME, asked, ended, message
+from storage_cases import ME, asked, ended, entries, message, open_conversation, said_in
 
 ASKED = ChatRequest(model="scripted", messages=[ChatMessage(role="user", content="Hello")], stream=True)
 
@@ -117,6 +118,33 @@ async def test_a_measured_store_does_what_it_wraps_does_and_times_it() -> None:
         await store.finish(ME, ended(asked("Nobody"), message("Hi")), ())
     times = {key: sum(spread.counts) for key, spread in metrics.store_time.read().spreads}
     assert times == {("begin", "ok"): 1, ("finish", "ok"): 2, ("get", "ok"): 1, ("chain", "ok"): 1}
+
+
+async def test_a_measured_store_keeps_conversations_and_times_that_too() -> None:
+    metrics = Metrics()
+    store: ResponseStore = MeasuredStore(MemoryStore(), metrics)
+    conversation = await open_conversation(store, {"role": "user", "content": "Hello", "id": "msg_1"})
+    assert await store.conversation(ME, conversation.id) == conversation
+    assert await store.describe_conversation(ME, conversation.id, {}) == replace(conversation, metadata={})
+    assert len(await store.add_entries(ME, conversation.id, entries("Bye")) or ()) == 1
+    assert await said_in(store, conversation.id) == ["Hello", "Bye"]
+    page = await store.conversation_items(ME, conversation.id, Page(limit=1))
+    assert page is not None
+    assert page.has_more
+    assert await store.conversation_item(ME, conversation.id, "msg_1") is not None
+    assert await store.delete_entry(ME, conversation.id, "msg_1")
+    assert await store.delete_conversation(ME, conversation.id)
+    assert {operation for (operation, _), _ in metrics.store_time.read().spreads} == {
+        "begin_conversation",
+        "conversation",
+        "describe_conversation",
+        "add_entries",
+        "said",
+        "conversation_items",
+        "conversation_item",
+        "delete_entry",
+        "delete_conversation",
+    }
 
 
 async def test_a_store_that_fails_passes_its_error_on() -> None:

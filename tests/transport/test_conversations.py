@@ -15,6 +15,9 @@ from antwort.errors import StoreFault
 from antwort.storage.memory import MemoryStore
 from antwort.testing import demo_provider
 from antwort.transport.http import Transport
+from antwort.transport.keys import Keyring
+from antwort.transport.quotas import KeyLimits
+from key_kit import a_key, bearing
 from raw_http import Reply
 from serving import HELLO, RESPONSES, Serving, serving
 
@@ -105,6 +108,18 @@ async def test_what_can_be_read_can_be_asked_for_its_head(server: Serving) -> No
         whole, head = await server.ask("GET", path), await server.ask("HEAD", path)
         assert (head.status, head.body) == (200, b"")
         assert head.headers["content-length"] == whole.headers["content-length"]
+
+
+async def test_conversations_count_for_no_quota() -> None:
+    ring = Keyring([a_key("sk-ann", "ann", KeyLimits(requests_per_minute=1))])
+    engine = Engine(demo_provider(), store=MemoryStore())
+    async with serving(engine, Transport(engine, identify=ring.identify, quotas=ring.quotas)) as server:
+        for _ in range(3):
+            made = await server.ask("POST", CONVERSATIONS, {"items": [says("Hello")]}, bearing("sk-ann"))
+            assert made.status == 200
+            assert not [name for name in made.headers if name.startswith("x-ratelimit")]
+        assert (await server.ask("POST", RESPONSES, HELLO, bearing("sk-ann"))).status == 200
+        assert (await server.ask("POST", RESPONSES, HELLO, bearing("sk-ann"))).status == 429
 
 
 # ---- items ----
