@@ -119,6 +119,11 @@ def after(target: str, *, owner: int = 200, **fields: Any) -> Way:
     return Way(name, target, lambda name: (RESPONSES, {**body, "previous_response_id": name}), owner)
 
 
+def compacting(target: str, *, owner: int = 200) -> Way:
+    path = f"{RESPONSES}/compact"
+    return Way(f"compact {target}", target, lambda name: (path, {**HELLO, "previous_response_id": name}), owner)
+
+
 def counting(target: str, *, owner: int = 200) -> Way:
     path = f"{RESPONSES}/input_tokens"
     return Way(f"count after {target}", target, lambda name: (path, {**HELLO, "previous_response_id": name}), owner)
@@ -172,6 +177,7 @@ ROWS: dict[tuple[str, str], list[Way]] = {
         referring("output_item"),
         referring("input_item"),
     ],
+    ("POST", "/v1/responses/compact"): [compacting("finished"), compacting("live", owner=409)],
     ("POST", "/v1/responses/input_tokens"): [counting("finished"), counting("live", owner=409)],
     ("GET", "/v1/responses"): LIST,
     ("HEAD", "/v1/responses"): LIST,

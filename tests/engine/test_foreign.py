@@ -160,13 +160,12 @@ async def test_what_the_model_is_not_shown_is_said_once(caplog: pytest.LogCaptur
         {"type": "image_generation_call", "result": "AA"},
         {"type": "compaction_trigger"},
     ]
-    sealed = {"type": "compaction", "encrypted_content": "x"}
     approval = {"type": "mcp_approval_response", "approval_request_id": "r", "approve": True}
     pair = ({"type": "shell_call", "call_id": "c", "action": {}}, {"type": "shell_call_output", "call_id": "c"})
-    assert await left_out(caplog, *hidden, sealed, approval, *pair) == [
+    assert await left_out(caplog, *hidden, approval, *pair) == [
         {
-            "types": "web_search_call, image_generation_call, compaction_trigger, compaction, mcp_approval_response",
-            "items": 6,
+            "types": "web_search_call, image_generation_call, compaction_trigger, mcp_approval_response",
+            "items": 5,
         }
     ]
 

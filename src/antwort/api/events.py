@@ -226,6 +226,8 @@ class Compacted(Wire, tag="antwort.compacted"):
 
     usage: Usage | UnsetType = UNSET
     """What writing it cost."""
+    is_missing: bool | UnsetType = UNSET
+    """There is no such item: there was nothing to sum up, or no summary to be had, and the run goes on without."""
 
 
 Terminal: TypeAlias = ResponseCompleted | ResponseFailed | ResponseIncomplete | ResponseRequiresAction

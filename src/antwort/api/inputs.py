@@ -119,7 +119,12 @@ def _kind_of_item(value: Plain, path: str) -> str:
         raise InvalidField(f"{path}.type", "missing.", code="missing_required_parameter")
     if not isinstance(kind, str):
         raise InvalidField(f"{path}.type", f"expected a string, got {kind_of(kind)}.")
-    return own_kind(kind)
+    kind = own_kind(kind)
+    return "compaction" if kind in _COMPACTIONS and isinstance(value.get("encrypted_content"), str) else kind
+
+
+_COMPACTIONS = frozenset({"compaction_summary", "context_compaction"})
+"""What a compaction is called besides by its name."""
 
 
 def _normalised(value: Plain, kind: str, path: str) -> Plain:

@@ -9,6 +9,7 @@ from typing import Self, Unpack
 
 import msgspec
 
+from antwort.api.compactions import CompactedResponse, as_compaction
 from antwort.api.events import StreamEvent
 from antwort.api.items import McpListTools
 from antwort.api.requests import CreateRequest
@@ -17,6 +18,7 @@ from antwort.api.status import FINAL
 from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
 from antwort.engine.asked import Asked, RequestFields, read_asked
+from antwort.engine.compacting import check_compacts, compaction_asked, without_tools
 from antwort.engine.control import Called
 from antwort.engine.conversations import Conversations
 from antwort.engine.foreign import note_unseen
@@ -24,6 +26,7 @@ from antwort.engine.history import assemble, load_chain, load_said
 from antwort.engine.hosted import check_hosted
 from antwort.engine.keyed import KeyedRuns
 from antwort.engine.live import Ended, LiveRun
+from antwort.engine.memory import since_compaction
 from antwort.engine.meter import Meter
 from antwort.engine.plan import Plan, check_capabilities, draft_response
 from antwort.engine.queues import Queues
@@ -230,6 +233,20 @@ class Engine:
         finally:
             run.leave()
 
+    async def compact(
+        self, request: Asked | None = None, identity: Identity = ANONYMOUS, **fields: Unpack[RequestFields]
+    ) -> CompactedResponse:
+        """What was said, in less room: the model sums it up, and the latest turns stay as they are. A request is given
+        in any form that `create` takes, and must name its model; leaving early ends it.
+        """
+        asked = as_compaction(read_asked(request, fields, self.settings.limits))
+        run = await self.start(asked, identity)
+        try:
+            return await run.compacted()
+        except asyncio.CancelledError:
+            run.leave()
+            raise
+
     async def count(
         self, request: Asked | None = None, identity: Identity = ANONYMOUS, **fields: Unpack[RequestFields]
     ) -> int:
@@ -257,6 +274,7 @@ class Engine:
 
     async def _plan(self, request: CreateRequest, identity: Identity, recent: Recent | None = None) -> Plan:
         _check_background(request)
+        asked = request
         records: Records = self._store if recent is None else recent.before(self._store)
         sealed = Sealed(self._open_vault, identity)
         own = sealed.opened_input(request.input)
@@ -271,9 +289,13 @@ class Engine:
         request = await recall_runs(request, chain, records, identity, said)
         capabilities = self._provider.capabilities(model)
         shelf = Shelf(self._executors, identity, self.settings, capabilities)
-        toolbox, listings = await build_toolbox(request, shelf)
-        history = await assemble(request, chain, toolbox, shelf, said)
-        check_capabilities(history.stretches, capabilities, "conversation" if said else "previous_response_id")
+        compacts = compaction_asked(asked)
+        toolbox, listings = await build_toolbox(request if compacts is None else without_tools(request), shelf)
+        history = await assemble(request, chain, toolbox, shelf, said, sealed.memories)
+        if compacts is None:
+            shown = since_compaction(history.stretches, history.inputs, sealed.memories)
+            earlier = "conversation" if said else "previous_response_id"
+            check_capabilities(shown.stretches, capabilities, earlier, shown.skipped)
         note_unseen(history.stretches)
         plan = Plan(
             request=without_references(request),
@@ -287,8 +309,11 @@ class Engine:
             seal=sealed.seal_for(request),
             chain=kept,
             meter=self._meter,
+            memories=sealed.memories,
+            compacts=compacts,
         )
         check_said(plan)
+        check_compacts(plan)
         return plan
 
     def _open_vault(self) -> Vault:

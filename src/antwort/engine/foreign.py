@@ -12,7 +12,6 @@ from typing import Any, Final
 import msgspec
 
 from antwort.api.items import (
-    Compaction,
     CustomToolCall,
     CustomToolCallOutput,
     FunctionCall,
@@ -31,6 +30,7 @@ from antwort.api.items import (
     Text,
 )
 from antwort.api.wire import encode
+from antwort.engine.memory import is_trigger
 from antwort.engine.naming import legal_name
 from antwort.notes import note
 from antwort.tools.base import Output
@@ -125,7 +125,7 @@ def note_unseen(stretches: Sequence[Sequence[InputItem]]) -> None:
 def _hidden_in(item: InputItem) -> Iterator[str]:
     """What of an item of a kind that we know is not shown."""
     match item:
-        case Compaction() | McpApprovalRequest() | McpApprovalResponse():
+        case McpApprovalRequest() | McpApprovalResponse():
             yield _type_of(item)
         case FunctionCall(status="incomplete") | CustomToolCall(status="incomplete") | McpCall(status="incomplete"):
             yield _type_of(item)
@@ -152,7 +152,8 @@ def _unseen(stretches: Sequence[Sequence[InputItem]]) -> Iterator[str]:
             results[call_id] -= 1
         if at >= first_new:
             yield from _hidden_in(item)
-            if isinstance(item, OpaqueItem) and not is_shown:
+            is_heard = is_shown or (is_trigger(item) and at == len(items) - 1)
+            if isinstance(item, OpaqueItem) and not is_heard:
                 yield item.type
 
 

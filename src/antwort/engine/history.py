@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 
 from antwort.api.items import (
     CustomToolCall,
@@ -19,6 +19,7 @@ from antwort.api.items import (
 from antwort.api.requests import CreateRequest, Limits, parse_request
 from antwort.api.wire import UNSET
 from antwort.engine.foreign import foreign_call, foreign_result
+from antwort.engine.memory import Memories, MemoryLost, Said, since_compaction
 from antwort.engine.pairs import call_id_of, is_bare, is_ours, is_run
 from antwort.engine.plan import History, Leftover, OpenCall
 from antwort.engine.recent import Records
@@ -63,10 +64,12 @@ async def assemble(
     toolbox: Toolbox,
     shelf: Shelf,
     said: tuple[InputItem, ...] = (),
+    memories: Memories | None = None,
 ) -> History:
     """All that was said before and the new input, and the calls in it that are ours to run first.
 
-    What was `said` in a conversation counts as put together by clients: they may have changed it at will.
+    What was `said` in a conversation counts as put together by clients: they may have changed it at will. Of what was
+    compacted, what is sealed counts, and not what stands before it.
     """
     stretches: list[tuple[InputItem, ...]] = []
     inputs: list[int] = []
@@ -76,15 +79,18 @@ async def assemble(
     if said:
         inputs.append(len(stretches))
         stretches.append(said)
-    _check_outputs(request.input, stretches)
     inputs.append(len(stretches))
     stretches.append(request.input)
-    answered = results_in(item for stretch in stretches for item in stretch)
-    own = (*said, *request.input)
+    counted = _counted(stretches, inputs, memories, request)
+    _check_outputs(request.input, counted.stretches[:-1], counted.skipped)
+    shown = [item for stretch in counted.stretches for item in stretch]
+    answered = results_in(shown)
+    own = tuple(shown) if counted.is_compacted else (*said, *request.input)
     begun = _begun(item for link in chain for item in (*link.input, *link.output)) | _begun(own)
     leftovers: list[Leftover] = []
     for link in chain:
-        if calls := [call for call in _unanswered(link.output, answered, shelf) if call.call_id not in begun]:
+        calls = [call for call in _unanswered(link.output, answered, shelf) if call.call_id not in begun]
+        if calls := [call for call in calls if not counted.is_compacted or call.item in shown]:
             parent = parse_request(link.request, _UNBOUNDED)
             leftovers += _leftovers(calls, parent, await rebuild_toolbox(parent, shelf), _calls_run(link))
     # A client that keeps its history itself sends the open calls in the input: they were made under its own tools. So
@@ -93,6 +99,24 @@ async def assemble(
     # A client's ids may repeat; whoever runs a call answers for all that go by its id.
     first = {left.call.call_id: left for left in reversed(leftovers)}
     return History(tuple(stretches), tuple(reversed(first.values())), frozenset(inputs))
+
+
+def _counted(
+    stretches: Sequence[Sequence[InputItem]], inputs: Collection[int], memories: Memories | None, request: CreateRequest
+) -> Said:
+    try:
+        return since_compaction(stretches, inputs, memories)
+    except MemoryLost as lost:
+        place = "previous_response_id" if request.conversation is None else "conversation"
+        if lost.stretch == len(stretches) - 1:
+            place = f"input[{lost.place}].encrypted_content"
+        raise InvalidField(place, _LOST, code="invalid_encrypted_content") from lost
+
+
+_LOST = (
+    "it was compacted, and what was kept of it cannot be opened: it was changed, is somebody else's, or the key that "
+    "sealed it is gone."
+)
 
 
 def _stretches(link: Link) -> Iterable[tuple[InputItem, ...]]:
@@ -114,8 +138,11 @@ def _without_abandoned(items: Sequence[InputItem], *, is_last: bool) -> tuple[In
     return tuple(kept)
 
 
-def _check_outputs(items: Sequence[InputItem], earlier: Sequence[Sequence[InputItem]]) -> None:
-    """An output must answer a call that the conversation knows, that is the client's, and that has no result yet."""
+def _check_outputs(items: Sequence[InputItem], earlier: Sequence[Sequence[InputItem]], first: int = 0) -> None:
+    """An output must answer a call that the conversation knows, that is the client's, and that has no result yet. Of
+    the items, those from the `first` on count.
+    """
+    items, skipped = items[first:], first
     if not any(isinstance(item, FunctionCallOutput | CustomToolCallOutput) for item in items):
         return
     before = [item for stretch in earlier for item in stretch]
@@ -126,7 +153,7 @@ def _check_outputs(items: Sequence[InputItem], earlier: Sequence[Sequence[InputI
         if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
             answered[item.call_id] += 1
             if problem := _wrong_output(item.call_id, asked, answered, ours):
-                raise InvalidField(f"input[{i}].call_id", problem[1], code=problem[0])
+                raise InvalidField(f"input[{skipped + i}].call_id", problem[1], code=problem[0])
 
 
 def _wrong_output(

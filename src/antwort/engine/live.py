@@ -10,7 +10,8 @@ from time import perf_counter
 
 import msgspec
 
-from antwort.api.events import DELTAS, TERMINAL, Batch, TurnEnded
+from antwort.api.compactions import CompactedResponse, compacted
+from antwort.api.events import DELTAS, TERMINAL, Batch, CallEnded, Compacted, Mark
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
 from antwort.api.wire import UNSET
@@ -24,9 +25,11 @@ from antwort.engine.pulse import Pulse
 from antwort.engine.rows import kept_request, new_entries
 from antwort.errors import (
     AntwortError,
+    BackendTimeout,
     ClientLeft,
     DeadlinePassed,
     Interrupted,
+    RequestCancelled,
     ResponseNotFound,
     ServerFault,
 )
@@ -157,7 +160,7 @@ class LiveRun:
         run = self._control.run
         seconds = perf_counter() - self._began
         first = None if self._first is None else self._first - self._began
-        untold = sum(isinstance(mark, TurnEnded) and mark.usage is UNSET for _, mark in run.marks)
+        untold = sum(not _is_told(mark) for _, mark in run.marks)
         return Ended(
             plan=self._plan,
             response=run.response,
@@ -178,6 +181,15 @@ class LiveRun:
             turn_ends=run.turn_ends,
         )
         return (*plan.chain, link)
+
+    async def compacted(self) -> CompactedResponse:
+        """The window that the run was to make. Raises what went wrong, whenever that was: there is no half of it."""
+        response = await self._ended.wait()
+        if response.status == "completed":
+            return compacted(response)
+        if isinstance(self._control.signal.reason, DeadlinePassed):
+            raise BackendTimeout("The conversation could not be summed up in time.")
+        raise self._control.error or RequestCancelled()
 
     async def wait(self) -> None:
         """Until the run and everything it started has ended."""
@@ -231,3 +243,10 @@ class LiveRun:
     def _stop_pulse(self) -> None:
         if self._pulse is not None:
             self._pulse.stop()
+
+
+def _is_told(mark: Mark) -> bool:
+    """Whether the usage of the inference that it marks is known, if it marks one."""
+    if isinstance(mark, CallEnded):
+        return True
+    return mark.usage is not UNSET or (isinstance(mark, Compacted) and mark.is_missing is not UNSET)

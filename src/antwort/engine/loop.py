@@ -22,12 +22,13 @@ from antwort.api.items import McpListTools
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, replace
 from antwort.concurrency import Signal
+from antwort.engine.compacting import compact, weighed
 from antwort.engine.control import Control
 from antwort.engine.dispatch import run_tools
 from antwort.engine.draft import Finish, Run, as_ours, ending, fold, interrupted, settled
 from antwort.engine.opened import Seal, half_said
 from antwort.engine.plan import Plan
-from antwort.engine.steps import Infer, next_step
+from antwort.engine.steps import Compact, Infer, next_step
 from antwort.engine.translate import chat_request
 from antwort.engine.turn import Turn
 from antwort.engine.window import window_of
@@ -65,9 +66,11 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
         for batch in opening(control, plan):
             run = control.run = fold(run, batch)
             yield batch
-        while not isinstance(step := next_step(run, plan), Finish):
+        while not isinstance(step := await weighed(next_step(run, plan), run, plan, control), Finish):
             if isinstance(step, Infer):
                 stream = infer(run, plan, provider, control)
+            elif isinstance(step, Compact):
+                stream = compact(run, plan, provider, control)
             else:
                 stream = run_tools(step, run, plan, control)
             async with aclosing(stream) as batches:

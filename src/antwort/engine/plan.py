@@ -28,6 +28,7 @@ from antwort.engine.declared import is_held
 from antwort.engine.draft import Run
 from antwort.engine.held import Shown
 from antwort.engine.hosted import in_force
+from antwort.engine.memory import Memories
 from antwort.engine.meter import Meter
 from antwort.engine.naming import OWN
 from antwort.engine.queues import Place
@@ -90,6 +91,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The earlier responses that it continues, oldest first, as they are on record."""
     meter: Meter | None = None
     """What tells how many tokens an inference has."""
+    memories: Memories | None = None
+    """What seals and opens compactions."""
+    compacts: Literal["response", "window"] | None = None
+    """Whether nothing is answered, and what was said is summed up instead: in a response whose item holds all that is
+    left, or in a window that shows the latest turns behind it."""
     place: Place | None = None
     """The turn in its conversation, held until the end of the run is on record."""
 
@@ -97,6 +103,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """Let the next request into the conversation, where there is one."""
         if self.place is not None:
             self.place.give_up()
+
+    @property
+    def compact_threshold(self) -> int | None:
+        """Tokens of context from which on it is compacted before the model is asked; None: it is not."""
+        for entry in self.request.context_management or ():
+            if entry.type == "compaction":
+                context = self.capabilities.context_length
+                return entry.compact_threshold or (None if context is None else context * 3 // 4)
+        return None
 
     @property
     def leftovers(self) -> tuple[Leftover, ...]:
@@ -161,9 +176,13 @@ def _has_failed(definition: ToolDefinition, run: Run) -> bool:
 
 
 def check_capabilities(
-    stretches: Sequence[Sequence[InputItem]], capabilities: Capabilities, earlier_param: str = "previous_response_id"
+    stretches: Sequence[Sequence[InputItem]],
+    capabilities: Capabilities,
+    earlier_param: str = "previous_response_id",
+    first: int = 0,
 ) -> None:
-    """Refuse what the backend cannot read, before it is asked. The new input is the last stretch.
+    """Refuse what the backend cannot read, before it is asked. The new input is the last stretch; its items are counted
+    from `first` on.
 
     Results of calls are let through: a client that sends all that was said each time would be barred for good by one
     picture that a tool gave. The model is told of it in words instead.
@@ -172,7 +191,7 @@ def check_capabilities(
     for said in (item for stretch in earlier for item in stretch if isinstance(item, Message)):
         for content in said.content:
             _check_part(content, earlier_param, capabilities)
-    for i, item in enumerate(new):
+    for i, item in enumerate(new, start=first):
         for j, part in enumerate(item.content if isinstance(item, Message) else ()):
             _check_part(part, f"input[{i}].content[{j}]", capabilities)
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from antwort.api.items import InputItem, Reasoning, ReasoningText
+from antwort.api.items import Compaction, InputItem, Reasoning, ReasoningText
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, replace
+from antwort.engine.memory import Memories
 from antwort.engine.opened import Seal
 from antwort.engine.plan import History
 from antwort.errors import InvalidField
@@ -35,6 +36,7 @@ class Sealed:
     def __init__(self, vault: Callable[[], Vault], identity: Identity) -> None:
         """The vault is asked for when there is something to seal or to open."""
         self._vault, self._tenant = vault, identity.tenant
+        self.memories = Memories(vault, identity.tenant)
 
     def seal_for(self, request: CreateRequest) -> Seal | None:
         """What seals the reasoning of the response; None where nobody asked for it."""
@@ -56,6 +58,8 @@ class Sealed:
         for i, item in enumerate(items):
             try:
                 found.append(self.opened(item))
+                if isinstance(item, Compaction):
+                    self.memories.opened(item)
             except CannotOpen as exc:
                 place = f"input[{i}].encrypted_content"
                 raise InvalidField(place, _PROBLEM, code="invalid_encrypted_content") from exc

@@ -65,6 +65,13 @@ class LoopSettings(Wire):
     reserve: Annotated[int, Meta(ge=0)] = 1024
     """Tokens of the context that truncation keeps free for the answer, where a request sets no `max_output_tokens`; a
     quarter of the context at most."""
+    compaction_model: str | None = None
+    """The model that sums up conversations; unset, the one that the request names."""
+    compaction_keep: Annotated[int, Meta(ge=0)] = 4096
+    """Tokens of the latest turns that a compaction keeps word for word; a quarter of the context at most."""
+    compaction_summary: Annotated[int, Meta(ge=64)] = 4096
+    """The most tokens that the model may take for a summary, with what it thinks before; a quarter of the context at
+    most."""
     conversation_wait: _OrNone = 60.0
     """Seconds that a request waits for its turn in a conversation that another request is adding to."""
     discovery: _Seconds = 10.0

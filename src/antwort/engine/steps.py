@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from antwort.api.events import Compacted
 from antwort.api.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -16,6 +17,7 @@ from antwort.api.items import (
     McpCall,
 )
 from antwort.api.tools import Forced
+from antwort.api.wire import UNSET
 from antwort.engine.draft import Finish, Run
 from antwort.engine.pairs import call_id_of, is_bare
 from antwort.engine.plan import Leftover, OpenCall, Plan
@@ -57,7 +59,11 @@ class RunTools(msgspec.Struct, frozen=True):
     is_parallel: bool = True
 
 
-Step: TypeAlias = Infer | RunTools | Finish
+class Compact(msgspec.Struct, frozen=True):
+    """Sum up what was said so far."""
+
+
+Step: TypeAlias = Infer | RunTools | Compact | Finish
 
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
@@ -65,6 +71,8 @@ _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 def next_step(run: Run, plan: Plan) -> Step:
     if plan.request.generate is False:
         return Finish("completed")
+    if plan.compacts is not None:
+        return Finish("completed") if any(isinstance(mark, Compacted) for _, mark in run.marks) else Compact()
     if waiting := unanswered_leftovers(run, plan):
         return RunTools(tuple(_leftover_answer(left) for left in waiting), all(left.is_parallel for left in waiting))
     if not run.turns:
@@ -133,7 +141,9 @@ def tokens_left(run: Run, plan: Plan) -> int | None:
     limit, usage = plan.request.max_output_tokens, run.response.usage
     if limit is None or usage is None:
         return limit
-    return max(0, limit - usage.output_tokens)
+    summaries = (mark.usage for _, mark in run.marks if isinstance(mark, Compacted))
+    spent = usage.output_tokens - sum(each.output_tokens for each in summaries if each is not UNSET)
+    return max(0, limit - spent)
 
 
 def choice_for(run: Run, plan: Plan) -> str | Forced:

@@ -22,11 +22,12 @@ from antwort.engine.chosen import forced_names
 from antwort.engine.declared import INPUT
 from antwort.engine.draft import Run
 from antwort.engine.foreign import foreign_call, foreign_result
+from antwort.engine.memory import Recap, Said, recap_of, since_compaction
 from antwort.engine.naming import legal_name
 from antwort.engine.pairs import call_id_of, is_bare, is_same
 from antwort.engine.parts import chat_message, result_text, said_in
 from antwort.engine.plan import Plan
-from antwort.engine.shortening import Pictures
+from antwort.engine.shortening import Pictures, preceded
 from antwort.engine.steps import choice_for, tokens_left
 from antwort.engine.toolbox import called_name, model_name
 from antwort.engine.unwrapping import as_object
@@ -133,16 +134,25 @@ def _response_format(plan: Plan) -> dict[str, Any] | UnsetType:
 
 def messages(run: Run, plan: Plan) -> list[ChatMessage]:
     """The instructions of the request and of its tool servers, then all that was said, oldest first."""
-    stretches = [*plan.history.stretches, *_own_stretches(run)]
-    conversation = _Conversation(plan.capabilities, plan.toolbox, _results(stretches))
-    if said := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
-        conversation.messages.append(ChatMessage(role="system", content=said))
-    for at, stretch in enumerate(stretches):
-        conversation.is_input = at in plan.history.inputs
+    said = all_said(run, plan)
+    conversation = _Conversation(plan.capabilities, plan.toolbox, _results(said.stretches))
+    if told := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
+        conversation.messages.append(ChatMessage(role="system", content=told))
+    for item in said.instructions:
+        conversation.add(item)
+    conversation.recap = recap_of(said.summary) if said.summary else ""
+    for at, stretch in enumerate(said.stretches):
+        conversation.is_input = at in said.inputs
         for item in stretch:
             conversation.add(item)
         conversation.flush()
-    return conversation.messages
+    return conversation.whole()
+
+
+def all_said(run: Run, plan: Plan) -> Said:
+    """What counts of the history and of the turns so far."""
+    stretches = [*plan.history.stretches, *_own_stretches(run)]
+    return since_compaction(stretches, plan.history.inputs, plan.memories)
 
 
 def check_said(plan: Plan) -> None:
@@ -190,6 +200,8 @@ class _Conversation:
         self.messages: list[ChatMessage] = []
         self.is_input = False
         """Whether a client put together what is added, which may be many turns."""
+        self.recap = ""
+        """What there is to say of all that was compacted, as long as it has not been said."""
         self._capabilities, self._toolbox, self._results = capabilities, toolbox, results
         self._seen: dict[str, McpCall] = {}
         self._begin()
@@ -210,7 +222,7 @@ class _Conversation:
                 self._texts.append(said_in(item.content))
             case Message():
                 self.flush()
-                self.messages.append(chat_message(item, self._capabilities))
+                self._say(chat_message(item, self._capabilities))
             case Reasoning():
                 self._next_turn()
                 self._reasoning.append(_reasoning_of(item))
@@ -232,7 +244,7 @@ class _Conversation:
         """The assistant message is whole: write it, and the results of its calls in the order of the calls."""
         is_thought = self._capabilities.reasoning_field is not None and any(self._reasoning)
         if any(self._texts) or self._calls or is_thought:
-            self.messages.append(self._assistant())
+            self._say(self._assistant())
             images: list[dict[str, Any]] = []
             for call, output in zip(self._calls, self._outputs, strict=True):
                 text, pictures = result_text(output, self._capabilities)
@@ -241,6 +253,19 @@ class _Conversation:
             if images:
                 self.messages.append(Pictures(role="user", content=images))
         self._begin()
+
+    def _say(self, message: ChatMessage) -> None:
+        """What was compacted is recalled in the first message of the user: there are templates that take no two."""
+        if self.recap and message.role not in ("system", "developer"):
+            if message.role == "user":
+                message = Recap(role="user", content=preceded(message, self.recap).content)
+            else:
+                self.messages.append(Recap(role="user", content=self.recap))
+            self.recap = ""
+        self.messages.append(message)
+
+    def whole(self) -> list[ChatMessage]:
+        return [*self.messages, Recap(role="user", content=self.recap)] if self.recap else self.messages
 
     def _next_turn(self) -> None:
         """What the model says after results belongs to another answer; so does what it says after calls that a client

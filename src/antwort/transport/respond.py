@@ -1,4 +1,4 @@
-"""Answering `POST /v1/responses`: a run is started, and this request is its reader."""
+"""Answering `POST /v1/responses` and `/compact`: a run is started, and this request is its reader."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from antwort.api.compactions import CompactRequest
 from antwort.api.events import TERMINAL
 from antwort.api.requests import CreateRequest
 from antwort.api.standard import Wording, wording
@@ -43,8 +44,10 @@ async def respond(
             if request.stream:
                 await run.answered()
                 await _stream(exchange, run, words)
+            elif isinstance(request, CompactRequest) and isinstance(run, LiveRun):
+                await _whole(exchange, run.compacted(), watch, words)
             else:
-                await _whole(exchange, run, watch, words)
+                await _whole(exchange, run.whole(), watch, words)
         except BaseException as exc:
             run.leave()
             if isinstance(exc, ClientLeft):
@@ -118,8 +121,8 @@ class Watch:
             await asyncio.wait((self._task,))
 
 
-async def _whole(exchange: Exchange, run: LiveRun | Reader, watch: Watch, words: Wording) -> None:
-    body = words.encode(await run.whole())
+async def _whole(exchange: Exchange, made: Awaitable[object], watch: Watch, words: Wording) -> None:
+    body = words.encode(await made)
     if watch.is_gone:
         raise ClientGone
     await exchange.answer(body)

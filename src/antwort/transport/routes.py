@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 from urllib.parse import unquote
 
+from antwort.api.compactions import parse_compaction
 from antwort.api.items import McpListTools
 from antwort.api.requests import parse_request
 from antwort.api.responses import Model, Response
@@ -91,6 +92,7 @@ class Routes:
         self._open = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", *extra})
         self._places: dict[tuple[str, ...], Offered] = {
             ("v1", "responses"): {"POST": self.create, **readable(self.list)},
+            ("v1", "responses", "compact"): {"POST": self.compact},
             ("v1", "responses", "input_tokens"): {"POST": self.input_tokens},
             ("v1", "models"): readable(self.models),
             ("v1", "toolsets"): readable(self.toolsets),
@@ -160,6 +162,13 @@ class Routes:
             body = await exchange.body(self._body_limit)
             request = parse_request(body, self._engine.settings.limits)
             await respond(exchange, self._engine, request, identity, self._key(keys))
+
+    async def compact(self, exchange: Exchange, _: str) -> None:
+        """It takes a place as a response does, and counts as one."""
+        identity = exchange.identity
+        with self._quotas.of(identity.key).place(exchange.with_answer):
+            body = await exchange.body(self._body_limit)
+            await respond(exchange, self._engine, parse_compaction(body, self._engine.settings.limits), identity)
 
     async def input_tokens(self, exchange: Exchange, _: str) -> None:
         """It takes a place while it counts, as a backend may be asked, and is a request; tokens it uses none."""

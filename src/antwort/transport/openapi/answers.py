@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
+from antwort.api.compactions import CompactedResponse
 from antwort.api.conversations import Conversation
 from antwort.api.events import StreamEvent
 from antwort.api.items import KnownItem, OutputItem
@@ -61,11 +62,12 @@ class Health(Wire):
 def answer_schemas() -> Schemas:
     """Every schema of an answer, by its name."""
     lists: Structs = (InputTokens, ItemList, ModelList, ResponseList, ToolsetList)
-    kept: Structs = (Conversation, ConversationDeleted)
+    kept: Structs = (CompactedResponse, Conversation, ConversationDeleted)
     roots: Structs = (ErrorBody, Health, Deleted, *lists, *kept, *TOOLS, *FORCED, AllowedTools, *EVENTS)
     made = components(roots, as_written)
     made.update({event.__name__: _numbered(made[event.__name__]) for event in EVENTS})
     made["Response"] = _response(made["Response"])
+    made["CompactedResponse"] = with_fields(made["CompactedResponse"], output=array(ref("OutputItem")))
     made["McpTool"] = _without_secrets(made["McpTool"])
     made["ItemList"] = with_fields(made["ItemList"], data=array(ref("Item")))
     return {

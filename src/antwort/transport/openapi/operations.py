@@ -70,6 +70,25 @@ _CREATE = Operation(
     },
     errors=(403, 404, 409, 413, 415, 429, *READ, *_ASKED),
 )
+_COMPACT = Operation(
+    name="compactResponse",
+    tag="Responses",
+    summary="Compact a conversation",
+    description=(
+        "The model sums up what was said. What goes on from it begins its `input` with the `output`, without a"
+        " `previous_response_id`: an item of type `compaction`, which only this server can read and only for you, and"
+        " the latest turns word for word. Nothing of it is stored."
+    ),
+    body="CompactResponse",
+    examples={
+        "A conversation": {
+            "model": "MODEL",
+            "input": [{"role": "user", "content": "Say hello."}, {"role": "assistant", "content": "Hello."}],
+        }
+    },
+    answers={200: Answered("The conversation in less room.", {JSON: "CompactedResponse"}, QUOTA)},
+    errors=(403, 404, 409, 413, 415, 429, *READ, *_ASKED),
+)
 _COUNT = Operation(
     name="countInputTokens",
     tag="Responses",
@@ -203,6 +222,7 @@ _OF_THE_SERVER: dict[tuple[str, str], Operation] = {
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("POST", "/v1/responses"): _CREATE,
     ("POST", "/v1/responses/input_tokens"): _COUNT,
+    ("POST", "/v1/responses/compact"): _COMPACT,
     ("GET", "/v1/responses"): Operation(
         name="listResponses",
         tag="Responses",

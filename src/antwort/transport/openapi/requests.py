@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from antwort.api.compactions import FIELDS as COMPACTED
 from antwort.api.inputs import LONGEST_ID
 from antwort.api.items import ContentPart, KnownItem, OutputItem, ResultPart, ToolError
 from antwort.api.requests import Limits, PlainFields
@@ -55,6 +56,7 @@ def request_schemas(limits: Limits) -> Schemas:
     roots: list[type[msgspec.Struct]] = [*members(KnownItem), *TOOLS, *FORCED, AllowedTools, PlainFields]
     made = {f"{name}{PARAM}": schema for name, schema in components(roots, _as_read).items()}
     fields = made.pop(f"{PlainFields.__name__}{PARAM}")
+    create = _create(fields, limits)
     del made[f"{ToolError.__name__}{PARAM}"]  # the errors of all servers are read
     return {
         **made,
@@ -69,7 +71,8 @@ def request_schemas(limits: Limits) -> Schemas:
         "ChatImageParam": _chat_image(),
         "TextFormatParam": _format(made["TextFormatParam"]),
         "ConversationParam": {"type": "object", "properties": {"id": _CONVERSATION}, "required": ["id"]},
-        "CreateResponse": _create(fields, limits),
+        "CreateResponse": create,
+        "CompactResponse": _compact(create),
         **_conversations(fields, limits),
     }
 
@@ -260,6 +263,17 @@ def _create(fields: Plain, limits: Limits) -> Plain:
         "description": "What to answer, and how. Null stands for what is left out; fields that are not listed here"
         " are not looked at.",
         "properties": described,
+    }
+
+
+def _compact(create: Plain) -> Plain:
+    """Of the same fields, those that count. The model must be there."""
+    fields = {name: create["properties"][name] for name in COMPACTED}
+    return {
+        "type": "object",
+        "description": "What to compact. Fields that are not listed here are not looked at.",
+        "properties": {**fields, "model": {**_NOT_EMPTY, "description": "The model that sums up."}},
+        "required": ["model"],
     }
 
 

@@ -1,0 +1,52 @@
+"""Compacting a conversation: what is asked, and what comes of it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from antwort.api.inputs import Limits
+from antwort.api.items import OutputItem
+from antwort.api.requests import CreateRequest, parse_body, read_request
+from antwort.api.responses import Response, Usage
+from antwort.api.wire import Wire
+from antwort.errors import InvalidField
+
+FIELDS = ("model", "input", "previous_response_id", "instructions", "prompt_cache_key")
+"""The fields that count. Clients send others that they have at hand, such as tools: those are not looked at."""
+_TAKEN = (*FIELDS, "raw_input", "raw")
+
+
+class CompactRequest(CreateRequest):
+    """Asks for a window on what was said, and not for an answer. Nothing of it is stored."""
+
+
+class CompactedResponse(Wire, kw_only=True):
+    """A conversation in less room: what goes on from it begins its input with the output."""
+
+    id: str
+    object: Literal["response.compaction"] = "response.compaction"
+    created_at: int
+    output: tuple[OutputItem, ...]
+    """The item that holds all that was summed up, and the latest turns word for word."""
+    usage: Usage
+
+
+def parse_compaction(body: bytes, limits: Limits) -> CompactRequest:
+    """The request in `body`, or the first thing that is wrong with it."""
+    plain = parse_body(body)
+    return as_compaction(read_request({name: plain[name] for name in FIELDS if name in plain}, limits, raw=body))
+
+
+def as_compaction(request: CreateRequest) -> CompactRequest:
+    """What of a request counts when it asks for a compaction. The model must be named: which one sums up, and which
+    one goes on, is not for a default to say.
+    """
+    if not request.model:
+        raise InvalidField("model", "missing.", code="missing_required_parameter")
+    return CompactRequest(store=False, **{name: getattr(request, name) for name in _TAKEN})
+
+
+def compacted(response: Response) -> CompactedResponse:
+    """The window, of the response that a run made it as."""
+    usage = response.usage or Usage()
+    return CompactedResponse(id=response.id, created_at=response.created_at, output=response.output, usage=usage)

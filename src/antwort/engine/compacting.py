@@ -1,0 +1,174 @@
+"""Summing up: the model writes what takes the place of the older part of a conversation, and it is sealed."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncGenerator, Sequence
+from typing import Literal
+
+import msgspec
+
+from antwort.api.compactions import CompactRequest
+from antwort.api.events import Batch, Compacted, OutputItemAdded, OutputItemDone, RunEvent
+from antwort.api.items import (
+    Compaction,
+    FunctionCall,
+    FunctionCallOutput,
+    InputItem,
+    ItemReference,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    McpListTools,
+    Message,
+    OpaqueItem,
+    OutputItem,
+    Reasoning,
+)
+from antwort.api.requests import CreateRequest
+from antwort.api.responses import Usage
+from antwort.api.wire import UNSET, replace
+from antwort.engine.control import Control
+from antwort.engine.draft import Run
+from antwort.engine.memory import Memory, Said, is_instruction, is_trigger
+from antwort.engine.plan import Plan
+from antwort.engine.scribe import Scribe
+from antwort.engine.steps import Compact, Infer, Step
+from antwort.engine.summary import entries_of
+from antwort.engine.translate import all_said, chat_request
+from antwort.engine.verbatim import divide, item_size, places
+from antwort.errors import AntwortError, InvalidField
+from antwort.ids import new_id
+from antwort.notes import note, reason_behind
+from antwort.providers.base import Provider
+
+_log = logging.getLogger("antwort.engine")
+
+_SHARE = 4
+"""Of the context, and of the size that it is compacted at, a quarter is kept word for word at most."""
+_MUTE = (Compaction, McpListTools, McpApprovalRequest, McpApprovalResponse, ItemReference)
+"""What says nothing to a model, or nothing any more."""
+_STANDARD = (Message, FunctionCall, FunctionCallOutput, Reasoning)
+
+
+# ---- what is asked for ----
+
+
+def compaction_asked(request: CreateRequest) -> Literal["response", "window"] | None:
+    """What a request asks for that wants no answer, if it does."""
+    if isinstance(request, CompactRequest):
+        return "window"
+    return "response" if request.input and is_trigger(request.input[-1]) else None
+
+
+def without_tools(request: CreateRequest) -> CreateRequest:
+    """Nothing is called while it is summed up, and no server is asked for its tools."""
+    return replace(request, tools=(), tool_choice="auto", allowed_tools=None)
+
+
+def check_compacts(plan: Plan) -> None:
+    """Refuse to sum up what has nothing in it."""
+    if plan.compacts is None:
+        return
+    said = all_said(Run(plan.response), plan)
+    if not said.summary and not _talk(said):
+        raise InvalidField("input", "there is nothing to compact.", code="missing_required_parameter")
+
+
+def _talk(said: Said) -> list[InputItem]:
+    """All that the user, the model and the tools have said."""
+    items = (item for stretch in said.stretches for item in stretch)
+    return [item for item in items if not (isinstance(item, _MUTE) or is_instruction(item) or is_trigger(item))]
+
+
+# ---- the step ----
+
+
+async def weighed(step: Step, run: Run, plan: Plan, control: Control) -> Step:
+    """The step, or a compaction before it, where the request asks for one at the size that the context has by now."""
+    threshold, meter = plan.compact_threshold, plan.meter
+    if threshold is None or meter is None or not isinstance(step, Infer) or _is_compact(run):
+        return step
+    request = chat_request(run, plan)
+    if not meter.is_near(request, threshold - 1):
+        return step
+    size = await control.signal.race(lambda: meter.count(request))
+    return Compact() if size >= threshold else step
+
+
+def _is_compact(run: Run) -> bool:
+    """Whether it was compacted, or could not be, since the last turn: it is tried once."""
+    return bool(run.marks) and isinstance(run.marks[-1][1], Compacted)
+
+
+async def compact(run: Run, plan: Plan, provider: Provider, control: Control) -> AsyncGenerator[Batch, None]:
+    """Sum up what was said so far. The item that holds it is shown whole, when it is there.
+
+    A response that goes on after it goes on without it where there is no summary to be had: what then does not fit
+    fails for itself.
+    """
+    try:
+        made = await _summed_up(run, plan, Scribe(plan, provider, control))
+    except AntwortError as error:
+        if plan.compacts:
+            raise
+        said = f"{error.code}{reason_behind(error)}"
+        note(_log, logging.WARNING, "went on without compacting: there is no summary", error=said)
+        made = None
+    yield _shown(run, made)
+
+
+class _Made(msgspec.Struct, frozen=True):
+    items: tuple[OutputItem, ...]
+    usage: Usage | None
+
+
+def _shown(run: Run, made: _Made | None) -> Batch:
+    if made is None:
+        return [Compacted(is_missing=True)]
+    events: list[RunEvent] = []
+    for at, item in enumerate(made.items, start=len(run.output)):
+        events += [OutputItemAdded(output_index=at, item=item), OutputItemDone(output_index=at, item=item)]
+    return [*events, Compacted(usage=UNSET if made.usage is None else made.usage)]
+
+
+async def _summed_up(run: Run, plan: Plan, scribe: Scribe) -> _Made | None:
+    """The compaction item, and what is shown behind it. None where there is nothing that could be summed up, and a
+    response to go on with.
+    """
+    assert plan.memories is not None, "a plan that compacts can seal"
+    said = all_said(run, plan)
+    told = (item for stretch in said.stretches for item in stretch if is_instruction(item))
+    divided = divide(_talk(said), _kept_tokens(plan), lambda item: math.ceil(item_size(item) * scribe.rate))
+    entries = entries_of(divided.summed)
+    if not entries and not plan.compacts:
+        return None
+    summary, usage = await scribe.sum_up(entries, said.summary)
+    sealed, shown = _parted(divided.recent, plan)
+    memory = Memory((*said.instructions, *told), summary, sealed)
+    item = Compaction(id=new_id("cmp"), encrypted_content=plan.memories.seal(memory))
+    return _Made((item, *shown), usage)
+
+
+def _kept_tokens(plan: Plan) -> int:
+    sizes = (plan.capabilities.context_length, plan.compact_threshold)
+    return min(plan.settings.compaction_keep, *(size // _SHARE for size in sizes if size is not None), 2**31)
+
+
+# ---- what stands behind the item, and what is sealed in it ----
+
+
+def _parted(recent: Sequence[InputItem], plan: Plan) -> tuple[tuple[InputItem, ...], tuple[OutputItem, ...]]:
+    """What of the latest turns is sealed, and what is shown. A response shows none; a window all that it may."""
+    if plan.compacts != "window":
+        return tuple(recent), ()
+    kinds = _STANDARD if plan.settings.strict else None
+    hidden = [at for at, item in enumerate(recent) if not _is_shown(item, kinds)]
+    first = 0 if not hidden else next((at for at in places(recent) if at > hidden[-1]), len(recent))
+    as_sent = {item.id: item for item in plan.request.input if isinstance(item, Reasoning)}
+    shown = (as_sent.get(item.id, item) for item in recent[first:])
+    return tuple(recent[:first]), tuple(item for item in shown if not isinstance(item, OpaqueItem | ItemReference))
+
+
+def _is_shown(item: InputItem, kinds: tuple[type, ...] | None) -> bool:
+    return not isinstance(item, OpaqueItem) if kinds is None else isinstance(item, kinds)

@@ -1,0 +1,179 @@
+"""Which of the latest turns a compaction keeps word for word. Pure.
+
+What is kept never begins with a result, and no call is parted from its result.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from antwort.api.items import (
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    InputItem,
+    McpCall,
+    Message,
+    OpaqueItem,
+    Reasoning,
+)
+from antwort.api.wire import encode
+from antwort.engine.foreign import foreign_call, foreign_result
+from antwort.engine.pairs import call_id_of, is_bare, is_run
+
+Measure: TypeAlias = Callable[[InputItem], int]
+"""How much room an item takes, in the unit of the budget."""
+
+
+class Divided(msgspec.Struct, frozen=True):
+    """A conversation, parted for a compaction."""
+
+    summed: tuple[InputItem, ...]
+    """What the summary is of."""
+    recent: tuple[InputItem, ...]
+    """What stays as it is."""
+
+
+def divide(items: Sequence[InputItem], budget: int, measure: Measure) -> Divided:
+    """Keep as many of the latest turns as fit the budget, and at least what the model has not answered yet.
+
+    What a client may still answer is kept wherever it stands, and so is what the user asked for at the time when the
+    latest turns begin, if it fits. Of a conversation that fits whole, the last exchange is kept: who asks for a summary
+    wants one. Of a single one, nothing is.
+    """
+    start = _start(items, budget, measure)
+    before, tail = items[:start], items[start:]
+    room = budget - sum(map(measure, tail))
+    asked = _last_request(before) if tail and not any(_is_request(item) for item in tail) else None
+    head = [*_open_calls(items, before)]
+    if asked is not None and measure(asked) <= max(room, budget // 2):
+        head.append(asked)
+    is_all = all(any(item is kept for kept in head) for item in before)
+    return Divided(() if is_all else tuple(before), (*head, *tail))
+
+
+def _start(items: Sequence[InputItem], budget: int, measure: Measure) -> int:
+    """Where the tail begins that is kept."""
+    starts = places(items)
+    due = _pending(items, starts)
+    fitting = len(items)
+    size, first = 0, len(items)
+    for place in reversed(starts):
+        size += sum(map(measure, items[place:first]))
+        first = place
+        if size > budget:
+            break
+        fitting = place
+    start = min(due, fitting)
+    if start > 0 or due == 0:
+        return start
+    return min(due, next((place for place in reversed(starts) if place and _is_request(items[place])), len(items)))
+
+
+def places(items: Sequence[InputItem]) -> list[int]:
+    """Where a tail may begin, in order."""
+    opened: Counter[str] = Counter()
+    results = Counter(call_id for item in items if (call_id := answered_by(item)) is not None)
+    found: list[int] = []
+    for place, item in enumerate(items):
+        is_parted = any(count > 0 for count in opened.values())
+        follows_thought = place > 0 and isinstance(items[place - 1], Reasoning)
+        if not is_parted and answered_by(item) is None and not follows_thought:
+            found.append(place)
+        _count(item, opened, results)
+    return found
+
+
+def _count(item: InputItem, opened: Counter[str], results: Counter[str]) -> None:
+    """Keep the books of the calls whose results are still to come."""
+    if (call_id := answered_by(item)) is not None:
+        results[call_id] -= 1
+        opened[call_id] -= opened[call_id] > 0
+    elif (call_id := called_by(item)) is not None and results[call_id] > opened[call_id]:
+        opened[call_id] += 1
+
+
+def _pending(items: Sequence[InputItem], starts: Sequence[int]) -> int:
+    """Where what the model has not answered yet begins: the last words of the user, or the last calls."""
+    if not items or (isinstance(items[-1], Message) and items[-1].role == "assistant"):
+        return len(items)
+    start = len(items)
+    while start and _is_request(items[start - 1]):
+        start -= 1
+    latest = start if start < len(items) else start - 1
+    return max((place for place in starts if place <= latest), default=0)
+
+
+def _is_request(item: InputItem) -> bool:
+    return isinstance(item, Message) and item.role == "user"
+
+
+def _last_request(items: Sequence[InputItem]) -> InputItem | None:
+    return next((item for item in reversed(items) if _is_request(item)), None)
+
+
+def _open_calls(items: Sequence[InputItem], before: Sequence[InputItem]) -> list[InputItem]:
+    """The client's calls that have no result: it may come yet."""
+    results = Counter(call_id for item in items if (call_id := answered_by(item)) is not None)
+    found: list[InputItem] = []
+    for item in before:
+        call_id = called_by(item)
+        if call_id is None:
+            continue
+        results[call_id] -= 1
+        if results[call_id] < 0 and not isinstance(item, McpCall):
+            found.append(item)
+    return found
+
+
+def called_by(item: InputItem) -> str | None:
+    """The id of the call that the item is. A server's call has its own result, but for those that are run later."""
+    match item:
+        case FunctionCall() | CustomToolCall():
+            return None if item.status == "incomplete" else item.call_id
+        case McpCall() if is_bare(item) and not is_run(item):
+            return call_id_of(item)
+        case OpaqueItem():
+            call = foreign_call(item)
+            return None if call is None else call.call_id
+        case _:
+            return None
+
+
+def answered_by(item: InputItem) -> str | None:
+    """The id of the call whose result the item is, and nothing else."""
+    match item:
+        case FunctionCallOutput() | CustomToolCallOutput():
+            return item.call_id
+        case McpCall() if is_run(item):
+            return call_id_of(item)
+        case OpaqueItem():
+            result = foreign_result(item)
+            return None if result is None else result[0]
+        case _:
+            return None
+
+
+# ---- how large an item is ----
+
+_ONE_PICTURE = 4096
+"""As many bytes of text as a picture or a file counts for: its size says little of its tokens."""
+
+
+def item_size(item: InputItem) -> int:
+    """In bytes; of what is no text, so much at most."""
+    if isinstance(item, Message):
+        return sum(map(_part_size, item.content))
+    if isinstance(item, FunctionCallOutput | CustomToolCallOutput) and not isinstance(item.output, str):
+        return sum(map(_part_size, item.output))
+    return len(encode(item))
+
+
+def _part_size(part: msgspec.Struct) -> int:
+    text = getattr(part, "text", None)
+    return len(text.encode()) if isinstance(text, str) else min(len(encode(part)), _ONE_PICTURE)
