@@ -26,6 +26,8 @@ class SmallModel:
         self.requests: list[ChatRequest] = []
         self.refused: list[ChatRequest] = []
         self.counted = 0
+        self.waiting = 0
+        """Counts that are waited for."""
         self.hold: asyncio.Event | None = None
         """What a count waits for."""
         self.says_limit = True
@@ -51,8 +53,12 @@ class SmallModel:
 
     async def count(self, request: ChatRequest) -> int | None:
         self.counted += 1
-        if self.hold is not None:
-            await self.hold.wait()
+        self.waiting += 1
+        try:
+            if self.hold is not None:
+                await self.hold.wait()
+        finally:
+            self.waiting -= 1
         attached = sum(
             "text" not in part for each in request.messages if isinstance(each.content, list) for part in each.content
         )

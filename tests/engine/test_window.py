@@ -238,4 +238,4 @@ async def test_a_count_that_takes_long_is_broken_off_with_the_run(truncation: st
     await until(lambda: model.counted == 1)
     response = await engine.cancel(ANONYMOUS, run.response_id)
     assert response.status == "cancelled"
-    assert not model.requests
+    assert (model.requests, model.waiting) == ([], 0)
