@@ -10,6 +10,7 @@ from typing import Any
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.datastructures import Headers
+from websockets.frames import CloseCode
 from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
@@ -62,6 +63,15 @@ class Upgraded(Lingers, WebSocketsSansIOProtocol):
             super().data_received(data)
         else:  # whoever does not wait for the answer speaks something else
             self.abort()
+
+    def send_receive_event_to_app(self) -> None:
+        """A text that is none is told to the client alone: uvicorn would log, each time, how it was found out."""
+        self.frames = [b"".join(self.frames)]
+        if self.close_sent or self.curr_msg_data_type != "text" or _is_text(self.frames[0]):
+            super().send_receive_event_to_app()
+            return
+        self.conn.send_close(CloseCode.INVALID_DATA)
+        self.handle_parser_exception()
 
     def handle_parser_exception(self) -> None:
         """A client that is hung up on at once, while it writes, may lose what it is told."""
@@ -125,6 +135,14 @@ class Upgraded(Lingers, WebSocketsSansIOProtocol):
             super().shutdown()
         else:
             self.on_shutdown()
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _framed(text: bytes) -> bytes:
