@@ -18,6 +18,7 @@ from antwort.transport.http import Transport
 from antwort.transport.keys import Keyring
 from antwort.transport.quotas import KeyLimits
 from key_kit import a_key, bearing
+from openapi_kit import faults
 from raw_http import Reply
 from serving import HELLO, RESPONSES, Serving, serving
 
@@ -196,6 +197,27 @@ async def test_an_item_is_found_by_any_id_that_its_client_chose(server: Serving,
     assert (await server.ask("GET", path)).json()["id"] == item_id
     assert (await server.ask("DELETE", path)).status == 200
     assert (await server.ask("GET", path)).status == 404
+
+
+async def test_all_that_is_answered_is_as_it_is_described(server: Serving) -> None:
+    odd = {"type": "shell_call", "id": "sh_1", "action": {"commands": ["ls"]}}
+    body: dict[str, Any] = {"items": [says("Hello", "msg_1"), odd], "metadata": {"topic": "weather"}}
+    place = await begun(server, *body["items"], metadata=body["metadata"])
+    answers = [
+        ("Conversation", "GET", place, None),
+        ("Conversation", "POST", place, {"metadata": None}),
+        ("ItemList", "GET", f"{place}/items", None),
+        ("ItemList", "POST", f"{place}/items", {"items": [says("Bye")]}),
+        ("Item", "GET", f"{place}/items/sh_1", None),
+        ("Conversation", "DELETE", f"{place}/items/sh_1", None),
+        ("ConversationDeleted", "DELETE", place, None),
+    ]
+    for name, method, path, asked in answers:
+        assert faults(name, (await server.ask(method, path, asked)).json()) == []
+    assert faults("CreateConversation", body) == []
+    assert faults("CreateConversation", {"items": TWENTY_ONE}) != []
+    assert faults("AddItems", {}) != []
+    assert faults("UpdateConversation", {}) != []
 
 
 # ---- pages ----
