@@ -18,12 +18,13 @@ from typing import Any
 from fuzz.backend import HELLO, MODELS, Backstage
 from fuzz.by_hand import fuzz_by_hand
 from fuzz.by_schema import fuzz_by_schema
+from fuzz.by_socket import fuzz_by_socket
 from fuzz.server import UNEXPECTED, FuzzServer, serving
 from fuzz.tally import Tally
 
-CONSTRAINED, KEYED = 0.2, 0.3
-"""Of the requests that are made by hand: the share for a backend whose models call tools by a schema, and for a server
-with API keys, where several are under way at once.
+CONSTRAINED, KEYED, SOCKETS = 0.2, 0.3, 0.1
+"""Of the requests that are made by hand: the share for a backend whose models call tools by a schema, for a server with
+API keys, where several are under way at once, and of what is done on WebSockets.
 """
 
 
@@ -37,7 +38,8 @@ def fuzz(count: int, start: int) -> Tally:
             fuzz_by_schema(server, stage, document, count // 2, start, tally)
         left = count - tally.requests
         with _asked(stage, tally, again, tool_calling="native") as (server, document):
-            fuzz_by_hand(server, stage, document, int(left * (1 - CONSTRAINED - KEYED)), start, tally)
+            fuzz_by_hand(server, stage, document, int(left * (1 - CONSTRAINED - KEYED - SOCKETS)), start, tally)
+            fuzz_by_socket(server, stage, document, int(left * SOCKETS), start, tally)
         with _asked(stage, tally, again, tool_calling="constrained") as (server, document):
             fuzz_by_hand(server, stage, document, int(left * CONSTRAINED), start + 1, tally)
         with _asked(stage, tally, again, tool_calling="native", has_keys=True) as (server, document):
