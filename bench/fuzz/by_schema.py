@@ -45,6 +45,8 @@ _SAME = 3
 """So often is the same request sent at most."""
 _ROUNDS = 4
 """So often are more requests made in the place of those that were left out."""
+_CONVERSATIONS = "/v1/conversations"
+_SAID = b'{"items": [{"role": "user", "content": "Hello", "id": "msg_said"}]}'
 _HELLO = b'{"input": [{"role": "user", "content": "Hello"}]}'
 
 
@@ -84,7 +86,7 @@ def _shares(operations: Sequence[Any], count: int) -> Iterator[tuple[Any, int]]:
 
 def _is_plain(operation: Any) -> bool:
     """Whether it takes nothing but headers or the name of a model, in which no text is wrong."""
-    return "{id}" not in operation.path and operation.path != "/v1/responses"
+    return "{id}" not in operation.path and operation.path not in ("/v1/responses", _CONVERSATIONS)
 
 
 def _is_main(operation: Any) -> bool:
@@ -135,9 +137,9 @@ class _Driver:
         return self._sent[seen] <= _SAME
 
     def _prepared(self, kind: str, case: Case[Any]) -> Case[Any]:
-        """With the id of a response that there is: schemathesis would never guess it. Keys are no other request's."""
-        if kind.startswith("right") and "{id}" in case.operation.path and (made := self._make(kind)):
-            case.path_parameters = {"id": made}
+        """With the ids of what there is: schemathesis would never guess them. Keys are no other request's."""
+        if kind.startswith("right") and "{id}" in case.operation.path and (made := self._made(kind, case)):
+            case.path_parameters = {**case.path_parameters, **made}
         if kind.startswith("right") and self._number % 5:
             case.body = _saying_something(case.body)
         key = case.headers.get("Idempotency-Key") if case.headers else None
@@ -147,6 +149,15 @@ class _Driver:
             else:
                 case.headers["Idempotency-Key"] = f"{key[:100]}-{self._number}"
         return case
+
+    def _made(self, kind: str, case: Case[Any]) -> dict[str, str]:
+        """The parameters of the path: of a response, or of a conversation and its item."""
+        if not case.operation.path.startswith(_CONVERSATIONS):
+            made = self._make(kind)
+            return {} if made is None else {"id": made}
+        reply = self._server.send("POST", _CONVERSATIONS, _SAID)
+        ids = {"id": json.loads(reply.body)["id"], "item_id": "msg_said"}
+        return {name: value for name, value in ids.items() if f"{{{name}}}" in case.operation.path}
 
     def _make(self, kind: str) -> str | None:
         asked = Asked(f"{kind}: its response", "POST", "/v1/responses", "/v1/responses", _HELLO, script=[HELLO])
