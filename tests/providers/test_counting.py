@@ -165,6 +165,12 @@ async def test_another_page_under_the_same_name_is_no_tokenizer() -> None:
     assert await counter_of(engine).count(ASKED) is None
 
 
+@pytest.mark.parametrize("count", [0, -1, 2**60, "41", None, 4.5])
+async def test_a_count_that_cannot_be_one_is_none(count: Any) -> None:
+    told = {"/tokenize": (200, {"count": count}), "/chat/completions/input_tokens": (200, {"input_tokens": count})}
+    assert await counter_of(Engine({**told, "/apply-template": (200, {"prompt": ""})})).count(ASKED) is None
+
+
 async def test_a_refusal_that_may_be_about_the_request_holds_for_a_while() -> None:
     time = Time()
     engine = Engine({"/tokenize": (422, {"detail": "prompt: field required"})})

@@ -9,7 +9,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -44,7 +44,6 @@ class Ask(Protocol):
 
 Way: TypeAlias = Callable[[Ask, ChatRequest], Awaitable[int]]
 """The count, or `NotThisWay`, or an `AntwortError`."""
-
 
 _ABSENT = frozenset({404, 405, 410, 501})
 _UNFIT = frozenset({400, 413, 415, 422, 500})
@@ -133,12 +132,16 @@ class _Question(Wire):
     add_generation_prompt: bool | UnsetType = UNSET
 
 
+_Number: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=2**40)]
+"""A count that can be one: every prompt has a token."""
+
+
 class _Count(msgspec.Struct):
-    count: int
+    count: _Number
 
 
 class _InputTokens(msgspec.Struct):
-    input_tokens: int
+    input_tokens: _Number
 
 
 class _Prompt(msgspec.Struct):
@@ -146,7 +149,7 @@ class _Prompt(msgspec.Struct):
 
 
 class _Tokens(msgspec.Struct):
-    tokens: list[msgspec.Raw]
+    tokens: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1)]
 
 
 async def by_tokenize(ask: Ask, request: ChatRequest) -> int:
