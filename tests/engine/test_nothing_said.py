@@ -11,11 +11,9 @@ from antwort.providers.base import Capabilities
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from engine_kit import CLOCK, SERVER, ask, engine_of, function_calls, replies, sent_messages, stream
 
-COMPACTED = {"type": "compaction", "encrypted_content": "zz"}
 THOUGHT = {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]}
 NOTHING: list[list[dict[str, Any]]] = [
     [],
-    [COMPACTED],
     [{"type": "reasoning", "summary": []}],
     [{"role": "assistant", "content": ""}],
     [{"type": "acme:note", "text": "x"}],
@@ -23,7 +21,7 @@ NOTHING: list[list[dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("items", NOTHING, ids=["empty", "compacted", "reasoning", "no words", "unknown", "a cut call"])
+@pytest.mark.parametrize("items", NOTHING, ids=["empty", "reasoning", "no words", "unknown", "a cut call"])
 @pytest.mark.parametrize("is_streamed", [True, False], ids=["streamed", "whole"])
 async def test_input_that_says_nothing_is_refused_before_the_backend_is_asked(
     items: list[dict[str, Any]], is_streamed: bool

@@ -37,6 +37,8 @@ FIELDS = {
     "service_tier": "Given back.",
     "top_logprobs": "How many likely tokens are told for each token of the answer.",
     "user": "Taken, and not looked at.",
+    "context_management": "What is done when the context grows. With an entry of type `compaction`, what was said is"
+    " summed up before the model is asked with `compact_threshold` tokens or more.",
     "generate": "False: the response ends at once and is empty, to be gone on from. Left out: the model answers.",
 }
 """The fields of a request."""
