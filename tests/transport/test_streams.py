@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from antwort.api.standard import Wording
 from antwort.engine.engine import Engine
 from antwort.engine.pipe import Numbered
 from antwort.engine.settings import EngineSettings
@@ -146,10 +147,10 @@ async def test_a_failure_in_mid_stream_is_a_failed_response_and_a_proper_end() -
 async def test_an_unexpected_exception_in_mid_stream_ends_the_body_and_the_run_and_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(batches: Sequence[Numbered]) -> bytes:
+    def broken(batches: Sequence[Numbered], words: Wording) -> bytes:
         if batches[0].first:
             raise ZeroDivisionError
-        return written(batches)
+        return written(batches, words)
 
     monkeypatch.setattr("antwort.transport.respond.written", broken)
     go = asyncio.Event()
