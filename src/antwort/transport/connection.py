@@ -179,13 +179,17 @@ class Connection(Lingers, HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         from antwort.transport.upgraded import Upgraded
 
+        upgraded = Upgraded(self.config, self.server_state, self.app_state, self.loop)
+        try:
+            upgraded.take_over(self.transport, self.url, self.headers, is_behind=self.is_behind)
+        except ValueError:
+            self.send_400_response("Invalid HTTP request received.")
+            return
         self._is_deaf = True
         self._stop_clock()
         self.stop_lingering()
         self.connections.discard(self)
-        upgraded = Upgraded(self.config, self.server_state, self.app_state, self.loop)
         self.transport.set_protocol(upgraded)
-        upgraded.take_over(self.transport, self.url, self.headers, is_behind=self.is_behind)
 
     # ---- refusals that no request answers ----
 

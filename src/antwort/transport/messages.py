@@ -65,7 +65,7 @@ def read_message(message: str | bytes) -> Heard | None:
     kind: Any = body.get("type")
     if kind == _CREATE:
         return Heard(body, raw)
-    if kind in _IGNORED:
+    if isinstance(kind, str) and kind in _IGNORED:
         return None
     if kind is None:
         raise InvalidField("type", f"missing; send '{_CREATE}'.", code="missing_required_parameter")

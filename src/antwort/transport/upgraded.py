@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from uvicorn.protocols.utils import ClientDisconnected
@@ -18,6 +18,7 @@ from websockets.server import ServerProtocol
 from antwort.transport.exchange import CONNECTION
 from antwort.transport.lingering import Lingers
 
+_HANDSHAKE = (b"connection", b"upgrade")
 _CLOSING = 2.0
 """Seconds for a client to answer a close, or to take the last that was said to it."""
 
@@ -40,19 +41,17 @@ class Upgraded(Lingers, WebSocketsSansIOProtocol):
         self._is_deaf = False
 
     def take_over(
-        self, transport: asyncio.Transport, url: bytes, headers: Iterable[tuple[bytes, bytes]], *, is_behind: bool
+        self, transport: asyncio.Transport, url: bytes, headers: list[tuple[bytes, bytes]], *, is_behind: bool
     ) -> None:
+        """Raises `ValueError` for a head that cannot be that of a WebSocket; then nothing has happened."""
+        request = Request(_text(url), Headers([(_text(name), _text(value)) for name, value in _own(headers)]))
         self.connection_made(transport)
         if is_behind:
             self.pause_writing()
-        fields = [(name.decode("ascii"), value.decode("ascii", "surrogateescape")) for name, value in headers]
-        self.handle_connect(Request(url.decode("ascii", "surrogateescape"), Headers(fields)))
-
-    def handle_connect(self, event: Request) -> None:
-        super().handle_connect(event)
+        self.handle_connect(request)
         if not self.close_sent:
             scope: dict[str, Any] = self.scope  # type: ignore[assignment] # a typed dict, and ours is one key more
-            scope[CONNECTION] = self
+            scope |= {"headers": headers, CONNECTION: self}
 
     # ---- what comes in ----
 
@@ -92,8 +91,8 @@ class Upgraded(Lingers, WebSocketsSansIOProtocol):
     # ---- signs of life ----
 
     def send_keepalive_ping(self) -> None:
-        """Where the answer could not be read, none is waited for; but to write shows that nobody is there. A client that
-        is behind is the business of those who write to it.
+        """Where the answer could not be read, none is waited for; but to write shows whether anybody is there. A client
+        that is behind is the business of those who write to it.
         """
         if not self.read_paused and not self.is_behind:
             super().send_keepalive_ping()
@@ -143,6 +142,21 @@ def _is_text(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def _own(headers: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+    """The headers that the handshake is about. What else a client sends is not looked at on the way."""
+    return ((name, value) for name, value in headers if name in _HANDSHAKE or name.startswith(b"sec-websocket-"))
+
+
+def _text(value: bytes) -> str:
+    try:
+        text = value.decode("ascii")
+    except UnicodeDecodeError as exc:
+        raise ValueError("a head is ASCII") from exc
+    if not text.isprintable():
+        raise ValueError("a head has no control characters")
+    return text
 
 
 def _framed(text: bytes) -> bytes:
