@@ -27,7 +27,7 @@ class CompactedResponse(Wire, kw_only=True):
     object: Literal["response.compaction"] = "response.compaction"
     created_at: int
     output: tuple[OutputItem, ...]
-    """The item that holds all that was summed up, and the latest turns word for word."""
+    """The latest turns word for word, and last the item that stands for all that was said, those turns too."""
     usage: Usage
 
 

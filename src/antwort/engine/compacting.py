@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncGenerator, Sequence
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import msgspec
 
@@ -36,7 +36,7 @@ from antwort.engine.scribe import Scribe
 from antwort.engine.steps import Compact, Infer, Step
 from antwort.engine.summary import entries_of
 from antwort.engine.translate import all_said, chat_request
-from antwort.engine.verbatim import divide, item_size, places
+from antwort.engine.verbatim import divide, item_size
 from antwort.errors import AntwortError, InvalidField
 from antwort.ids import new_id
 from antwort.notes import note, reason_behind
@@ -133,7 +133,7 @@ def _shown(run: Run, made: _Made | None) -> Batch:
 
 
 async def _summed_up(run: Run, plan: Plan, scribe: Scribe) -> _Made | None:
-    """The compaction item, and what is shown behind it. None where there is nothing that could be summed up, and a
+    """The compaction item, and what is shown before it. None where there is nothing that could be summed up, and a
     response to go on with.
     """
     assert plan.memories is not None, "a plan that compacts can seal"
@@ -144,10 +144,9 @@ async def _summed_up(run: Run, plan: Plan, scribe: Scribe) -> _Made | None:
     if not entries and not plan.compacts:
         return None
     summary, usage = await scribe.sum_up(entries, said.summary)
-    sealed, shown = _parted(divided.recent, plan)
-    memory = Memory((*said.instructions, *told), summary, sealed)
+    memory = Memory((*said.instructions, *told), summary, divided.recent)
     item = Compaction(id=new_id("cmp"), encrypted_content=plan.memories.seal(memory))
-    return _Made((item, *shown), usage)
+    return _Made((*_shown_before(divided.recent, plan), item), usage)
 
 
 def _kept_tokens(plan: Plan) -> int:
@@ -155,20 +154,21 @@ def _kept_tokens(plan: Plan) -> int:
     return min(plan.settings.compaction_keep, *(size // _SHARE for size in sizes if size is not None), 2**31)
 
 
-# ---- what stands behind the item, and what is sealed in it ----
+# ---- what stands before the item, though it is sealed in it ----
 
 
-def _parted(recent: Sequence[InputItem], plan: Plan) -> tuple[tuple[InputItem, ...], tuple[OutputItem, ...]]:
-    """What of the latest turns is sealed, and what is shown. A response shows none; a window all that it may."""
+def _shown_before(recent: Sequence[InputItem], plan: Plan) -> tuple[OutputItem, ...]:
+    """What of the latest turns is shown, for people to read. A response shows none of them, a window all that it may.
+
+    Clients take the compaction from the end of a window, and some of them nothing else: so it comes last, and holds
+    what is shown before it.
+    """
     if plan.compacts != "window":
-        return tuple(recent), ()
-    kinds = _STANDARD if plan.settings.strict else None
-    hidden = [at for at, item in enumerate(recent) if not _is_shown(item, kinds)]
-    first = 0 if not hidden else next((at for at in places(recent) if at > hidden[-1]), len(recent))
+        return ()
     as_sent = {item.id: item for item in plan.request.input if isinstance(item, Reasoning)}
-    shown = (as_sent.get(item.id, item) for item in recent[first:])
-    return tuple(recent[:first]), tuple(item for item in shown if not isinstance(item, OpaqueItem | ItemReference))
+    shown = (as_sent.get(item.id, item) for item in recent)
+    return tuple(item for item in shown if _may_show(item, strict=plan.settings.strict))
 
 
-def _is_shown(item: InputItem, kinds: tuple[type, ...] | None) -> bool:
-    return not isinstance(item, OpaqueItem) if kinds is None else isinstance(item, kinds)
+def _may_show(item: InputItem, *, strict: bool) -> TypeGuard[OutputItem]:
+    return isinstance(item, _STANDARD) if strict else not isinstance(item, OpaqueItem | ItemReference)

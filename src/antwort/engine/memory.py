@@ -36,7 +36,7 @@ class Memory(msgspec.Struct, frozen=True):
     """The system and developer messages."""
     summary: str = ""
     recent: tuple[InputItem, ...] = ()
-    """The latest turns word for word, where they do not stand behind the item themselves."""
+    """The latest turns word for word."""
 
 
 class Recap(ChatMessage):

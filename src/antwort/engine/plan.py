@@ -95,7 +95,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What seals and opens compactions."""
     compacts: Literal["response", "window"] | None = None
     """Whether nothing is answered, and what was said is summed up instead: in a response whose item holds all that is
-    left, or in a window that shows the latest turns behind it."""
+    left, or in a window that shows the latest turns before it."""
     place: Place | None = None
     """The turn in its conversation, held until the end of the run is on record."""
 
