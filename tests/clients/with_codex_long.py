@@ -45,7 +45,7 @@ async def websocket(at: Trial) -> None:
 
 async def websocket_off(at: Trial) -> None:
     """A server that has none says so, and Codex goes on over HTTP."""
-    given = {**settings(at.ground.backend.url), "websocket": {"enabled": False}}
+    given = {**settings(at.ground.backend.url), "server": {"websocket": {"enabled": False}}}
     with TemporaryDirectory() as name:
         config = Path(name) / "antwort.yaml"
         config.write_text(json.dumps(given), encoding="utf-8")

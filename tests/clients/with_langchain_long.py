@@ -60,11 +60,11 @@ async def input_tokens(at: Trial) -> None:
 
 async def truncation(at: Trial) -> None:
     async with chat(at, model=SMALL_MODEL, truncation="auto", store=False) as model:
-        answer = await asked(at, model, _history(too_long(at)))
+        answer = await awaited(at, model, _history(too_long(at)))  # where it is cut may change as the server learns
     check_cut(answer.text)
     async with chat(at, model=SMALL_MODEL, truncation="disabled", store=False) as strict:
         with pytest.raises(openai.BadRequestError) as caught:
-            await asked(at, strict, _history(too_long(at)))
+            await awaited(at, strict, _history(too_long(at)))
     assert caught.value.code == "context_length_exceeded"
 
 
