@@ -19,6 +19,14 @@ REMARKS: dict[tuple[str, str], str] = {
         "the server's toolset stands in for Codex's web search there (`tools.hosted`); with no signs of life Codex"
         " gives up, which is tried, too"
     ),
+    ("codex", "websocket"): "with `supports_websockets = true` for the provider: see [Codex](../how-to/codex.md)",
+    ("codex", "compaction"): (
+        "by a question of Codex's own; where the provider's `name` is `OpenAI`, by a `compaction_trigger`, which is tried,"
+        " too, also over a WebSocket"
+    ),
+    ("openai-agents", "compaction"): f"by the SDK's `OpenAIResponsesCompactionSession`, {_NAME}: it takes no other",
+    ("@ai-sdk/openai", "conversation"): "made by a request of one's own: the SDK only goes on with it",
+    ("@ai-sdk/openai", "compaction"): "by a trigger (`compactionTrigger`)",
     ("pydantic-ai", "toolset"): f"{_NAME}: to others it sends nothing of the server's calls, only the answer",
     ("pydantic-ai", "reasoning"): "as a summary, only for a model whose name the client knows, here `gpt-5.5`",
     ("pydantic-ai", "sealed-reasoning"): _REASONS,
