@@ -142,6 +142,12 @@ def of_conversation(tail: str = "", body: dict[str, Any] | None = None) -> Way:
     return Way(f"conversation{tail}", "conversation", lambda name: (f"{CONVERSATIONS}/{name}{tail}", body))
 
 
+def turn_of(**fields: Any) -> Way:
+    body = {**HELLO, **fields}
+    name = f"turn of conversation{' streamed' * bool(fields)}"
+    return Way(name, "conversation", lambda name: (RESPONSES, {**body, "conversation": name}))
+
+
 def copying(target: str) -> Way:
     """A conversation begun with what is another's."""
     return Way(
@@ -176,6 +182,8 @@ ROWS: dict[tuple[str, str], list[Way]] = {
         after("unstored", owner=404),
         referring("output_item"),
         referring("input_item"),
+        turn_of(),
+        turn_of(stream=True),
     ],
     ("POST", "/v1/responses/compact"): [compacting("finished"), compacting("live", owner=409)],
     ("POST", "/v1/responses/input_tokens"): [counting("finished"), counting("live", owner=409)],
