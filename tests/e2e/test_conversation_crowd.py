@@ -1,5 +1,5 @@
-"""Fifty requests on one conversation at once, over HTTP: streamed and whole, kept and not, with and without tools that
-the server runs. No item is lost, doubled or out of order, and each turn has heard all before it.
+"""Fifty requests on one conversation at once, over HTTP and WebSockets: streamed and whole, kept and not, with and
+without tools that the server runs. No item is lost, doubled or out of order, and each turn has heard all before it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import socket_kit
 from antwort.api.wire import to_plain
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
@@ -84,6 +85,10 @@ def response_in(reply: Reply, body: dict[str, Any]) -> Any:
 
 async def turn(server: Serving, number: int, conversation: str) -> tuple[str, Any]:
     body = body_of(number, conversation)
+    if number % 6 == 1:
+        del body["stream"]
+        async with socket_kit.connected(server.port) as socket:
+            return body["input"], to_plain(await socket.ask(**body))
     headers = {"idempotency-key": f"key-{number}"} if number % 7 == 0 else {}
     return body["input"], response_in(await server.ask("POST", RESPONSES, body, headers), body)
 
@@ -118,6 +123,13 @@ async def test_clients_that_vanish_from_the_queue_or_in_the_middle_of_their_turn
         conversation = await begun(engine)
 
         async def vanish(number: int) -> None:
+            if number % 6 == 2:
+                body = body_of(number, conversation)
+                del body["stream"]
+                async with socket_kit.connected(server.port) as socket:
+                    await socket.create(**body)
+                    socket.wire.transport.abort()
+                return
             async with connected(server.port) as wire:
                 wire.send("POST", RESPONSES, body_of(number, conversation))
                 for _ in range(number % 11):
