@@ -86,7 +86,7 @@ def _shares(operations: Sequence[Any], count: int) -> Iterator[tuple[Any, int]]:
 
 def _is_plain(operation: Any) -> bool:
     """Whether it takes nothing but headers or the name of a model, in which no text is wrong."""
-    return "{id}" not in operation.path and operation.path not in ("/v1/responses", _CONVERSATIONS)
+    return "{id}" not in operation.path and not operation.query and not operation.body
 
 
 def _is_main(operation: Any) -> bool:

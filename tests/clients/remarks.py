@@ -21,8 +21,8 @@ REMARKS: dict[tuple[str, str], str] = {
     ),
     ("codex", "websocket"): "with `supports_websockets = true` for the provider: see [Codex](../how-to/codex.md)",
     ("codex", "compaction"): (
-        "by a question of Codex's own; where the provider's `name` is `OpenAI`, by a `compaction_trigger`, which is tried,"
-        " too, also over a WebSocket"
+        "by a question of Codex's own; where the provider's `name` is `OpenAI`, by a `compaction_trigger`, which is"
+        " tried, too, also over a WebSocket"
     ),
     ("openai-agents", "compaction"): f"by the SDK's `OpenAIResponsesCompactionSession`, {_NAME}: it takes no other",
     ("@ai-sdk/openai", "conversation"): "made by a request of one's own: the SDK only goes on with it",
