@@ -15,7 +15,9 @@ from antwort.testing import answer, call, refuse, say, think, tokens
 from antwort.tools.base import Output
 from antwort.tools.local import LocalExecutor
 from engine_kit import CLOCK, WEATHER, weather_tool
-from scenes import Played, Scene, play
+from scenes import Played, Scene, body_of, engine_for, play
+from serving import serving
+from socket_kit import connected
 from standard import validate_event, validate_response
 
 SCHEMA = {"type": "json_schema", "name": "city", "schema": {"type": "object"}, "strict": True}
@@ -123,6 +125,12 @@ SCENES = [
         runs_here(),
         lambda: [stumbling()],
     ),
+    Scene(
+        "compacted on the way",
+        lambda: [answer(say("They spoke of Paris.")), answer(say("Go on."))],
+        {"input": TALK, "context_management": [{"type": "compaction", "compact_threshold": 1}]},
+        kinds=("compaction", "message"),
+    ),
     Scene("cut by length", lambda: [answer(say("And then"), finish="length")], status="incomplete"),
     Scene("cut by a filter", lambda: [answer(say("And"), finish="content_filter")], status="incomplete"),
     Scene(
@@ -172,7 +180,20 @@ def check(played: Played) -> None:
 async def test_under_the_strict_setting_all_that_is_written_is_the_standards(scene: Scene, streamed: bool) -> None:
     played = await play(scene, streamed=streamed, strict=True)
     assert played.response["status"] == scene.status
+    assert not scene.kinds or [item["type"] for item in played.response["output"]] == [*scene.kinds]
     check(played)
+
+
+@pytest.mark.parametrize("scene", [*SCENES, REFUSED], ids=lambda scene: scene.name)
+async def test_over_a_websocket_it_is_the_same(scene: Scene) -> None:
+    async with serving(engine_for(scene, strict=True)) as server, connected(server.port, strict=True) as socket:
+        body = body_of(scene, streamed=True)
+        del body["stream"]
+        response = await socket.ask(**body)
+    assert response.status == scene.status
+    for event in socket.heard:
+        validate_event(event)
+    validate_response(socket.heard[-1]["response"])
 
 
 @pytest.mark.proves("CP-022", "CP-029")
