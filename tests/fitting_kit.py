@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from antwort.api.wire import UNSET, encode
+from antwort.engine.memory import Recap
 from antwort.engine.shortening import Pictures
 from antwort.providers.base import ChatCall, ChatFunction, ChatMessage
 
@@ -93,7 +94,7 @@ def conversations(draw: st.DrawFn) -> list[ChatMessage]:
         is_parts = kind == "user" and draw(st.booleans())
         content: str | list[dict[str, Any]] = [PICTURE, {"type": "text", "text": text}] if is_parts else text
         messages.append(ChatMessage(role=kind, content=content))
-    return messages
+    return [Recap(role="user", content="[Summary]"), *messages] if draw(st.booleans()) else messages
 
 
 def numbers(messages: Sequence[ChatMessage]) -> list[int]:

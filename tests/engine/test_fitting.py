@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from antwort.engine.fitting import fit
+from antwort.engine.memory import Recap
 from antwort.engine.shortening import Pictures
 from antwort.providers.base import ChatMessage
 from fitting_kit import CUT, GONE, PICTURE, answer, assistant, size, step, system, text_of, total, user
@@ -149,6 +150,21 @@ def test_the_least_that_makes_sense_is_given_where_even_that_does_not_fit() -> N
 def test_a_result_without_its_call_is_never_kept() -> None:
     lost = ChatMessage(role="tool", tool_call_id="gone", content="?")
     assert fit([lost, user("Hi."), lost, *step("a"), lost], 10_000, size).messages == [user("Hi."), *step("a")]
+
+
+def test_the_summary_of_what_was_compacted_stays_at_the_head_and_speaks_with_what_the_user_says_next() -> None:
+    """There are models that take no two messages of the user in a row."""
+    recap = Recap(role="user", content="[Summary] We talked.")
+    messages = [system("S."), recap, *exchanges(20)[1:], user("And now?")]
+    found = fitted(messages, 1500)
+    assert [message.role for message in found[:3]] == ["system", "user", "assistant"]
+    said, gone, question = text_of(found[1]).split("\n\n")
+    assert (said, gone.startswith(GONE), question[:8]) == ("[Summary] We talked.", True, "question")
+    pictured = ChatMessage(role="user", content=[PICTURE, {"type": "text", "text": "And this?"}])
+    last = fit([recap, *exchanges(9)[1:], pictured], 300, size).messages
+    assert [message.role for message in last] == ["user"]
+    assert isinstance(last[0].content, list)
+    assert (last[0].content[0]["text"][:9], last[0].content[1:]) == ("[Summary]", pictured.content)
 
 
 def test_the_cut_stays_where_it_is_while_a_conversation_goes_on() -> None:

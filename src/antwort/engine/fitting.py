@@ -13,13 +13,14 @@ from typing import TypeAlias
 
 import msgspec
 
-from antwort.engine.shortening import Pictures, bare, followed, missing_words, preceded, shortened
+from antwort.engine.memory import Recap
+from antwort.engine.shortening import Pictures, bare, followed, joined, missing_words, preceded, shortened
 from antwort.providers.base import ChatMessage
 
 Size: TypeAlias = Callable[[ChatMessage], int]
 """How much room a message takes, in the unit of the budget: always the same for the same message."""
 
-_FIXED = frozenset({"system", "developer"})
+_INSTRUCTIONS = frozenset({"system", "developer"})
 _LEAST_STEP, _LEAST_CAP = 64, 16
 
 
@@ -38,8 +39,9 @@ class Fitted(msgspec.Struct, frozen=True):
 def fit(messages: Sequence[ChatMessage], budget: int, size: Size) -> Fitted:
     """The messages within the budget, with as little missing as steps allow; all of them where they fit.
 
-    Kept whatever happens: system and developer messages, the last message of the user, and the last answer with the
-    results of its calls. No call is parted from its results. Where something is missing, words for the model say so.
+    Kept whatever happens: system and developer messages, the summary of what was compacted, the last message of the
+    user, and the last answer with the results of its calls. No call is parted from its results. Where something is
+    missing, words for the model say so.
     """
     script = _Script(messages, size)
     whole = script.version(_Rung())
@@ -106,7 +108,7 @@ def _divided(messages: Sequence[ChatMessage]) -> list[_Unit]:
     opening: int | None = None
     for place, message in enumerate(messages):
         calls = units[-1].calls if units else None
-        if message.role in _FIXED:
+        if _is_fixed(message):
             continue
         if message.role == "tool" or isinstance(message, Pictures):
             if calls is not None and (message.role != "tool" or message.tool_call_id in calls):
@@ -153,7 +155,8 @@ class _Script:
         asked: int | None = None  # where the user's message stands, while nothing has come behind it
         missing = left_out = short = 0
         for place, message in enumerate(self._messages):
-            if message.role in _FIXED:
+            if _is_fixed(message):
+                asked = len(kept) if message.role == "user" else asked
                 kept.append(message)
             elif not self._is_kept(place, rung):
                 missing += place in self._unit_at
@@ -161,11 +164,8 @@ class _Script:
             else:
                 version = self._made(place, rung)
                 short += version is not message
-                if missing:
-                    version = _told(version, missing_words(missing), kept, asked)
-                    missing = 0
-                asked = len(kept) if message.role == "user" else None
-                kept.append(version)
+                asked = _add(version, missing_words(missing) if missing else "", kept, asked)
+                missing = 0
         return Fitted(kept, sum(map(self._size_of, kept)), left_out, short)
 
     def _is_kept(self, place: int, rung: _Rung) -> bool:
@@ -201,14 +201,25 @@ class _Script:
         return known[1]
 
 
-def _told(message: ChatMessage, words: str, before: list[ChatMessage], asked: int | None) -> ChatMessage:
-    """Say what is missing right before `message`, in what the user says: there are models that take nothing but the
-    user and the assistant in turn, the user first, and a system message at the top.
+def _add(message: ChatMessage, words: str, kept: list[ChatMessage], asked: int | None) -> int | None:
+    """Add a message, and before it the words that say what is missing there, if anything is. Gives the place of what
+    the user said last, if nothing stands behind it.
+
+    The words are the user's: there are models that take nothing but the user and the assistant in turn, the user first,
+    and a system message at the top.
     """
-    if message.role == "user":
-        return preceded(message, words)
-    if asked is None:
-        before.append(ChatMessage(role="user", content=words))
-    else:
-        before[asked] = followed(before[asked], words)
-    return message
+    if words and message.role == "user" and asked is not None and asked == len(kept) - 1:
+        kept[asked] = joined(followed(kept[asked], words), message)
+        return asked
+    if words and message.role == "user":
+        message = preceded(message, words)
+    elif words and asked is not None:
+        kept[asked] = followed(kept[asked], words)
+    elif words:
+        kept.append(ChatMessage(role="user", content=words))
+    kept.append(message)
+    return len(kept) - 1 if message.role == "user" else None
+
+
+def _is_fixed(message: ChatMessage) -> bool:
+    return message.role in _INSTRUCTIONS or isinstance(message, Recap)

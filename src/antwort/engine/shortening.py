@@ -64,6 +64,15 @@ def preceded(message: ChatMessage, words: str) -> ChatMessage:
     return replace(message, content=f"{words}\n\n{content}" if content else words)
 
 
+def joined(first: ChatMessage, second: ChatMessage) -> ChatMessage:
+    """What both say, as one message."""
+    if not isinstance(second.content, list):
+        return followed(first, second.content or "")
+    if isinstance(first.content, list):
+        return replace(first, content=[*first.content, *second.content])
+    return preceded(second, first.content or "")
+
+
 def followed(message: ChatMessage, words: str) -> ChatMessage:
     """The same message, with `words` after all that it says."""
     content = message.content
