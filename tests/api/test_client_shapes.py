@@ -265,7 +265,7 @@ ODD: dict[str, list[Any]] = {
     "max_tool_calls": [1, None],
     "top_logprobs": [0, 20, None],
     "moderation": [{"model": "x"}, "auto", None],
-    "context_management": [[{"type": "compaction", "compact_threshold": 1000}], {}, None],
+    "context_management": [[{"type": "compaction", "compact_threshold": 1000}], [{"type": "new"}], [], None],
     "access_programs": [{}, None],
     "metadata": [{}, {"a": ""}, None],
     "text": [{}, {"format": None, "verbosity": None}, {"format": {"type": "json_object", "schema": None}}, None],

@@ -7,7 +7,7 @@ from typing import Literal
 from antwort.api.inputs import Limits
 from antwort.api.items import OutputItem
 from antwort.api.requests import CreateRequest, parse_body, read_request
-from antwort.api.responses import Response, Usage
+from antwort.api.responses import Usage
 from antwort.api.wire import Wire
 from antwort.errors import InvalidField
 
@@ -44,9 +44,3 @@ def as_compaction(request: CreateRequest) -> CompactRequest:
     if not request.model:
         raise InvalidField("model", "missing.", code="missing_required_parameter")
     return CompactRequest(store=False, **{name: getattr(request, name) for name in _TAKEN})
-
-
-def compacted(response: Response) -> CompactedResponse:
-    """The window, of the response that a run made it as."""
-    usage = response.usage or Usage()
-    return CompactedResponse(id=response.id, created_at=response.created_at, output=response.output, usage=usage)

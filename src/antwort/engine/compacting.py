@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncGenerator, Sequence
-from typing import Literal, TypeGuard
+from collections.abc import AsyncGenerator
+from typing import TypeGuard
 
 import msgspec
 
-from antwort.api.compactions import CompactRequest
-from antwort.api.events import Batch, Compacted, OutputItemAdded, OutputItemDone, RunEvent
+from antwort.api.compactions import CompactedResponse, CompactRequest
+from antwort.api.events import Batch, Compacted, OutputItemAdded, OutputItemDone
 from antwort.api.items import (
     Compaction,
     FunctionCall,
@@ -26,11 +26,11 @@ from antwort.api.items import (
     Reasoning,
 )
 from antwort.api.requests import CreateRequest
-from antwort.api.responses import Usage
+from antwort.api.responses import Response, Usage
 from antwort.api.wire import UNSET, replace
 from antwort.engine.control import Control
 from antwort.engine.draft import Run
-from antwort.engine.memory import Memory, Said, is_instruction, is_trigger
+from antwort.engine.memory import Memories, Memory, Said, is_instruction, is_trigger
 from antwort.engine.plan import Plan
 from antwort.engine.scribe import Scribe
 from antwort.engine.steps import Compact, Infer, Step
@@ -54,11 +54,9 @@ _STANDARD = (Message, FunctionCall, FunctionCallOutput, Reasoning)
 # ---- what is asked for ----
 
 
-def compaction_asked(request: CreateRequest) -> Literal["response", "window"] | None:
-    """What a request asks for that wants no answer, if it does."""
-    if isinstance(request, CompactRequest):
-        return "window"
-    return "response" if request.input and is_trigger(request.input[-1]) else None
+def asks_to_compact(request: CreateRequest) -> bool:
+    """Whether it wants no answer, and all that was said summed up."""
+    return isinstance(request, CompactRequest) or (bool(request.input) and is_trigger(request.input[-1]))
 
 
 def without_tools(request: CreateRequest) -> CreateRequest:
@@ -68,10 +66,8 @@ def without_tools(request: CreateRequest) -> CreateRequest:
 
 def check_compacts(plan: Plan) -> None:
     """Refuse to sum up what has nothing in it."""
-    if plan.compacts is None:
-        return
-    said = all_said(Run(plan.response), plan)
-    if not said.summary and not _talk(said):
+    said = all_said(Run(plan.response), plan) if plan.compacts else None
+    if said is not None and not said.summary and not _talk(said):
         raise InvalidField("input", "there is nothing to compact.", code="missing_required_parameter")
 
 
@@ -115,28 +111,29 @@ async def compact(run: Run, plan: Plan, provider: Provider, control: Control) ->
         said = f"{error.code}{reason_behind(error)}"
         note(_log, logging.WARNING, "went on without compacting: there is no summary", error=said)
         made = None
-    yield _shown(run, made)
+    yield _shown(run, plan, made)
 
 
 class _Made(msgspec.Struct, frozen=True):
-    items: tuple[OutputItem, ...]
+    memory: Memory
     usage: Usage | None
 
 
-def _shown(run: Run, made: _Made | None) -> Batch:
+def _shown(run: Run, plan: Plan, made: _Made | None) -> Batch:
     if made is None:
         return [Compacted(is_missing=True)]
-    events: list[RunEvent] = []
-    for at, item in enumerate(made.items, start=len(run.output)):
-        events += [OutputItemAdded(output_index=at, item=item), OutputItemDone(output_index=at, item=item)]
-    return [*events, Compacted(usage=UNSET if made.usage is None else made.usage)]
+    at, item = len(run.output), Compaction(id=new_id("cmp"), encrypted_content=_memories(plan).seal(made.memory))
+    return [
+        OutputItemAdded(output_index=at, item=item),
+        OutputItemDone(output_index=at, item=item),
+        Compacted(usage=UNSET if made.usage is None else made.usage),
+    ]
 
 
 async def _summed_up(run: Run, plan: Plan, scribe: Scribe) -> _Made | None:
-    """The compaction item, and what is shown before it. None where there is nothing that could be summed up, and a
-    response to go on with.
+    """What is left of all that was said. None where there is nothing that could be summed up, and a response to go on
+    with.
     """
-    assert plan.memories is not None, "a plan that compacts can seal"
     said = all_said(run, plan)
     told = (item for stretch in said.stretches for item in stretch if is_instruction(item))
     divided = divide(_talk(said), _kept_tokens(plan), lambda item: math.ceil(item_size(item) * scribe.rate))
@@ -144,9 +141,7 @@ async def _summed_up(run: Run, plan: Plan, scribe: Scribe) -> _Made | None:
     if not entries and not plan.compacts:
         return None
     summary, usage = await scribe.sum_up(entries, said.summary)
-    memory = Memory((*said.instructions, *told), summary, divided.recent)
-    item = Compaction(id=new_id("cmp"), encrypted_content=plan.memories.seal(memory))
-    return _Made((*_shown_before(divided.recent, plan), item), usage)
+    return _Made(Memory((*said.instructions, *told), summary, divided.recent), usage)
 
 
 def _kept_tokens(plan: Plan) -> int:
@@ -154,20 +149,27 @@ def _kept_tokens(plan: Plan) -> int:
     return min(plan.settings.compaction_keep, *(size // _SHARE for size in sizes if size is not None), 2**31)
 
 
-# ---- what stands before the item, though it is sealed in it ----
+def _memories(plan: Plan) -> Memories:
+    assert plan.memories is not None, "a plan that compacts can seal"
+    return plan.memories
 
 
-def _shown_before(recent: Sequence[InputItem], plan: Plan) -> tuple[OutputItem, ...]:
-    """What of the latest turns is shown, for people to read. A response shows none of them, a window all that it may.
+# ---- a window: the latest turns are shown before the item, though they are sealed in it ----
+
+
+def window_of(response: Response, plan: Plan) -> CompactedResponse:
+    """What the run of a `CompactRequest` came to, as it is shown.
 
     Clients take the compaction from the end of a window, and some of them nothing else: so it comes last, and holds
     what is shown before it.
     """
-    if plan.compacts != "window":
-        return ()
-    as_sent = {item.id: item for item in plan.request.input if isinstance(item, Reasoning)}
-    shown = (as_sent.get(item.id, item) for item in recent)
-    return tuple(item for item in shown if _may_show(item, strict=plan.settings.strict))
+    (item,) = (item for item in response.output if isinstance(item, Compaction))
+    as_sent = {each.id: each for each in plan.request.input if isinstance(each, Reasoning)}
+    recent = (as_sent.get(each.id, each) for each in _memories(plan).opened(item).recent)
+    shown = [each for each in recent if _may_show(each, strict=plan.settings.strict)]
+    return CompactedResponse(
+        id=response.id, created_at=response.created_at, output=(*shown, item), usage=response.usage or Usage()
+    )
 
 
 def _may_show(item: InputItem, *, strict: bool) -> TypeGuard[OutputItem]:

@@ -18,7 +18,7 @@ from antwort.api.status import FINAL
 from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
 from antwort.engine.asked import Asked, RequestFields, read_asked
-from antwort.engine.compacting import check_compacts, compaction_asked, without_tools
+from antwort.engine.compacting import asks_to_compact, check_compacts, without_tools
 from antwort.engine.control import Called
 from antwort.engine.conversations import Conversations
 from antwort.engine.foreign import note_unseen
@@ -289,10 +289,10 @@ class Engine:
         request = await recall_runs(request, chain, records, identity, said)
         capabilities = self._provider.capabilities(model)
         shelf = Shelf(self._executors, identity, self.settings, capabilities)
-        compacts = compaction_asked(asked)
-        toolbox, listings = await build_toolbox(request if compacts is None else without_tools(request), shelf)
+        compacts = asks_to_compact(asked)
+        toolbox, listings = await build_toolbox(without_tools(request) if compacts else request, shelf)
         history = await assemble(request, chain, toolbox, shelf, said, sealed.memories)
-        if compacts is None:
+        if not compacts:
             shown = since_compaction(history.stretches, history.inputs, sealed.memories)
             earlier = "conversation" if said else "previous_response_id"
             check_capabilities(shown.stretches, capabilities, earlier, shown.skipped)

@@ -10,12 +10,13 @@ from time import perf_counter
 
 import msgspec
 
-from antwort.api.compactions import CompactedResponse, compacted
+from antwort.api.compactions import CompactedResponse
 from antwort.api.events import DELTAS, TERMINAL, Batch, CallEnded, Compacted, Mark
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
 from antwort.api.wire import UNSET
 from antwort.concurrency import Once
+from antwort.engine.compacting import window_of
 from antwort.engine.control import Called, Control
 from antwort.engine.draft import Run
 from antwort.engine.loop import advance
@@ -186,7 +187,7 @@ class LiveRun:
         """The window that the run was to make. Raises what went wrong, whenever that was: there is no half of it."""
         response = await self._ended.wait()
         if response.status == "completed":
-            return compacted(response)
+            return window_of(response, self._plan)
         if isinstance(self._control.signal.reason, DeadlinePassed):
             raise BackendTimeout("The conversation could not be summed up in time.")
         raise self._control.error or RequestCancelled()

@@ -93,9 +93,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What tells how many tokens an inference has."""
     memories: Memories | None = None
     """What seals and opens compactions."""
-    compacts: Literal["response", "window"] | None = None
-    """Whether nothing is answered, and what was said is summed up instead: in a response whose item holds all that is
-    left, or in a window that shows the latest turns before it."""
+    compacts: bool = False
+    """Whether nothing is answered, and what was said is summed up instead."""
     place: Place | None = None
     """The turn in its conversation, held until the end of the run is on record."""
 

@@ -71,7 +71,7 @@ _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 def next_step(run: Run, plan: Plan) -> Step:
     if plan.request.generate is False:
         return Finish("completed")
-    if plan.compacts is not None:
+    if plan.compacts:
         return Finish("completed") if any(isinstance(mark, Compacted) for _, mark in run.marks) else Compact()
     if waiting := unanswered_leftovers(run, plan):
         return RunTools(tuple(_leftover_answer(left) for left in waiting), all(left.is_parallel for left in waiting))
