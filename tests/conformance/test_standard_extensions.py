@@ -17,6 +17,7 @@ from engine_kit import sent
 from raw_http import connected
 from scenes import DEPOT, SCENES, WHOLE, Played, Scene, asked, body_of, data_of, engine_for, play
 from serving import RESPONSES, serving
+from socket_kit import connected as connected_socket
 from standard import ITEMS, validate_error, validate_extended_event, validate_extended_response
 
 every_scene = pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
@@ -37,6 +38,14 @@ async def test_every_response_is_the_standards_with_extensions(scene: Scene, str
         validate_extended_event(event)
     validate_extended_response(played.response)
     assert played.stored == played.response
+
+
+@every_scene
+async def test_over_a_websocket_it_is_the_same(scene: Scene) -> None:
+    async with serving(engine_for(scene, strict=True)) as server, connected_socket(server.port, strict=True) as socket:
+        await socket.ask(**{key: value for key, value in body_of(scene, streamed=True).items() if key != "stream"})
+    for event in socket.heard:
+        validate_extended_event(event)
 
 
 async def test_the_items_the_events_and_the_tools_of_a_server_are_prefixed() -> None:
@@ -121,14 +130,18 @@ async def test_a_stream_that_is_read_again_by_its_key_is_in_the_words_of_the_ser
 
 async def test_the_items_of_a_conversation_are_written_in_the_standards_words() -> None:
     call = {"type": "mcp_call", "server_label": "depot", "name": "lookup", "arguments": "{}", "output": "found"}
-    store = MemoryStore()
+    store, path = MemoryStore(), ""
     for strict, said in ((True, "antwort:mcp_call"), (False, "mcp_call")):
         engine = Engine(ScriptedProvider(), store=store, settings=EngineSettings(strict=strict))
         async with serving(engine) as server:
-            made = (await server.ask("POST", "/v1/conversations", {"items": [call]})).json()
-            listed = (await server.ask("GET", f"/v1/conversations/{made['id']}/items")).json()["data"]
-            again = await server.ask("POST", f"/v1/conversations/{made['id']}/items", {"items": listed})
-        assert [item["type"] for item in (*listed, *again.json()["data"])] == [said, said]
+            if not path:
+                made = (await server.ask("POST", "/v1/conversations", {"items": [call]})).json()
+                path = f"/v1/conversations/{made['id']}/items"
+            before = (await server.ask("GET", path)).json()["data"]
+            again = [{**item, "id": None} for item in before]
+            added = (await server.ask("POST", path, {"items": again})).json()["data"]
+        assert {item["type"] for item in (*before, *added)} == {said}
+    assert len(added) == 2
 
 
 # ---- what was given out can be sent again ----
