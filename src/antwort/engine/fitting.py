@@ -133,6 +133,8 @@ class _Script:
         self._messages, self._size = messages, size
         self.units = _divided(messages)
         self._unit_at = {place: number for number, unit in enumerate(self.units) for place in unit.places}
+        self._fixed = [place for place, message in enumerate(messages) if _is_fixed(message)]
+        self._ranks = {place: rank for rank, place in enumerate(self._unit_at)}
         self._sizes: dict[int, tuple[ChatMessage, int]] = {}
         self._short: dict[tuple[int, int], ChatMessage] = {}
 
@@ -153,29 +155,27 @@ class _Script:
         """The messages as they are sent on this rung."""
         kept: list[ChatMessage] = []
         asked: int | None = None  # where the user's message stands, while nothing has come behind it
-        missing = left_out = short = 0
-        for place, message in enumerate(self._messages):
-            if _is_fixed(message):
+        due = short = 0
+        places = sorted([*self._fixed, *self._kept(rung)])
+        for place in places:
+            message, rank = self._messages[place], self._ranks.get(place)
+            if rank is None:
                 asked = len(kept) if message.role == "user" else asked
                 kept.append(message)
-            elif not self._is_kept(place, rung):
-                missing += place in self._unit_at
-                left_out += 1
             else:
                 version = self._made(place, rung)
                 short += version is not message
-                asked = _add(version, missing_words(missing) if missing else "", kept, asked)
-                missing = 0
-        return Fitted(kept, sum(map(self._size_of, kept)), left_out, short)
+                asked = _add(version, missing_words(rank - due) if rank > due else "", kept, asked)
+                due = rank + 1
+        return Fitted(kept, sum(map(self._size_of, kept)), len(self._messages) - len(places), short)
 
-    def _is_kept(self, place: int, rung: _Rung) -> bool:
-        number = self._unit_at.get(place)
-        if number is None:
-            return False
-        first = self.units[rung.cut]
-        if rung.is_bare and self.units[number].calls is None:
-            return place == self.units[number].places[-1] and number in (rung.cut, first.opening)
-        return number >= rung.cut or number == first.opening
+    def _kept(self, rung: _Rung) -> Iterator[int]:
+        """The places of what is not fixed, and stays."""
+        units = self.units[rung.cut :]
+        if units and units[0].opening is not None and units[0].opening < rung.cut:
+            units = [self.units[units[0].opening], *units]
+        for unit in units:
+            yield from unit.places[-1:] if rung.is_bare and unit.calls is None else unit.places
 
     def _made(self, place: int, rung: _Rung) -> ChatMessage:
         number, message = self._unit_at[place], self._messages[place]
