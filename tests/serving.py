@@ -13,7 +13,7 @@ from antwort.testing import check_frames
 from antwort.transport.connection import Connection
 from antwort.transport.exchange import Message, Receive, Scope, Send
 from antwort.transport.http import Transport
-from antwort.transport.server import Ping, Server, listen
+from antwort.transport.server import MESSAGE_LIMIT, Ping, Server, listen
 from raw_http import Body, Reply, ask
 from settings_kit import repeats_itself
 
@@ -71,6 +71,7 @@ async def serving(
     head_limit: int = Connection.head_limit,
     request_time: float = Connection.request_time,
     ping: Ping = Ping(),  # noqa: B008 - a frozen value
+    message_limit: int = MESSAGE_LIMIT,
 ) -> AsyncIterator[Serving]:
     """`app` in front of `engine`, started and stopped as `antwort serve` does it, less the wait for a signal.
 
@@ -88,6 +89,7 @@ async def serving(
         on_refusal=app.refused,
         strict=engine.settings.strict,
         ping=ping,
+        message_limit=message_limit,
     )
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)

@@ -14,6 +14,13 @@ from antwort.testing import StreamChecker
 from antwort.testing.frames import read_event
 
 PATIENCE = 20.0
+UPGRADE = {
+    "connection": "Upgrade",
+    "upgrade": "websocket",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
+"""The headers by which a request asks for a WebSocket."""
 CREATE: dict[str, Any] = {"type": "response.create", "model": "scripted", "input": "Hello"}
 
 

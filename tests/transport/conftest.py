@@ -8,7 +8,15 @@ from collections.abc import Callable, Mapping
 import pytest
 import uvloop
 
-BOTH = {"test_idempotency", "test_leaving", "test_limits", "test_shutdown"}
+BOTH = {
+    "test_idempotency",
+    "test_leaving",
+    "test_limits",
+    "test_shutdown",
+    "test_websocket_limits",
+    "test_websocket_shutdown",
+    "test_websocket_upgrade",
+}
 
 
 def pytest_asyncio_loop_factories(

@@ -24,14 +24,7 @@ from antwort.transport.websocket import SocketLimits
 from key_kit import SECRET, a_key, bearing
 from raw_http import connected as raw_connected
 from serving import RESPONSES, Serving, serving
-from socket_kit import connected
-
-UPGRADE = {
-    "connection": "Upgrade",
-    "upgrade": "websocket",
-    "sec-websocket-version": "13",
-    "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
-}
+from socket_kit import UPGRADE, connected
 
 
 def scripted() -> Engine:

@@ -69,6 +69,15 @@ class Inbox:
         if run is not None and self.is_gone:
             run.leave()
 
+    def leave(self) -> None:
+        """The client has gone. Where no more is read, only whoever has the connection knows."""
+        self._signal.set(ClientLeft())
+        self._waiting.clear()
+        _wake(self._waiter)
+        _wake(self._room)
+        if self._run is not None:
+            self._run.leave()
+
     async def close(self) -> None:
         """Leaves no task behind."""
         self._task.cancel()
@@ -82,22 +91,15 @@ class Inbox:
                 text = message.get("text")
                 await self._add(message.get("bytes") or b"" if text is None else text)
         finally:
-            self._leave()
+            self.leave()
 
     async def _add(self, message: str | bytes) -> None:
         self._waiting.append(message)
         self._size += len(message)
         _wake(self._waiter)
-        while len(self._waiting) >= self._most or self._size >= _AHEAD:
+        while not self.is_gone and (len(self._waiting) >= self._most or self._size >= _AHEAD):
             self._room = asyncio.get_running_loop().create_future()
             await self._room
-
-    def _leave(self) -> None:
-        self._signal.set(ClientLeft())
-        self._waiting.clear()
-        _wake(self._waiter)
-        if self._run is not None:
-            self._run.leave()
 
 
 def _wake(waiter: asyncio.Future[None] | None) -> None:

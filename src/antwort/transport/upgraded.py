@@ -38,6 +38,8 @@ class Upgraded(Lingers, WebSocketsSansIOProtocol):
         self.conn.state = State.CONNECTING
         self.on_shutdown: Callable[[], None] | None = None
         """Who sees to it that the connection ends when the server stops."""
+        self.on_lost: Callable[[], None] | None = None
+        """Who wants to know that it has ended, and may not be reading."""
         self._is_deaf = False
 
     def take_over(
@@ -87,6 +89,8 @@ class Upgraded(Lingers, WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.stop_lingering()
         super().connection_lost(exc)
+        if self.on_lost is not None:
+            self.on_lost()
 
     # ---- signs of life ----
 

@@ -160,7 +160,7 @@ class WebSockets:
         """What ends the connection, if the client does not: its age, and a server that stops."""
         line = exchange.scope.get(CONNECTION)
         if line is not None:
-            line.on_shutdown = lambda: inbox.end(ShuttingDown())
+            line.on_shutdown, line.on_lost = (lambda: inbox.end(ShuttingDown())), inbox.leave
         lifetime = self._limits.lifetime
         return asyncio.get_running_loop().call_later(lifetime, inbox.end, ConnectionTooOld(lifetime))
 

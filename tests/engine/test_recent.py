@@ -1,0 +1,148 @@
+"""What a connection remembers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antwort.api.items import Message, OutputText
+from antwort.api.responses import ConversationRef, Response
+from antwort.api.wire import encode, replace
+from antwort.engine.engine import Engine
+from antwort.engine.recent import Recent
+from antwort.errors import ResponseNotFound
+from antwort.identity import ANONYMOUS, Identity
+from antwort.storage.base import Link
+from antwort.storage.memory import MemoryStore
+from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say
+from engine_kit import CLOCK, SERVER, ask, function_calls, replies, sent_messages, server_calls
+
+
+def message(item_id: str, text: str) -> Message:
+    return Message(id=item_id, role="assistant", status="completed", content=(OutputText(text=text),))
+
+
+def link(response_id: str, *items: Message, **fields: Any) -> Link:
+    response = Response(id=response_id, created_at=0, status="completed", model="m", store=False, output=items)
+    return Link(response=replace(response, **fields), request=b"{}", input=(), turn_ends=())
+
+
+def test_the_latest_is_found_and_no_other() -> None:
+    recent, first, second = Recent(), link("resp_1"), link("resp_2")
+    recent.keep((first,))
+    recent.keep((first, second))
+    assert recent.response_id == "resp_2"
+    assert recent.chain("resp_2") == (first, second)
+    assert recent.chain("resp_1") == ()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"store": True}, {"status": "failed"}, {"conversation": ConversationRef(id="conv_1")}], ids=str
+)
+def test_what_is_continued_otherwise_or_not_at_all_is_not_kept(fields: dict[str, Any]) -> None:
+    recent = Recent()
+    recent.keep((link("resp_1"),))
+    recent.keep((link("resp_2", **fields),))
+    assert (recent.response_id, recent.size) == (None, 0)
+
+
+@pytest.mark.parametrize(("evicted", "left"), [("resp_1", None), ("resp_2", "resp_1"), (None, "resp_1")])
+def test_only_what_was_to_be_continued_is_forgotten(evicted: str | None, left: str | None) -> None:
+    recent = Recent()
+    recent.keep((link("resp_1"),))
+    recent.evict(evicted)
+    assert recent.response_id == left
+
+
+def test_no_more_is_kept_than_the_limit_whichever_way_it_is_counted() -> None:
+    links = [link(f"resp_{number}", message(f"msg_{number}", "x" * 1000)) for number in range(4)]
+    sizes = [len(each.request) + len(encode(each.response)) for each in links]
+    recent = Recent(sum(sizes[:3]))
+    for number in range(3):
+        recent.keep(tuple(links[: number + 1]))
+        assert recent.size == sum(sizes[: number + 1])
+    recent.keep(tuple(links))
+    assert (recent.response_id, recent.size) == (None, 0)
+    recent.keep(tuple(links[:3]))
+    assert recent.size == sum(sizes[:3])
+
+
+async def test_items_are_found_in_the_chain_first_and_the_newest_of_them() -> None:
+    store, recent = MemoryStore(), Recent()
+    assert recent.before(store) is store
+    recent.keep((link("resp_1", message("msg_1", "old")), link("resp_2", message("msg_1", "new"))))
+    found = await recent.before(store).items(ANONYMOUS, ["msg_1", "msg_2"])
+    assert found == {"msg_1": message("msg_1", "new")}
+
+
+# ---- with an engine ----
+
+
+def engine_of(*answers: Answer, **kwargs: Any) -> tuple[Engine, ScriptedProvider]:
+    provider = ScriptedProvider(*answers)
+    return Engine(provider, store=MemoryStore(), **kwargs), provider
+
+
+async def turn(engine: Engine, recent: Recent, **fields: Any) -> Response:
+    run = await engine.launch(await engine.plan(ask(stream=False, **fields), ANONYMOUS, recent))
+    response = await run.whole()
+    recent.keep(run.chain())
+    return response
+
+
+async def test_what_is_remembered_is_said_again_and_only_where_it_is_remembered() -> None:
+    engine, provider = engine_of(answer(say("one")), answer(say("two")))
+    async with engine:
+        recent = Recent()
+        first = await turn(engine, recent, input="a", store=False)
+        await turn(engine, recent, input="b", store=False, previous_response_id=first.id)
+        assert sent_messages(provider.requests[-1]) == [("user", "a"), ("assistant", "one"), ("user", "b")]
+        with pytest.raises(ResponseNotFound):
+            await engine.plan(ask(previous_response_id=recent.response_id), ANONYMOUS)
+        with pytest.raises(ResponseNotFound):
+            await engine.plan(ask(previous_response_id=recent.response_id), Identity("other", "bob"), Recent())
+
+
+async def test_a_stored_response_that_continues_remembered_ones_can_be_continued_from_the_store() -> None:
+    engine, provider = engine_of(*[answer(say(str(number))) for number in range(5)])
+    async with engine:
+        recent = Recent()
+        root = await turn(engine, recent, input="a")
+        first = await turn(engine, recent, input="b", store=False, previous_response_id=root.id)
+        second = await turn(engine, recent, input="c", store=False, previous_response_id=first.id)
+        third = await turn(engine, recent, input="d", previous_response_id=second.id)
+        assert recent.response_id is None
+        assert (await engine.retrieve(ANONYMOUS, third.id)).previous_response_id == second.id
+        await engine.create(ask(input="e", previous_response_id=third.id))
+        texts = [text for _, text in sent_messages(provider.requests[-1])]
+        assert texts == ["a", "0", "b", "1", "c", "2", "d", "3", "e"]
+
+
+async def test_a_request_that_generates_nothing_asks_nobody() -> None:
+    engine, provider = engine_of()
+    async with engine:
+        response = await engine.create(ask(input="a", generate=False))
+        assert (response.status, response.output) == ("completed", ())
+        assert (await engine.retrieve(ANONYMOUS, response.id)).status == "completed"
+    assert provider.requests == []
+
+
+async def test_a_server_call_left_open_in_what_is_remembered_is_run_by_what_continues_it() -> None:
+    """A turn that calls a tool of the client's as well pauses; the server's call waits in what is remembered."""
+    engine, provider = engine_of(
+        answer(call("lookup"), call("clock")),
+        answer(say("Found at noon")),
+        executors=[ToolServerFake("depot", lookup=replies("found"))],
+    )
+    async with engine:
+        recent = Recent()
+        first = await turn(engine, recent, store=False, tools=[SERVER, CLOCK])
+        assert first.status == "requires_action"
+        (asked,) = function_calls(first)
+        output = {"type": "function_call_output", "call_id": asked.call_id, "output": "noon"}
+        fields = {"tools": [SERVER, CLOCK], "input": [output], "previous_response_id": first.id}
+        second = await turn(engine, recent, store=False, **fields)
+    results = [text for role, text in sent_messages(provider.requests[-1]) if role == "tool"]
+    assert sorted(results) == ["found", "noon"]
+    assert [item.output for item in server_calls(second)] == ["found"]
