@@ -84,7 +84,9 @@ tried, are set to 1.5 seconds; reasoning in clear, which clients send back besid
 where the seal is tried. Codex is set up by `antwort codex --write`, may do all in its folder without asking
 (`danger-full-access`, `approval_policy = "never"`), and its plugins, reports and retries are off. The AI SDK wants a
 `connectorId` for a toolset, and is given the label. The model is called `scripted`, or `gpt-5.5` where a footnote says
-so: some clients do more for names that they know. The last row is the other way round: a server with default settings.
+so: some clients do more for names that they know. Where a context is to overflow, it is that of a model that takes 600
+tokens, a word being one; what is compacted is a history of 2,500 words or more. The last row is the other way round: a
+server with default settings.
 
 This is what the run with antwort {antwort} gave. The first mark is for the whole answer, the second for the streamed
 one: `✓` it works, `✗` it does not, `n/a` there is no such thing with that client.

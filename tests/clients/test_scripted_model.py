@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clients.model import running
+from clients.model import CONTEXTS, described_model, overflow, running
 from clients.script import THOUGHT, Breaks, Calls, Refuses, Says, answer, digest
 from clients.strict import Json, Malformed, check
 from clients.trying import PNG, PNG_DIGEST
@@ -197,6 +197,35 @@ def test_values_fit_their_schema(schema: Json, value: object) -> None:
 
 def test_only_what_the_schema_has_is_taken_from_the_cue() -> None:
     assert fitted({"a": 2, "z": 3}, ADD_SCHEMA) == {"a": 2, "b": 1}
+
+
+# ---- contexts ----
+
+
+def test_a_word_that_only_fills_a_context_is_said_once() -> None:
+    sand = " ".join(["sand"] * 50)
+    assert answer(request(user(f"case:plain My word is {sand}. no no no"))) == Says(
+        "You said: My word is sand. no no no"
+    )
+    assert answer(request(user(f"{sand} and {sand}"), user("case:remember"))) == Says(
+        "user: sand and sand | user: case:remember"
+    )
+
+
+def test_what_is_longer_than_its_model_takes_is_refused() -> None:
+    most = CONTEXTS["small"]
+    fits = {**request(user(" ".join(["sand"] * most))), "model": "small"}
+    assert overflow(fits) is None
+    too_long = {**fits, "messages": [*fits["messages"], user("more")]}
+    refused = overflow(too_long)
+    assert refused is not None
+    assert (refused.status, refused.code) == (400, "context_length_exceeded")
+    assert overflow({**too_long, "model": "scripted"}) is None
+
+
+def test_only_the_context_of_a_model_that_has_a_small_one_is_told() -> None:
+    assert described_model("small")["max_model_len"] == CONTEXTS["small"]
+    assert "max_model_len" not in described_model("scripted")
 
 
 # ---- over HTTP ----
