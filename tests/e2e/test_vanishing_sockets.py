@@ -15,7 +15,8 @@ from antwort.engine.recent import Recent
 from antwort.transport.server import Ping
 from antwort.transport.session import Session
 from chat_backend import ChatBackend, Says
-from raw_http import Wire, connected
+from live_server import LiveServer, launched
+from raw_http import Wire, ask, connected
 from serving import RESPONSES, Serving, serving, until
 from settings_kit import in_front_of
 from socket_crowd import Crowd, crowd
@@ -28,6 +29,7 @@ UPGRADE = {
     "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
     "sec-websocket-version": "13",
 }
+UNDER_WAY = ("antwort_runs_live", "antwort_websockets_open")
 QUICK = Ping(interval=0.1, timeout=1.0)
 
 
@@ -83,6 +85,28 @@ async def test_clients_that_are_killed_in_the_middle_of_a_turn_leave_nothing(
         for each in crowds:
             await record_is_true(server, each, "cancelled")
         await still_works(server, backend)
+
+
+async def gauges(server: LiveServer) -> dict[str, float]:
+    """What a server says is under way, but for this question."""
+    reply = await ask(server.port, "GET", "/metrics")
+    found = dict(line.split(" ") for line in reply.body.decode().splitlines() if line.startswith(UNDER_WAY))
+    return {name: float(value) for name, value in found.items()}
+
+
+async def test_a_server_of_its_own_tells_that_nothing_is_under_way_when_its_clients_were_killed(
+    backend: ChatBackend, tmp_path: Path
+) -> None:
+    async with launched("--backend", backend.url, "--data", str(tmp_path)) as server:
+        async with crowd(server.port, EACH, "talking") as clients:
+            assert await gauges(server) == dict.fromkeys(UNDER_WAY, EACH)
+            clients.kill()
+        async with asyncio.timeout(20):
+            await backend.until(lambda: backend.open_requests == 0)
+            while any((await gauges(server)).values()):
+                pass
+        for made in clients.stored:
+            assert (await ask(server.port, "GET", f"{RESPONSES}/{made}")).json()["status"] == "cancelled"
 
 
 async def test_idle_clients_that_are_killed_leave_nothing(backend: ChatBackend, tmp_path: Path) -> None:
