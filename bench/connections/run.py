@@ -180,7 +180,8 @@ def _measured(program: Path, kind: str, load: Load) -> dict[str, Any]:
 
 def _is_whole(figures: dict[str, Any], load: Load) -> bool:
     turns = [figures[name]["completed"] for name in ("first", "second")]
-    return turns == [load.connections] * 2 and figures["connections_left"] == 0
+    under_way = [figures["gauges_left"].get(name, 0) for name in ("antwort_runs_live", "antwort_websockets_open")]
+    return turns == [load.connections] * 2 and figures["connections_left"] == 0 and not any(under_way)
 
 
 if __name__ == "__main__":
