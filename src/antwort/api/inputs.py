@@ -62,7 +62,8 @@ def read_item(value: object, path: str, limits: Limits, *, item_id: str | None =
     kind = _kind_of_item(value, path)
     plain = _normalised(value, kind, path) if kind in _PREFIX else {**value, "type": kind}
     plain["id"] = item_id or _own_id(plain, path) or new_item_id(kind)
-    _check_sizes(plain, path, limits)
+    if kind != "compaction":  # it holds many, each of which was measured when it came
+        _check_sizes(plain, path, limits)
     if kind not in _PREFIX:
         return OpaqueItem(kind, plain["id"], plain)
     item: InputItem = convert(plain, _CLASSES[kind], path)

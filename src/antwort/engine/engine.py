@@ -295,6 +295,8 @@ class Engine:
         if not compacts:
             shown = since_compaction(history.stretches, history.inputs, sealed.memories)
             earlier = "conversation" if said else "previous_response_id"
+            if shown.skipped:
+                earlier = f"input[{shown.skipped - 1}].encrypted_content"
             check_capabilities(shown.stretches, capabilities, earlier, shown.skipped)
         note_unseen(history.stretches)
         plan = Plan(

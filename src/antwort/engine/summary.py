@@ -14,10 +14,14 @@ from antwort.api.items import (
     CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
+    InputFile,
+    InputImage,
     InputItem,
+    InputVideo,
     McpCall,
     Message,
     OpaqueItem,
+    Refusal,
     text_of,
 )
 from antwort.api.wire import UNSET
@@ -154,5 +158,6 @@ def _result(name: str, output: Output) -> str:
 
 def _part(part: ContentPart) -> str:
     """What is said, or what there is to see, named."""
-    text = getattr(part, "text", None) or getattr(part, "refusal", None)
-    return text if isinstance(text, str) else f"[{part.__struct_config__.tag}]"
+    if isinstance(part, InputImage | InputFile | InputVideo):
+        return f"[{part.__struct_config__.tag}]"
+    return part.refusal if isinstance(part, Refusal) else part.text

@@ -6,7 +6,7 @@ What is kept never begins with a result, and no call is parted from its result.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -50,29 +50,34 @@ def divide(items: Sequence[InputItem], budget: int, measure: Measure) -> Divided
     before, tail = items[:start], items[start:]
     room = budget - sum(map(measure, tail))
     asked = _last_request(before) if tail and not any(_is_request(item) for item in tail) else None
-    head = [*_open_calls(items, before)]
+    wanted = _open_calls(items, before)
     if asked is not None and measure(asked) <= max(room, budget // 2):
-        head.append(asked)
-    is_all = all(any(item is kept for kept in head) for item in before)
-    return Divided(() if is_all else tuple(before), (*head, *tail))
+        wanted.append(asked)
+    head = [item for item in before if any(item is each for each in wanted)]
+    return Divided(() if len(head) == len(before) else tuple(before), (*head, *tail))
 
 
 def _start(items: Sequence[InputItem], budget: int, measure: Measure) -> int:
-    """Where the tail begins that is kept."""
+    """Where the tail begins that is kept: with words of the user, where there are any among what fits."""
     starts = places(items)
     due = _pending(items, starts)
-    fitting = len(items)
+    fitting = [*_fitting(items, starts, budget, measure)]
+    exchanges = [place for place in fitting if _is_request(items[place])]
+    start = min(due, min(exchanges or fitting, default=len(items)))
+    if start > 0 or due == 0:
+        return start
+    return min(due, next((place for place in exchanges if place > 0), len(items)))
+
+
+def _fitting(items: Sequence[InputItem], starts: Sequence[int], budget: int, measure: Measure) -> Iterator[int]:
+    """The places from which on all fits, the last first."""
     size, first = 0, len(items)
     for place in reversed(starts):
         size += sum(map(measure, items[place:first]))
         first = place
         if size > budget:
-            break
-        fitting = place
-    start = min(due, fitting)
-    if start > 0 or due == 0:
-        return start
-    return min(due, next((place for place in reversed(starts) if place and _is_request(items[place])), len(items)))
+            return
+        yield place
 
 
 def places(items: Sequence[InputItem]) -> list[int]:

@@ -1,0 +1,223 @@
+"""Compaction in a response: by a trigger, and before the model is asked when the context has grown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antwort.api.events import Compacted
+from antwort.api.items import Compaction, McpCall
+from antwort.api.requests import CreateRequest
+from antwort.api.wire import UNSET
+from antwort.engine.engine import Engine
+from antwort.providers.base import Capabilities
+from antwort.storage.memory import MemoryStore
+from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say, tokens
+from antwort.vault import Vault
+from compaction_kit import (
+    RECAP,
+    SUMMED,
+    TALK,
+    TRIGGER,
+    always,
+    inside,
+    output_like,
+    threshold,
+)
+from engine_kit import (
+    SERVER,
+    WEATHER,
+    ask,
+    engine_of,
+    function_calls,
+    kinds,
+    only,
+    replies,
+    sent_messages,
+    stream,
+    text_of,
+    weather_tool,
+)
+
+# ---- a trigger ----
+
+
+async def test_a_trigger_at_the_end_gives_a_response_of_one_compaction() -> None:
+    provider = ScriptedProvider(SUMMED, answer(say("Tea.")))
+    engine = engine_of(provider)
+    outcome = await stream(engine, ask([*TALK, TRIGGER], tools=[WEATHER, SERVER], store=False))
+    assert outcome.names == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert (outcome.response.status, kinds(outcome.response)) == ("completed", ["compaction"])
+    assert outcome.response.usage == tokens(30, 4)
+    item = output_like(outcome.response.output[0])
+    await engine.create(ask([TALK[0], TALK[2], item, {"role": "user", "content": "And?"}]))
+    assert [text for _, text in sent_messages(provider.requests[1])] == [f"{RECAP}\n\nI like tea.", "Noted.", "And?"]
+
+
+async def test_a_triggered_compaction_can_be_gone_on_from_by_its_id() -> None:
+    provider = ScriptedProvider(SUMMED, answer(say("Tea.")))
+    engine = engine_of(provider)
+    compacted = await engine.create(ask([*TALK, TRIGGER]))
+    await engine.create(ask("And?", previous_response_id=compacted.id))
+    assert [text for _, text in sent_messages(provider.requests[1])] == [f"{RECAP}\n\nI like tea.", "Noted.", "And?"]
+
+
+async def test_a_trigger_that_is_not_the_last_item_asks_for_nothing() -> None:
+    provider = ScriptedProvider(answer(say("Hi.")))
+    response = await engine_of(provider).create(ask([TRIGGER, *TALK[:1]]))
+    assert kinds(response) == ["message"]
+
+
+async def test_a_triggered_compaction_without_a_summary_fails() -> None:
+    response = await engine_of(ScriptedProvider(answer()), hold_back=0).create(ask([*TALK, TRIGGER]))
+    assert (response.status, response.output) == ("failed", ())
+
+
+# ---- when the context has grown ----
+
+
+async def test_a_context_that_has_grown_is_compacted_before_the_model_is_asked() -> None:
+    provider = ScriptedProvider(SUMMED, answer(say("Tea."), usage=tokens(50, 2)), counts=always(2000))
+    engine = engine_of(provider, compaction_keep=4)
+    request = ask([*TALK, {"role": "user", "content": "What do I like?"}], context_management=[threshold(50)])
+    outcome = await stream(engine, request)
+    assert kinds(outcome.response) == ["compaction", "message"]
+    assert text_of(outcome.response) == "Tea."
+    assert outcome.response.usage == tokens(80, 6)
+    assert [text for _, text in sent_messages(provider.requests[1])] == [f"{RECAP}\n\nWhat do I like?"]
+
+
+async def test_below_the_threshold_nothing_is_counted_or_compacted() -> None:
+    provider = ScriptedProvider(answer(say("Tea.")), counts=always(5000))
+    response = await engine_of(provider).create(ask(TALK[:3], context_management=[threshold(1000)]))
+    assert (kinds(response), provider.counted) == (["message"], [])
+
+
+async def test_what_the_tokenizer_says_counts_where_it_is_near() -> None:
+    provider = ScriptedProvider(answer(say("Tea.")), counts=always(49))
+    response = await engine_of(provider).create(ask(TALK[:3], context_management=[threshold(50)]))
+    assert (kinds(response), len(provider.counted)) == (["message"], 1)
+
+
+@pytest.mark.parametrize("entries", [[], [{"type": "something_new"}], [threshold(None)]])
+async def test_what_names_no_threshold_and_no_known_type_changes_nothing(entries: list[dict[str, Any]]) -> None:
+    provider = ScriptedProvider(answer(say("Tea.")), counts=always(5000))
+    response = await engine_of(provider).create(ask(TALK[:3], context_management=entries))
+    assert kinds(response) == ["message"]
+
+
+async def test_without_a_threshold_three_quarters_of_the_context_count() -> None:
+    provider = ScriptedProvider(
+        SUMMED, answer(say("Tea.")), counts=always(75), capabilities=Capabilities(context_length=100)
+    )
+    request = ask([*TALK, *TALK[:1]], context_management=[threshold(None)], max_output_tokens=16)
+    assert kinds(await engine_of(provider).create(request)) == ["compaction", "message"]
+
+
+async def test_it_is_compacted_between_the_turns_of_a_loop_and_once_for_each() -> None:
+    sizes = iter([10, 3000, 3000])
+    provider = ScriptedProvider(
+        answer(call("weather", city="Rome")),
+        SUMMED,
+        answer(call("weather", city="Oslo")),
+        answer(say("Both are asked.")),
+        answer(say("Done.")),
+        counts=lambda _: next(sizes),
+    )
+    engine = engine_of(provider, weather_tool())
+    request = ask([*TALK, {"role": "user", "content": "Warm?"}], tools=[WEATHER], context_management=[threshold(60)])
+    outcome = await stream(engine, request)
+    assert kinds(outcome.response) == [
+        "function_call",
+        "function_call_output",
+        "compaction",
+        "function_call",
+        "function_call_output",
+        "compaction",
+        "message",
+    ]
+    assert [role for role, _ in sent_messages(provider.requests[2])] == ["user", "assistant", "tool"]
+    assert provider.requests[3].tools is UNSET
+    assert text_of(outcome.response) == "Done."
+
+
+async def test_what_the_summary_took_does_not_count_as_answered() -> None:
+    provider = ScriptedProvider(answer(say("Ada."), usage=tokens(9, 14)), answer(say("Tea.")), counts=always(2000))
+    request = ask([*TALK, *TALK[2:3]], context_management=[threshold(50)], max_output_tokens=16)
+    await engine_of(provider).create(request)
+    assert provider.requests[1].max_tokens == 16
+
+
+async def test_without_a_summary_the_response_goes_on_with_all_that_was_said(caplog: pytest.LogCaptureFixture) -> None:
+    provider = ScriptedProvider(answer(), answer(say("Tea.")), counts=always(2000))
+    outcome = await stream(engine_of(provider), ask([*TALK, *TALK[2:3]], context_management=[threshold(50)]))
+    assert (outcome.response.status, kinds(outcome.response)) == ("completed", ["message"])
+    assert len(provider.requests[1].messages) == 5
+    assert "there is no summary" in caplog.text
+
+
+async def test_where_all_is_new_there_is_nothing_to_compact() -> None:
+    provider = ScriptedProvider(answer(say("Tea.")), counts=always(2000))
+    response = await engine_of(provider).create(ask("A long question.", context_management=[threshold(10)]))
+    assert kinds(response) == ["message"]
+
+
+async def test_a_servers_calls_are_kept_as_they_are() -> None:
+    sizes = iter([10, 3000])
+    provider = ScriptedProvider(
+        answer(call("lookup", key="a")), SUMMED, answer(say("Found.")), counts=lambda _: next(sizes)
+    )
+    engine = engine_of(provider, ToolServerFake("depot", lookup=replies("3 left")))
+    request = ask([*TALK, *TALK[:1]], tools=[SERVER], context_management=[threshold(60)])
+    response = await engine.create(request)
+    assert kinds(response) == ["mcp_list_tools", "mcp_call", "compaction", "message"]
+    memory = inside(engine, only(response, Compaction))
+    assert any(isinstance(item, McpCall) for item in memory.recent)
+    assert [role for role, _ in sent_messages(provider.requests[2])] == ["user", "assistant", "tool"]
+
+
+async def test_the_next_response_goes_on_from_what_was_compacted() -> None:
+    provider = ScriptedProvider(SUMMED, answer(say("Tea.")), answer(say("Bye.")), counts=always(2000))
+    engine = engine_of(provider, compaction_keep=4)
+    told = {"role": "system", "content": "Be brief."}
+    first = await engine.create(
+        ask([told, *TALK, {"role": "user", "content": "What?"}], context_management=[threshold(50)])
+    )
+    await engine.create(ask("Bye", previous_response_id=first.id))
+    assert [text for _, text in sent_messages(provider.requests[2])] == [
+        "Be brief.",
+        f"{RECAP}\n\nWhat?",
+        "Tea.",
+        "Bye",
+    ]
+
+
+async def test_the_record_marks_where_it_was_compacted() -> None:
+    provider = ScriptedProvider(SUMMED, answer(say("Tea.")), counts=always(2000))
+    engine = engine_of(provider)
+    request: CreateRequest = ask([*TALK, *TALK[2:3]], context_management=[threshold(50)])
+    run = await engine.start(request)
+    await run.result()
+    marks = [(at, mark) for at, mark in run._control.run.marks if isinstance(mark, Compacted)]
+    assert marks == [(1, Compacted(usage=tokens(30, 4)))]
+    assert function_calls(run.response) == []
+
+
+async def test_for_one_that_the_server_made_itself_the_whole_record_counts() -> None:
+    store, secret = MemoryStore(), Vault(["the first secret of all"])
+    provider = ScriptedProvider(SUMMED, answer(say("Tea.")), counts=always(5000))
+    first = Engine(provider, store=store, vault=secret)
+    kept = await first.create(ask([*TALK, {"role": "user", "content": "And?"}], context_management=[threshold(50)]))
+    assert kinds(kept) == ["compaction", "message"]
+    later = ScriptedProvider(answer(say("Yes.")))
+    await Engine(later, store=store, vault=Vault(["another secret entirely"])).create(
+        ask("And now?", previous_response_id=kept.id)
+    )
+    assert sent_messages(later.requests[0])[0] == ("user", "My name is Ada.")

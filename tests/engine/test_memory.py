@@ -1,0 +1,141 @@
+"""What a compaction stands for, sealed and opened again; and what counts of a conversation that has one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.api.inputs import Limits, read_item
+from antwort.api.items import Compaction, InputItem, InputText, Message
+from antwort.engine.memory import Memories, Memory, MemoryLost, since_compaction
+from antwort.vault import CannotOpen, Vault
+from plan_kit import STEADY, called, result, said, server_called, thought
+
+VAULT = Vault(["a secret of the tests"])
+
+
+def memories(tenant: str = "acme", vault: Vault = VAULT) -> Memories:
+    return Memories(lambda: vault, tenant)
+
+
+def told(text: str, role: Any = "system") -> Message:
+    return Message(id="msg_1", role=role, content=(InputText(text=text),))
+
+
+def asked(text: str) -> Message:
+    return told(text, "user")
+
+
+def compaction(memory: Memory, *, by: Memories | None = None) -> Compaction:
+    return Compaction(id="cmp_1", encrypted_content=(by or memories()).seal(memory))
+
+
+ITEMS: list[InputItem] = [
+    asked("Hello"),
+    said("Hi"),
+    thought("hm"),
+    called(1),
+    result(1),
+    server_called(2, status="completed", output="3 left"),
+    read_item({"type": "shell_call", "id": "sh_1", "call_id": "s", "action": {"deep": [1]}}, "", Limits()),
+    read_item({"type": "custom_tool_call", "id": "c", "call_id": "k", "name": "p", "input": "x"}, "", Limits()),
+    read_item(
+        {"type": "function_call", "id": "f", "call_id": "n", "name": "open", "namespace": "editor", "arguments": "{}"},
+        "",
+        Limits(),
+    ),
+]
+
+
+@STEADY
+@given(st.lists(st.sampled_from(ITEMS)).map(tuple), st.text(st.characters(exclude_categories=["Cs"])))
+def test_what_is_sealed_comes_out_as_it_went_in(items: tuple[InputItem, ...], summary: str) -> None:
+    memory = Memory((told("Be brief."),), summary, items)
+    assert memories().opened(compaction(memory)) == memory
+
+
+def test_it_opens_for_nobody_else() -> None:
+    with pytest.raises(CannotOpen):
+        memories("other").opened(compaction(Memory(summary="All of it.")))
+
+
+def test_what_was_sealed_for_another_purpose_is_no_compaction() -> None:
+    with pytest.raises(CannotOpen):
+        memories().opened(Compaction(id="cmp_1", encrypted_content=VAULT.seal("reasoning", "acme", b"hm")))
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b'{"version":2}', b'{"version":1}', b'{"version":1,"instructions":5}'])
+def test_a_form_that_is_not_known_does_not_open(data: bytes) -> None:
+    with pytest.raises(CannotOpen):
+        memories().opened(Compaction(id="cmp_1", encrypted_content=VAULT.seal("compaction", "acme", data)))
+
+
+# ---- what counts ----
+
+
+def counted(*stretches: Sequence[InputItem], inputs: set[int] | None = None, by: Memories | None = None) -> Any:
+    return since_compaction(stretches, inputs if inputs is not None else {0}, by or memories())
+
+
+def test_without_a_compaction_all_counts() -> None:
+    found = counted([asked("1")], [said("one")])
+    assert (found.stretches, found.is_compacted, found.skipped) == (([asked("1")], [said("one")]), False, 0)
+
+
+def test_what_stands_before_it_does_not_count_any_more() -> None:
+    item = compaction(Memory(summary="They met."))
+    found = counted([asked("1"), called(9), item, asked("2")], [said("two")])
+    assert found.stretches == ([asked("2")], [said("two")])
+    assert (found.summary, found.instructions, found.skipped) == ("They met.", (), 0)
+
+
+def test_the_latest_turns_that_it_holds_come_first() -> None:
+    item = compaction(Memory(summary="They met.", recent=(called(1),)))
+    found = counted([asked("1")], [item, result(1)], inputs={0, 1})
+    assert found.stretches == ((called(1),), [result(1)])
+    assert (found.inputs, found.skipped) == (frozenset({0, 1}), 1)
+
+
+def test_of_several_the_last_counts() -> None:
+    first, second = compaction(Memory(summary="Early.")), compaction(Memory(summary="Late."))
+    assert counted([first, asked("1"), second, asked("2")]).summary == "Late."
+
+
+def test_instructions_that_stand_before_it_are_kept() -> None:
+    item = compaction(Memory((told("Old."),), "They met."))
+    assert counted([told("New."), asked("1"), item]).instructions == (told("New."),)
+
+
+def test_where_none_stand_the_sealed_ones_count() -> None:
+    item = compaction(Memory((told("Old."),), "They met."))
+    assert counted([asked("1"), item]).instructions == (told("Old."),)
+
+
+def test_those_of_an_earlier_one_count_beside_those_that_came_after_it() -> None:
+    first = compaction(Memory((told("Old."),), "They met."))
+    second = compaction(Memory((told("Old."), told("New.")), "And parted."))
+    found = counted([first, told("New."), asked("1"), second])
+    assert found.instructions == (told("Old."), told("New."))
+
+
+def test_what_a_client_sent_and_cannot_be_opened_is_lost() -> None:
+    item = compaction(Memory(summary="They met."), by=memories("other"))
+    with pytest.raises(MemoryLost) as caught:
+        counted([asked("1")], [asked("2"), item], inputs={1})
+    assert (caught.value.stretch, caught.value.place) == (1, 1)
+
+
+def test_for_what_was_made_here_all_that_it_stood_for_counts(caplog: pytest.LogCaptureFixture) -> None:
+    item = compaction(Memory(summary="They met."), by=memories("other"))
+    found = counted([asked("1")], [item, said("one")])
+    assert found.stretches == ([asked("1")], [item, said("one")])
+    assert "its key is gone" in caplog.text
+
+
+def test_a_compaction_whose_key_is_gone_gives_way_to_an_earlier_one() -> None:
+    lost, known = compaction(Memory(summary="Late."), by=memories("other")), compaction(Memory(summary="Early."))
+    assert counted([known, asked("1")], [lost]).summary == "Early."

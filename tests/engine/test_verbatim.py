@@ -1,0 +1,190 @@
+"""What a compaction keeps word for word, whatever was said."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.api.items import (
+    CustomToolCall,
+    CustomToolCallOutput,
+    InputImage,
+    InputItem,
+    InputText,
+    Message,
+    OpaqueItem,
+)
+from antwort.engine.verbatim import answered_by, called_by, divide, item_size, places
+from plan_kit import STEADY, called, result, said, server_called, thought
+
+
+def asked(text: str) -> Message:
+    return Message(id="msg_u", role="user", content=(InputText(text=text),))
+
+
+def kept(items: Sequence[InputItem], budget: int) -> list[InputItem]:
+    return [*divide(items, budget, lambda _: 1).recent]
+
+
+TURNS = [asked("1"), said("one"), asked("2"), said("two"), asked("3"), said("three")]
+
+
+def test_as_many_of_the_latest_turns_stay_as_fit() -> None:
+    assert kept(TURNS, 2) == TURNS[4:]
+    assert kept(TURNS, 4) == TURNS[2:]
+
+
+def test_they_begin_with_what_the_user_said() -> None:
+    assert kept(TURNS, 3) == TURNS[4:]
+
+
+def test_nothing_stays_where_there_is_no_room_and_all_is_answered() -> None:
+    divided = divide(TURNS, 0, lambda _: 1)
+    assert (divided.summed, divided.recent) == (tuple(TURNS), ())
+
+
+def test_of_what_fits_whole_the_last_exchange_stays() -> None:
+    assert kept(TURNS, 100) == TURNS[4:]
+
+
+def test_of_a_single_exchange_nothing_stays() -> None:
+    assert kept(TURNS[:2], 100) == []
+
+
+def test_what_is_not_answered_stays_whatever_its_size() -> None:
+    assert kept([*TURNS, asked("4"), asked("and 5")], 0) == [asked("4"), asked("and 5")]
+
+
+def test_the_last_results_stay_with_their_calls_and_with_what_led_to_them() -> None:
+    turn: list[InputItem] = [thought("hm"), called(2), called(3), result(2), result(3)]
+    assert kept([asked("1"), called(1), result(1), *turn], 0) == turn
+
+
+def test_what_was_asked_stays_before_turns_in_the_middle_of_its_answer() -> None:
+    items: list[InputItem] = [asked("1"), called(1), result(1), called(2), result(2)]
+    assert kept(items, 3) == [asked("1"), called(2), result(2)]
+
+
+def test_a_call_that_may_still_be_answered_stays_wherever_it_stands() -> None:
+    open_call = called(7)
+    divided = divide([asked("1"), open_call, *TURNS], 2, lambda _: 1)
+    assert divided.recent == (open_call, *TURNS[4:])
+
+
+def test_what_is_all_kept_is_not_summed_up() -> None:
+    divided = divide([asked("1")], 5, lambda _: 1)
+    assert (divided.summed, divided.recent) == ((), (asked("1"),))
+
+
+def test_an_empty_conversation_has_nothing_to_keep() -> None:
+    divided = divide([], 5, lambda _: 1)
+    assert (divided.summed, divided.recent) == ((), ())
+
+
+# ---- whatever was said ----
+
+_n = st.integers(1, 4)
+_turn: st.SearchStrategy[list[InputItem]] = st.one_of(
+    st.just([asked("?")]),
+    st.just([said("!")]),
+    st.just([thought("hm"), said("!")]),
+    _n.map(lambda n: [called(n), result(n)]),
+    _n.map(lambda n: [thought("hm"), called(n), called(n + 10), result(n + 10), result(n)]),
+    _n.map(lambda n: [called(n)]),
+    _n.map(lambda n: [called(n), asked("wait"), result(n)]),
+    _n.map(lambda n: [server_called(n, status="completed", output="3 left")]),
+    _n.map(lambda n: [CustomToolCall(id="c", call_id=f"k{n}", name="p", input="x")]),
+    _n.map(
+        lambda n: [
+            CustomToolCall(id="c", call_id=f"k{n}", name="p", input="x"),
+            CustomToolCallOutput(id="o", call_id=f"k{n}", output="y"),
+        ]
+    ),
+    _n.map(
+        lambda n: [
+            OpaqueItem("x_call", f"x{n}", {"type": "x_call", "call_id": f"f{n}"}),
+            OpaqueItem("x_call_output", f"y{n}", {"type": "x_call_output", "call_id": f"f{n}"}),
+        ]
+    ),
+)
+_conversations = st.lists(_turn, max_size=8).map(lambda turns: [item for turn in turns for item in turn])
+
+
+def orphans(items: Sequence[InputItem]) -> list[str]:
+    """Results before which no call of their id stands unanswered."""
+    open_calls: Counter[str] = Counter()
+    found: list[str] = []
+    for item in items:
+        if (call_id := called_by(item)) is not None:
+            open_calls[call_id] += 1
+        elif (call_id := answered_by(item)) is not None:
+            open_calls[call_id] -= 1
+            if open_calls[call_id] < 0:
+                found.append(call_id)
+    return found
+
+
+@STEADY
+@given(_conversations, st.integers(0, 12))
+def test_no_result_is_kept_without_its_call(items: list[InputItem], budget: int) -> None:
+    recent = divide(items, budget, lambda _: 1).recent
+    assert orphans(recent) == []
+
+
+@STEADY
+@given(_conversations, st.integers(0, 12))
+def test_no_result_that_stays_behind_has_its_call_kept(items: list[InputItem], budget: int) -> None:
+    """A call is open in what is kept only where it was open in all that was said."""
+    recent = divide(items, budget, lambda _: 1).recent
+    assert open_ids(recent) <= open_ids(items)
+
+
+def open_ids(items: Sequence[InputItem]) -> Counter[str]:
+    calls = Counter(call_id for item in items if (call_id := called_by(item)) is not None)
+    return calls - Counter(call_id for item in items if (call_id := answered_by(item)) is not None)
+
+
+@STEADY
+@given(_conversations, st.integers(0, 12))
+def test_every_open_call_of_the_client_is_kept(items: list[InputItem], budget: int) -> None:
+    divided = divide(items, budget, lambda _: 1)
+    if divided.summed:
+        assert open_ids(divided.recent) == open_ids(items)
+
+
+@STEADY
+@given(_conversations, st.integers(0, 12))
+def test_what_is_kept_stands_in_its_order_and_does_not_begin_with_a_result(items: list[InputItem], budget: int) -> None:
+    recent = divide(items, budget, lambda _: 1).recent
+    rest = iter(items)
+    assert all(any(item is other for other in rest) for item in recent)
+    assert not recent or answered_by(recent[0]) is None
+
+
+@STEADY
+@given(_conversations, st.integers(0, 12))
+def test_nothing_is_lost(items: list[InputItem], budget: int) -> None:
+    divided = divide(items, budget, lambda _: 1)
+    found = [*divided.summed, *divided.recent]
+    assert all(any(item is other for other in found) for item in items)
+
+
+@STEADY
+@given(_conversations)
+def test_between_two_places_nothing_is_parted(items: list[InputItem]) -> None:
+    for place in places(items):
+        assert orphans(items[place:]) == []
+
+
+def test_a_picture_counts_for_little() -> None:
+    picture = Message(id="m", role="user", content=(InputImage(image_url="data:image/png;base64," + "A" * 100_000),))
+    assert item_size(picture) < 5000
+    assert item_size(asked("abc")) == 3
+
+
+def test_a_call_that_was_cut_is_none() -> None:
+    assert called_by(called(1, status="incomplete")) is None
+    assert called_by(called(1)) == "call_1"
