@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import uvicorn
+from uvicorn.config import WSProtocolType
 
 from antwort.asgi import Application
 from antwort.transport.server import listen
@@ -16,9 +17,11 @@ from serving import until
 
 
 @asynccontextmanager
-async def run_by_uvicorn(app: Any, *, loop: Literal["asyncio", "uvloop"] = "asyncio") -> AsyncIterator[int]:
+async def run_by_uvicorn(
+    app: Any, *, loop: Literal["asyncio", "uvloop"] = "asyncio", ws: WSProtocolType = "none"
+) -> AsyncIterator[int]:
     """The port. The server is stopped as a signal would stop it, and has ended when the block is left."""
-    config = uvicorn.Config(app, loop=loop, lifespan="on", ws="none", log_config=None, timeout_graceful_shutdown=5)
+    config = uvicorn.Config(app, loop=loop, lifespan="on", ws=ws, log_config=None, timeout_graceful_shutdown=5)
     server = uvicorn.Server(config)
     with listen("127.0.0.1", 0) as sock:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})

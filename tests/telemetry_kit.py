@@ -80,6 +80,7 @@ class Wired:
         self.metrics.watch(
             streams=lambda: self.app.streams,
             requests=lambda: self.app.requests,
+            sockets=lambda: self.app.sockets,
             runs=lambda: self.engine.live,
             backends=backends,
         )

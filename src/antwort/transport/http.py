@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 from antwort.engine.engine import Engine
 from antwort.errors import AntwortError, RequestCancelled, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
-from antwort.notes import reason_behind
 from antwort.transport.cors import Cors
 from antwort.transport.endpoints import Endpoint
 from antwort.transport.errors import unexpected
 from antwort.transport.exchange import CONNECTION, REQUEST_ID, ClientGone, Exchange, Message, Receive, Scope, Send
-from antwort.transport.line import log_request
+from antwort.transport.line import log_fault, log_request
 from antwort.transport.offer import Access, Credentials, offer_of
 from antwort.transport.quotas import Quotas
 from antwort.transport.routes import NOTHING, Identify, Routes
@@ -181,7 +180,7 @@ class Transport:
             exchange.code = reason.code
             await exchange.fail(reason, strict=self._strict)
         except AntwortError as error:
-            _note(error)
+            log_fault(error)
             exchange.code = error.code
             await exchange.fail(error, strict=self._strict)
         except Exception:
@@ -245,9 +244,3 @@ def _greets(exchange: Exchange, cors: Cors) -> bool:
             return True
     exchange.with_answer += cors.headers(origin)
     return False
-
-
-def _note(error: AntwortError) -> None:
-    """A fault of ours is worth a line of its own, with what is behind it; a wrong request is not."""
-    if error.status >= 500:
-        logger.warning("%s: %s%s", error.code, error.message, reason_behind(error))

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import logging
 
-from antwort.notes import Value, note
+from antwort.errors import AntwortError
+from antwort.notes import Value, note, reason_behind
 from antwort.transport.exchange import Exchange
 
 _logger = logging.getLogger("antwort.transport")
 
 _LONGEST_PATH = 200
 _LONGEST_MODEL = 100
+
+
+def log_fault(error: AntwortError) -> None:
+    """A fault of ours is worth a line of its own, with what is behind it; a wrong request is not."""
+    if error.status >= 500:
+        _logger.warning("%s: %s%s", error.code, error.message, reason_behind(error))
 
 
 def log_request(exchange: Exchange, seconds: float) -> None:

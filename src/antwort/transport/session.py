@@ -19,6 +19,7 @@ from antwort.transport.channel import Channel
 from antwort.transport.errors import socket_failure, unexpected
 from antwort.transport.exchange import REQUEST_ID, ClientGone, Exchange
 from antwort.transport.inbox import Inbox
+from antwort.transport.line import log_fault
 from antwort.transport.messages import Heard, read_message, written
 from antwort.transport.quotas import Quotas
 
@@ -88,6 +89,7 @@ class Session:
             exchange.status = _CLIENT_GONE
             raise
         except AntwortError as refusal:
+            log_fault(refusal)
             await self._fail(exchange, heard, refusal)
         except Exception:
             logger.exception("a message failed in a way nobody expected")

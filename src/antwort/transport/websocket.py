@@ -203,7 +203,7 @@ def _log_end(exchange: Exchange, turns: int, seconds: float) -> None:
     note(
         _logger,
         logging.INFO,
-        f"a WebSocket was open for {ms:.1f} ms, with {turns} turns",
+        f"a WebSocket was open for {ms:.1f} ms, with {turns} turn{'' if turns == 1 else 's'}",
         said={"event": "websocket", "duration_ms": ms, "turns": turns},
         request_id=exchange.request_id,
         key=exchange.identity.key or None,
