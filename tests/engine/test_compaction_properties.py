@@ -1,0 +1,204 @@
+"""Whatever was said, whatever the model answers, and wherever a run breaks off: compaction leaves a conversation that a
+backend takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from antwort.api.events import MARKS, TERMINAL, Batch, RunEvent
+from antwort.api.items import Compaction, CustomToolCall, CustomToolCallOutput, InputItem, InputText, Message
+from antwort.api.responses import Response
+from antwort.engine.control import Control
+from antwort.engine.draft import Run, fold
+from antwort.engine.loop import advance, pick_up
+from antwort.engine.memory import Memories, Memory
+from antwort.engine.meter import Meter
+from antwort.engine.plan import History, Plan
+from antwort.engine.translate import messages
+from antwort.engine.verbatim import divide
+from antwort.identity import ANONYMOUS
+from antwort.providers.base import ChatMessage, ChatRequest
+from antwort.testing import Answer, ScriptedProvider, StreamChecker, answer, call, say, tokens
+from antwort.vault import Vault
+from compaction_kit import TALK, threshold
+from engine_kit import SERVER, WEATHER, ask, engine_of, kinds, shape_of, weather_tool
+from plan_kit import STEADY, called, depot, plan_of, result, run_of, said, server_called, thought
+
+PLAN = asyncio.run(plan_of(ask([], tools=[WEATHER, SERVER]), depot()))
+MEMORIES = Memories(lambda: Vault(["a secret of the tests"]), ANONYMOUS.tenant)
+
+# ---- translation ----
+
+
+def asked(text: str, role: Any = "user") -> Message:
+    return Message(id="msg_u", role=role, content=(InputText(text=text),))
+
+
+_turns = st.lists(
+    st.one_of(
+        st.just([asked("?")]),
+        st.just([asked("Be brief.", "system")]),
+        st.just([said("!")]),
+        st.just([thought("hm"), said("!")]),
+        st.integers(1, 3).map(lambda n: [called(n), result(n)]),
+        st.integers(1, 3).map(lambda n: [thought("hm"), called(n), called(n + 10), result(n), result(n + 10)]),
+        st.integers(1, 3).map(lambda n: [called(n)]),
+        st.integers(1, 3).map(lambda n: [server_called(n, status="completed", output="3 left")]),
+        st.integers(1, 3).map(
+            lambda n: [
+                CustomToolCall(id="c", call_id=f"k{n}", name="patch", input="x"),
+                CustomToolCallOutput(id="o", call_id=f"k{n}", output="y"),
+            ]
+        ),
+    ),
+    max_size=6,
+).map(lambda turns: tuple(item for turn in turns for item in turn))
+
+
+def compacted(items: Sequence[InputItem], budget: int, summary: str) -> Compaction:
+    talk = [item for item in items if getattr(item, "role", "") != "system"]
+    recent = divide(talk, budget, lambda _: 1).recent
+    memory = Memory(tuple(item for item in items if getattr(item, "role", "") == "system"), summary, recent)
+    return Compaction(id="cmp_1", encrypted_content=MEMORIES.seal(memory))
+
+
+def messages_of(*stretches: tuple[InputItem, ...]) -> list[ChatMessage]:
+    history = History(stretches, (), frozenset(range(len(stretches))))
+    plan = replace(PLAN, history=history, memories=MEMORIES)
+    return messages(run_of(plan), plan)
+
+
+def check_pairs(found: Sequence[ChatMessage]) -> None:
+    """Each result stands behind the message that calls for it, and each call has one."""
+    waiting: list[str] = []
+    for message in found:
+        if message.role == "tool":
+            assert message.tool_call_id in waiting
+            waiting.remove(str(message.tool_call_id))
+            continue
+        assert not waiting
+        waiting = [call.id for call in message.tool_calls or ()]
+    assert not waiting
+
+
+@STEADY
+@given(_turns, _turns, st.integers(0, 8), st.sampled_from(["", "They met."]), st.booleans())
+def test_after_a_compaction_no_call_and_no_result_stands_alone(
+    before: tuple[InputItem, ...], after: tuple[InputItem, ...], budget: int, summary: str, is_left_away: bool
+) -> None:
+    item = compacted(before, budget, summary)
+    found = messages_of((item, *after) if is_left_away else (*before, item, *after))
+    check_pairs(found)
+    assert sum("They met." in str(message.content) for message in found) == bool(summary)
+
+
+@STEADY
+@given(_turns, _turns, st.integers(0, 8))
+def test_whether_what_came_before_is_sent_or_not_the_model_hears_the_same(
+    before: tuple[InputItem, ...], after: tuple[InputItem, ...], budget: int
+) -> None:
+    item = compacted(before, budget, "They met.")
+    assert messages_of((item, *after)) == messages_of((*before, item, *after)) == messages_of(before, (item, *after))
+
+
+# ---- the loop ----
+
+_answers = st.lists(
+    st.one_of(
+        st.just(answer(call("weather", city="Rome"), usage=tokens(5, 5))),
+        st.just(answer(call("weather", city="Rome"), call("weather", city="Oslo"))),
+    ),
+    max_size=3,
+)
+_sizes = st.lists(st.sampled_from([10, 5000]), min_size=8, max_size=8)
+
+
+class Model(ScriptedProvider):
+    """Answers by how many turns there were, and sums up when it is asked to: so it can be asked anew at any point."""
+
+    def __init__(self, script: Sequence[Answer], sizes: Sequence[int], turns: int = 0) -> None:
+        closing = [answer(say("That is all.")) for _ in range(8)]
+        super().__init__(*[list(each) for each in (*script, *closing)][turns:])
+        self._sizes, self._turns = sizes, turns
+
+    def infer(self, request: ChatRequest) -> Any:
+        if "You keep the memory" in str(request.messages[0].content):
+            self._answers.insert(0, list(answer(say("They met."), usage=tokens(7, 3))))
+        else:
+            self._turns += 1
+        check_pairs(request.messages)
+        return super().infer(request)
+
+    async def count(self, request: ChatRequest) -> int | None:
+        return self._sizes[self._turns]
+
+
+async def plan_for(model: Model) -> Plan:
+    engine = engine_of(model, weather_tool())
+    fields = {"tools": [WEATHER], "context_management": [threshold(40)], "stream": True}
+    return await engine._plan(ask([*TALK, {"role": "user", "content": "Warm in Rome?"}], **fields), ANONYMOUS)
+
+
+async def played(plan: Plan, model: Model, control: Control) -> list[Batch]:
+    return [batch async for batch in advance(plan, model, control) if batch]
+
+
+def events_of(batches: Sequence[Batch]) -> list[RunEvent]:
+    return [event for batch in batches for event in batch]
+
+
+def last(batches: Sequence[Batch]) -> Response:
+    event = batches[-1][-1]
+    assert isinstance(event, TERMINAL)
+    return event.response
+
+
+@STEADY
+@given(_answers, _sizes, st.data())
+async def test_a_run_that_compacts_can_be_picked_up_at_any_point(
+    script: list[Answer], sizes: list[int], data: st.DataObject
+) -> None:
+    model = Model(script, sizes)
+    plan = await plan_for(model)
+    whole = await played(plan, model, Control(Run(plan.response)))
+    at = data.draw(st.integers(0, len(whole) - 1), label="batches recorded")
+    control = pick_up(plan.response, events_of(whole[:at]))
+    again = Model(script, sizes, control.run.turns)
+    rest = await played(replace(plan, meter=Meter(again)), again, control)
+    checker = StreamChecker(takeover=True)
+    sent = [event for event in (*events_of(whole[:at]), *events_of(rest)) if not isinstance(event, MARKS)]
+    for number, event in enumerate(sent):
+        checker.feed(number, event)
+    found, expected = checker.finish(), last(whole)
+    assert finished(found) == finished(expected)
+    assert found.usage == expected.usage
+
+
+def finished(response: Response) -> list[str]:
+    return [
+        kind
+        for kind, item in zip(kinds(response), shape_of(response)["output"], strict=True)
+        if item["status"] != "incomplete"
+    ]
+
+
+@STEADY
+@given(_answers, _sizes)
+async def test_the_response_is_the_fold_of_its_events_and_is_compacted_once_for_each_turn(
+    script: list[Answer], sizes: list[int]
+) -> None:
+    model = Model(script, sizes)
+    plan = await plan_for(model)
+    control = Control(Run(plan.response))
+    batches = await played(plan, model, control)
+    run = fold(Run(plan.response), events_of(batches))
+    assert run == control.run
+    turns = len(script) + 1
+    assert kinds(run.response).count("compaction") == sum(size == 5000 for size in sizes[:turns])
