@@ -96,7 +96,7 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     "duplicate_tool": (errors.InvalidField, "two tools of the request have the same name"),
     "invalid_encrypted_content": (
         errors.InvalidField,
-        "a compaction or sealed reasoning that cannot be opened: it was changed, is somebody else's, or its key is gone",
+        "a compaction or sealed reasoning that cannot be opened: it was changed, is another's, or its key is gone",
     ),
     "idempotency_key_in_use": (
         errors.KeyInUse,
