@@ -80,6 +80,21 @@ async def test_a_triggered_compaction_without_a_summary_fails() -> None:
     assert (response.status, response.output) == ("failed", ())
 
 
+async def test_what_was_spent_on_a_summary_that_came_to_nothing_is_told() -> None:
+    engine = engine_of(ScriptedProvider(answer(usage=tokens(30, 4))), hold_back=0)
+    response = await engine.create(ask([*TALK, TRIGGER]))
+    assert (response.status, response.usage) == ("failed", tokens(30, 4))
+
+
+async def test_a_conversation_goes_on_from_its_compaction() -> None:
+    provider = ScriptedProvider(SUMMED, answer(say("Tea.")))
+    engine = engine_of(provider)
+    conversation = (await engine.conversations.create(items=TALK)).id
+    await engine.create(ask([TRIGGER], conversation=conversation))
+    await engine.create(ask("And?", conversation=conversation))
+    assert [text for _, text in sent_messages(provider.requests[1])] == [f"{RECAP}\n\nI like tea.", "Noted.", "And?"]
+
+
 # ---- when the context has grown ----
 
 

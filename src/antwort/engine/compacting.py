@@ -7,8 +7,6 @@ import math
 from collections.abc import AsyncGenerator
 from typing import TypeGuard
 
-import msgspec
-
 from antwort.api.compactions import CompactedResponse, CompactRequest
 from antwort.api.events import Batch, Compacted, OutputItemAdded, OutputItemDone
 from antwort.api.items import (
@@ -103,34 +101,27 @@ async def compact(run: Run, plan: Plan, provider: Provider, control: Control) ->
     A response that goes on after it goes on without it where there is no summary to be had: what then does not fit
     fails for itself.
     """
+    scribe = Scribe(plan, provider, control)
     try:
-        made = await _summed_up(run, plan, Scribe(plan, provider, control))
+        memory = await _summed_up(run, plan, scribe)
     except AntwortError as error:
+        yield [Compacted(usage=scribe.usage, is_missing=True)]
         if plan.compacts:
             raise
         said = f"{error.code}{reason_behind(error)}"
         note(_log, logging.WARNING, "went on without compacting: there is no summary", error=said)
-        made = None
-    yield _shown(run, plan, made)
+    else:
+        yield [*_shown(run, plan, memory), Compacted(usage=scribe.usage, is_missing=memory is None or UNSET)]
 
 
-class _Made(msgspec.Struct, frozen=True):
-    memory: Memory
-    usage: Usage | None
+def _shown(run: Run, plan: Plan, memory: Memory | None) -> Batch:
+    if memory is None:
+        return []
+    at, item = len(run.output), Compaction(id=new_id("cmp"), encrypted_content=_memories(plan).seal(memory))
+    return [OutputItemAdded(output_index=at, item=item), OutputItemDone(output_index=at, item=item)]
 
 
-def _shown(run: Run, plan: Plan, made: _Made | None) -> Batch:
-    if made is None:
-        return [Compacted(is_missing=True)]
-    at, item = len(run.output), Compaction(id=new_id("cmp"), encrypted_content=_memories(plan).seal(made.memory))
-    return [
-        OutputItemAdded(output_index=at, item=item),
-        OutputItemDone(output_index=at, item=item),
-        Compacted(usage=UNSET if made.usage is None else made.usage),
-    ]
-
-
-async def _summed_up(run: Run, plan: Plan, scribe: Scribe) -> _Made | None:
+async def _summed_up(run: Run, plan: Plan, scribe: Scribe) -> Memory | None:
     """What is left of all that was said. None where there is nothing that could be summed up, and a response to go on
     with.
     """
@@ -140,8 +131,7 @@ async def _summed_up(run: Run, plan: Plan, scribe: Scribe) -> _Made | None:
     entries = entries_of(divided.summed)
     if not entries and not plan.compacts:
         return None
-    summary, usage = await scribe.sum_up(entries, said.summary)
-    return _Made(Memory((*said.instructions, *told), summary, divided.recent), usage)
+    return Memory((*said.instructions, *told), await scribe.sum_up(entries, said.summary), divided.recent)
 
 
 def _kept_tokens(plan: Plan) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 
 from antwort.api.responses import Usage
-from antwort.api.wire import UNSET
+from antwort.api.wire import UNSET, UnsetType
 from antwort.engine.control import Control
 from antwort.engine.plan import Plan
 from antwort.engine.sizes import text_size
@@ -43,7 +43,8 @@ class Scribe:
         contexts = (self._context, plan.capabilities.context_length)
         known = [bound for bound in bounds if bound is not None]
         self._longest = max(1, min(*known, *(size // _SHARE for size in contexts if size is not None), 2**31))
-        self._usage: Usage | None = None
+        self.usage: Usage | UnsetType = UNSET
+        """What it took so far, as far as the backend tells."""
 
     @property
     def rate(self) -> float:
@@ -53,10 +54,8 @@ class Scribe:
             return _DENSE
         return meter.estimate_message(self._model, ChatMessage(role="user", content=_SAMPLE)) / len(_SAMPLE)
 
-    async def sum_up(self, entries: Sequence[str], earlier: str) -> tuple[str, Usage | None]:
-        """One summary of the entries and of what was summed up earlier, and what it took. Without entries, the earlier
-        one stands.
-        """
+    async def sum_up(self, entries: Sequence[str], earlier: str) -> str:
+        """One summary of the entries and of what was summed up earlier. Without entries, the earlier one stands."""
         summary, left = earlier, [*entries]
         room = self._room(summary)
         while left:
@@ -71,7 +70,7 @@ class Scribe:
             left = rest
             bound = self._room(summary)
             room = bound if room is None or bound is None else min(room, bound)
-        return summary, self._usage
+        return summary
 
     def _tokens(self, text: str) -> int:
         return math.ceil(text_size(text) * self.rate)
@@ -133,6 +132,6 @@ class Scribe:
     def _account(self, request: ChatRequest, usage: Usage | None) -> None:
         if usage is None:
             return
-        self._usage = usage if self._usage is None else self._usage + usage
+        self.usage = usage if self.usage is UNSET else self.usage + usage
         if self._plan.meter is not None:
             self._plan.meter.learn(request, usage.input_tokens)

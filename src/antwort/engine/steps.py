@@ -72,7 +72,8 @@ def next_step(run: Run, plan: Plan) -> Step:
     if plan.request.generate is False:
         return Finish("completed")
     if plan.compacts:
-        return Finish("completed") if any(isinstance(mark, Compacted) for _, mark in run.marks) else Compact()
+        made = (mark for _, mark in run.marks if isinstance(mark, Compacted) and mark.is_missing is UNSET)
+        return Compact() if next(made, None) is None else Finish("completed")
     if waiting := unanswered_leftovers(run, plan):
         return RunTools(tuple(_leftover_answer(left) for left in waiting), all(left.is_parallel for left in waiting))
     if not run.turns:
