@@ -56,6 +56,7 @@ async def test_who_is_refused_leaves_a_line(caplog: pytest.LogCaptureFixture) ->
     [line] = lines(caplog, "request")
     assert (line["method"], line["status"], line["error"]) == ("GET", 404, "unknown_url")
     assert lines(caplog, "websocket") == []
+    assert not any(record.levelno > logging.INFO for record in caplog.records)
 
 
 async def test_a_client_that_goes_is_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:

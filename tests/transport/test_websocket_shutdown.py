@@ -11,6 +11,8 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import CloseCode
 
 from antwort.engine.engine import Engine
+from antwort.engine.live import LiveRun
+from antwort.engine.plan import Plan
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, answer, say
 from antwort.transport.http import Transport
@@ -114,7 +116,7 @@ async def test_a_second_signal_does_not_wait(caplog: pytest.LogCaptureFixture) -
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-async def test_a_connection_that_is_broken_off_ends_its_run() -> None:
+async def test_a_connection_that_is_broken_off_ends_its_run(caplog: pytest.LogCaptureFixture) -> None:
     engine, provider, app = scripted(answer(say("Hello"), asyncio.Event()))
     async with serving(engine, app) as server, connected(server.port) as socket:
         await socket.create()
@@ -127,6 +129,7 @@ async def test_a_connection_that_is_broken_off_ends_its_run() -> None:
         await until(lambda: engine.live == 0 and provider.under_way == 0)
         kept = (await server.ask("GET", f"{RESPONSES}/{created['response']['id']}")).json()
     assert (kept["status"], kept["error"]["code"]) == ("failed", "request_cancelled")
+    assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 # ---- the client goes ----
@@ -196,3 +199,25 @@ async def test_a_client_that_goes_before_its_response_begins_has_its_plan_broken
             await planning.wait()
         await until(lambda: app.sockets == 0 and app.requests == 0)
     assert provider.requests == []
+
+
+async def test_a_client_that_goes_while_its_response_is_put_on_record_ends_its_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, provider, app = scripted(answer(say("Hello"), asyncio.Event()))
+    launch, launched, gone = engine.launch, asyncio.Event(), asyncio.Event()
+
+    async def slow(plan: Plan) -> LiveRun:
+        run = await launch(plan)
+        launched.set()
+        await gone.wait()
+        return run
+
+    monkeypatch.setattr(engine, "launch", slow)
+    async with serving(engine, app) as server:
+        async with connected(server.port) as socket:
+            await socket.create()
+            await launched.wait()
+        gone.set()
+        await until(lambda: engine.live == 0 and app.sockets == 0)
+    assert provider.under_way == 0

@@ -85,6 +85,8 @@ async def test_a_page_brings_its_key_as_a_protocol_that_is_not_repeated() -> Non
         wrong = ["openai-insecure-api-key.sk-wrong"]
         assert (await refused(server, subprotocols=wrong))[0] == 401
         assert (await refused(server, headers=bearing("sk-wrong"), subprotocols=offered))[0] == 401
+        async with connected(server.port, headers=bearing(SECRET), subprotocols=wrong):
+            pass
 
 
 async def test_no_protocol_is_spoken_that_is_not_known() -> None:

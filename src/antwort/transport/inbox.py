@@ -74,7 +74,6 @@ class Inbox:
         self._signal.set(ClientLeft())
         self._waiting.clear()
         _wake(self._waiter)
-        _wake(self._room)
         if self._run is not None:
             self._run.leave()
 
@@ -97,7 +96,7 @@ class Inbox:
         self._waiting.append(message)
         self._size += len(message)
         _wake(self._waiter)
-        while not self.is_gone and (len(self._waiting) >= self._most or self._size >= _AHEAD):
+        while len(self._waiting) >= self._most or self._size >= _AHEAD:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.datastructures import Headers
@@ -116,6 +117,11 @@ class Upgraded(Lingers, WebSocketsSansIOProtocol):
             super().keepalive_timeout()
 
     # ---- what goes out ----
+
+    async def send(self, message: ASGISendEvent) -> None:
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body":
+            self.handshake_complete = True  # with a refusal, of which the server would say that it was forgotten
 
     async def write_texts(self, texts: Sequence[bytes]) -> None:
         """A message for each text, in one write."""
