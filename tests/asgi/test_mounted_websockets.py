@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
+import weakref
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -160,4 +162,16 @@ async def test_an_application_that_nobody_has_started_starts_at_its_first_connec
     await host.serve(ai)
     assert host.types[0] == "websocket.accept"
     assert ai.engine.is_open
+    await ai.stop()
+
+
+async def test_a_connection_that_has_ended_is_not_kept() -> None:
+    ai, _ = scripted()
+    await ai.start()
+    task = Host({"type": "websocket.disconnect", "code": 1000}).serve(ai)
+    ended = weakref.ref(task)
+    await until(task.done)
+    del task
+    gc.collect()
+    assert ended() is None
     await ai.stop()

@@ -71,9 +71,11 @@ def test_no_more_is_kept_than_the_limit_whichever_way_it_is_counted() -> None:
 async def test_items_are_found_in_the_chain_first_and_the_newest_of_them() -> None:
     store, recent = MemoryStore(), Recent()
     assert recent.before(store) is store
-    recent.keep((link("resp_1", message("msg_1", "old")), link("resp_2", message("msg_1", "new"))))
-    found = await recent.before(store).items(ANONYMOUS, ["msg_1", "msg_2"])
-    assert found == {"msg_1": message("msg_1", "new")}
+    async with Engine(ScriptedProvider(answer(say("stored"))), store=store) as engine:
+        [kept] = (await engine.create(ask())).output
+        recent.keep((link("resp_1", message("msg_1", "old")), link("resp_2", message("msg_1", "new"))))
+        found = await recent.before(store).items(ANONYMOUS, ["msg_1", kept.id, "msg_3"])
+    assert found == {"msg_1": message("msg_1", "new"), kept.id: kept}
 
 
 # ---- with an engine ----

@@ -68,7 +68,6 @@ class Server(uvicorn.Server):
             ws_max_size=message_limit,
             ws_ping_interval=ping.interval or None,
             ws_ping_timeout=ping.timeout,
-            ws_per_message_deflate=False,  # it takes more memory than all the rest of a connection
             lifespan="off",
             interface="asgi3",
             log_config=None,

@@ -34,7 +34,8 @@ class Upgraded(Lingers, WebSocketsSansIOProtocol):
         super().__init__(*args, **kwargs)
         self.logger = _logger
         self.close_timeout = _CLOSING
-        # The request has been read, and within our own limits: what is to be parsed from here on are frames.
+        # The request has been read, and within our own limits: what is to be parsed from here on are frames. They are
+        # not compressed, which would take more memory than all the rest of a connection.
         self.conn = ServerProtocol(state=State.OPEN, max_size=self.config.ws_max_size, logger=_logger)
         self.conn.state = State.CONNECTING
         self.on_shutdown: Callable[[], None] | None = None
