@@ -7,19 +7,36 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import standard
-from antwort.api.events import ErrorEvent, StreamEvent
-from antwort.api.items import FunctionCallOutput, InputFile, InputImage, InputVideo, KnownItem, Message, OutputText
+from antwort.api.compactions import CompactedResponse
+from antwort.api.events import AnnotationAdded, ContentPartDone, ErrorEvent, StreamEvent
+from antwort.api.items import (
+    FunctionCallOutput,
+    InputFile,
+    InputImage,
+    InputVideo,
+    KnownItem,
+    McpCall,
+    McpListTools,
+    Message,
+    OpaqueItem,
+    OutputText,
+)
 from antwort.api.requests import Limits, read_input, read_item, read_request
-from antwort.api.responses import ReasoningEcho, Response, ResponseError
+from antwort.api.responses import Model, ReasoningEcho, Response, ResponseError, Usage
 from antwort.api.standard import OPENAI, STANDARD, own_kind, wording
 from antwort.api.tools import OpaqueTool
 from antwort.api.wire import Plain, encode, replace, to_plain
 from antwort.errors import AntwortError, standard_type
+from antwort.transport.endpoints import item_list
+from antwort.transport.routes import Deleted, ToolsetList
 from api.samples import EVENTS, ITEMS, RESPONSE, Json
 
 FOREIGN = [item for item in ITEMS if item["type"] not in (*standard.ITEMS, "item_reference")]
+_NAMES = st.sampled_from(["object", "output", "tools", "content", "type", "data", "error", "response", "item", "x"])
 RESPONDED = msgspec.convert(RESPONSE, Response)
 
 
@@ -97,6 +114,35 @@ def test_somebody_elses_extension_stays_as_it_came() -> None:
     item = read_item({"type": "acme:telepathy", "id": "x_1"}, "input[0]", Limits())
     assert written(item) == {"type": "acme:telepathy", "id": "x_1"}
     assert own_kind("acme:telepathy") == "acme:telepathy"
+
+
+_JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from(["response", "list", "message", "mcp", "x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+_TYPES = st.sampled_from(["foo", "web_search_call", "response", "list", "event"]) | st.from_regex(r"[a-z]{3,9}_call")
+
+
+@given(fields=st.dictionaries(_NAMES, _JSON), kind=_TYPES)
+def test_an_item_that_nobody_knows_is_written_whatever_its_client_put_in_it(fields: Json, kind: str) -> None:
+    item = OpaqueItem(kind, "x_1", {**fields, "type": kind})
+    said = {**fields, "id": "x_1", "type": f"antwort:{kind}"}
+    assert written(item) == said
+    assert written(item_list((item,)))["data"] == [said]
+
+
+def test_an_annotation_that_the_standard_does_not_have_is_prefixed_and_read_again_as_it_was() -> None:
+    cited = {"type": "file_citation", "file_id": "f", "index": 1}
+    part = OutputText(text="x", annotations=(cited, {"type": "url_citation"}, {"type": "acme:mark"}, {"note": 1}))
+    item = Message(id="msg_1", role="assistant", content=(part,))
+    said = [{**cited, "type": "antwort:file_citation"}, *part.annotations[1:]]
+    plain = written(item)
+    assert plain["content"][0]["annotations"] == said
+    assert read_item(plain, "input[0]", Limits()) == item
+    around: Any = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    assert written(ContentPartDone(part=part, **around))["part"]["annotations"] == said
+    assert written(AnnotationAdded(annotation_index=0, annotation=cited, **around))["annotation"] == said[0]
 
 
 def test_what_a_tool_answered_in_parts_is_made_of_the_standards_parts() -> None:
@@ -198,25 +244,36 @@ def test_why_a_response_failed_has_the_standards_type() -> None:
 # ---- lists, and what is no response at all ----
 
 
+CALL = McpCall(id="mcp_1", server_label="depot", name="lookup", arguments="{}", status="completed", output="found")
+
+
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "entries"),
     [
-        (
-            {"object": "list", "data": [{"type": "mcp_call"}]},
-            {"object": "list", "data": [{"type": "antwort:mcp_call"}]},
-        ),
-        (
-            {"object": "response.compaction", "output": [{"type": "mcp_call"}]},
-            {"object": "response.compaction", "output": [{"type": "antwort:mcp_call"}]},
-        ),
-        ({"object": "response", "deleted": True}, {"object": "response", "deleted": True}),
-        ({"object": "model", "id": "m"}, {"object": "model", "id": "m"}),
-        ({"status": "ok"}, {"status": "ok"}),
-        (["x"], ["x"]),
+        (item_list((CALL,)), "data"),
+        (CompactedResponse(id="r", created_at=1, output=(CALL,), usage=Usage()), "output"),
+        (ToolsetList(data=(McpListTools(id="mcpl_1", server_label="depot", tools=()),)), "data"),
+    ],
+    ids=["items", "compaction", "toolsets"],
+)
+def test_what_holds_items_holds_them_in_the_standards_words(value: object, entries: str) -> None:
+    own, said = to_plain(value), written(value)
+    assert said == {**own, entries: [{**item, "type": f"antwort:{item['type']}"} for item in own[entries]]}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Deleted(id="resp_1"),
+        Model(id="m"),
+        {"status": "ok"},
+        ["x"],
+        {"object": "list", "data": [{"type": "mcp_call"}]},
+        {"object": "response", "output": [{"type": "mcp_call"}]},
     ],
 )
-def test_the_shape_tells_what_is_written(value: Any, said: Any) -> None:
-    assert written(value) == said
+def test_what_is_none_of_these_stays_whatever_it_looks_like(value: object) -> None:
+    assert written(value) == to_plain(value)
 
 
 def test_what_is_in_the_standards_words_stays_as_it_is() -> None:

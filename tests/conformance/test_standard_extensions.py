@@ -144,6 +144,23 @@ async def test_the_items_of_a_conversation_are_written_in_the_standards_words() 
     assert len(added) == 2
 
 
+async def test_an_item_that_looks_like_something_else_is_stored_and_read() -> None:
+    odd = {"type": "foo", "id": "x_1", "object": "response", "output": [{"x": 1}]}
+    said = {**odd, "type": "antwort:foo"}
+    engine = Engine(ScriptedProvider(answer(say("Yes"))), store=MemoryStore(), settings=EngineSettings(strict=True))
+    async with serving(engine) as server:
+        made = (await server.ask("POST", "/v1/conversations", {"items": [odd]})).json()
+        path = f"/v1/conversations/{made['id']}/items"
+        listed = await server.ask("GET", path)
+        added = await server.ask("POST", path, {"items": [{**odd, "id": "x_2"}]})
+        one = await server.ask("GET", f"{path}/x_1")
+        body = {"model": "scripted", "input": [odd, {"role": "user", "content": "Hello"}]}
+        response = (await server.ask("POST", RESPONSES, body)).json()
+        inputs = await server.ask("GET", ITEM_PATH.format(response["id"]) + "?order=asc")
+    assert (listed.json()["data"], one.json(), inputs.json()["data"][0]) == ([said], said, said)
+    assert added.json()["data"] == [{**said, "id": "x_2"}]
+
+
 # ---- what was given out can be sent again ----
 
 

@@ -15,13 +15,15 @@ from typing import Any, get_args
 import msgspec
 
 from antwort.api.events import Event, ReasoningTextDelta, ReasoningTextDone, StreamEvent
-from antwort.api.wire import Plain, encode, to_plain
+from antwort.api.items import KnownItem, OpaqueItem
+from antwort.api.wire import Plain, encode, replace, to_plain
 from antwort.errors import standard_type
 
 SLUG = "antwort:"
 
 _ITEMS = frozenset({"message", "function_call", "function_call_output", "reasoning", "compaction"})
 _TOOLS = frozenset({"function"})
+_ANNOTATIONS = frozenset({"url_citation"})
 _EFFORTS = frozenset({"none", "low", "medium", "high", "xhigh"})
 _FOREIGN = ("response.mcp_", "response.custom_tool_", "response.requires_action")
 """How the names of the events begin that the standard does not have."""
@@ -78,47 +80,48 @@ def _standard_name(kind: type[Event]) -> str:
 
 def _is_flat(kind: type[Event]) -> bool:
     """Whether nothing inside it has other words: so it is with all that there are many of."""
-    return not {"response", "item", "error"} & set(kind.__struct_fields__)
-
-
-_heads: dict[type, tuple[bytes, int]] = {
-    kind: (f'{{"type":"{_standard_name(kind)}"'.encode(), len(f'{{"type":"{_own_name(kind)}"'))
-    for kind in get_args(StreamEvent)
-    if _is_flat(kind)
-}
-"""How the JSON of a flat event begins, and how much of its own that replaces."""
+    return not _EVENT.keys() & set(kind.__struct_fields__)
 
 
 def _encode(value: object) -> bytes:
     if (flat := _heads.get(value.__class__)) is not None:
         head, cut = flat
         return head + encode(value)[cut:]
-    return encode(_worded(to_plain(value), value))
+    return encode(_worded(value))
 
 
-def _worded(plain: Any, value: object = None) -> Any:
-    """A list, a response, an event, an item: the shape tells. What is none of these has no other words."""
-    match plain:
-        case {"object": "list", "data": list(entries)}:
-            return {**plain, "data": [_worded(entry) for entry in entries]}
-        case {"object": "response" | "response.compaction", "output": list()}:
-            return {**plain, **{key: write(plain[key]) for key, write in _RESPONSE.items() if key in plain}}
-        case {"object": _}:
-            return plain
-        case {"type": str()} if isinstance(value, Event):
-            inner = {key: write(plain[key]) for key, write in _EVENT.items() if key in plain}
-            return {**plain, "type": _standard_name(type(value)), **inner}
-        case {"type": str()}:
-            return _item(plain)
-        case {"error": dict(error)}:
-            return {**plain, "error": _error(error)}
-    return plain
+_KNOWN = get_args(KnownItem)
+
+
+def _worded(value: Any) -> Any:
+    """A list, a response, an event, an item: what `value` is tells, never what it looks like, since an item that is
+    not known here has whatever fields its client gave it. What is none of these has no other words.
+    """
+    match value:
+        case OpaqueItem():
+            return {**to_plain(value), "type": item_kind(value.type)}
+        case Event():
+            return {**_changed(to_plain(value), _EVENT), "type": _standard_name(type(value))}
+        case _ if isinstance(value, _KNOWN):
+            return _item(to_plain(value))
+    match getattr(value, "object", None):  # of a struct, not of a mapping: only what is ours says so of itself
+        case "list":
+            return {**to_plain(replace(value, data=())), "data": [_worded(entry) for entry in value.data]}
+        case "response" | "response.compaction":
+            return _changed(to_plain(value), _RESPONSE)
+    return to_plain(value)
+
+
+def _changed(plain: Plain, writing: dict[str, Callable[[Any], Any]]) -> Plain:
+    """With those of its fields in the standard's words that have others."""
+    return {**plain, **{key: write(plain[key]) for key, write in writing.items() if key in plain}}
 
 
 # ---- items ----
 
 
 def _item(plain: Plain) -> Plain:
+    """One whose fields are known here."""
     match plain:
         case {"type": "message", "content": list(parts)}:
             return {**plain, "content": [_part(part) for part in parts]}
@@ -143,7 +146,16 @@ def _part(part: Plain) -> Plain:
             return {**part, "detail": "high"}
         case {"type": "input_file"}:
             return {key: value for key, value in part.items() if value is not None}
+        case {"type": "output_text", "annotations": [_, *_] as annotations}:
+            return {**part, "annotations": [_annotation(annotation) for annotation in annotations]}
     return part
+
+
+def _annotation(plain: Plain) -> Plain:
+    match plain:
+        case {"type": str(kind)} if kind not in _ANNOTATIONS:
+            return {**plain, "type": _prefixed(kind)}
+    return plain
 
 
 # ---- what a response echoes ----
@@ -193,7 +205,19 @@ _RESPONSE: dict[str, Callable[[Any], Any]] = {
     "reasoning": _reasoning,
     "error": _error,
 }
-_EVENT: dict[str, Callable[[Any], Any]] = {"response": _worded, "item": _item, "error": _error}
+_EVENT: dict[str, Callable[[Any], Any]] = {
+    "response": lambda response: _changed(response, _RESPONSE),
+    "item": _item,
+    "part": _part,
+    "annotation": _annotation,
+    "error": _error,
+}
+_heads: dict[type, tuple[bytes, int]] = {
+    kind: (f'{{"type":"{_standard_name(kind)}"'.encode(), len(f'{{"type":"{_own_name(kind)}"'))
+    for kind in get_args(StreamEvent)
+    if _is_flat(kind)
+}
+"""How the JSON of a flat event begins, and how much of its own that replaces."""
 
 OPENAI = Wording(encode, _own_name)
 STANDARD = Wording(_encode, _standard_name)
