@@ -25,6 +25,7 @@ from antwort.engine.foreign import note_unseen
 from antwort.engine.history import assemble, load_chain, load_said
 from antwort.engine.hosted import check_hosted
 from antwort.engine.keyed import KeyedRuns
+from antwort.engine.known import held_in, known_places, referring
 from antwort.engine.live import Ended, LiveRun
 from antwort.engine.memory import since_compaction
 from antwort.engine.meter import Meter
@@ -277,15 +278,16 @@ class Engine:
         asked = request
         records: Records = self._store if recent is None else recent.before(self._store)
         sealed = Sealed(self._open_vault, identity)
-        own = sealed.opened_input(request.input)
         model = await self._model_for(request, identity)
         items = await load_said(request, self._store, identity)
-        request = await resolve_references(request, records, identity, {item.id for item in items})
-        said = sealed.opened_said(items)
         if request.previous_response_id is not None:
             await self._catch_up(identity, request.previous_response_id)
         kept = await load_chain(request, records, identity)
-        chain = sealed.opened_chain(kept)
+        known = known_places(request.input, [*items, *held_in(kept)])
+        request = referring(request, known)
+        own = sealed.opened_input(request.input)
+        request = await resolve_references(request, records, identity, known)
+        said, chain = sealed.opened_said(items), sealed.opened_chain(kept)
         request = await recall_runs(request, chain, records, identity, said)
         capabilities = self._provider.capabilities(model)
         shelf = Shelf(self._executors, identity, self.settings, capabilities)

@@ -58,7 +58,12 @@ def is_run(item: InputItem) -> bool:
 
 def is_ours(item: McpCall) -> bool:
     """Whether it carries the id of a call that was made here."""
-    return item.call_id is not UNSET and _CALL.fullmatch(item.call_id) is not None
+    return item.call_id is not UNSET and is_made_here(item.call_id)
+
+
+def is_made_here(call_id: str) -> bool:
+    """Whether the id is one of ours, which nobody has given to two calls."""
+    return _CALL.fullmatch(call_id) is not None
 
 
 def is_same(item: InputItem, record: InputItem) -> bool:
@@ -67,7 +72,12 @@ def is_same(item: InputItem, record: InputItem) -> bool:
         return False
     if (item.server_label, item.name) != (record.server_label, record.name):
         return False
-    return item.arguments == record.arguments or _value(item.arguments) == _value(record.arguments)
+    return is_same_value(item.arguments, record.arguments)
+
+
+def is_same_value(arguments: str, others: str) -> bool:
+    """Whether both say the same, however it is written."""
+    return arguments == others or _value(arguments) == _value(others)
 
 
 def _value(arguments: str) -> object:

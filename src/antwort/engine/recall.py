@@ -19,23 +19,23 @@ from antwort.storage.base import Link
 
 
 async def resolve_references(
-    request: CreateRequest, records: Records, identity: Identity, known: Container[str] = ()
+    request: CreateRequest, records: Records, identity: Identity, known: Container[int] = ()
 ) -> CreateRequest:
     """The request with the items that its references stand for; they are stored as if they had been sent whole. Those
-    to what is `known`, because it stands in the conversation, stay as they are: it is not said twice.
+    in the places of what is `known` (engine/known.py) stay as they are: it is not said twice.
 
     Some clients send a server's call back without its result, which the store has under the same id, or under the id
     of its run: such a run is put behind the input.
     """
-    unknown = [item for item in request.input if is_known_by_id(item) and not _is_reference_to(item, known)]
+    unknown = [item for at, item in enumerate(request.input) if at not in known and is_known_by_id(item)]
     wanted = [item_id for item in unknown for item_id in _ids_of(item)]
     if not wanted:
         return request
     found = await records.items(identity, [*dict.fromkeys(wanted)])
     for i, item in enumerate(request.input):
-        if isinstance(item, ItemReference) and item.id not in found and item.id not in known:
+        if i not in known and isinstance(item, ItemReference) and item.id not in found:
             raise ItemNotFound(item.id, param=f"input[{i}].id")
-    items = [item if _is_reference_to(item, known) else _recalled(item, found) for item in request.input]
+    items = [item if at in known else _recalled(item, found) for at, item in enumerate(request.input)]
     raw = [
         raw if item is given else encode(item)
         for item, given, raw in zip(items, request.input, request.raw_input, strict=True)
@@ -95,10 +95,6 @@ def _with_runs(request: CreateRequest, runs: Iterable[InputItem]) -> CreateReque
 def is_known_by_id(item: InputItem) -> TypeGuard[ItemReference | McpCall]:
     """Whether the store may know more of it than was sent."""
     return isinstance(item, ItemReference) or (isinstance(item, McpCall) and is_bare(item))
-
-
-def _is_reference_to(item: InputItem, known: Container[str]) -> bool:
-    return isinstance(item, ItemReference) and item.id in known
 
 
 def _ids_of(item: ItemReference | McpCall) -> Iterator[str]:

@@ -1,0 +1,167 @@
+"""What a request sends again of what stands in its conversation, or its chain, already: it counts as a reference to
+that, and is not said twice. Pure.
+
+Many clients send the output of the last response back with the results of its calls, and name the conversation as well.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from antwort.api.faults import without_inner_nulls
+from antwort.api.items import (
+    Compaction,
+    ContentPart,
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    InputItem,
+    InputText,
+    ItemReference,
+    McpCall,
+    Message,
+    OutputText,
+    Reasoning,
+    ResultPart,
+    Text,
+)
+from antwort.api.requests import CreateRequest
+from antwort.api.wire import Plain, replace, to_plain
+from antwort.engine.pairs import call_id_of, is_bare, is_made_here, is_same, is_same_value
+from antwort.engine.steps import results_in
+from antwort.storage.base import Link
+
+Call: TypeAlias = FunctionCall | CustomToolCall
+Result: TypeAlias = FunctionCallOutput | CustomToolCallOutput
+
+
+def held_in(chain: Sequence[Link]) -> Iterator[InputItem]:
+    """What counts as known of a chain: all but the words of others. Their ids are the clients', who may use one again
+    for the same words, and mean them.
+    """
+    for link in chain:
+        yield from (item for item in link.input if not isinstance(item, Message) or item.role == "assistant")
+        yield from link.output
+
+
+def known_places(items: Sequence[InputItem], held: Sequence[InputItem]) -> frozenset[int]:
+    """Which of the items stand in what is `held` already. Behind a compaction that is new, everything is said anew."""
+    if not items or not held:
+        return frozenset()
+    known, found = _Held(held), set[int]()
+    for place, item in enumerate(items):
+        if known.has(item):
+            found.add(place)
+        elif isinstance(item, Compaction):
+            break
+    return frozenset(found)
+
+
+def referring(request: CreateRequest, known: frozenset[int]) -> CreateRequest:
+    """The request with references in these places of its input."""
+    if not known:
+        return request
+    items = (ItemReference(id=item.id) if at in known else item for at, item in enumerate(request.input))
+    return replace(request, input=tuple(items))
+
+
+class _Held:
+    def __init__(self, items: Sequence[InputItem]) -> None:
+        self._by_id: dict[str, list[InputItem]] = defaultdict(list)
+        self._by_call: dict[str, list[InputItem]] = defaultdict(list)
+        self._answered = results_in(items)
+        self._called: set[str] = set()
+        """The calls that were sent again."""
+        for item in items:
+            self._by_id[item.id].append(item)
+            if (call_id := _call_id(item)) is not None:
+                self._by_call[call_id].append(item)
+
+    def has(self, item: InputItem) -> bool:
+        """Whether it is there: under its id, or, of a call and its result, under the id of the call."""
+        if isinstance(item, ItemReference):
+            return item.id in self._by_id
+        is_known = any(_is_same_item(item, each) for each in self._by_id.get(item.id, ())) or self._has_call(item)
+        if is_known and isinstance(item, Call):
+            self._called.add(item.call_id)
+        return is_known
+
+    def _has_call(self, item: InputItem) -> bool:
+        """Clients leave ids of items away. Their own ids of calls may repeat: such a call is known while it is open."""
+        match item:
+            case FunctionCall() | CustomToolCall():
+                is_meant = is_made_here(item.call_id) or item.call_id not in self._answered
+                return is_meant and any(_is_same_call(item, each) for each in self._by_call.get(item.call_id, ()))
+            case FunctionCallOutput() | CustomToolCallOutput():
+                is_meant = is_made_here(item.call_id) and item.call_id in self._called
+                return is_meant and any(_is_same_item(item, each) for each in self._by_call.get(item.call_id, ()))
+            case McpCall():
+                held = self._by_call.get(call_id_of(item), ())
+                return is_made_here(call_id_of(item)) and any(_is_same_item(item, each) for each in held)
+            case _:
+                return False
+
+
+def _call_id(item: InputItem) -> str | None:
+    if isinstance(item, McpCall):
+        return call_id_of(item)
+    return item.call_id if isinstance(item, Call | Result) else None
+
+
+# ---- whether two are the same ----
+
+
+def _is_same_item(item: InputItem, held: InputItem) -> bool:
+    """But for their ids, and what clients leave out of what they were shown."""
+    if type(item) is not type(held):
+        return False
+    if isinstance(item, Call) and isinstance(held, Call):
+        return (item.call_id, item.name) == (held.call_id, held.name) and not _is_mended(item, held)
+    if isinstance(item, Result) and isinstance(held, Result):
+        return item.call_id == held.call_id and _output(item) == _output(held)
+    if isinstance(item, McpCall) and isinstance(held, McpCall):
+        is_less = is_bare(item) or (item.output, item.error_text) == (held.output, held.error_text)
+        return is_less and is_same(item, held)
+    if isinstance(item, Message) and isinstance(held, Message):
+        return item.role == held.role and _words(item.content) == _words(held.content)
+    if isinstance(item, Reasoning) and isinstance(held, Reasoning):
+        return all(not own or not other or own == other for own, other in _thoughts(item, held))
+    return _content(item) == _content(held)
+
+
+def _is_mended(item: Call, held: Call) -> bool:
+    """A call that was cut off is none for the model; one that comes back whole is another."""
+    return held.status == "incomplete" != item.status
+
+
+def _is_same_call(item: Call, held: InputItem) -> bool:
+    """Also what it asks of the tool, which tells more than an id."""
+    if isinstance(item, FunctionCall) and isinstance(held, FunctionCall):
+        return _is_same_item(item, held) and is_same_value(item.arguments, held.arguments)
+    if isinstance(item, CustomToolCall) and isinstance(held, CustomToolCall):
+        return _is_same_item(item, held) and item.input == held.input
+    return False
+
+
+def _output(item: Result) -> list[object]:
+    return [item.output] if isinstance(item.output, str) else _words(item.output)
+
+
+def _words(parts: Sequence[ContentPart] | Sequence[ResultPart]) -> list[object]:
+    """What is said, without what is told about it."""
+    return [part.text if isinstance(part, InputText | OutputText | Text) else part for part in parts]
+
+
+def _thoughts(item: Reasoning, held: Reasoning) -> Iterator[tuple[object, object]]:
+    yield item.summary, held.summary
+    yield item.content, held.content
+    yield item.encrypted_content, held.encrypted_content
+
+
+def _content(item: InputItem) -> Plain:
+    """All that it says, but who it is and how it stands."""
+    said: Plain = without_inner_nulls(to_plain(item))
+    return {key: value for key, value in said.items() if key not in ("id", "status")}
