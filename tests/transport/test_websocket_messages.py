@@ -15,7 +15,7 @@ from antwort.api.standard import OPENAI, STANDARD
 from antwort.engine.pipe import Numbered
 from antwort.errors import ConnectionTooOld, InvalidField, RateLimited, ResponseNotFound
 from antwort.transport.errors import socket_failure
-from antwort.transport.messages import read_message, written
+from antwort.transport.messages import Heard, read_message, written
 
 
 def delta(text: str) -> OutputTextDelta:
@@ -38,7 +38,11 @@ def said(**fields: Any) -> str:
         ('{"type": null}', "type", "missing_required_parameter"),
         ('{"type": 7}', "type", "invalid_value"),
         ('{"type": ["response.create"]}', "type", "invalid_value"),
-        ('{"type": "response.steer"}', "type", "invalid_value"),
+        ('{"type": "response.cancel"}', "type", "invalid_value"),
+        ('{"type": "response.steer", "input": "x"}', "previous_response_id", "invalid_value"),
+        ('{"type": "response.steer", "previous_response_id": "r"}', "input", "invalid_value"),
+        ('{"type": "response.steer", "previous_response_id": "r", "input": []}', "input", "invalid_value"),
+        ('{"type": "response.steer", "previous_response_id": "r", "input": {"x": 1}}', "input", "invalid_value"),
         ("[" * 300 + "]" * 300, None, "invalid_json"),
     ],
 )
@@ -74,7 +78,7 @@ def test_what_needs_no_answer_gets_none() -> None:
 
 def test_a_body_that_repeats_what_is_so_anyway_is_taken() -> None:
     heard = read_message(said(input="Hi", stream=True, stream_options={"include_obfuscation": False}, background=False))
-    assert heard is not None
+    assert isinstance(heard, Heard)
     request = heard.request(Limits())
     assert request.stream is True
     assert request.raw == heard.raw
@@ -83,7 +87,7 @@ def test_a_body_that_repeats_what_is_so_anyway_is_taken() -> None:
 @pytest.mark.parametrize(("field", "value"), [("stream", False), ("background", True)])
 def test_what_cannot_be_had_here_is_refused_by_its_name(field: str, value: bool) -> None:
     heard = read_message(said(input="Hi", **{field: value}))
-    assert heard is not None
+    assert isinstance(heard, Heard)
     with pytest.raises(InvalidField, match="WebSocket") as caught:
         heard.request(Limits())
     assert caught.value.param == field
@@ -92,7 +96,7 @@ def test_what_cannot_be_had_here_is_refused_by_its_name(field: str, value: bool)
 @pytest.mark.parametrize("lane", ["", 7, [], "x" * 65])
 def test_a_lane_has_a_short_name(lane: object) -> None:
     heard = read_message(said(stream_id=lane))
-    assert heard is not None
+    assert isinstance(heard, Heard)
     with pytest.raises(InvalidField) as caught:
         _ = heard.lane
     assert caught.value.param == "stream_id"

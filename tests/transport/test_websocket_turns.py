@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from openai.types.responses import ResponseSteerFailedEvent
 
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
@@ -100,6 +101,29 @@ async def test_what_needs_no_answer_gets_none() -> None:
         done = await socket.ask()
         await socket.say({"type": "response.processed", "response_id": done.id})
         assert text_of(await socket.ask()) == "two"
+
+
+@pytest.mark.parametrize("strict", [False, True])
+async def test_input_for_a_response_under_way_is_given_back_for_the_next_turn(strict: bool) -> None:
+    first = asyncio.Event()
+    engine, provider = scripted(answer(say("one"), first), answer(say("two")), strict=strict)
+    given = [{"type": "message", "role": "user", "content": "Shorter."}]
+    async with serving(engine) as server, connected(server.port, strict=strict) as socket:
+        await socket.create()
+        created = await socket.until("response.created")
+        steer = {"input": given, "previous_response_id": created["response"]["id"]}
+        await socket.say({"type": "response.steer", **steer})
+        first.set()
+        await socket.until("response.completed")
+        failed = await socket.hear()
+        assert text_of(await socket.ask(**failed["steer"])) == "two"
+    kind = "invalid_request" if strict else "invalid_request_error"
+    assert failed["type"] == ("antwort:" if strict else "") + "response.steer.failed"
+    assert (failed["error"]["code"], failed["error"]["type"]) == ("steering_not_supported", kind)
+    assert (failed["steer"], failed["sequence_number"]) == (steer, 0)
+    assert said(provider)[-1] == ("user", "Shorter.")
+    if not strict:
+        ResponseSteerFailedEvent.model_validate(failed, strict=True)
 
 
 async def test_events_carry_the_lane_that_they_were_asked_for_on() -> None:

@@ -25,7 +25,7 @@ _ITEMS = frozenset({"message", "function_call", "function_call_output", "reasoni
 _TOOLS = frozenset({"function"})
 _ANNOTATIONS = frozenset({"url_citation"})
 _EFFORTS = frozenset({"none", "low", "medium", "high", "xhigh"})
-_FOREIGN = ("response.mcp_", "response.custom_tool_", "response.requires_action")
+_FOREIGN = ("response.mcp_", "response.custom_tool_", "response.requires_action", "response.steer.")
 """How the names of the events begin that the standard does not have."""
 _OTHERWISE: dict[type, str] = {
     ReasoningTextDelta: "response.reasoning.delta",

@@ -7,14 +7,16 @@ from typing import Any
 
 import msgspec
 
-from antwort.api.events import StreamEvent
+from antwort.api.events import Event, StreamEvent
+from antwort.api.faults import kind_of
 from antwort.api.requests import CreateRequest, Limits, parse_body, read_request
 from antwort.api.standard import OPENAI, STANDARD, Wording
-from antwort.api.wire import Plain, encode, replace
+from antwort.api.wire import Plain, Wire, encode, replace
 from antwort.engine.pipe import Numbered
 from antwort.errors import InvalidField
 
 _CREATE = "response.create"
+_STEER = "response.steer"
 _IGNORED = frozenset({"response.processed"})
 """What some clients say and expect no answer to."""
 _LONGEST_NAME = 64
@@ -56,8 +58,40 @@ class Heard(msgspec.Struct, frozen=True):
             raise InvalidField("background", "there are no background responses over WebSocket; leave it out.")
 
 
-def read_message(message: str | bytes) -> Heard | None:
-    """What was said; nothing, when no answer is expected. Raises `InvalidField`."""
+class Steered(Wire):
+    """Input for a response that is under way, as it came."""
+
+    input: Any
+    previous_response_id: str
+
+
+class SteerError(Wire):
+    code: str = "steering_not_supported"
+    message: str = "A response that is under way takes no input here; send it with the next response.create."
+    type: str = "invalid_request_error"
+
+
+class SteerFailed(Event, tag="response.steer.failed", kw_only=True):
+    """Gives it back, for the client to send it with its next turn. It belongs to no stream, and is the only one."""
+
+    sequence_number: int = 0
+    error: SteerError = SteerError()
+    steer: Steered
+
+
+def _read_steer(body: Plain) -> SteerFailed:
+    previous, given = body.get("previous_response_id"), body.get("input")
+    if not isinstance(previous, str):
+        raise InvalidField("previous_response_id", f"expected a string, got {kind_of(previous)}.")
+    if not given or not isinstance(given, str | list):
+        raise InvalidField("input", "expected a text or a list of items, not empty.")
+    return SteerFailed(steer=Steered(input=given, previous_response_id=previous))
+
+
+def read_message(message: str | bytes) -> Heard | SteerFailed | None:
+    """What was said, or the answer where that can only be one; nothing, when none is expected. Raises
+    `InvalidField`.
+    """
     if isinstance(message, bytes):
         raise InvalidField("", _BINARY, code="invalid_json")
     raw = message.encode()
@@ -65,6 +99,8 @@ def read_message(message: str | bytes) -> Heard | None:
     kind: Any = body.get("type")
     if kind == _CREATE:
         return Heard(body, raw)
+    if kind == _STEER:
+        return _read_steer(body)
     if isinstance(kind, str) and kind in _IGNORED:
         return None
     if kind is None:

@@ -20,7 +20,7 @@ from antwort.transport.errors import socket_failure, unexpected
 from antwort.transport.exchange import REQUEST_ID, ClientGone, Exchange
 from antwort.transport.inbox import Inbox
 from antwort.transport.line import log_fault
-from antwort.transport.messages import Heard, read_message, written
+from antwort.transport.messages import Heard, SteerFailed, read_message, written
 from antwort.transport.quotas import Quotas
 
 logger = logging.getLogger("antwort.transport")
@@ -69,7 +69,9 @@ class Session:
         except AntwortError as error:
             await self._turn(None, error)
             return
-        if heard is not None:
+        if isinstance(heard, SteerFailed):
+            await self._channel.write([self._words.encode(heard)])
+        elif heard is not None:
             await self._turn(heard)
 
     # ---- one turn ----
