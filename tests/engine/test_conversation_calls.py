@@ -229,3 +229,34 @@ async def test_what_was_compacted_in_a_turn_is_heard_as_its_summary_from_then_on
     assert "They spoke of Rome." in told
     assert "Rome? Rome?" not in told
     assert heard(provider)[-1]["content"] == "And?"
+
+
+async def test_a_conversation_goes_on_with_all_that_was_said_where_its_compaction_cannot_be_opened(
+    store: ResponseStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    provider = ScriptedProvider(answer(say("Lovely.")), answer(say("They spoke of Rome.")), answer(say("Two")))
+    engine = engine_of(provider, store=store)
+    conversation = await begun(engine)
+    compacting = [{"type": "compaction", "compact_threshold": 200}]
+    await engine.create(ask("Rome? " * 200, conversation=conversation))
+    made = await engine.create(ask("Go on.", conversation=conversation, context_management=compacting))
+    later = ScriptedProvider(answer(say("Three")), answer(say("Four")))
+    engine = engine_of(later, store=store)
+    await engine.create(ask("And?", conversation=conversation))
+    told = [content for _, content in sent_messages(later.requests[0])]
+    assert told == ["Rome? " * 200, "Lovely.", "Go on.", "Two", "And?"]
+    assert "its key is gone" in caplog.text
+    again = [to_plain(item) for item in made.output]
+    await engine.create(ask([*again, user("So?")], conversation=conversation))
+    assert [content for _, content in sent_messages(later.requests[1])] == [*told, "Three", "So?"]
+
+
+async def test_a_compaction_with_nothing_before_it_is_all_there_is_and_its_loss_is_told(store: ResponseStore) -> None:
+    provider = ScriptedProvider(answer(say("They spoke of Rome.")))
+    engine = engine_of(provider, store=store)
+    window = await engine.compact(model="scripted", input=[user("Rome?"), {"role": "assistant", "content": "Lovely."}])
+    conversation = await begun(engine, {"role": "developer", "content": "Be brief."}, to_plain(window.output[-1]))
+    later = engine_of(ScriptedProvider(), store=store)
+    with pytest.raises(InvalidField) as caught:
+        await later.create(ask("And?", conversation=conversation))
+    assert (caught.value.param, caught.value.code) == ("conversation", "invalid_encrypted_content")

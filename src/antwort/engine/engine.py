@@ -295,7 +295,7 @@ class Engine:
         toolbox, listings = await build_toolbox(without_tools(request) if compacts else request, shelf)
         history = await assemble(request, chain, toolbox, shelf, said, sealed.memories)
         if not compacts:
-            shown = since_compaction(history.stretches, history.inputs, sealed.memories)
+            shown = since_compaction(history.stretches, history.inputs, sealed.memories, history.kept)
             earlier = "conversation" if said else "previous_response_id"
             if shown.skipped:
                 earlier = f"input[{shown.skipped - 1}].encrypted_content"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from antwort.api.items import (
     CustomToolCall,
@@ -17,7 +17,7 @@ from antwort.api.items import (
     Reasoning,
 )
 from antwort.api.requests import CreateRequest, Limits, parse_request
-from antwort.api.wire import UNSET
+from antwort.api.wire import UNSET, replace
 from antwort.engine.foreign import foreign_call, foreign_result
 from antwort.engine.memory import Memories, MemoryLost, Said, since_compaction
 from antwort.engine.pairs import call_id_of, is_bare, is_ours, is_run
@@ -71,17 +71,8 @@ async def assemble(
     What was `said` in a conversation counts as put together by clients: they may have changed it at will. Of what was
     compacted, what is sealed counts, and not what stands before it.
     """
-    stretches: list[tuple[InputItem, ...]] = []
-    inputs: list[int] = []
-    for link in chain:
-        inputs.append(len(stretches))
-        stretches += _stretches(link)
-    if said:
-        inputs.append(len(stretches))
-        stretches.append(said)
-    inputs.append(len(stretches))
-    stretches.append(request.input)
-    counted = _counted(stretches, inputs, memories, request)
+    history = _gathered(request, chain, said)
+    counted = _counted(history, memories, request)
     _check_outputs(request.input, counted.stretches[:-1], counted.skipped)
     shown = [item for stretch in counted.stretches for item in stretch]
     answered = results_in(shown)
@@ -98,17 +89,27 @@ async def assemble(
     leftovers += _leftovers(_open_in(own, answered | begun, shelf), request, toolbox, 0)
     # A client's ids may repeat; whoever runs a call answers for all that go by its id.
     first = {left.call.call_id: left for left in reversed(leftovers)}
-    return History(tuple(stretches), tuple(reversed(first.values())), frozenset(inputs))
+    return replace(history, leftovers=tuple(reversed(first.values())))
 
 
-def _counted(
-    stretches: Sequence[Sequence[InputItem]], inputs: Collection[int], memories: Memories | None, request: CreateRequest
-) -> Said:
+def _gathered(request: CreateRequest, chain: Sequence[Link], said: tuple[InputItem, ...]) -> History:
+    stretches: list[tuple[InputItem, ...]] = []
+    inputs: list[int] = []
+    for link in chain:
+        inputs.append(len(stretches))
+        stretches += _stretches(link)
+    kept = [len(stretches)] if said else []
+    stretches += [said, request.input] if said else [request.input]
+    inputs += [*kept, len(stretches) - 1]
+    return History(tuple(stretches), (), frozenset(inputs), frozenset(kept))
+
+
+def _counted(history: History, memories: Memories | None, request: CreateRequest) -> Said:
     try:
-        return since_compaction(stretches, inputs, memories)
+        return since_compaction(history.stretches, history.inputs, memories, history.kept)
     except MemoryLost as lost:
         place = "previous_response_id" if request.conversation is None else "conversation"
-        if lost.stretch == len(stretches) - 1:
+        if lost.stretch == len(history.stretches) - 1:
             place = f"input[{lost.place}].encrypted_content"
         raise InvalidField(place, _LOST, code="invalid_encrypted_content") from lost
 

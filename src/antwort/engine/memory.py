@@ -126,23 +126,30 @@ class MemoryLost(CannotOpen):
         self.stretch, self.place = stretch, place
 
 
-def since_compaction(stretches: Stretches, inputs: Collection[int], memories: Memories | None) -> Said:
+def since_compaction(
+    stretches: Stretches, inputs: Collection[int], memories: Memories | None, kept: Collection[int] = ()
+) -> Said:
     """What counts of the stretches. Raises `MemoryLost`.
 
     A compaction that was made here has all that it stands for before it, in the record: where its key is gone, that
-    counts instead. One that a client sent may have nothing before it.
+    counts instead. So it is in the stretches that are `kept`, where there is anything before it. One that a client sent
+    may have nothing before it.
     """
     if memories is not None:
         for stretch, place, item in _compactions(stretches):
             try:
                 memory = memories.opened(item)
             except CannotOpen:
-                if stretch in inputs:
+                if stretch in inputs and not (stretch in kept and any(map(_is_told, stretches[stretch][:place]))):
                     raise MemoryLost(stretch, place) from None
                 note(_log, logging.WARNING, "went on without a compaction: its key is gone", item=item.id)
             else:
                 return _since(stretches, inputs, memory, memories, stretch, place)
     return Said(stretches=tuple(stretches), inputs=frozenset(inputs))
+
+
+def _is_told(item: InputItem) -> bool:
+    return not isinstance(item, Compaction) and not is_instruction(item)
 
 
 def _compactions(stretches: Stretches) -> Iterator[tuple[int, int, Compaction]]:

@@ -70,6 +70,8 @@ class History(msgspec.Struct, frozen=True):
     leftovers: tuple[Leftover, ...] = ()
     inputs: frozenset[int] = frozenset()
     """Which of the stretches clients have put together; of the others each is one turn for certain."""
+    kept: frozenset[int] = frozenset()
+    """Which of those are a conversation: what was compacted in it stands there, too."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

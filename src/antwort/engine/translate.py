@@ -152,7 +152,7 @@ def messages(run: Run, plan: Plan) -> list[ChatMessage]:
 def all_said(run: Run, plan: Plan) -> Said:
     """What counts of the history and of the turns so far."""
     stretches = [*plan.history.stretches, *_own_stretches(run)]
-    return since_compaction(stretches, plan.history.inputs, plan.memories)
+    return since_compaction(stretches, plan.history.inputs, plan.memories, plan.history.kept)
 
 
 def check_said(plan: Plan) -> None:
