@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antwort.api.items import Message, OpaqueItem
+from antwort.api.wire import to_plain
 from antwort.engine.engine import Engine
 from antwort.errors import ConversationNotFound, InvalidField, ItemNotFound
 from antwort.identity import Identity
@@ -101,3 +102,29 @@ async def test_items_that_cannot_be_read_are_named() -> None:
     async with an_engine() as engine:
         with pytest.raises(InvalidField, match=r"items\[1\]\.role"):
             await engine.conversations.create(items=[HELLO, {"role": "nobody", "content": "?"}])
+
+
+@pytest.mark.parametrize("kind", ["compaction", "reasoning"])
+async def test_what_is_sealed_is_added_only_where_it_can_be_opened(kind: str) -> None:
+    async with an_engine("Summed up.") as engine:
+        kept = engine.conversations
+        made = await kept.create()
+        sealed = {"type": kind, "encrypted_content": "not ours", "summary": []}
+        for add in (lambda items: kept.create(items=items), lambda items: kept.add(made.id, items)):
+            with pytest.raises(InvalidField) as caught:
+                await add([HELLO, sealed])
+            assert caught.value.code == "invalid_encrypted_content"
+            assert caught.value.param == "items[1].encrypted_content"
+        assert (await kept.items(made.id, Page())).items == ()
+
+
+async def test_a_compaction_that_was_given_out_here_is_added_to_a_conversation_of_the_same_tenant() -> None:
+    async with an_engine("Summed up.") as engine:
+        said = [HELLO, {"role": "assistant", "content": "Hi"}]
+        window = await engine.compact(model="scripted", input=said, identity=ANN)
+        item = to_plain(window.output[-1])
+        for identity in (ANN, BOB):
+            made = await engine.conversations.create(items=[item], identity=identity)
+            assert (await engine.conversations.items(made.id, Page(), identity)).items == window.output[-1:]
+        with pytest.raises(InvalidField):
+            await engine.conversations.create(items=[item], identity=Identity("other"))

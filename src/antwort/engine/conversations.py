@@ -10,10 +10,12 @@ from antwort.api.inputs import Limits
 from antwort.api.items import InputItem, ItemReference
 from antwort.api.responses import Metadata
 from antwort.api.wire import encode
+from antwort.engine.sealed import Sealed
 from antwort.errors import ConversationNotFound, ItemNotFound
 from antwort.identity import ANONYMOUS, Identity
 from antwort.ids import new_id
 from antwort.storage.base import Entry, ItemPage, Page, ResponseStore
+from antwort.vault import Vault
 
 Fields = dict[str, Any]
 """An item as a client would send it."""
@@ -25,8 +27,10 @@ class Conversations:
     All but `create` raise `ConversationNotFound` for what is not there, or not the identity's.
     """
 
-    def __init__(self, store: ResponseStore, limits: Limits, clock: Callable[[], float]) -> None:
-        self._store, self._limits, self._clock = store, limits, clock
+    def __init__(
+        self, store: ResponseStore, limits: Limits, clock: Callable[[], float], vault: Callable[[], Vault]
+    ) -> None:
+        self._store, self._limits, self._clock, self._vault = store, limits, clock, vault
 
     async def create(
         self,
@@ -87,8 +91,11 @@ class Conversations:
         return conversation
 
     async def _entries(self, identity: Identity, items: list[Fields]) -> list[Entry]:
-        """What is added for the items: for a reference, a copy of what it stands for."""
+        """What is added for the items: for a reference, a copy of what it stands for. What is sealed must open: nobody
+        could do so later.
+        """
         read, raw = read_added(items, self._limits)
+        Sealed(self._vault, identity).opened_input(read, "items")
         wanted = [item.id for item in read if isinstance(item, ItemReference)]
         found = await self._store.items(identity, wanted) if wanted else {}
         entries = []

@@ -106,7 +106,7 @@ class Engine:
         """Whether there are rows of its own, which must not be taken for a dead process's."""
         self._on_end, self._on_call = tuple(on_end), tuple(on_call)
         self._keyed = KeyedRuns(self, self._store, self.settings, clock)
-        self.conversations = Conversations(self._store, self.settings.limits, clock)
+        self.conversations = Conversations(self._store, self.settings.limits, clock, self._open_vault)
         """What clients keep in conversations, beside taking turns in them."""
         self._vault = vault
         self._meter = Meter(provider)

@@ -52,8 +52,8 @@ class Sealed:
         text = self._vault().open(_PURPOSE, self._tenant, item.encrypted_content).decode()
         return replace(item, content=(ReasoningText(text=text),), encrypted_content=UNSET)
 
-    def opened_input(self, items: Sequence[InputItem]) -> tuple[InputItem, ...]:
-        """The input of a request, readable; its references are not resolved yet. Raises `InvalidField`."""
+    def opened_input(self, items: Sequence[InputItem], path: str = "input") -> tuple[InputItem, ...]:
+        """What a client sends at `path`, readable; its references are not resolved yet. Raises `InvalidField`."""
         found: list[InputItem] = []
         for i, item in enumerate(items):
             try:
@@ -61,7 +61,7 @@ class Sealed:
                 if isinstance(item, Compaction):
                     self.memories.opened(item)
             except CannotOpen as exc:
-                place = f"input[{i}].encrypted_content"
+                place = f"{path}[{i}].encrypted_content"
                 raise InvalidField(place, _PROBLEM, code="invalid_encrypted_content") from exc
         return tuple(found)
 
