@@ -45,6 +45,8 @@ from engine_kit import (
 )
 from serving import until
 
+ADA = '{"role":"user","text":"My name is Ada."}\n{"role":"assistant","text":"Hello Ada."}'
+
 
 async def test_what_was_said_is_summed_up_and_the_last_exchange_stays() -> None:
     provider = ScriptedProvider(SUMMED)
@@ -54,7 +56,7 @@ async def test_what_was_said_is_summed_up_and_the_last_exchange_stays() -> None:
     assert texts(window.output) == ["I like tea.", "Noted."]
     (asked,) = provider.requests
     assert asked.tools is UNSET
-    assert "User: My name is Ada.\n\nAssistant: Hello Ada.\n</conversation>" in str(asked.messages[1].content)
+    assert f"{ADA}\n</conversation>" in str(asked.messages[1].content)
 
 
 async def test_what_goes_on_from_a_window_hears_the_summary_and_the_latest_turns() -> None:
@@ -101,7 +103,9 @@ async def test_a_compaction_of_a_compaction_folds_the_earlier_one_in() -> None:
     told = {"role": "system", "content": "Be brief."}
     first = await engine.compact(model="scripted", input=[told, *TALK])
     second = await engine.compact(model="scripted", input=[output_of(first)[-1], *TALK[:2]])
-    assert "<summary>\nAda likes tea.\n</summary>" in str(provider.requests[1].messages[1].content)
+    assert '<summary>\n{"role":"summary","text":"Ada likes tea."}\n</summary>' in str(
+        provider.requests[1].messages[1].content
+    )
     (item,) = [item for item in second.output if isinstance(item, Compaction)]
     memory = inside(engine, item)
     assert (memory.summary, texts(memory.instructions)) == ("All of it.", ["Be brief."])
@@ -113,7 +117,7 @@ async def test_a_stored_conversation_is_compacted_by_its_last_response() -> None
     first = await engine.create(ask("My name is Ada."))
     window = await engine.compact(model="scripted", previous_response_id=first.id)
     assert kinds_of(window) == ["compaction"]
-    assert "User: My name is Ada.\n\nAssistant: Hello Ada." in str(provider.requests[1].messages[1].content)
+    assert ADA in str(provider.requests[1].messages[1].content)
 
 
 async def test_nothing_of_a_window_is_stored() -> None:

@@ -11,7 +11,7 @@ from antwort.api.wire import UNSET, UnsetType
 from antwort.engine.control import Control
 from antwort.engine.plan import Plan
 from antwort.engine.sizes import text_size
-from antwort.engine.summary import question, take_piece
+from antwort.engine.summary import Entry, question, take_piece
 from antwort.errors import AntwortError, BackendCut, BackendError, ContextTooLong
 from antwort.providers.base import ChatMessage, ChatRequest, Finished, Provider, TextDelta
 
@@ -54,7 +54,7 @@ class Scribe:
             return _DENSE
         return meter.estimate_message(self._model, ChatMessage(role="user", content=_SAMPLE)) / len(_SAMPLE)
 
-    async def sum_up(self, entries: Sequence[str], earlier: str) -> str:
+    async def sum_up(self, entries: Sequence[Entry], earlier: str) -> str:
         """One summary of the entries and of what was summed up earlier. Without entries, the earlier one stands."""
         summary, left = earlier, [*entries]
         room = self._room(summary)
@@ -63,7 +63,7 @@ class Scribe:
             try:
                 summary = await self._ask(self._question(piece, summary))
             except ContextTooLong:
-                room = (room or sum(map(self._tokens, left))) // 2
+                room = (room or sum(self._tokens(entry.line) for entry in left)) // 2
                 if room < _LEAST_ROOM:
                     raise
                 continue
@@ -82,7 +82,7 @@ class Scribe:
         around = sum(self._tokens(str(message.content)) for message in self._question((), earlier))
         return max(_LEAST_ROOM, int((self._context - self._longest) * _MARGIN) - around)
 
-    def _question(self, piece: Sequence[str], earlier: str) -> list[ChatMessage]:
+    def _question(self, piece: Sequence[Entry], earlier: str) -> list[ChatMessage]:
         words = max(1, self._longest // _PER_WORD)
         return question(piece, earlier=earlier, guidance=self._plan.request.instructions, words=words)
 
