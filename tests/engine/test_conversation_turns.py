@@ -152,6 +152,19 @@ async def test_a_picture_in_the_conversation_is_refused_for_a_model_that_takes_n
     assert caught.value.param == "conversation"
 
 
+async def test_a_turn_of_a_conversation_is_not_continued_without_it(store: ResponseStore) -> None:
+    provider = ScriptedProvider(answer(say("One")), answer(say("Two")))
+    engine = engine_of(provider, store=store)
+    conversation = await begun(engine, user("First of all"))
+    first = await engine.create(ask("And?", conversation=conversation))
+    with pytest.raises(InvalidField, match=f"Go on with 'conversation': '{conversation}'") as caught:
+        await engine.create(ask("So?", previous_response_id=first.id))
+    assert caught.value.param == "previous_response_id"
+    await engine.conversations.delete(conversation)
+    await engine.create(ask("So?", previous_response_id=first.id))
+    assert sent_messages(provider.requests[1]) == [("user", "And?"), ("assistant", "One"), ("user", "So?")]
+
+
 # ---- which ends add ----
 
 

@@ -290,6 +290,17 @@ async def test_a_conversation_that_is_too_large_is_forgotten() -> None:
         assert (await socket.error())["code"] == "previous_response_not_found"
 
 
+async def test_a_turn_of_a_conversation_is_not_continued_without_it() -> None:
+    engine, _ = scripted(answer(say("OK")))
+    async with serving(engine) as server, connected(server.port) as socket:
+        conversation = (await engine.conversations.create()).id
+        first = await socket.ask(conversation=conversation)
+        await socket.create(previous_response_id=first.id)
+        error = await socket.error()
+        assert (error["status"], error["param"]) == (400, "previous_response_id")
+        assert conversation in error["message"]
+
+
 # ---- failures ----
 
 

@@ -282,7 +282,7 @@ class Engine:
         items = await load_said(request, self._store, identity)
         if request.previous_response_id is not None:
             await self._catch_up(identity, request.previous_response_id)
-        kept = await load_chain(request, records, identity)
+        kept = await load_chain(request, records, self._store, identity)
         known = known_places(request.input, [*items, *held_in(kept)])
         request = referring(request, known)
         own = sealed.opened_input(request.input)

@@ -34,7 +34,9 @@ from antwort.tools.routing import Route, Toolbox, find_executor, route
 _UNBOUNDED = Limits(input_items=2**31, part_bytes=2**40, tools=2**31, metadata_keys=2**31)
 
 
-async def load_chain(request: CreateRequest, records: Records, identity: Identity) -> tuple[Link, ...]:
+async def load_chain(
+    request: CreateRequest, records: Records, store: ResponseStore, identity: Identity
+) -> tuple[Link, ...]:
     """The earlier responses, oldest first."""
     parent = request.previous_response_id
     if parent is None:
@@ -45,7 +47,16 @@ async def load_chain(request: CreateRequest, records: Records, identity: Identit
     if chain[-1].response.status in ("queued", "in_progress"):
         problem = f"The response {parent!r} is still running."
         raise Conflict(problem, param="previous_response_id", code="response_in_progress")
+    await _check_alone(chain[-1], store, identity)
     return chain
+
+
+async def _check_alone(link: Link, store: ResponseStore, identity: Identity) -> None:
+    """A turn of a conversation says less than the conversation does. Where that is gone, it is all there is."""
+    turn_of = link.response.conversation
+    if turn_of and await store.conversation(identity, turn_of.id) is not None:
+        problem = f"the response is a turn of a conversation. Go on with 'conversation': {turn_of.id!r} instead."
+        raise InvalidField("previous_response_id", problem)
 
 
 async def load_said(request: CreateRequest, store: ResponseStore, identity: Identity) -> tuple[InputItem, ...]:
