@@ -9,7 +9,7 @@ from antwort.api.compactions import CompactedResponse
 from antwort.api.items import Compaction, Message
 from antwort.api.wire import to_plain
 from antwort.engine.engine import Engine
-from antwort.engine.memory import Memories, Memory
+from antwort.engine.memory import Memories, Memory, recap_of
 from antwort.identity import ANONYMOUS
 from antwort.testing import answer, say, tokens
 
@@ -21,10 +21,7 @@ TALK: list[dict[str, Any]] = [
 ]
 TRIGGER = {"type": "compaction_trigger"}
 SUMMED = answer(say("Ada likes tea."), usage=tokens(30, 4))
-RECAP = (
-    "[Summary of the conversation so far, in the place of the messages it sums up. Go on from here.]\n\n"
-    "Ada likes tea.\n\n[End of the summary]"
-)
+RECAP = recap_of("Ada likes tea.")
 
 
 def output_of(window: CompactedResponse) -> list[dict[str, Any]]:
