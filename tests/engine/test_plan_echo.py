@@ -73,6 +73,7 @@ SET: dict[str, Any] = {
     "prompt_cache_key": "k",
     "store": False,
     "service_tier": "flex",
+    "user": "u",
 }
 
 
@@ -174,4 +175,4 @@ def test_reasoning_is_echoed_in_todays_words(given: dict[str, str], echoed: Reas
 def test_tools_that_were_dropped_are_not_echoed() -> None:
     response = draft_response(ask(tools=[{"type": "web_search"}, CLOCK]), "m", EngineSettings())
     assert [tool["name"] for tool in response.tools] == ["clock"]
-    assert set(to_plain(response)) == {*Response.__struct_fields__} - {"conversation"}
+    assert set(to_plain(response)) == {*Response.__struct_fields__} - {"conversation", "user"}

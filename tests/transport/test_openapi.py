@@ -28,6 +28,8 @@ from key_kit import a_key, bearing
 from openapi_kit import described
 from serving import serving
 
+METHODS = {"get", "post", "delete"}
+
 
 def make_engine(**settings: Any) -> Engine:
     return Engine(ScriptedProvider(), store=MemoryStore(), settings=EngineSettings(**settings))
@@ -42,7 +44,7 @@ def keyed(engine: Engine, ring: Keyring) -> Transport:
 
 
 def operations(plain: dict[str, Any]) -> set[tuple[str, str]]:
-    return {(method.upper(), address) for address, methods in plain["paths"].items() for method in methods}
+    return {(method.upper(), address) for address, methods in plain["paths"].items() for method in METHODS & {*methods}}
 
 
 async def test_every_route_is_described_and_nothing_else_is() -> None:
@@ -95,7 +97,9 @@ def test_every_reference_leads_somewhere_and_every_component_is_referred_to() ->
 
 
 def test_operations_have_names_of_their_own() -> None:
-    names = [row["operationId"] for methods in described()["paths"].values() for row in methods.values()]
+    names = [
+        row["operationId"] for methods in described()["paths"].values() for row in methods.values() if "tags" in row
+    ]
     assert len(names) == len(set(names))
 
 

@@ -49,7 +49,7 @@ def test_there_is_a_field_for_everything_that_is_written() -> None:
         fields = {field.encode_name for field in msgspec.structs.fields(struct)}
         optional = {field.encode_name for field in msgspec.structs.fields(struct) if field.default is msgspec.UNSET}
         schema = schemas[struct.__name__]
-        assert schema["properties"].keys() - {"type", "sequence_number"} == fields
+        assert schema["properties"].keys() - {"type", "sequence_number", "stream_id"} == fields
         assert {*schema["required"]} - {"type", "sequence_number"} == fields - optional
         assert schema["additionalProperties"] is False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 
 import jsonschema_rs
@@ -43,3 +44,8 @@ async def test_the_types_that_events_are_told_apart_by_are_those_that_are_writte
         for tag, place in told["mapping"].items():
             assert plain[place.rpartition("/")[2]]["properties"]["type"] == {"enum": [tag]}
     assert "antwort:response.mcp_call.failed" in plain["StreamEvent"]["discriminator"]["mapping"]
+
+
+def test_the_event_that_this_setting_never_writes_is_not_described() -> None:
+    assert "ResponseRequiresAction" not in json.dumps(document(offer=Offer(strict=True)))
+    assert "ResponseRequiresAction" in json.dumps(document())

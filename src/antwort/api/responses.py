@@ -105,6 +105,8 @@ class Response(Wire, kw_only=True):
     prompt_cache_key: str | None = None
     conversation: ConversationRef | UnsetType = UNSET
     """OpenAI's, not the standard's: there only where there is one."""
+    user: str | UnsetType = UNSET
+    """The same."""
 
     @property
     def output_text(self) -> str:

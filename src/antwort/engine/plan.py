@@ -252,6 +252,7 @@ _ECHOED = (
     "metadata",
     "safety_identifier",
     "prompt_cache_key",
+    "user",
 )
 
 

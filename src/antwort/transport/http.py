@@ -77,6 +77,7 @@ class Transport:
             credentials=credentials or ("none" if identify is everyone_is_anonymous else "own"),
             metrics=metrics,
             tells_quotas=quotas.are_told,
+            websocket=websocket.enabled,
         )
         self._routes = Routes(engine, identify, body_limit=body_limit, quotas=quotas, extra=extra, offer=offer)
         terms = Terms(engine, quotas, body_limit, websocket.memory, self._under_way.add, self._ended)

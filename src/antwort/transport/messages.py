@@ -15,11 +15,11 @@ from antwort.api.wire import Plain, Wire, encode, replace
 from antwort.engine.pipe import Numbered
 from antwort.errors import InvalidField
 
-_CREATE = "response.create"
+CREATE = "response.create"
 _STEER = "response.steer"
 _IGNORED = frozenset({"response.processed"})
 """What some clients say and expect no answer to."""
-_LONGEST_NAME = 64
+LONGEST_NAME = 64
 _BINARY = "Messages are JSON, in text frames; this one is binary."
 
 
@@ -39,8 +39,8 @@ class Heard(msgspec.Struct, frozen=True):
     def lane(self) -> str | None:
         """What OpenAI's clients name a stream of responses by; its events carry it."""
         given = self.body.get("stream_id")
-        if given is not None and (not isinstance(given, str) or not 0 < len(given) <= _LONGEST_NAME):
-            raise InvalidField("stream_id", f"expected a text of 1 to {_LONGEST_NAME} characters.")
+        if given is not None and (not isinstance(given, str) or not 0 < len(given) <= LONGEST_NAME):
+            raise InvalidField("stream_id", f"expected a text of 1 to {LONGEST_NAME} characters.")
         return given
 
     def request(self, limits: Limits) -> CreateRequest:
@@ -97,16 +97,16 @@ def read_message(message: str | bytes) -> Heard | SteerFailed | None:
     raw = message.encode()
     body = parse_body(raw)
     kind: Any = body.get("type")
-    if kind == _CREATE:
+    if kind == CREATE:
         return Heard(body, raw)
     if kind == _STEER:
         return _read_steer(body)
     if isinstance(kind, str) and kind in _IGNORED:
         return None
     if kind is None:
-        raise InvalidField("type", f"missing; send '{_CREATE}'.", code="missing_required_parameter")
-    said = f" {kind[:_LONGEST_NAME]!r}" if isinstance(kind, str) else ""
-    raise InvalidField("type", f"a message of the type{said} is not known here; send '{_CREATE}'.")
+        raise InvalidField("type", f"missing; send '{CREATE}'.", code="missing_required_parameter")
+    said = f" {kind[:LONGEST_NAME]!r}" if isinstance(kind, str) else ""
+    raise InvalidField("type", f"a message of the type{said} is not known here; send '{CREATE}'.")
 
 
 # ---- events ----

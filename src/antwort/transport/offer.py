@@ -29,9 +29,13 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """How a response ends whose calls are the client's to run."""
     strict: bool = False
     """Whether it writes to the letter of the standard."""
+    websocket: bool = True
+    """Whether responses can be had over WebSocket."""
 
 
-def offer_of(settings: EngineSettings, *, credentials: Credentials, metrics: Access, tells_quotas: bool) -> Offer:
+def offer_of(
+    settings: EngineSettings, *, credentials: Credentials, metrics: Access, tells_quotas: bool, websocket: bool
+) -> Offer:
     return Offer(
         limits=settings.limits,
         credentials=credentials,
@@ -40,4 +44,5 @@ def offer_of(settings: EngineSettings, *, credentials: Credentials, metrics: Acc
         tells_quotas=tells_quotas,
         requires_action=settings.requires_action,
         strict=settings.strict,
+        websocket=websocket,
     )

@@ -26,7 +26,7 @@ from antwort.api.tools import (
 from antwort.api.wire import Plain, Wire
 from antwort.transport.conversations import ConversationDeleted
 from antwort.transport.endpoints import ItemList
-from antwort.transport.errors import ErrorBody
+from antwort.transport.errors import ErrorBody, SocketError
 from antwort.transport.openapi.schemas import (
     OBJECT,
     TEXT,
@@ -43,6 +43,7 @@ from antwort.transport.openapi.schemas import (
     union_of,
     with_fields,
 )
+from antwort.transport.openapi.sockets import ERROR, LANE
 from antwort.transport.routes import Deleted, InputTokens, ModelList, ResponseList, ToolsetList
 
 Structs: TypeAlias = tuple[type[msgspec.Struct], ...]
@@ -63,7 +64,7 @@ def answer_schemas() -> Schemas:
     """Every schema of an answer, by its name."""
     lists: Structs = (InputTokens, ItemList, ModelList, ResponseList, ToolsetList)
     kept: Structs = (CompactedResponse, Conversation, ConversationDeleted)
-    roots: Structs = (ErrorBody, Health, Deleted, *lists, *kept, *TOOLS, *FORCED, AllowedTools, *EVENTS)
+    roots: Structs = (ErrorBody, SocketError, Health, Deleted, *lists, *kept, *TOOLS, *FORCED, AllowedTools, *EVENTS)
     made = components(roots, as_written)
     made.update({event.__name__: _numbered(made[event.__name__]) for event in EVENTS})
     made["Response"] = _response(made["Response"])
@@ -81,6 +82,7 @@ def answer_schemas() -> Schemas:
         "OtherTool": other_than(map(tag_of, TOOLS), "A tool of a type that only its operator knows."),
         "ToolChoice": _choice(),
         **_text(),
+        ERROR: with_fields(made[SocketError.__name__], stream_id=LANE),
         "StreamEvent": union_of(EVENTS, description="An event of a stream: the data of one frame."),
         "Readiness": _readiness(),
     }
@@ -92,7 +94,8 @@ _OTHER = ("type", "id")
 def _numbered(event: Plain) -> Plain:
     """An event never knows its number; it has one when it is sent."""
     number = {"type": "integer", "minimum": 0, "description": "Counts the events of the stream, from 0."}
-    properties = {"type": event["properties"]["type"], "sequence_number": number, **event["properties"]}
+    around = {"type": event["properties"]["type"], "sequence_number": number, "stream_id": LANE}
+    properties = {**around, **event["properties"]}
     return {**event, "properties": properties, "required": ["type", "sequence_number", *event["required"][1:]]}
 
 

@@ -23,6 +23,7 @@ from antwort.transport.openapi.parts import (
 )
 from antwort.transport.openapi.requests import request_schemas
 from antwort.transport.openapi.schemas import OBJECT, TEXT, any_of, reached, ref, referred
+from antwort.transport.openapi.sockets import ADDRESS, KEY, SOCKET, socket_schemas
 from antwort.transport.openapi.strictly import strictly
 from antwort.version import __version__
 
@@ -80,6 +81,8 @@ def _paths(offered: Iterable[tuple[str, str]], offer: Offer) -> Plain:
         row = OPERATIONS.get((method, address)) or unknown(method, address)
         scheme = _scheme(row, address, offer)
         paths.setdefault(address, {})[method.lower()] = _operation(as_offered(row, offer), scheme)
+    if offer.websocket and ADDRESS in paths:
+        paths[ADDRESS] = {KEY: SOCKET, **paths[ADDRESS]}
     return paths
 
 
@@ -96,7 +99,8 @@ def _scheme(row: Operation, address: str, offer: Offer) -> str:
 def _components(paths: Plain, offer: Offer) -> Plain:
     about = "An OpenAPI 3.1 document."
     answers = strictly(answer_schemas()) if offer.strict else answer_schemas()
-    schemas = {**answers, **request_schemas(offer.limits), "Document": {**OBJECT, "description": about}}
+    asked_for = {**request_schemas(offer.limits), **socket_schemas()}
+    schemas = {**answers, **asked_for, "Document": {**OBJECT, "description": about}}
     errors = {name: error_answer(status, tells_quotas=offer.tells_quotas) for status, (name, _) in ERRORS.items()}
     responses = _used("responses", errors, paths)
     asked = {each for methods in paths.values() for row in methods.values() for each in _schemes(row)}

@@ -34,9 +34,9 @@ FIELDS = {
     " as the server is set.",
     "instructions": "What the model is told first. Holds for this response only.",
     "store": "Whether the response is kept, to be read again and gone on from. Left out: it is.",
-    "service_tier": "Given back.",
+    "service_tier": "Given back; there is one tier, `default`, and that is what `auto` gives.",
     "top_logprobs": "How many likely tokens are told for each token of the answer.",
-    "user": "Taken, and not looked at.",
+    "user": "An older word for the person behind the request; passed on, and given back.",
     "context_management": "What is done when the context grows. With an entry of type `compaction`, what was said is"
     " summed up before the model is asked with `compact_threshold` tokens or more.",
     "generate": "False: the response ends at once and is empty, to be gone on from. Left out: the model answers.",

@@ -12,6 +12,7 @@ from antwort.transport.offer import Offer
 from antwort.transport.openapi.conversations import OF_CONVERSATIONS
 from antwort.transport.openapi.operation import JSON, LISTED, READ, Answered, Operation, as_json
 from antwort.transport.openapi.parts import QUOTA
+from antwort.transport.openapi.sockets import IN_A_SENTENCE
 
 EVENTS = "text/event-stream"
 HTML = "text/html"
@@ -256,10 +257,13 @@ def as_offered(row: Operation, offer: Offer) -> Operation:
     """The row with what holds for this server, and nothing that does not."""
     left_out = {*(() if offer.remembers_keys else (KEY, REPLAYED)), *(() if offer.tells_quotas else QUOTA)}
     answers = {status: _with_headers_but(answer, left_out) for status, answer in row.answers.items()}
+    about = row.description
     if row is _CREATE:
+        about = f"{about}\n\n{IN_A_SENTENCE}" if offer.websocket else about
         whole = answers[200]
         answers[200] = replace(whole, about=f"{whole.about} {_ENDS[offer.requires_action]}")
-    return replace(row, parameters=tuple(name for name in row.parameters if name not in left_out), answers=answers)
+    parameters = tuple(name for name in row.parameters if name not in left_out)
+    return replace(row, description=about, parameters=parameters, answers=answers)
 
 
 def _with_headers_but(answer: Answered, left_out: set[str]) -> Answered:

@@ -59,7 +59,7 @@ def _keys(document: Plain) -> str:
 def _operations(document: Plain, tag: str) -> Iterator[tuple[str, str, Plain]]:
     for address, methods in document["paths"].items():
         for method, operation in methods.items():
-            if tag in operation["tags"]:
+            if tag in operation.get("tags", ()):
                 yield method, address, operation
 
 

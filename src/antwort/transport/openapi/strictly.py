@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from antwort.api.events import Event
+from antwort.api.events import Event, ResponseRequiresAction
 from antwort.api.items import OutputItem
 from antwort.api.standard import STANDARD, item_kind, tool_kind
 from antwort.transport.openapi.answers import EVENTS, FORCED, TOOLS
-from antwort.transport.openapi.schemas import PLACE, Schemas, members, tag_of, with_fields
+from antwort.transport.openapi.schemas import PLACE, Schemas, members, tag_of, union_of, with_fields
 
 
 def strictly(schemas: Schemas) -> Schemas:
-    """The same schemas, with the standard's names for the types that they are told apart by."""
+    """The same schemas, with the standard's names for the types that they are told apart by, and less the event that
+    this setting never writes.
+    """
     names = _names()
+    schemas = {**schemas, "StreamEvent": {**schemas["StreamEvent"], **union_of(_WRITTEN)}}
     typed = {
         name: with_fields(schema, type={"enum": [names[name]]}) if name in names else schema
         for name, schema in schemas.items()
     }
     return {name: _told_apart(schema, names) for name, schema in typed.items()}
+
+
+_WRITTEN = tuple(event for event in EVENTS if event is not ResponseRequiresAction)
 
 
 def _names() -> dict[str, str]:
