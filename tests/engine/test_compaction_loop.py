@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from antwort.api.items import Compaction, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET
 from antwort.engine.engine import Engine
+from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say, tokens
@@ -39,6 +41,7 @@ from engine_kit import (
     text_of,
     weather_tool,
 )
+from serving import until
 
 # ---- a trigger ----
 
@@ -84,6 +87,17 @@ async def test_what_was_spent_on_a_summary_that_came_to_nothing_is_told() -> Non
     engine = engine_of(ScriptedProvider(answer(usage=tokens(30, 4))), hold_back=0)
     response = await engine.create(ask([*TALK, TRIGGER]))
     assert (response.status, response.usage) == ("failed", tokens(30, 4))
+
+
+async def test_what_a_compaction_took_that_was_stopped_is_told() -> None:
+    first = answer(say("Ada."), usage=tokens(700, 10))
+    provider = ScriptedProvider(first, answer(asyncio.Event()), capabilities=Capabilities(context_length=1000))
+    engine = engine_of(provider)
+    long = [{**message, "content": "why " * 200} for _ in range(6) for message in TALK]
+    run = await engine.start(ask([*long, TRIGGER]))
+    await until(lambda: len(provider.requests) == 2)
+    response = await engine.cancel(ANONYMOUS, run.response_id)
+    assert (response.status, response.usage) == ("cancelled", tokens(700, 10))
 
 
 async def test_a_conversation_goes_on_from_its_compaction() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -188,3 +190,26 @@ def test_a_picture_counts_for_little() -> None:
 def test_a_call_that_was_cut_is_none() -> None:
     assert called_by(called(1, status="incomplete")) is None
     assert called_by(called(1)) == "call_1"
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["answered", "open"])
+def test_twice_the_calls_are_twice_the_work(answers: bool) -> None:
+    items = [item for n in range(400) for item in (called(n), result(n))[: 1 + answers]]
+    half = items[: len(items) // 2]
+    assert work_of(lambda: divide(items, 8, lambda _: 1)) < 2.2 * work_of(lambda: divide(half, 8, lambda _: 1))
+
+
+def work_of(action: Callable[[], object]) -> int:
+    """How many calls of functions and steps of generators it takes."""
+    steps = 0
+
+    def count(*_: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    sys.setprofile(count)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    return steps

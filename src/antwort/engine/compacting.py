@@ -104,9 +104,9 @@ async def compact(run: Run, plan: Plan, provider: Provider, control: Control) ->
     scribe = Scribe(plan, provider, control)
     try:
         memory = await _summed_up(run, plan, scribe)
-    except AntwortError as error:
+    except Exception as error:
         yield [Compacted(usage=scribe.usage, is_missing=True)]
-        if plan.compacts:
+        if plan.compacts or not isinstance(error, AntwortError):
             raise
         said = f"{error.code}{reason_behind(error)}"
         note(_log, logging.WARNING, "went on without compacting: there is no summary", error=said)

@@ -50,10 +50,10 @@ def divide(items: Sequence[InputItem], budget: int, measure: Measure) -> Divided
     before, tail = items[:start], items[start:]
     room = budget - sum(map(measure, tail))
     asked = _last_request(before) if tail and not any(_is_request(item) for item in tail) else None
-    wanted = _open_calls(items, before)
+    wanted = {id(item) for item in _open_calls(items, before)}
     if asked is not None and measure(asked) <= max(room, budget // 2):
-        wanted.append(asked)
-    head = [item for item in before if any(item is each for each in wanted)]
+        wanted.add(id(asked))
+    head = [item for item in before if id(item) in wanted]
     return Divided(() if len(head) == len(before) else tuple(before), (*head, *tail))
 
 
@@ -85,22 +85,26 @@ def places(items: Sequence[InputItem]) -> list[int]:
     opened: Counter[str] = Counter()
     results = Counter(call_id for item in items if (call_id := answered_by(item)) is not None)
     found: list[int] = []
+    waiting = 0
     for place, item in enumerate(items):
-        is_parted = any(count > 0 for count in opened.values())
         follows_thought = place > 0 and isinstance(items[place - 1], Reasoning)
-        if not is_parted and answered_by(item) is None and not follows_thought:
+        if not waiting and answered_by(item) is None and not follows_thought:
             found.append(place)
-        _count(item, opened, results)
+        waiting += _count(item, opened, results)
     return found
 
 
-def _count(item: InputItem, opened: Counter[str], results: Counter[str]) -> None:
-    """Keep the books of the calls whose results are still to come."""
+def _count(item: InputItem, opened: Counter[str], results: Counter[str]) -> int:
+    """Keep the books of the calls whose results are still to come, and say how many more they are now."""
+    more = 0
     if (call_id := answered_by(item)) is not None:
         results[call_id] -= 1
-        opened[call_id] -= opened[call_id] > 0
-    elif (call_id := called_by(item)) is not None and results[call_id] > opened[call_id]:
-        opened[call_id] += 1
+        more = -(opened[call_id] > 0)
+    elif (call_id := called_by(item)) is not None:
+        more = int(results[call_id] > opened[call_id])
+    if call_id is not None:
+        opened[call_id] += more
+    return more
 
 
 def _pending(items: Sequence[InputItem], starts: Sequence[int]) -> int:
