@@ -6,21 +6,31 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 
 from antwort.api.events import TERMINAL, OutputTextDelta
+from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
 from antwort.engine.live import LiveRun
-from antwort.errors import BackendUnavailable, ConversationLocked, ConversationNotFound, ShuttingDown, StoreFault
-from antwort.identity import ANONYMOUS
+from antwort.errors import (
+    AntwortError,
+    BackendUnavailable,
+    ConversationLocked,
+    ConversationNotFound,
+    ShuttingDown,
+    StoreFault,
+)
+from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import NewResponse
 from antwort.storage.memory import MemoryStore
-from antwort.testing import ScriptedProvider, answer, say
+from antwort.testing import ScriptedProvider, ToolServerFake, answer, say
+from antwort.tools.base import ToolDefinition
 from conversation_kit import begun, said, words
-from engine_kit import ask, engine_of, sent_messages, stream, text_of
+from engine_kit import CLOCK, SERVER, ask, engine_of, sent_messages, stream, text_of
 from serving import until
 
 
@@ -92,6 +102,59 @@ async def test_a_turn_that_does_not_come_in_time_is_refused() -> None:
     go.set()
     await first.whole()
     assert text_of(await engine.create(ask("b", conversation=conversation))) == "Three"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"background": True}, "background"),
+        ({"model": "other"}, "model"),
+        ({"tools": [{"type": "mcp", "server_label": "nobody"}]}, "tools[0].server_label"),
+        ({"tools": [CLOCK], "tool_choice": {"type": "function", "name": "watch"}}, "tool_choice.name"),
+    ],
+)
+async def test_what_is_wrong_with_a_request_by_itself_is_told_before_its_turn_comes(
+    fields: dict[str, Any], param: str
+) -> None:
+    go, identity = asyncio.Event(), Identity(models=("scripted",))
+    engine = engine_of(ScriptedProvider(answer(say("One"), go)))
+    conversation = await begun(engine, identity=identity)
+    first = await engine.start(ask("a", conversation=conversation), identity)
+    with pytest.raises(AntwortError) as caught:
+        await engine.start(ask("b", conversation=conversation, **fields), identity)
+    assert caught.value.param == param
+    assert not is_free(engine)
+    go.set()
+    await first.whole()
+    assert is_free(engine)
+
+
+class SlowServer(ToolServerFake):
+    """Takes its time to say which tools it has."""
+
+    def __init__(self) -> None:
+        super().__init__("depot")
+        self.is_asked, self.go = asyncio.Event(), asyncio.Event()
+
+    async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
+        self.is_asked.set()
+        await self.go.wait()
+        return await super().discover(declared, identity)
+
+
+async def test_a_turn_that_asks_for_tools_first_keeps_its_place() -> None:
+    server, store = SlowServer(), MemoryStore()
+    engine = engine_of(ScriptedProvider(answer(say("One")), answer(say("Two"))), server, store=store)
+    conversation = await begun(engine)
+    slow = asyncio.create_task(engine.create(ask("a", conversation=conversation, tools=[SERVER])))
+    await server.is_asked.wait()
+    fast = asyncio.create_task(engine.create(ask("b", conversation=conversation)))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    server.go.set()
+    await asyncio.gather(slow, fast)
+    told = [line for line in words(await said(store, conversation)) if line.startswith("user")]
+    assert told == ["user: a", "user: b"]
 
 
 # ---- turns that come to nothing ----

@@ -18,6 +18,13 @@ ONE: Name = ("tenant", "owner", "conv_1")
 LONG = 3600.0
 
 
+async def take(queues: Queues, name: Name, seconds: float) -> Place:
+    """A place whose turn has come."""
+    place = queues.join(name)
+    await place.turn(seconds)
+    return place
+
+
 async def turns(count: int = 3) -> None:
     """Let all that can go on go on."""
     for _ in range(count):
@@ -31,7 +38,7 @@ async def soon(taking: asyncio.Task[Place]) -> Place:
 
 async def test_a_free_conversation_is_taken_at_once() -> None:
     queues = Queues()
-    place = await queues.take(ONE, 0)
+    place = await take(queues, ONE, 0)
     assert len(queues) == 1
     place.give_up()
     assert len(queues) == 0
@@ -40,7 +47,7 @@ async def test_a_free_conversation_is_taken_at_once() -> None:
 @pytest.mark.parametrize("other", [("tenant", "owner", "conv_2"), ("tenant", "x", "conv_1"), ("x", "owner", "conv_1")])
 async def test_another_conversation_is_not_waited_for(other: Name) -> None:
     queues = Queues()
-    places = [await queues.take(name, 0) for name in (ONE, other)]
+    places = [await take(queues, name, 0) for name in (ONE, other)]
     assert len(queues) == len(places)
 
 
@@ -48,7 +55,7 @@ async def test_turns_come_in_the_order_in_which_they_were_asked_for() -> None:
     queues, order = Queues(), list[int]()
 
     async def one(number: int) -> None:
-        place = await queues.take(ONE, LONG)
+        place = await take(queues, ONE, LONG)
         order.append(number)
         await turns()
         assert order[-1] == number, "nobody else came meanwhile"
@@ -61,11 +68,11 @@ async def test_turns_come_in_the_order_in_which_they_were_asked_for() -> None:
 
 async def test_a_turn_that_does_not_come_in_time_is_refused_and_the_others_wait_on() -> None:
     queues = Queues()
-    first = await queues.take(ONE, LONG)
-    patient = asyncio.create_task(queues.take(ONE, LONG))
+    first = await take(queues, ONE, LONG)
+    patient = asyncio.create_task(take(queues, ONE, LONG))
     await turns()
     with pytest.raises(ConversationLocked) as caught:
-        await queues.take(ONE, 0)
+        await take(queues, ONE, 0)
     error = caught.value
     assert (error.status, error.code, error.param, error.may_pass) == (409, "conversation_locked", "conversation", True)
     assert error.retry_after
@@ -76,8 +83,8 @@ async def test_a_turn_that_does_not_come_in_time_is_refused_and_the_others_wait_
 
 async def test_who_stops_waiting_leaves_the_queue() -> None:
     queues = Queues()
-    first = await queues.take(ONE, LONG)
-    waiting = [asyncio.create_task(queues.take(ONE, LONG)) for _ in range(3)]
+    first = await take(queues, ONE, LONG)
+    waiting = [asyncio.create_task(take(queues, ONE, LONG)) for _ in range(3)]
     await turns()
     waiting[0].cancel()
     await asyncio.wait(waiting[:1])
@@ -90,10 +97,10 @@ async def test_who_stops_waiting_leaves_the_queue() -> None:
 @pytest.mark.parametrize("is_followed", [True, False])
 async def test_a_turn_that_comes_in_the_moment_its_request_leaves_goes_to_the_next(is_followed: bool) -> None:
     queues = Queues()
-    first = await queues.take(ONE, LONG)
-    leaving = asyncio.create_task(queues.take(ONE, LONG))
+    first = await take(queues, ONE, LONG)
+    leaving = asyncio.create_task(take(queues, ONE, LONG))
     await turns()
-    following = asyncio.create_task(queues.take(ONE, LONG)) if is_followed else None
+    following = asyncio.create_task(take(queues, ONE, LONG)) if is_followed else None
     await turns()
     first.give_up()
     leaving.cancel()  # before it has seen that its turn has come
@@ -106,8 +113,8 @@ async def test_a_turn_that_comes_in_the_moment_its_request_leaves_goes_to_the_ne
 
 async def test_a_request_that_leaves_just_before_its_turn_comes_is_passed_over() -> None:
     queues = Queues()
-    first = await queues.take(ONE, LONG)
-    leaving, following = (asyncio.create_task(queues.take(ONE, LONG)) for _ in range(2))
+    first = await take(queues, ONE, LONG)
+    leaving, following = (asyncio.create_task(take(queues, ONE, LONG)) for _ in range(2))
     await turns()
     leaving.cancel()
     first.give_up()  # before the one that leaves has taken itself out
@@ -118,8 +125,8 @@ async def test_a_request_that_leaves_just_before_its_turn_comes_is_passed_over()
 
 async def test_giving_up_twice_takes_nothing_from_the_next() -> None:
     queues = Queues()
-    first = await queues.take(ONE, LONG)
-    second, third = (asyncio.create_task(queues.take(ONE, LONG)) for _ in range(2))
+    first = await take(queues, ONE, LONG)
+    second, third = (asyncio.create_task(take(queues, ONE, LONG)) for _ in range(2))
     await turns()
     first.give_up()
     held = await soon(second)
@@ -132,8 +139,8 @@ async def test_giving_up_twice_takes_nothing_from_the_next() -> None:
 
 async def test_a_place_that_is_forgotten_gives_itself_up() -> None:
     queues = Queues()
-    first: Place | None = await queues.take(ONE, LONG)
-    second = asyncio.create_task(queues.take(ONE, LONG))
+    first: Place | None = await take(queues, ONE, LONG)
+    second = asyncio.create_task(take(queues, ONE, LONG))
     await turns()
     assert first is not None
     first = None
@@ -143,10 +150,7 @@ async def test_a_place_that_is_forgotten_gives_itself_up() -> None:
 
 
 def test_a_place_that_outlives_its_loop_is_forgotten_in_silence() -> None:
-    async def take() -> Place:
-        return await Queues().take(ONE, LONG)
-
-    place: Place | None = asyncio.run(take())
+    place: Place | None = asyncio.run(take(Queues(), ONE, LONG))
     assert place is not None
     place = None
     gc.collect()
@@ -154,8 +158,8 @@ def test_a_place_that_outlives_its_loop_is_forgotten_in_silence() -> None:
 
 async def test_when_the_house_closes_those_who_wait_are_told_and_the_one_inside_ends() -> None:
     queues = Queues()
-    first = await queues.take(ONE, LONG)
-    waiting = [asyncio.create_task(queues.take(ONE, LONG)) for _ in range(3)]
+    first = await take(queues, ONE, LONG)
+    waiting = [asyncio.create_task(take(queues, ONE, LONG)) for _ in range(3)]
     await turns()
     waiting[0].cancel()
     queues.close()
@@ -185,7 +189,7 @@ class Crowd:
         self.tasks.append(asyncio.create_task(self._one(number, conversation, seconds, forgets=forgets)))
 
     async def _one(self, number: int, conversation: int, seconds: float, *, forgets: bool) -> None:
-        place = await self.queues.take(("t", "o", f"conv_{conversation}"), seconds)
+        place = await take(self.queues, ("t", "o", f"conv_{conversation}"), seconds)
         self.came[conversation].append(number)
         inside = self.inside[conversation]
         assert not inside, "one at a time"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Self, Unpack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from typing import Self, TypeVar, Unpack
 
 import msgspec
 
@@ -30,7 +30,7 @@ from antwort.engine.live import Ended, LiveRun
 from antwort.engine.memory import since_compaction
 from antwort.engine.meter import Meter
 from antwort.engine.plan import Plan, check_capabilities, draft_response
-from antwort.engine.queues import Queues
+from antwort.engine.queues import Place, Queues
 from antwort.engine.recall import is_known_by_id, recall_runs, resolve_references, without_references
 from antwort.engine.recent import Recent, Records
 from antwort.engine.rows import end_unborn, new_row
@@ -54,10 +54,22 @@ from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import OtherName, Provider
 from antwort.storage.base import EVERYTHING, Claim, ItemPage, Page, ResponsePage, ResponseStore, Wanted
 from antwort.tools.limits import Runs, all_limited
+from antwort.tools.routing import Toolbox
 from antwort.vault import Vault
 
 _MOST_UNWRITTEN = 1000
 ABANDONED = "The server was stopped while the response was being made."
+T = TypeVar("T")
+
+
+class Means(msgspec.Struct, frozen=True):
+    """What a request is answered with, whatever was said before it."""
+
+    model: str
+    shelf: Shelf
+    toolbox: Toolbox
+    listings: tuple[McpListTools, ...]
+    compacts: bool
 
 
 class Engine:
@@ -135,33 +147,38 @@ class Engine:
         self._check_open()
         return await self._keyed.attach(request, identity, key)
 
-    async def plan(
-        self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: Recent | None = None
-    ) -> Plan:
+    async def plan(self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: Recent | None = None) -> Plan:
         """Answer every question before the first inference. Nothing is kept yet: it may be broken off.
 
         A turn of a conversation waits until those before it have ended; the plan has its place from then on, and those
-        behind it wait: it is launched, or released. `recent` is what the connection that it came on remembers, and is
-        looked into before the store.
+        behind it wait: it is launched, or released. What is wrong with the request by itself is told before. `recent`
+        is what the connection that it came on remembers, and is looked into before the store.
         """
         self._check_open()
         if request.conversation is None:
             return await self._prepared(request, identity, recent)
-        name = identity.tenant, identity.owner, request.conversation
-        place = await self._queues.take(name, self.settings.conversation_wait)
+        place = self._queues.join((identity.tenant, identity.owner, request.conversation))
         try:
-            return msgspec.structs.replace(await self._prepared(request, identity, recent), place=place)
+            return msgspec.structs.replace(await self._prepared(request, identity, recent, place), place=place)
         except BaseException:
             place.give_up()
             raise
 
-    async def _prepared(self, request: CreateRequest, identity: Identity, recent: Recent | None) -> Plan:
+    async def _prepared(
+        self, request: CreateRequest, identity: Identity, recent: Recent | None, place: Place | None = None
+    ) -> Plan:
+        means = await self._in_time(request, self._means(request, identity))
+        if place is not None:
+            await place.turn(self.settings.conversation_wait)
+        return await self._in_time(request, self._plan(request, identity, means, recent))
+
+    async def _in_time(self, request: CreateRequest, work: Coroutine[None, None, T]) -> T:
         """In the time that a response has."""
         if not _must_ask(request):
-            return await self._plan(request, identity, recent)
+            return await work
         try:
             async with asyncio.timeout(self.settings.deadline):
-                return await self._plan(request, identity, recent)
+                return await work
         except TimeoutError as exc:
             raise BackendTimeout("The response could not be prepared in time.") from exc
 
@@ -273,12 +290,17 @@ class Engine:
         if self.is_draining:
             raise ShuttingDown
 
-    async def _plan(self, request: CreateRequest, identity: Identity, recent: Recent | None = None) -> Plan:
+    async def _means(self, request: CreateRequest, identity: Identity) -> Means:
         _check_background(request)
-        asked = request
+        model = await self._model_for(request, identity)
+        shelf = Shelf(self._executors, identity, self.settings, self._provider.capabilities(model))
+        compacts = asks_to_compact(request)
+        toolbox, listings = await build_toolbox(without_tools(request) if compacts else request, shelf)
+        return Means(model, shelf, toolbox, listings, compacts)
+
+    async def _plan(self, request: CreateRequest, identity: Identity, means: Means, recent: Recent | None) -> Plan:
         records: Records = self._store if recent is None else recent.before(self._store)
         sealed = Sealed(self._open_vault, identity)
-        model = await self._model_for(request, identity)
         items = await load_said(request, self._store, identity)
         if request.previous_response_id is not None:
             await self._catch_up(identity, request.previous_response_id)
@@ -289,12 +311,9 @@ class Engine:
         request = await resolve_references(request, records, identity, known)
         said, chain = sealed.opened_said(items), sealed.opened_chain(kept)
         request = await recall_runs(request, chain, records, identity, said)
-        capabilities = self._provider.capabilities(model)
-        shelf = Shelf(self._executors, identity, self.settings, capabilities)
-        compacts = asks_to_compact(asked)
-        toolbox, listings = await build_toolbox(without_tools(request) if compacts else request, shelf)
-        history = await assemble(request, chain, toolbox, shelf, said, sealed.memories)
-        if not compacts:
+        toolbox, capabilities = means.toolbox, means.shelf.capabilities
+        history = await assemble(request, chain, toolbox, means.shelf, said, sealed.memories)
+        if not means.compacts:
             shown = since_compaction(history.stretches, history.inputs, sealed.memories, history.kept)
             earlier = "conversation" if said else "previous_response_id"
             if shown.skipped:
@@ -305,16 +324,16 @@ class Engine:
             request=without_references(request),
             identity=identity,
             settings=self.settings,
-            response=draft_response(request, model, self.settings),
+            response=draft_response(request, means.model, self.settings),
             toolbox=toolbox,
             capabilities=capabilities,
             history=sealed.opened_history(history, own),
-            listings=listings,
+            listings=means.listings,
             seal=sealed.seal_for(request),
             chain=kept,
             meter=self._meter,
             memories=sealed.memories,
-            compacts=compacts,
+            compacts=means.compacts,
         )
         check_said(plan)
         check_compacts(plan)

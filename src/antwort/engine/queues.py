@@ -16,13 +16,32 @@ Name: TypeAlias = tuple[str, str, str]
 
 
 class Place:
-    """The turn in a conversation, held until it is given up."""
+    """A place in the queue of a conversation. Its turn comes, and is held until the place is given up."""
 
-    __slots__ = ("_leave", "_loop")
+    __slots__ = ("_coming", "_leave", "_loop")
 
-    def __init__(self, leave: Callable[[], None]) -> None:
+    def __init__(self, leave: Callable[[], None], coming: asyncio.Future[bool] | None = None) -> None:
+        """What is `coming` is the turn, where it has not come yet."""
         self._loop = asyncio.get_running_loop()
         self._leave: Callable[[], None] | None = leave
+        self._coming = coming
+
+    async def turn(self, seconds: float) -> None:
+        """Wait for it. Who stops waiting has left the queue.
+
+        Raises `ConversationLocked` when it takes longer than `seconds`, and `ShuttingDown`.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                is_mine = self._coming is None or await self._coming
+        except BaseException as exc:
+            self.give_up()
+            if isinstance(exc, TimeoutError):
+                raise ConversationLocked from exc
+            raise
+        if not is_mine:
+            self.give_up()
+            raise ShuttingDown
 
     def give_up(self) -> None:
         """The next request may go on. Only the first time counts."""
@@ -47,34 +66,22 @@ class Queues:
         """How many conversations are being added to."""
         return len(self._waiting)
 
-    async def take(self, name: Name, seconds: float) -> Place:
-        """The turn, once it has come. Who stops waiting leaves the queue.
-
-        Raises `ConversationLocked` when it takes longer than `seconds`, and `ShuttingDown`.
-        """
+    def join(self, name: Name) -> Place:
+        """The place behind all who are there."""
         waiting = self._waiting.get(name)
         if waiting is None:
             self._waiting[name] = deque()
-        else:
-            await self._wait(name, waiting, seconds)
-        return Place(partial(self._pass_on, name))
-
-    async def _wait(self, name: Name, waiting: deque[asyncio.Future[bool]], seconds: float) -> None:
+            return Place(partial(self._pass_on, name))
         mine: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         waiting.append(mine)
-        try:
-            async with asyncio.timeout(seconds):
-                is_mine = await mine
-        except BaseException as exc:
-            if mine.done() and not mine.cancelled() and mine.result():
-                self._pass_on(name)  # it came in the moment in which it was not waited for any more
-            elif mine in waiting:
-                waiting.remove(mine)
-            if isinstance(exc, TimeoutError):
-                raise ConversationLocked from exc
-            raise
-        if not is_mine:
-            raise ShuttingDown
+        return Place(partial(self._leave, name, mine), mine)
+
+    def _leave(self, name: Name, mine: asyncio.Future[bool]) -> None:
+        waiting = self._waiting.get(name, ())
+        if mine.done() and not mine.cancelled() and mine.result():  # it may have come while nobody waited for it
+            self._pass_on(name)
+        elif mine in waiting:
+            self._waiting[name].remove(mine)
 
     def _pass_on(self, name: Name) -> None:
         waiting = self._waiting[name]
