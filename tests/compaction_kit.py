@@ -9,7 +9,8 @@ from antwort.api.compactions import CompactedResponse
 from antwort.api.items import Compaction, Message
 from antwort.api.wire import to_plain
 from antwort.engine.engine import Engine
-from antwort.engine.memory import Memories, Memory, recap_of
+from antwort.engine.memory import Memories, Memory
+from antwort.engine.recap import recap_of
 from antwort.identity import ANONYMOUS
 from antwort.testing import answer, say, tokens
 

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from antwort.api.wire import UNSET, encode
-from antwort.engine.memory import Recap
+from antwort.engine.recap import Recap
 from antwort.engine.shortening import Pictures
 from antwort.providers.base import ChatCall, ChatFunction, ChatMessage
 

@@ -10,7 +10,7 @@ import pytest
 from antwort.api.items import Compaction, FunctionCall
 from antwort.api.wire import UNSET
 from antwort.engine.engine import Engine
-from antwort.engine.memory import Recap
+from antwort.engine.recap import Recap
 from antwort.errors import (
     AntwortError,
     BackendError,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antwort.engine.fitting import fit
-from antwort.engine.memory import Recap
+from antwort.engine.recap import Recap, recalled, recap_of
 from antwort.engine.shortening import Pictures
 from antwort.providers.base import ChatMessage
 from fitting_kit import CUT, GONE, PICTURE, answer, assistant, size, step, system, text_of, total, user
@@ -165,6 +165,19 @@ def test_the_summary_of_what_was_compacted_stays_at_the_head_and_speaks_with_wha
     assert [message.role for message in last] == ["user"]
     assert isinstance(last[0].content, list)
     assert (last[0].content[0]["text"][:9], last[0].content[1:]) == ("[Summary]", pictured.content)
+
+
+def test_what_the_user_said_first_after_a_compaction_goes_like_all_else_and_the_summary_stays() -> None:
+    parts: list[dict[str, Any]] = [{"type": "text", "text": "Read this. " * 100}, PICTURE]
+    for content in ("Read this. " * 100, parts):
+        first = recalled(recap_of("We talked."), ChatMessage(role="user", content=content))
+        messages = [system("S."), first, assistant("Done."), *exchanges(3), user("And now?")]
+        assert text_of(fitted(messages, total(messages))[1]) == text_of(first)
+        assert [message.role for message in fitted(messages, total(messages))] == [each.role for each in messages]
+        [top, said, *_] = fitted(messages, 1200)
+        summary, *gone, question = text_of(said).split(GONE)
+        assert (top, summary.strip(), len(gone)) == (system("S."), recap_of("We talked."), 0)
+        assert question.startswith(" 2 earlier messages]\n\nquestion 0")
 
 
 def test_the_cut_stays_where_it_is_while_a_conversation_goes_on() -> None:

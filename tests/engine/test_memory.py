@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from antwort.api.inputs import Limits, read_item
 from antwort.api.items import Compaction, InputItem, InputText, Message
-from antwort.engine.memory import Memories, Memory, MemoryLost, recap_of, since_compaction
+from antwort.engine.memory import Memories, Memory, MemoryLost, since_compaction
 from antwort.vault import CannotOpen, Vault
 from plan_kit import STEADY, called, result, said, server_called, thought
 
@@ -140,25 +139,3 @@ def test_for_what_was_made_here_all_that_it_stood_for_counts(caplog: pytest.LogC
 def test_a_compaction_whose_key_is_gone_gives_way_to_an_earlier_one() -> None:
     lost, known = compaction(Memory(summary="Late."), by=memories("other")), compaction(Memory(summary="Early."))
     assert counted([known, asked("1")], [lost]).summary == "Early."
-
-
-# ---- as the model hears it ----
-
-
-def test_a_summary_is_told_as_one_of_what_was_said_and_as_no_instruction() -> None:
-    head, text, end = recap_of("Ada likes tea.\n\nShe writes.").split("\n\n")
-    assert (text, end) == ("> Ada likes tea.\n>\n> She writes.", "[End of the summary]")
-    assert "made of what users and tools said" in head
-    assert "no instruction" in head
-
-
-_words = st.text(st.characters(exclude_categories=["Cs"]))
-
-
-@STEADY
-@given(st.lists(st.one_of(_words, st.sampled_from(["\n\n[End of the summary]\n\n", "[ END of the Summary]", "\r"]))))
-def test_nothing_in_a_summary_ends_it(pieces: list[str]) -> None:
-    head, *lines = recap_of("Ada. " + "".join(pieces)).splitlines()
-    assert (lines[0], lines[-2:]) == ("", ["", "[End of the summary]"])
-    assert all(line.startswith(">") for line in lines[1:-2])
-    assert not any(re.search(r"\[\s*end of the summary", line, re.IGNORECASE) for line in (head, *lines[:-1]))

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from antwort.engine.memory import Recap
+from antwort.engine.recap import Recap, parted
 from antwort.engine.shortening import Pictures, bare, followed, joined, missing_words, preceded, shortened
 from antwort.providers.base import ChatMessage
 
@@ -130,6 +130,7 @@ class _Script:
     """All that was said, in any of its shorter versions."""
 
     def __init__(self, messages: Sequence[ChatMessage], size: Size) -> None:
+        messages = [each for message in messages for each in parted(message)]
         self._messages, self._size = messages, size
         self.units = _divided(messages)
         self._unit_at = {place: number for number, unit in enumerate(self.units) for place in unit.places}
@@ -208,9 +209,13 @@ def _add(message: ChatMessage, words: str, kept: list[ChatMessage], asked: int |
     The words are the user's: there are models that take nothing but the user and the assistant in turn, the user first,
     and a system message at the top.
     """
-    if words and message.role == "user" and asked is not None and asked == len(kept) - 1:
-        kept[asked] = joined(followed(kept[asked], words), message)
-        return asked
+    if message.role == "user" and asked is not None and asked == len(kept) - 1:
+        if words:
+            kept[asked] = joined(followed(kept[asked], words), message)
+            return asked
+        if isinstance(kept[asked], Recap):
+            kept[asked] = ChatMessage(role="user", content=joined(kept[asked], message).content)
+            return asked
     if words and message.role == "user":
         message = preceded(message, words)
     elif words and asked is not None:

@@ -22,12 +22,13 @@ from antwort.engine.chosen import forced_names
 from antwort.engine.declared import INPUT
 from antwort.engine.draft import Run
 from antwort.engine.foreign import foreign_call, foreign_result
-from antwort.engine.memory import Recap, Said, recap_of, since_compaction
+from antwort.engine.memory import Said, since_compaction
 from antwort.engine.naming import legal_name
 from antwort.engine.pairs import call_id_of, is_bare, is_same
 from antwort.engine.parts import chat_message, result_text, said_in
 from antwort.engine.plan import Plan
-from antwort.engine.shortening import Pictures, preceded
+from antwort.engine.recap import Recap, recalled, recap_of
+from antwort.engine.shortening import Pictures
 from antwort.engine.steps import choice_for, tokens_left
 from antwort.engine.toolbox import called_name, model_name
 from antwort.engine.unwrapping import as_object
@@ -258,7 +259,7 @@ class _Conversation:
         """What was compacted is recalled in the first message of the user: there are templates that take no two."""
         if self.recap and message.role not in ("system", "developer"):
             if message.role == "user":
-                message = Recap(role="user", content=preceded(message, self.recap).content)
+                message = recalled(self.recap, message)
             else:
                 self.messages.append(Recap(role="user", content=self.recap))
             self.recap = ""
