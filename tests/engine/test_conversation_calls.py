@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from antwort.api.items import FunctionCall, McpCall, Message, Reasoning
+from antwort.api.items import FunctionCall, McpCall, McpListTools, Message, Reasoning
 from antwort.api.wire import to_plain
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
@@ -100,10 +100,23 @@ async def test_a_servers_call_of_a_turn_that_paused_is_run_first(store: Response
         "mcp_call",
         "function_call",
         "function_call_output",
-        "mcp_list_tools",
         "mcp_call",
         "assistant: Three, at noon.",
     ]
+
+
+async def test_a_list_of_tools_is_added_once_and_again_when_it_has_changed(store: ResponseStore) -> None:
+    provider = ScriptedProvider(*(answer(say(str(number))) for number in range(3)))
+    engine = engine_of(provider, depot(), store=store)
+    conversation = await begun(engine)
+    other = {**SERVER, "allowed_tools": ["stock"]}
+    for tools in ([SERVER], [SERVER], [other]):
+        response = await engine.create(ask("And?", conversation=conversation, tools=tools))
+        assert only(response, McpListTools).server_label == "depot", "the response shows it all the same"
+    turn = ["user: And?", "mcp_list_tools", "assistant: 0"]
+    again = ["user: And?", "assistant: 1"]
+    changed = ["user: And?", "mcp_list_tools", "assistant: 2"]
+    assert words(await said(store, conversation)) == [*turn, *again, *changed]
 
 
 async def test_a_servers_call_is_run_once_however_often_its_turn_is_tried(store: ResponseStore) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable, Iterator
 
+from antwort.api.items import InputItem, McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition, transition
@@ -50,14 +52,30 @@ _ADDING = ("completed", "requires_action", "incomplete")
 
 def new_entries(plan: Plan, response: Response) -> tuple[Entry, ...]:
     """What the response as it ended adds to its conversation: the input, then the output. One that has failed or was
-    cancelled adds nothing, so that the same request once more asks nothing twice.
+    cancelled adds nothing, so that the same request once more asks nothing twice. A list of tools that is there already
+    is not added again.
     """
     request = plan.request
     if request.conversation is None or response.status not in _ADDING:
         return ()
     given = (Entry(item=item, raw=raw) for item, raw in zip(request.input, request.raw_input, strict=True))
     said = (Entry(item=item, raw=encode(item), direction="output") for item in response.output)
-    return (*given, *said)
+    earlier = (item for stretch in plan.history.stretches[:-1] for item in stretch)
+    return tuple(_without_known_lists((*given, *said), earlier))
+
+
+def _without_known_lists(entries: Iterable[Entry], earlier: Iterable[InputItem]) -> Iterator[Entry]:
+    known = [_listed(item) for item in earlier if isinstance(item, McpListTools)]
+    for entry in entries:
+        if isinstance(entry.item, McpListTools):
+            if (listed := _listed(entry.item)) in known:
+                continue
+            known.append(listed)
+        yield entry
+
+
+def _listed(item: McpListTools) -> tuple[object, ...]:
+    return item.server_label, item.tools, item.error
 
 
 async def end_unborn(plan: Plan, store: ResponseStore) -> None:
