@@ -111,11 +111,57 @@ def test_where_the_user_has_said_nothing_the_words_are_a_message_of_the_user() -
     assert found[1].role == "assistant"
 
 
-def test_all_that_the_user_says_in_a_row_is_one_message_to_go_or_stay() -> None:
-    messages = [*exchanges(20), user("Here is what I have."), user("Do it."), *step("a", "r" * 100)]
-    found = fitted(messages, 800)
-    assert text_of(found[-4]).endswith("Here is what I have.")
-    assert found[-3:] == messages[-3:]
+def test_of_messages_that_the_user_sends_in_a_row_the_oldest_go_one_by_one() -> None:
+    messages = [user(f"note {n} " + "n" * 80) for n in range(40)]
+    found = fitted(messages, 3000)
+    assert total(found) > 3000 * 0.75
+    assert text_of(found[0]).endswith(text_of(messages[-len(found)]))
+    assert found[1:] == messages[-len(found) + 1 :]
+
+
+def test_what_the_user_sends_in_a_row_before_a_loop_stays_with_the_task_where_it_is_short() -> None:
+    steps = [each for n in range(40) for each in step(f"c{n}", "r" * 100)]
+    short = [*exchanges(20), user("Here is what I have."), user("Do it."), *steps]
+    found = fitted(short, 1500)
+    assert text_of(found[0]).endswith("Here is what I have.")
+    assert text_of(found[1]).startswith("Do it.")
+    notes = [user(f"note {n} " + "n" * 80) for n in range(20)]
+    found = fitted([*notes, user("Do it."), *steps], 1500)
+    assert [message.role for message in found[:3]] == ["user", "user", "assistant"]
+    assert text_of(found[1]).startswith("Do it.")
+
+
+OVER = 1.02
+"""Just too long."""
+
+
+@pytest.mark.parametrize("budget", [4000, 4100, 30_000, 131_000])
+@pytest.mark.parametrize("others", [{}, {"b": "short", "c": "x" * 300}])
+@pytest.mark.parametrize("times", [OVER, 3, 40])
+def test_the_last_results_get_what_room_there_is(budget: int, others: dict[str, str], times: float) -> None:
+    """An agent that reads one long file sees as much of it as fits."""
+    messages = [system("S."), *exchanges(5), user("Read it."), *answer({"a": "x" * int(budget * times), **others})]
+    found = fitted(messages, budget)
+    assert total(found) >= budget * 0.95
+    assert len(found) == len(messages)
+    assert found[-len(others) :] == messages[-len(others) :] or not others
+
+
+@pytest.mark.parametrize("budget", [4000, 4100, 30_000, 131_000])
+@pytest.mark.parametrize("behind", [step("b"), [assistant("I have read it."), user("So?")]])
+def test_an_old_result_that_is_just_too_long_loses_little(budget: int, behind: list[ChatMessage]) -> None:
+    messages = [user("Read it."), *step("a", "x" * int(budget * OVER)), *behind]
+    found = fitted(messages, budget)
+    assert total(found) >= budget * 0.7
+    assert len(found) == len(messages)
+
+
+def test_the_last_results_fill_what_the_oldest_turns_have_left_free() -> None:
+    messages = [*exchanges(100), user("Read it."), *step("a", "x" * 9000)]
+    found = fitted(messages, 6000)
+    assert total(found) >= 6000 * 0.95
+    assert len(text_of(found[-1])) >= 6000 / 4
+    assert len(found) > 3, "what was said before is not all pushed out"
 
 
 @pytest.mark.parametrize("budget", [3000, 2000, 1000])

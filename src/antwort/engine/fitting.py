@@ -3,6 +3,7 @@
 This is derived anew for each inference, from all that was said. A backend is quick where a request begins as the one
 before did, so two in a row must be cut at the same place: there are cuts only where what stands before passes the next
 multiple of a step, a power of two. More is left out than must be, and the cut stays until that much has been added.
+The last results stand at the end, where nothing is lost by that: they take all the room that is left.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
 import msgspec
+from msgspec.structs import replace
 
 from antwort.engine.recap import Recap, parted
 from antwort.engine.shortening import Pictures, bare, followed, joined, missing_words, preceded, shortened
@@ -22,6 +24,10 @@ Size: TypeAlias = Callable[[ChatMessage], int]
 
 _INSTRUCTIONS = frozenset({"system", "developer"})
 _LEAST_STEP, _LEAST_CAP = 64, 16
+_CAPS = (14, 12, 10, 8, 7, 6, 5, 4, 3, 2, 1)
+"""How long an old result may be, in halves of a step, while no older one can be any shorter."""
+_GRAIN = 64
+"""The length of the last results is found to one part in so many of a step."""
 
 
 class Fitted(msgspec.Struct, frozen=True):
@@ -40,8 +46,8 @@ def fit(messages: Sequence[ChatMessage], budget: int, size: Size) -> Fitted:
     """The messages within the budget, with as little missing as steps allow; all of them where they fit.
 
     Kept whatever happens: system and developer messages, the summary of what was compacted, the last message of the
-    user, and the last answer with the results of its calls. No call is parted from its results. Where something is
-    missing, words for the model say so.
+    user, and the last answer with its calls and what is left of their results. No call is parted from its results.
+    Where something is missing, words for the model say so.
     """
     script = _Script(messages, size)
     whole = script.version(_Rung())
@@ -49,7 +55,18 @@ def fit(messages: Sequence[ChatMessage], budget: int, size: Size) -> Fitted:
         return whole
     rungs = list(_ladder(script, step_of(budget)))
     first = bisect_left(rungs, True, key=lambda rung: script.version(rung).size <= budget)
-    return script.version(rungs[min(first, len(rungs) - 1)])
+    return script.version(_filled(script, rungs[min(first, len(rungs) - 1)], budget))
+
+
+def _filled(script: _Script, rung: _Rung, budget: int) -> _Rung:
+    """The same with the last results as long as there is room for them."""
+    least = rung.last_cap
+    if least is None or rung.is_bare:
+        return rung
+    caps = range(least, budget, max(1, step_of(budget) // _GRAIN))
+    wider = [replace(rung, last_cap=cap) for cap in caps]
+    first = bisect_left(wider, True, key=lambda each: script.version(each).size > budget)
+    return wider[first - 1] if first else rung
 
 
 def step_of(budget: int) -> int:
@@ -65,47 +82,53 @@ class _Rung(msgspec.Struct, frozen=True, kw_only=True):
 
     cut: int = 0
     """Units below this one are left out, but for what the user said last before it."""
+    row: int = 0
+    """How much room there is for that, where it is several messages in a row. The last is kept whatever its size."""
+    floored: int = 0
+    """Results in units below this one have `floor` as their size at most."""
+    floor: int = 0
     capped: int = 0
-    """Results in units below this one have `cap` as their size at most."""
+    """Those in further units below this one have `cap`."""
     cap: int = 0
     last_cap: int | None = None
     """The same for the last unit."""
     is_bare: bool = False
-    """Of all there was, only the last message of the user is left, and of the last answer what cannot be parted."""
+    """Of the last answer only what cannot be parted is left."""
 
 
 def _ladder(script: _Script, step: int) -> Iterator[_Rung]:
     """Ever less. New results may be longer than old ones, but are not worth all that was said before."""
-    cap, last = step // 2, len(script.units) - 1
+    last, floor, before = len(script.units) - 1, step // 2, 0
+    caps = [halves * floor for halves in _CAPS if halves * floor < script.longest_old]
     for cut in script.cuts(step):
-        yield _Rung(capped=cut, cap=cap)
-    cuts = script.cuts(step, cap)
-    for cut in (0, *cuts):
-        yield _Rung(cut=cut, capped=last, cap=cap, last_cap=2 * step)
+        yield from (_Rung(floored=before, floor=floor, capped=cut, cap=cap) for cap in caps)
+        before = cut
+    for cut in (0, *script.cuts(step, floor)):
+        yield _Rung(cut=cut, row=step, floored=last, floor=floor, last_cap=2 * step)
     last_cap = step
     while last_cap > _LEAST_CAP:
-        yield _Rung(cut=last, last_cap=last_cap)
+        yield _Rung(cut=last, row=last_cap, last_cap=last_cap)
         last_cap //= 2
     yield _Rung(cut=last, last_cap=_LEAST_CAP)
     yield _Rung(cut=last, last_cap=_LEAST_CAP, is_bare=True)
 
 
 class _Unit(msgspec.Struct):
-    """What is kept or left out as one, by its places: an answer of the model with the results of its calls, or all that
-    the user said in a row.
+    """What is kept or left out as one, by its places: a message of the user, or an answer of the model with the results
+    of its calls.
     """
 
     places: list[int]
     calls: frozenset[str] | None = None
     """Of an answer: the ids of its calls."""
-    opening: int | None = None
-    """Of an answer: the number of the unit that it answers."""
+    opening: range | None = None
+    """Of an answer: the numbers of the units that it answers, which is what the user said in a row."""
 
 
 def _divided(messages: Sequence[ChatMessage]) -> list[_Unit]:
     """A result that belongs to no call right before it is in no unit, and never kept."""
     units: list[_Unit] = []
-    opening: int | None = None
+    opening: range | None = None
     for place, message in enumerate(messages):
         calls = units[-1].calls if units else None
         if _is_fixed(message):
@@ -115,10 +138,9 @@ def _divided(messages: Sequence[ChatMessage]) -> list[_Unit]:
                 units[-1].places.append(place)
         elif message.role == "assistant":
             units.append(_Unit([place], frozenset(call.id for call in message.tool_calls or ()), opening))
-        elif units and calls is None:
-            units[-1].places.append(place)
         else:
-            opening = len(units)
+            goes_on = opening is not None and calls is None
+            opening = range(opening.start if goes_on and opening else len(units), len(units) + 1)
             units.append(_Unit([place]))
     return units
 
@@ -138,6 +160,12 @@ class _Script:
         self._ranks = {place: rank for rank, place in enumerate(self._unit_at)}
         self._sizes: dict[int, tuple[ChatMessage, int]] = {}
         self._short: dict[tuple[int, int], ChatMessage] = {}
+
+    @property
+    def longest_old(self) -> int:
+        """Of the results that are not the last."""
+        places = (place for unit in self.units[:-1] for place in unit.places)
+        return max((self._size_of(self._messages[place]) for place in places if self._is_result(place)), default=0)
 
     def cuts(self, step: int, cap: int | None = None) -> list[int]:
         """Which units may be the first that is kept, or kept whole: the last one, and others, each by nothing but what
@@ -173,26 +201,42 @@ class _Script:
     def _kept(self, rung: _Rung) -> Iterator[int]:
         """The places of what is not fixed, and stays."""
         units = self.units[rung.cut :]
-        if units and units[0].opening is not None and units[0].opening < rung.cut:
-            units = [self.units[units[0].opening], *units]
+        opening = units[0].opening if units else None
+        if opening is not None and opening.stop <= rung.cut:
+            units = [*self._row(opening, rung.row), *units]
         for unit in units:
-            yield from unit.places[-1:] if rung.is_bare and unit.calls is None else unit.places
+            yield from unit.places
+
+    def _row(self, opening: range, room: int) -> list[_Unit]:
+        """The last of what the user said in a row, as much as there is room for, and one message at least."""
+        row = [self.units[opening[-1]]]
+        for number in reversed(opening[:-1]):
+            room -= sum(self._size_of(self._messages[place]) for unit in row[-1:] for place in unit.places)
+            if room < self._size_of(self._messages[self.units[number].places[0]]):
+                break
+            row.append(self.units[number])
+        return row[::-1]
 
     def _made(self, place: int, rung: _Rung) -> ChatMessage:
         number, message = self._unit_at[place], self._messages[place]
         if rung.is_bare:
             message = bare(message)
-        cap = rung.last_cap if number == len(self.units) - 1 else rung.cap if number < rung.capped else None
+        cap = rung.floor if number < rung.floored else rung.cap if number < rung.capped else None
+        if number == len(self.units) - 1:
+            cap = rung.last_cap
         return self._capped(place, cap) if message.role == "tool" else message
 
     def _capped(self, place: int, cap: int | None) -> ChatMessage:
         message = self._messages[place]
         size = self._size_of(message)
-        if cap is None or message.role != "tool" or size <= cap:
+        if cap is None or not self._is_result(place) or size <= cap:
             return message
         if (place, cap) not in self._short:
             self._short[place, cap] = shortened(message, cap / size)
         return self._short[place, cap]
+
+    def _is_result(self, place: int) -> bool:
+        return self._messages[place].role == "tool"
 
     def _size_of(self, message: ChatMessage) -> int:
         """Measured once: the longest of them are in every version."""
