@@ -91,3 +91,14 @@ def test_more_metadata_than_allowed_is_refused() -> None:
     pairs.popitem()
     assert taken(Limits(), metadata=pairs)
     assert refused(SMALL, metadata={"a": "", "b": "", "c": ""}) == ("metadata", "too_many_keys")
+
+
+def test_keys_of_metadata_have_1_to_64_characters() -> None:
+    assert taken(Limits(), metadata={"ä" * 64: ""})
+    assert refused(Limits(), metadata={"": "x"}) == ("metadata", "invalid_value")
+    named = "metadata." + "ä" * 64 + "..."
+    assert refused(Limits(), metadata={"ä" * 5000: "x"}) == (named, "string_above_max_length")
+
+
+def test_a_key_is_repeated_in_short_where_its_value_is_wrong() -> None:
+    assert refused(Limits(), metadata={"k" * 5000: 5}) == ("metadata." + "k" * 64, "invalid_value")

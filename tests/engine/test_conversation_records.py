@@ -128,3 +128,14 @@ async def test_a_compaction_that_was_given_out_here_is_added_to_a_conversation_o
             assert (await engine.conversations.items(made.id, Page(), identity)).items == window.output[-1:]
         with pytest.raises(InvalidField):
             await engine.conversations.create(items=[item], identity=Identity("other"))
+
+
+async def test_keys_of_metadata_are_as_short_as_those_of_responses() -> None:
+    async with an_engine() as engine:
+        kept = engine.conversations
+        made = await kept.create(metadata={"k" * 64: "x"})
+        for wrong in ("k" * 65, ""):
+            with pytest.raises(InvalidField, match="metadata"):
+                await kept.create(metadata={wrong: "x"})
+            with pytest.raises(InvalidField, match="metadata"):
+                await kept.update(made.id, {wrong: "x"})

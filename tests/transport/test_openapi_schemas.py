@@ -102,6 +102,7 @@ TAKEN: list[Json] = [
     {"text": {"format": {"type": "json_schema", "name": "n"}}},
     {"text": {"format": {"type": "json_schema", "schema": {}}}},
     {"reasoning": {"effort": "low", "summary": "auto"}, "include": ["reasoning.encrypted_content"]},
+    {"metadata": {"k" * 64: "x" * 512}},
     {"client_metadata": {"x": [1]}, "moderation": None, "context_management": []},
 ]
 REFUSED: list[Json] = [
@@ -130,6 +131,8 @@ REFUSED: list[Json] = [
     {"max_output_tokens": 0},
     {"metadata": {"a": 1}},
     {"metadata": {str(i): "" for i in range(17)}},
+    {"metadata": {"": "x"}},
+    {"metadata": {"k" * 65: "x"}},
     {"conversation": 5},
     {"conversation": ""},
     {"conversation": {"name": "conv_1"}},

@@ -13,6 +13,7 @@ _AT = re.compile(r" - at `(?:key in )?\$(?P<path>[^`]*)`$")
 _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]")
 _ANY_KEY = "[...]"
+_LONGEST_KEY = 64  # of what is repeated
 _KINDS = {
     bool: "a boolean",
     int: "a number",
@@ -75,4 +76,4 @@ def _with_key(path: str, value: Any) -> str:
         value = value[step["name"] if step["index"] is None else int(step["index"])]
     faulty = (key for key, entry in value.items() if not isinstance(entry, str) or len(entry) > 512)
     key = next(faulty, None)
-    return path if key is None else f"{before}.{key}{after}"
+    return path if key is None else f"{before}.{key[:_LONGEST_KEY]}{after}"

@@ -20,6 +20,7 @@ from antwort.api.wire import Plain, Wire, encode, replace
 from antwort.errors import InvalidField
 
 __all__ = [
+    "LONGEST_KEY",
     "ContextManagement",
     "CreateRequest",
     "Limits",
@@ -199,6 +200,16 @@ def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> C
 def check_metadata(metadata: Metadata | None, limits: Limits) -> None:
     if metadata is not None and len(metadata) > limits.metadata_keys:
         raise InvalidField("metadata", f"more than {limits.metadata_keys} keys.", code="too_many_keys")
+    for key in metadata or ():
+        if not key:
+            raise InvalidField("metadata", "a key must not be empty.")
+        if len(key) > LONGEST_KEY:
+            problem = f"a key must not be longer than {LONGEST_KEY} characters."
+            raise InvalidField(f"metadata.{key[:LONGEST_KEY]}...", problem, code="string_above_max_length")
+
+
+LONGEST_KEY = 64
+"""Characters that a key of metadata may have, as OpenAI says."""
 
 
 _SomeId: TypeAlias = Annotated[str, Meta(min_length=1, max_length=LONGEST_ID)]

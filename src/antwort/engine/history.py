@@ -16,7 +16,7 @@ from antwort.api.items import (
     OpaqueItem,
     Reasoning,
 )
-from antwort.api.requests import CreateRequest, Limits, parse_request
+from antwort.api.requests import CreateRequest, Limits, parse_body, read_request
 from antwort.api.wire import UNSET, replace
 from antwort.engine.foreign import foreign_call, foreign_result
 from antwort.engine.memory import Memories, MemoryLost, Said, since_compaction
@@ -93,7 +93,7 @@ async def assemble(
     for link in chain:
         calls = [call for call in _unanswered(link.output, answered, shelf) if call.call_id not in begun]
         if calls := [call for call in calls if not counted.is_compacted or call.item in shown]:
-            parent = parse_request(link.request, _UNBOUNDED)
+            parent = _made_under(link)
             leftovers += _leftovers(calls, parent, await rebuild_toolbox(parent, shelf), _calls_run(link))
     # A client that keeps its history itself sends the open calls in the input: they were made under its own tools. So
     # are those of a conversation, as far as anybody knows.
@@ -298,6 +298,11 @@ def _leftovers(calls: Sequence[OpenCall], request: CreateRequest, toolbox: Toolb
                 continue
         found.append(Leftover(call, toolbox, is_parallel, problem))
     return found
+
+
+def _made_under(link: Link) -> CreateRequest:
+    """The request, for its tools and its policy. What it tells about itself may have been taken under other limits."""
+    return read_request({**parse_body(link.request), "metadata": None}, _UNBOUNDED, raw=link.request)
 
 
 def _calls_run(link: Link) -> int:

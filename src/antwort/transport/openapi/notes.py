@@ -14,7 +14,7 @@ FIELDS = {
     "model": "The model that answers. Can be left out where there is a default, or only one.",
     "previous_response_id": "The stored response that this one goes on from.",
     "include": "What else is wanted in the output, such as `reasoning.encrypted_content`.",
-    "metadata": "Kept with the response and given back.",
+    "metadata": "Kept with the response and given back: short texts under keys of 64 characters at most.",
     "text": "How the text of the answer is written: free, JSON, or JSON after a schema.",
     "temperature": "How freely the model chooses its words.",
     "top_p": "The share of likely words that it chooses from.",

@@ -13,7 +13,7 @@ import msgspec
 from antwort.api.compactions import FIELDS as COMPACTED
 from antwort.api.inputs import LONGEST_ID
 from antwort.api.items import ContentPart, KnownItem, OutputItem, ResultPart, ToolError
-from antwort.api.requests import Limits, PlainFields
+from antwort.api.requests import LONGEST_KEY, Limits, PlainFields
 from antwort.api.tools import AllowedTools, ChoiceMode
 from antwort.api.wire import Plain
 from antwort.transport.openapi.answers import FORCED, TOOLS
@@ -278,7 +278,8 @@ def _compact(create: Plain) -> Plain:
 
 
 def _metadata(fields: Plain, limits: Limits) -> Plain:
-    return or_null(fields["properties"]["metadata"]["anyOf"][0] | {"maxProperties": limits.metadata_keys})
+    keys = {"maxProperties": limits.metadata_keys, "propertyNames": {"minLength": 1, "maxLength": LONGEST_KEY}}
+    return or_null(fields["properties"]["metadata"]["anyOf"][0] | keys)
 
 
 def _conversations(fields: Plain, limits: Limits) -> Schemas:
