@@ -135,12 +135,20 @@ class ContextTooLong(RequestError):
     """How many tokens the context has, where whoever refused it says so."""
     asked: int | None = None
     """How many tokens were asked for: those of the input, or with those kept for the answer."""
+    is_firm: bool = False
+    """Whether the numbers stand in fields of their own, or beside a code that says what they are."""
 
     def __init__(
-        self, message: str, *, param: str | None = None, limit: int | None = None, asked: int | None = None
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        limit: int | None = None,
+        asked: int | None = None,
+        is_firm: bool = False,
     ) -> None:
         super().__init__(message, param=param)
-        self.limit, self.asked = limit, asked
+        self.limit, self.asked, self.is_firm = limit, asked, is_firm
 
 
 class BackendRefused(RequestError):

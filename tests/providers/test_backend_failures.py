@@ -40,7 +40,7 @@ def body(message: str | None = "no", **fields: Any) -> bytes:
     [
         (400, body("temperature must be positive"), BackendRefused),
         (422, b'{"detail": [{"loc": ["body"], "msg": "bad"}]}', BackendRefused),
-        (413, body(), BackendRefused),
+        (413, body(), ContextTooLong),
         (400, HTML, BackendRefused),
         (400, b"", BackendRefused),
         (400, body("too long", type="exceed_context_size_error", code=400), ContextTooLong),

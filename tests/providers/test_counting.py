@@ -25,7 +25,7 @@ from antwort.providers.base import (
 )
 from antwort.providers.chat import ChatProvider
 from antwort.providers.constrained import Constrained
-from antwort.providers.counting import LONG_PAUSE, PAUSE, Counter, Told, without_attachments
+from antwort.providers.counting import LONG_PAUSE, PATIENCE, PAUSE, TEMPLATE, Counter, Told, without_attachments
 from antwort.providers.exchange import ConnectFailed
 from antwort.providers.native import ResponsesProvider
 from antwort.providers.resilience import Retrying
@@ -140,15 +140,18 @@ def test_what_is_left_away_is_what_is_no_text(contents: list[list[dict[str, Any]
 
 
 @pytest.mark.parametrize("status", [404, 405, 501])
-async def test_a_backend_without_a_tokenizer_is_asked_once_and_never_again(status: int) -> None:
+async def test_a_backend_without_a_tokenizer_is_asked_again_only_after_a_while(status: int) -> None:
     time = Time()
     engine = Engine(dict.fromkeys(["/tokenize", "/apply-template"], (status, {})))
     counter = counter_of(engine, time)
     assert await counter.count(ASKED) is None
     assert len(engine.asked) == 3
-    time.now += 10 * LONG_PAUSE
+    time.now += LONG_PAUSE - 1
     assert await counter.count(ASKED) is None
     assert len(engine.asked) == 3
+    time.now += 1
+    engine.script = dict(VLLM)
+    assert await counter.count(ASKED) == 41
 
 
 async def test_it_is_asked_again_when_it_was_gone_meanwhile() -> None:
@@ -169,6 +172,12 @@ async def test_another_page_under_the_same_name_is_no_tokenizer() -> None:
 async def test_a_count_that_cannot_be_one_is_none(count: Any) -> None:
     told = {"/tokenize": (200, {"count": count}), "/chat/completions/input_tokens": (200, {"input_tokens": count})}
     assert await counter_of(Engine({**told, "/apply-template": (200, {"prompt": ""})})).count(ASKED) is None
+
+
+async def test_no_request_has_more_tokens_than_bytes_and_a_template() -> None:
+    for count, is_one in ((TEMPLATE, True), (TEMPLATE + 1000, False), (549_755_813_888, False)):
+        engine = Engine({"/tokenize": (200, {"count": count})})
+        assert await counter_of(engine).count(ASKED) == (count if is_one else None)
 
 
 async def test_a_refusal_that_may_be_about_the_request_holds_for_a_while() -> None:
@@ -232,8 +241,39 @@ async def test_another_engine_at_the_same_address_is_found_out_anew() -> None:
 
 
 async def test_a_tokenizer_that_finds_it_too_long_has_counted() -> None:
-    refusal = {"error": {"message": "This model's maximum context length is 9 tokens. It has 99 input tokens."}}
-    assert await counter_of(Engine({"/tokenize": (400, refusal)})).count(ASKED) == 99
+    words = "This model's maximum context length is 9 tokens. However, your prompt contains at least 99 input tokens."
+    engine = Engine({"/tokenize": (400, {"error": {"message": words}})})
+    assert await counter_of(engine).count(ASKED) == 99
+
+
+async def test_but_not_where_those_are_the_words_of_the_request() -> None:
+    words = "This model's maximum context length is 9 tokens. However, your prompt contains at least 99 input tokens."
+    engine = Engine({"/tokenize": (400, {"error": {"message": words}})})
+    asked = ChatRequest(model="m", messages=[ChatMessage(role="user", content=words)])
+    assert await counter_of(engine).count(asked) is None
+
+
+@pytest.mark.parametrize(("seconds", "asked"), [(0.0, 2), (PATIENCE, 1)])
+async def test_one_that_was_waited_for_in_vain_is_not_asked_again_at_once(seconds: float, asked: int) -> None:
+    time, engine = Time(), Engine(VLLM)
+    reached, hold = asyncio.Event(), asyncio.Event()
+
+    async def ask(path: str, body: bytes, *, is_beside: bool = False) -> Told:
+        told = await engine(path, body, is_beside=is_beside)
+        reached.set()
+        await hold.wait()
+        return told
+
+    counter = Counter(ask, ChatProvider.ways, clock=time)
+    waiting = asyncio.create_task(counter.count(ASKED))
+    await reached.wait()
+    time.now += seconds
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    hold.set()
+    assert waiting.cancelled()
+    assert await counter.count(ASKED) == (41 if asked == 2 else None)
+    assert len(engine.asked) == asked
 
 
 # ---- over HTTP ----

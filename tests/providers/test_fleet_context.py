@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
+
+import pytest
 
 from antwort.api.responses import Model
 from antwort.api.wire import UNSET
-from antwort.errors import BackendError, BackendUnavailable
-from antwort.providers.base import Capabilities, ChatRequest
+from antwort.errors import AntwortError, BackendError, BackendUnavailable, ContextTooLong
+from antwort.providers import fleet as fleet_module
+from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Finished, TextDelta
 from antwort.providers.fleet import Fleet
 from antwort.providers.routing import Route, RouteTo, Rules
-from fleet_kit import FakeBackend, Time, asking, fleet_of, member_of
+from fleet_kit import HEADERS, FakeBackend, Time, asking, fleet_of, member_of
 
 
 class Sized(FakeBackend):
@@ -41,11 +46,17 @@ async def listed(fleet: Fleet) -> dict[str, Any]:
 # ---- how much fits ----
 
 
-def test_the_smallest_that_is_known_of_those_that_can_answer_counts() -> None:
+def test_the_largest_that_is_known_of_those_that_can_answer_counts() -> None:
     a, b, c = Sized("a", {"m": 8192}), Sized("b", {"m": None}), Sized("c", {"m": 4096})
-    assert length_of(fleet_of(a, b, c)) == 4096
-    assert length_of(fleet_of(a, b)) == 8192
+    assert length_of(fleet_of(c, b, a)) == 8192
+    assert length_of(fleet_of(b, c)) == 4096
     assert length_of(fleet_of(b)) is None
+
+
+def test_where_one_is_not_known_more_may_fit() -> None:
+    a, b, c = Sized("a", {"m": 8192}), Sized("b", {"m": None}), Sized("c", {"m": 4096})
+    fleets = [fleet_of(a, c), fleet_of(a, b), fleet_of(b, c), fleet_of(a), fleet_of(b)]
+    assert [fleet.capabilities("m").more_may_fit for fleet in fleets] == [False, True, True, False, False]
 
 
 def test_one_that_cannot_answer_for_the_model_does_not_count() -> None:
@@ -60,7 +71,7 @@ def test_names_that_are_added_have_the_context_of_what_is_behind_them() -> None:
         routes=(Route(model="best", to=(RouteTo(backend="a", model="m"), RouteTo(backend="b", model="n"))),),
     )
     fleet = fleet_of(Sized("a", {"m": 8192}), Sized("b", {"n": 512}), rules=rules)
-    assert (length_of(fleet, "fast"), length_of(fleet, "best")) == (512, 512)
+    assert (length_of(fleet, "fast"), length_of(fleet, "best")) == (512, 8192)
 
 
 def test_an_alias_of_the_only_backend_is_looked_behind_too() -> None:
@@ -123,7 +134,119 @@ async def test_one_that_gives_no_list_is_well_all_the_same() -> None:
     assert (member.status.state, member.status.problem) == ("ok", None)
 
 
+# ---- what is too long for one of them ----
+
+LONG = ChatRequest(model="m", messages=[ChatMessage(role="user", content="x" * 16_001)])
+"""More than a thousand tokens for certain."""
+
+
+def too_long(limit: int | None = None) -> ContextTooLong:
+    return ContextTooLong("too long", limit=limit)
+
+
+async def answer(fleet: Fleet, request: ChatRequest = LONG) -> str:
+    batches = [batch async for batch in fleet.infer(request)]
+    return "".join(delta.text for batch in batches for delta in batch if isinstance(delta, TextDelta))
+
+
+async def refusal(fleet: Fleet) -> AntwortError:
+    with pytest.raises(AntwortError) as caught:
+        await answer(fleet)
+    return caught.value
+
+
+@pytest.mark.parametrize("length", [100_000, None], ids=["larger", "unknown"])
+async def test_what_is_too_long_for_one_goes_on_at_one_that_may_take_it(length: int | None) -> None:
+    a, b, c = Sized("a", {"m": 2000}), Sized("b", {"m": 1500}), Sized("c", {"m": length})
+    a.scripts = [[too_long(2000)]]
+    assert await answer(fleet_of(a, b, c)) == "c"
+    assert not b.requests
+
+
+async def test_where_a_refusal_does_not_say_how_much_fits_what_is_known_of_the_backend_counts() -> None:
+    a, b, c = Sized("a", {"m": 2000}), Sized("b", {"m": 2000}), Sized("c", {"m": 2001})
+    a.scripts = [[too_long()]]
+    assert await answer(fleet_of(a, b, c)) == "c"
+    assert not b.requests
+
+
+async def test_where_nothing_is_known_each_is_asked_once() -> None:
+    a, b = FakeBackend("a", [too_long()]), FakeBackend("b", [too_long(512)])
+    error = await refusal(fleet_of(a, b))
+    assert isinstance(error, ContextTooLong)
+    assert error.limit == 512
+    assert (len(a.requests), len(b.requests)) == (1, 1)
+
+
+async def test_one_that_is_certainly_too_small_is_passed_over() -> None:
+    a, b = Sized("a", {"m": 1000}), Sized("b", {"m": 8192})
+    fleet = fleet_of(a, b)
+    assert await answer(fleet) == "b"
+    assert not a.requests
+    assert await answer(fleet, asking()) == "a"
+
+
+async def test_also_while_the_larger_one_is_busy() -> None:
+    time = Time()
+    a, b = Sized("a", {"m": 1000}), Sized("b", {"m": 8192})
+    hold = asyncio.Event()
+    b.scripts = [[HEADERS, hold, [TextDelta("first")], [Finished("stop")]]]
+    members = [member_of(a, time, models=["m"]), member_of(b, time, models=["m"], most=1)]
+    fleet = Fleet(members, clock=time, later=time.later)
+    async with aclosing(fleet.infer(LONG)) as first:
+        assert await anext(first) == HEADERS
+        second = asyncio.create_task(answer(fleet))
+        await asyncio.sleep(0)
+        assert await answer(fleet, asking()) == "a"
+        hold.set()
+        assert [batch async for batch in first] == [[TextDelta("first")], [Finished("stop")]]
+    assert await second == "b"
+    assert len(a.requests) == 1
+
+
+async def test_when_only_small_ones_are_left_they_say_how_much_fits() -> None:
+    a, b, c = Sized("a", {"m": 8192}), Sized("b", {"m": 500}), Sized("c", {"m": 1000})
+    a.is_away = True
+    b.scripts, c.scripts = [[too_long()]], [[too_long()]]
+    error = await refusal(fleet_of(a, b, c))
+    assert isinstance(error, ContextTooLong)
+    assert error.limit == 1000
+
+
+async def test_that_it_was_too_long_is_no_failure_of_the_backend_s(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    a, b = FakeBackend("a", *[[too_long()]] * 9), FakeBackend("b")
+    fleet = fleet_of(a, b)
+    assert [await answer(fleet) for _ in range(9)] == ["b"] * 9
+    assert [status.state for status in fleet.status()] == ["ok", "ok"]
+    assert not caplog.messages
+
+
 # ---- counting ----
+
+
+class Hung(Sized):
+    """Its tokenizer never answers."""
+
+    async def count(self, request: ChatRequest) -> int | None:
+        await super().count(request)
+        await asyncio.Event().wait()
+        return 0
+
+
+async def test_all_tokenizers_that_are_asked_have_one_budget_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "COUNTING", 0.01)
+    hung = [Hung(name, {"m": 1}) for name in "abcd"]
+    async with asyncio.timeout(10):
+        assert await fleet_of(*hung).count(asking()) is None
+    assert hung[0].counted
+
+
+async def test_one_that_does_not_answer_leaves_time_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "COUNTING", 0.5)
+    monkeypatch.setattr(fleet_module, "LEAST_COUNTING", 0.01)
+    async with asyncio.timeout(10):
+        assert await fleet_of(Hung("a", {"m": 1}), Sized("b", {"m": 1}, 7)).count(asking()) == 7
 
 
 async def test_the_first_that_can_answer_and_count_does() -> None:

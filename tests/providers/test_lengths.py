@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.api.responses import Model
+from antwort.api.responses import Model, Usage
 from antwort.api.wire import UNSET, encode
 from antwort.errors import ContextTooLong
 from antwort.providers.lengths import LASTS, LEAST, Lengths, corrected, told_beside
@@ -22,8 +22,12 @@ def listed(**lengths: int | None) -> list[Model]:
     return [Model(id=name, context_length=UNSET if size is None else size) for name, size in lengths.items()]
 
 
-def refusal(limit: int | None, asked: int | None = None) -> ContextTooLong:
-    return ContextTooLong("too long", limit=limit, asked=asked)
+def refusal(limit: int | None, asked: int | None = None, *, is_firm: bool = False) -> ContextTooLong:
+    return ContextTooLong("too long", limit=limit, asked=asked, is_firm=is_firm)
+
+
+def usage(input_tokens: int, output_tokens: int) -> Usage:
+    return Usage(input_tokens=input_tokens, output_tokens=output_tokens)
 
 
 # ---- what counts ----
@@ -40,7 +44,7 @@ def test_what_is_listed_is_known() -> None:
 def test_what_is_set_goes_before_all_else() -> None:
     lengths = Lengths(1000)
     models = lengths.take(listed(a=4096, b=None))
-    lengths.learn(asking("a"), refusal(512, 600))
+    lengths.learn(asking("a"), refusal(512, 600, is_firm=True))
     assert {lengths.of(name) for name in "abc"} == {1000}
     assert [model.context_length for model in models] == [1000, 1000]
 
@@ -87,8 +91,58 @@ def test_a_refusal_that_tells_nothing_sensible_is_not_learned_from(limit: int | 
 def test_a_list_that_tells_of_more_than_fits_is_not_believed() -> None:
     lengths = Lengths()
     lengths.take(listed(m=131_072))
-    lengths.learn(asking("m", max_tokens=100), refusal(8192, 9000))
+    lengths.learn(asking("m", max_tokens=100), refusal(8192, 9000, is_firm=True))
     assert lengths.of("m") == 8192
+
+
+def test_but_words_alone_do_not_stand_against_a_list() -> None:
+    lengths = Lengths()
+    lengths.take(listed(m=131_072))
+    lengths.learn(asking("m"), refusal(8192, 9000))
+    assert lengths.of("m") == 131_072
+
+
+@pytest.mark.parametrize("is_firm", [True, False])
+def test_nothing_below_what_was_answered_is_learned_of_a_refusal(is_firm: bool) -> None:
+    time = Time()
+    lengths = Lengths(clock=time)
+    lengths.answered("m", usage(3000, 500))
+    lengths.answered("m", usage(300, 5))
+    lengths.answered("m", None)
+    lengths.learn(asking("m"), refusal(3499, 5000, is_firm=is_firm))
+    lengths.learn(asking("n"), refusal(3499, 5000))
+    assert (lengths.of("m"), lengths.of("n")) == (None, 3499)
+    lengths.learn(asking("m"), refusal(3500, 5000))
+    assert lengths.of("m") == 3500
+    time.now += LASTS
+    lengths.learn(asking("m"), refusal(2048, 5000))
+    assert lengths.of("m") == 2048
+
+
+def test_an_answer_that_is_longer_makes_a_refusal_untrue() -> None:
+    lengths = Lengths()
+    lengths.learn(asking("m"), refusal(2048))
+    lengths.answered("m", usage(2000, 48))
+    assert lengths.of("m") == 2048
+    lengths.answered("m", usage(2000, 49))
+    assert lengths.of("m") is None
+
+
+def test_a_backend_that_was_gone_may_have_come_back_smaller() -> None:
+    lengths = Lengths()
+    lengths.answered("m", usage(9000, 0))
+    lengths.forget()
+    lengths.learn(asking("m"), refusal(2048))
+    assert lengths.of("m") == 2048
+
+
+def test_a_listed_length_that_cannot_be_is_ignored_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    lengths = Lengths()
+    for _ in range(2):
+        models = lengths.take(listed(m=16, n=LEAST))
+    assert [model.context_length for model in models] == [UNSET, LEAST]
+    assert (lengths.of("m"), lengths.of("n")) == (None, LEAST)
+    assert caplog.messages == ["a backend lists a context of 16 tokens for m, which cannot be: it is ignored"]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +151,7 @@ def test_a_list_that_tells_of_more_than_fits_is_not_believed() -> None:
 def test_a_refusal_that_the_list_explains_changes_nothing(wanted: int, asked: int | None) -> None:
     lengths = Lengths()
     lengths.take(listed(m=2048))
-    lengths.learn(asking("m", max_tokens=wanted), refusal(1000, asked))
+    lengths.learn(asking("m", max_tokens=wanted), refusal(1000, asked, is_firm=True))
     assert lengths.of("m") == 2048
 
 
@@ -115,7 +169,8 @@ def test_refusals_of_only_so_many_models_are_remembered() -> None:
     lengths = Lengths()
     for number in range(1000):
         lengths.learn(asking(f"m{number}"), refusal(2048))
-    assert len(lengths._told) == 256
+        lengths.answered(f"m{number}", usage(2048, 0))
+    assert (len(lengths._told), len(lengths._answered)) == (256, 256)
 
 
 # ---- what engines tell beside the list ----

@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from antwort.api.wire import replace
-from antwort.errors import ContextTooLong
+from antwort.errors import BackendRefused, ContextTooLong
 from antwort.providers.base import Capabilities, ChatRequest
 from antwort.providers.chat import ChatProvider
-from chat_kit import STREAMED, failure
-from replay import LLAMA_CPP, NOT_THERE, VLLM, ReplayedEngine, Script, playing
-from replay_backend import CASES, Answer, recorded, sse, whole
+from chat_kit import STREAMED, failure, said
+from replay import LLAMA_CPP, NOT_THERE, VLLM, ReplayedEngine, Script, answering, playing
+from replay_backend import CASES, Answer, Seen, recorded, sse, whole
 
 
 @asynccontextmanager
@@ -90,3 +90,70 @@ async def test_so_is_one_that_comes_in_a_stream() -> None:
     async with provided({"text": sse(b"data: " + json.dumps(told).encode() + b"\n\n")}) as (provider, _):
         assert isinstance(await failure(provider), ContextTooLong)
         assert provider.capabilities("m").context_length == 4096
+
+
+USED = {"prompt_tokens": 290, "completion_tokens": 10, "total_tokens": 300}
+SAID = [
+    {"choices": [{"index": 0, "delta": {"content": "Hi"}, "finish_reason": "stop"}]},
+    {"choices": [], "usage": USED},
+]
+STREAM = b"".join(b"data: %s\n\n" % json.dumps(chunk).encode() for chunk in SAID)
+WHOLE = {"choices": [{"index": 0, "message": {"content": "Hi"}, "finish_reason": "stop"}], "usage": USED}
+
+
+@pytest.mark.parametrize(
+    ("request_", "answer"),
+    [
+        (STREAMED, sse(STREAM + b"data: [DONE]\n\n")),
+        (STREAMED, sse(STREAM)),
+        (replace(STREAMED, stream=False), whole(json.dumps(WHOLE).encode())),
+    ],
+    ids=["streamed", "without its last word", "whole"],
+)
+@pytest.mark.parametrize(("limit", "length"), [(299, None), (301, 301)])
+async def test_what_a_model_has_answered_fits_whatever_a_refusal_says(
+    request_: ChatRequest, answer: Answer, limit: int, length: int | None
+) -> None:
+    words = f"This model's maximum context length is {limit} tokens."
+    refusal = whole(json.dumps({"error": {"message": words}}).encode(), 400)
+    answers = [refusal, answer]
+    async with answering(lambda _: answers.pop()) as engine:
+        provider = ChatProvider(f"{engine.url}/v1")
+        await said(provider, request_)
+        assert isinstance(await failure(provider, request_), ContextTooLong)
+        assert provider.capabilities("m").context_length == length
+        await provider.close()
+
+
+@pytest.mark.parametrize("form", ["Unrecognized schema: {}", "{}"], ids=["within", "alone"])
+async def test_nobody_tells_the_length_by_what_he_sends(form: str) -> None:
+    words = "This model's maximum context length is 256 tokens. However, you requested 300 tokens"
+    refusal = whole(json.dumps({"error": {"message": form.format(words)}}).encode(), 400)
+    asked = replace(STREAMED, response_format={"type": "json_schema", "json_schema": {"schema": {"type": words}}})
+    async with answering(lambda _: refusal) as engine:
+        provider = ChatProvider(f"{engine.url}/v1")
+        error = await failure(provider, asked)
+        assert isinstance(error, BackendRefused if form != "{}" else ContextTooLong)
+        assert provider.capabilities("m").context_length is None
+        await failure(provider)
+        assert provider.capabilities("m").context_length == (256 if form == "{}" else None)
+        await provider.close()
+
+
+async def test_another_list_may_be_another_engine_that_counts() -> None:
+    script = {"GET /v1/models": models({"id": "m"})}
+
+    def answer(seen: Seen) -> Answer:
+        return script.get(f"{seen.method} {seen.path}", NOT_THERE)
+
+    async with answering(answer) as engine:
+        provider = ChatProvider(f"{engine.url}/v1")
+        await provider.models()
+        assert await provider.count(STREAMED) is None
+        script["POST /tokenize"] = whole(b'{"count": 7}')
+        await provider.models()
+        assert await provider.count(STREAMED) is None
+        script["GET /v1/models"] = models({"id": "m"}, {"id": "n"})
+        await provider.models()
+        assert await provider.count(STREAMED) == 7
+        await provider.close()

@@ -43,6 +43,7 @@ NO_MODEL = ModelNotFound("m")
 NO_PATH = NotFound("path")
 BAD = BackendRefused("bad")
 LONG = ContextTooLong("long")
+LONGEST = ContextTooLong("longest", limit=4096)
 SPENT = QuotaUsedUp("spent")
 SWAMPED = BackendOverloaded("swamped", retry_after=3)
 
@@ -63,7 +64,7 @@ SWAMPED = BackendOverloaded("swamped", retry_after=3)
         (NO_MODEL, True, False, False),
         (NO_PATH, True, False, False),
         (BAD, False, False, False),
-        (LONG, False, False, False),
+        (LONG, True, False, False),
     ],
     ids=str,
 )
@@ -91,6 +92,7 @@ def test_one_that_closed_the_connection_was_connected_to() -> None:
         ([SPENT, BUSY], BUSY),
         ([SPENT, GONE, SWAMPED], SWAMPED),
         ([SPENT, NO_MODEL], SPENT),
+        ([BUSY, GONE, LONG, ContextTooLong("longer", limit=512), LONGEST], LONGEST),
     ],
 )
 def test_the_most_telling_error_is_told_whatever_came_last(errors: list[AntwortError], expected: AntwortError) -> None:

@@ -134,7 +134,9 @@ class Capabilities(Wire):
     parameters, which it decodes by. With `plain_pattern` it takes only those that every decoder understands."""
     context_length: int | None = None
     """How many tokens a request and its answer may have together; None: nobody knows. Of several backends behind one
-    model, the smallest that is known counts."""
+    model, the largest that is known counts: what is too long for one of them goes on to another."""
+    more_may_fit: bool = False
+    """Whether one of several backends may take more than that, as nobody knows how much it takes."""
 
 
 class OtherName(Model):

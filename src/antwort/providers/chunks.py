@@ -131,6 +131,10 @@ def _aborted() -> BackendError:
 # ---- one turn, from chunk to chunk ----
 
 
+_FULL = frozenset({"model_context_window_exceeded"})
+"""How some say that an answer has filled the context."""
+
+
 class _Turn:
     """What is known of the answer so far: why it ended, the last usage that could be read, and the calls."""
 
@@ -161,7 +165,7 @@ class _Turn:
             self._read_message(message, choice.logprobs, out)
             self._calls.read_whole(message.tool_calls or [], out)
         if choice.finish_reason:
-            self.finish = choice.finish_reason
+            self.finish = "length" if choice.finish_reason in _FULL else choice.finish_reason
 
     def _read_message(self, message: _Message, probs: _LogProbs | None, out: list[Delta]) -> None:
         if reasoning := message.reasoning_content or message.reasoning:

@@ -23,10 +23,14 @@ from antwort.providers.reading import UNREADABLE
 
 SECONDS = 2.0
 """The most that a count may take, however many questions it needs."""
+PATIENCE = 0.5
+"""After so much, whoever gives up on a count has waited for it: it counts as a failure."""
 PAUSE = 30.0
 """Seconds after a failure in which it is not asked again."""
 LONG_PAUSE = 600.0
-"""Where it seems to count nothing, or not this."""
+"""Where it seems to count nothing, or not this: it may be set up anew."""
+TEMPLATE = 8192
+"""Tokens that a template adds to what it is given, at the very most."""
 
 
 class Told(NamedTuple):
@@ -71,6 +75,7 @@ class Counter:
         if not self._ways or self._clock() < self._not_before:
             return None
         bare, attachments = without_attachments(request)
+        began = self._clock()
         try:
             async with asyncio.timeout(SECONDS):
                 counted = await self._counted(bare)
@@ -81,7 +86,13 @@ class Counter:
         except (AntwortError, HttpFault, TimeoutError):
             self._not_before = self._clock() + PAUSE
             return None
-        return None if counted is None else counted + attachments * ATTACHMENT_TOKENS
+        except asyncio.CancelledError:
+            if self._clock() - began >= PATIENCE:
+                self._not_before = self._clock() + PAUSE
+            raise
+        if counted is None or counted > len(encode(bare)) + TEMPLATE:
+            return None
+        return counted + attachments * ATTACHMENT_TOKENS
 
     def forget(self) -> None:
         """The backend was gone: what comes back may be another one."""
@@ -98,7 +109,7 @@ class Counter:
                 self._way = way
                 return counted
         if self._way is None:
-            self._not_before = self._clock() + LONG_PAUSE if is_doubtful else math.inf
+            self._not_before = self._clock() + LONG_PAUSE
         elif not is_doubtful:
             self._way = None  # it has been set up anew; the next one finds out
         return None
@@ -188,8 +199,8 @@ def _read(told: Told, to: type[T], request: ChatRequest) -> T:
             return msgspec.json.decode(told.body, type=to)
         except UNREADABLE:
             raise NotThisWay from None
-    error = error_for(told.status, {}, told.body, Asked(request.model))
-    if isinstance(error, ModelNotFound | ContextTooLong):
+    error = error_for(told.status, {}, told.body, Asked(request.model, sent=encode(request)))
+    if isinstance(error, ModelNotFound) or (isinstance(error, ContextTooLong) and error.asked is not None):
         raise error
     if told.status in _ABSENT or told.status in _UNFIT:
         raise NotThisWay(is_doubtful=told.status in _UNFIT)

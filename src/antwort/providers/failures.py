@@ -28,7 +28,7 @@ from antwort.errors import (
     QuotaUsedUp,
     RateLimited,
 )
-from antwort.providers.overflow import asked_in, is_overflow, limit_in, number
+from antwort.providers.overflow import Overflow, number, overflow_in
 from antwort.providers.refusals import says_no_tools
 
 MESSAGE_CAP = 500
@@ -51,6 +51,8 @@ class Asked(msgspec.Struct, frozen=True):
 
     model: str = ""
     secrets: tuple[str, ...] = ()
+    sent: bytes = b""
+    """The request as it went out: backends repeat in an error what they were sent."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -183,9 +185,9 @@ def _until(value: str, now: float) -> float | None:
 
 def _error(status: int, problem: Problem, asked: Asked, wait: float | None) -> AntwortError:
     match status:
-        case 400 | 413 | 422 | 500 if _is_context_overflow(problem):
-            return _too_long(status, problem, asked)
-        case 400 | 413 | 422:
+        case 400 | 413 | 422 | 500 if (overflow := _overflow(status, problem, asked)) is not None:
+            return _too_long(status, problem, asked, overflow)
+        case 400 | 422:
             return BackendRefused(scrub(problem.message, asked.secrets) or "The backend refused the request.")
         case 404 | 500 | 501 if says_no_tools(problem.message[:_READ_CAP]):
             return BackendRefused(_NO_JINJA if problem.message == _NO_JINJA else _NO_TOOLS)
@@ -258,21 +260,31 @@ _NO_JINJA = "tools param requires --jinja flag"
 _NO_TOOLS = "The backend does not support tools, or not as they were asked for."
 """How others refuse them as if they had failed, or were not there: in our words, as theirs may name who they are."""
 
-_CONTEXT_CODES = frozenset({"exceed_context_size_error", "context_length_exceeded"})
+_CONTEXT_CODES = frozenset(
+    {"exceed_context_size_error", "context_length_exceeded", "context_window_exceeded", "model_context_window_exceeded"}
+)
 
 
-def _is_context_overflow(problem: Problem) -> bool:
-    codes = {problem.type, problem.code}
-    return not codes.isdisjoint(_CONTEXT_CODES) or is_overflow(problem.message[:_READ_CAP])
+def _has_context_code(problem: Problem) -> bool:
+    return not {problem.type.lower(), problem.code.lower()}.isdisjoint(_CONTEXT_CODES)
 
 
-def _too_long(status: int, problem: Problem, asked: Asked) -> ContextTooLong:
-    words = problem.message[:_READ_CAP]
+def _overflow(status: int, problem: Problem, asked: Asked) -> Overflow | None:
+    """What is said of a request that is too long, by a code, in words, or by the status alone."""
+    told = overflow_in(problem.message[:_READ_CAP], asked.sent)
+    if told is None and (status == 413 or _has_context_code(problem)):
+        return Overflow()
+    return told
+
+
+def _too_long(status: int, problem: Problem, asked: Asked, told: Overflow) -> ContextTooLong:
+    limit = number(problem.n_ctx)
     return ContextTooLong(
         _context_message(status, problem, asked),
         param="input",
-        limit=number(problem.n_ctx) or limit_in(words),
-        asked=number(problem.n_prompt_tokens) or asked_in(words),
+        limit=limit or told.limit,
+        asked=number(problem.n_prompt_tokens) or told.asked,
+        is_firm=limit is not None or _has_context_code(problem),
     )
 
 

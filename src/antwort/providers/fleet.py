@@ -6,23 +6,21 @@ import asyncio
 import random as dice
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from itertools import chain
-
-import msgspec
 
 from antwort.api.responses import Model
 from antwort.api.wire import replace
-from antwort.errors import AntwortError, ModelNotFound, NotFound, UnsupportedFeature
+from antwort.errors import AntwortError, ContextTooLong, ModelNotFound, NotFound, UnsupportedFeature
 from antwort.providers.attempts import Attempt, Doubts
 from antwort.providers.base import Capabilities, ChatRequest, Delta, OtherName, count_at
+from antwort.providers.candidates import Candidate, askable, larger, next_of, share_of
 from antwort.providers.connection import CONNECT_SHARE
 from antwort.providers.member import BackendStatus, Member
-from antwort.providers.places import first_free
 from antwort.providers.readiness import Readiness
-from antwort.providers.routing import Group, Router, Rules, arranged, lists
-from antwort.providers.suited import suited, takes, widest
-from antwort.providers.verdicts import is_unconnected, left_alone, may_go_elsewhere, most_telling
+from antwort.providers.routing import Group, Router, Rules, Target, arranged, lists
+from antwort.providers.suited import is_too_long, suited, takes, widest
+from antwort.providers.verdicts import is_unconnected, may_go_elsewhere, most_telling
 from antwort.providers.watch import Later, Watch, call_later
 
 __all__ = ["BackendStatus", "Fleet", "Member"]
@@ -38,14 +36,9 @@ CONNECTING = 1.8
 `response.created` is held back, so that where nobody is there it shows as an HTTP error. Only failing to connect
 uses it up: not waiting for a place, nor for the answer of one that is there.
 """
-LEAST_SHARE = 0.4
-"""What each of them gets of it at least, and what one gets that is known to be lost."""
-
-
-class _Candidate(msgspec.Struct, frozen=True):
-    member: Member
-    model: str
-    weight: int
+COUNTING = 2.0
+"""Seconds for a count, whoever is asked; one that has not answered in its share of them is passed over."""
+LEAST_COUNTING = 0.5
 
 
 class Fleet:
@@ -98,9 +91,9 @@ class Fleet:
         failures: list[AntwortError] = []
         doubts = Doubts()
         has_answered = False
-        while (candidate := await _next(left, failures)) is not None:
+        while (candidate := await next_of(left, failures)) is not None:
             attempt = Attempt(candidate.member, is_streamed=request.stream is True, clock=self._clock)
-            CONNECT_SHARE.set(_share(candidate.member, len(_askable(left)) + 1, time_left))
+            CONNECT_SHARE.set(share_of(candidate.member, len(askable(left)) + 1, time_left))
             try:
                 with attempt:
                     async with aclosing(candidate.member.provider.infer(self._outgoing(request, candidate))) as batches:
@@ -118,9 +111,10 @@ class Fleet:
                 if time_left is not None and is_unconnected(error):
                     time_left -= attempt.seconds
                 self._look_into(error, candidate)
-                failures.append(_named(error, candidate.model, request.model))
+                failures.append(_told(error, candidate, request.model))
                 if attempt.has_begun or not may_go_elsewhere(error):
                     raise failures[-1] from error.__cause__
+                left = larger(left, candidate, error)
                 doubts.add(attempt)
             else:
                 doubts.confirm()
@@ -128,11 +122,11 @@ class Fleet:
         doubts.weigh()
         raise most_telling(failures)
 
-    def _at_once(self, model: str) -> Sequence[_Candidate]:
+    def _at_once(self, model: str) -> Sequence[Candidate]:
         """The only member there is, where no rule says more: the common case, which costs next to nothing."""
-        return () if self._only is None else (_Candidate(self._only, model, 1),)
+        return () if self._only is None else (Candidate(self._only, model, 1),)
 
-    async def _candidates(self, request: ChatRequest) -> Sequence[_Candidate]:
+    async def _candidates(self, request: ChatRequest) -> Sequence[Candidate]:
         """In the order in which they are to be asked. Raises `ModelNotFound`, and `UnsupportedFeature` where none of
         them takes what the request carries. A model that nobody is known to have is looked for first, if not for long.
         """
@@ -142,8 +136,7 @@ class Fleet:
             group = self._find(request.model)
         if group is None:
             raise ModelNotFound(request.model)
-        candidates = [_Candidate(self._by_name[to.backend], to.model, to.weight) for to in group.targets]
-        able = [each for each in candidates if takes(request, each.member.provider.capabilities(each.model))]
+        able = [each for to in group.targets if (each := self._candidate(to, request)) is not None]
         if not able:
             raise UnsupportedFeature("The model does not take the images or files of the request.", param="input")
         if len(able) == 1:
@@ -156,7 +149,15 @@ class Fleet:
             draw=self._random,
         )
 
-    def _look_into(self, error: AntwortError, candidate: _Candidate) -> None:
+    def _candidate(self, to: Target, request: ChatRequest) -> Candidate | None:
+        """None: it does not take what the request carries."""
+        member = self._by_name[to.backend]
+        capabilities = member.provider.capabilities(to.model)
+        if not takes(request, capabilities):
+            return None
+        return Candidate(member, to.model, to.weight, is_small=is_too_long(request, capabilities))
+
+    def _look_into(self, error: AntwortError, candidate: Candidate) -> None:
         """A lost member is looked after; one that no longer has what it lists is asked for its list."""
         self._watch.worry(candidate.member)
         if isinstance(error, NotFound) and lists(candidate.member.known, candidate.model):
@@ -165,7 +166,7 @@ class Fleet:
     def _find(self, model: str) -> Group | None:
         return self._router.find(model, [member.known for member in self._members])
 
-    def _outgoing(self, request: ChatRequest, candidate: _Candidate) -> ChatRequest:
+    def _outgoing(self, request: ChatRequest, candidate: Candidate) -> ChatRequest:
         """The request as this candidate takes it, whoever it was written for: more may be known by now than then."""
         if len(self._members) > 1:
             request = suited(request, candidate.member.provider.capabilities(candidate.model))
@@ -209,10 +210,17 @@ class Fleet:
     async def count(self, request: ChatRequest) -> int | None:
         """By the first that can answer for the model, and count: they have the same tokenizer, mostly."""
         group = self._find(request.model)
-        for to in () if group is None else group.targets:
-            candidate = _Candidate(self._by_name[to.backend], to.model, to.weight)
-            if candidate.member.is_well:
-                counted = await count_at(candidate.member.provider, self._outgoing(request, candidate))
+        targets = () if group is None else group.targets
+        asked = [each for each in targets if self._by_name[each.backend].is_well]
+        until = asyncio.get_running_loop().time() + COUNTING
+        for number, to in enumerate(asked):
+            left = until - asyncio.get_running_loop().time()
+            if left <= 0:
+                return None
+            candidate = Candidate(self._by_name[to.backend], to.model, to.weight)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(min(left, LEAST_COUNTING), left / (len(asked) - number))):
+                    counted = await count_at(candidate.member.provider, self._outgoing(request, candidate))
                 if counted is not None:
                     return counted
         return None
@@ -226,44 +234,18 @@ class Fleet:
         return [member.status for member in self._members]
 
 
-async def _next(left: list[_Candidate], failures: list[AntwortError]) -> _Candidate | None:
-    """Take out of `left` the one to be asked now, with a place at it: the first that is well and has one free, or else
-    the first of these to have one, or to be back. When all that are left are left alone, these are failures.
-    """
-    while askable := _askable(left):
-        hopeful = [each for each in askable if each.member.is_well] or askable[:1]
-        chosen = next((each for each in hopeful if each.member.places.take()), None)
-        if chosen is None:
-            hopes = [each.member.places for each in left if each not in hopeful]
-            free = await first_free([each.member.places for each in hopeful], hopes)
-            chosen = next(each for each in left if each.member.places is free)
-        if not chosen.member.breaker.wait():
-            left.remove(chosen)
-            return chosen
-        chosen.member.places.give_back()  # it has opened meanwhile
-    failures.extend(left_alone(each.member.breaker.wait()) for each in left)
-    return None
-
-
-def _askable(left: Sequence[_Candidate]) -> Sequence[_Candidate]:
-    return [each for each in left if not each.member.breaker.wait()]
-
-
-def _share(member: Member, trying: int, time_left: float | None) -> float | None:
-    """Seconds for connecting to this one; None: its own. What has not been used goes to those that come later."""
-    if time_left is None:
-        return None
-    return LEAST_SHARE if member.is_out_of_reach else max(LEAST_SHARE, time_left / trying)
-
-
 def _with_length(model: Model, capabilities: Capabilities) -> Model:
     length = capabilities.context_length
     return model if length is None else replace(model, context_length=length)
 
 
-def _named(error: AntwortError, sent: str, asked: str) -> AntwortError:
-    """The error as the client may read it: it knows the model by the name that it asked for."""
-    return ModelNotFound(asked) if isinstance(error, ModelNotFound) and sent != asked else error
+def _told(error: AntwortError, candidate: Candidate, asked: str) -> AntwortError:
+    """The error as the client may read it: it knows the model by the name that it asked for. One that is too small is
+    known to be, whether it says how much fits or not.
+    """
+    if isinstance(error, ContextTooLong) and candidate.is_small:
+        error.limit = error.limit or candidate.length
+    return ModelNotFound(asked) if isinstance(error, ModelNotFound) and candidate.model != asked else error
 
 
 def _check(members: Sequence[Member], by_name: dict[str, Member], rules: Rules) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from antwort.api.responses import Model
+from antwort.api.responses import Model, Usage
 from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.errors import ContextTooLong
 from antwort.providers.base import ChatRequest
@@ -18,9 +19,11 @@ from antwort.providers.reading import UNREADABLE
 LASTS = 3600.0
 """Seconds for which a refusal is believed: backends are set up anew."""
 LEAST = 256
-"""Tokens; a refusal that tells of fewer is about something else, such as what `max_tokens` leaves."""
+"""Tokens; a list or a refusal that tells of fewer is about something else, such as what `max_tokens` leaves."""
 _MOST = 256
-"""Models of which refusals are remembered."""
+"""Models of which refusals, or answers, are remembered."""
+
+_log = logging.getLogger("antwort.providers")
 
 
 class Lengths:
@@ -31,38 +34,74 @@ class Lengths:
         self._listed: dict[str, int] = {}
         self._sole: int | None = None
         self._told: dict[str, tuple[int, float]] = {}
+        self._answered: dict[str, tuple[int, float]] = {}
+        self._odd: set[tuple[str, int]] = set()
 
     def of(self, model: str) -> int | None:
         """How many tokens a request and its answer may have together; None: nobody knows."""
         if self._given is not None:
             return self._given
-        told, until = self._told.get(model, (None, 0.0))
-        return told if told is not None and self._clock() < until else self._by_list(model)
+        return self._lasting(self._told, model) or self._by_list(model)
 
     def take(self, models: Sequence[Model]) -> list[Model]:
         """The backend lists these. Returns them as they are known now. What was told of a model stands as long as it is
         listed: Ollama tells it only of those that are loaded.
         """
-        told = ((model.id, model.context_length) for model in models)
+        told = [(model.id, self._believed(model)) for model in models]
         known = ((name, self._listed.get(name) if size is UNSET else size) for name, size in told)
         listed = {name: size for name, size in known if size is not None}
         if listed != self._listed:
-            self._told.clear()  # it was set up anew
+            self.forget()
         self._listed = listed
         self._sole = next(iter(self._listed.values())) if len(models) == 1 and self._listed else None
         return [replace(model, context_length=_or_unset(self.of(model.id))) for model in models]
 
     def learn(self, request: ChatRequest, refusal: ContextTooLong) -> None:
-        """What is listed is believed, unless the request would have fitted by that."""
+        """What is listed is believed, unless the request would have fitted by that and the refusal is firm. What the
+        model has answered already fits, whatever a refusal says.
+        """
         limit, listed = refusal.limit, self._by_list(request.model)
-        if limit is None or limit < LEAST:
+        if limit is None or limit < max(LEAST, self._lasting(self._answered, request.model) or 0):
             return
-        if listed is not None and (refusal.asked is None or refusal.asked + _wanted(request) > listed):
+        is_explained = refusal.asked is None or refusal.asked + _wanted(request) > (listed or 0)
+        if listed is not None and (is_explained or not refusal.is_firm):
             return
-        self._told.pop(request.model, None)
-        if len(self._told) >= _MOST:
-            self._told.pop(next(iter(self._told)))
-        self._told[request.model] = limit, self._clock() + LASTS
+        self._remember(self._told, request.model, limit)
+
+    def answered(self, model: str, usage: Usage | None) -> None:
+        """The model has read and written so much: it fits, so that a refusal that says otherwise is forgotten."""
+        tokens = 0 if usage is None else usage.input_tokens + usage.output_tokens
+        if tokens < max(LEAST, self._lasting(self._answered, model) or 0):
+            return
+        self._remember(self._answered, model, tokens)
+        if (self._lasting(self._told, model) or tokens) < tokens:
+            del self._told[model]
+
+    def forget(self) -> None:
+        """The backend was set up anew, or gone: what comes back may be another one. Its list stands until the next."""
+        self._told.clear()
+        self._answered.clear()
+
+    def _believed(self, model: Model) -> int | UnsetType:
+        size = model.context_length
+        if size is UNSET or size >= LEAST:
+            return size
+        if (model.id, size) not in self._odd and len(self._odd) < _MOST:
+            self._odd.add((model.id, size))
+            _log.warning(
+                "a backend lists a context of %d tokens for %s, which cannot be: it is ignored", size, model.id
+            )
+        return UNSET
+
+    def _remember(self, table: dict[str, tuple[int, float]], model: str, tokens: int) -> None:
+        table.pop(model, None)
+        if len(table) >= _MOST:
+            table.pop(next(iter(table)))
+        table[model] = tokens, self._clock() + LASTS
+
+    def _lasting(self, table: dict[str, tuple[int, float]], model: str) -> int | None:
+        tokens, until = table.get(model, (None, 0.0))
+        return tokens if self._clock() < until else None
 
     def _by_list(self, model: str) -> int | None:
         """A backend with a single model takes it by any name, mostly; Ollama's may leave out their tag."""

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from antwort.api.responses import Model
 from antwort.api.wire import Wire, replace
-from antwort.errors import AntwortError
+from antwort.errors import AntwortError, ContextTooLong
 from antwort.notes import reason_behind
 from antwort.providers.base import Provider
 from antwort.providers.breaker import Breaker
@@ -97,6 +97,8 @@ class Member:
 
     def note(self, error: AntwortError) -> None:
         """An inference failed."""
+        if isinstance(error, ContextTooLong):
+            return  # it did not
         if may_go_elsewhere(error) and not is_out_of_reach(error):  # that it is lost is logged once
             _log.info("the backend %s failed an inference: %s: %s", self.name, error.code, error.message)
 

@@ -20,7 +20,7 @@ from antwort.errors import (
     BackendUnavailable,
     ContextTooLong,
 )
-from antwort.providers.base import Capabilities, ChatRequest, Delta
+from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished
 from antwort.providers.connection import Timeouts
 from antwort.providers.counting import Counter, Told, Way
 from antwort.providers.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
@@ -72,6 +72,7 @@ class Remote(ABC):
         self._capabilities = capabilities or self.usual
         self._lengths = Lengths(self._capabilities.context_length)
         self._counter = Counter(self._post, self.ways)
+        self._listed: set[tuple[str, str]] | None = None
         known = (api_key or "", url.netloc, url.hostname or "", self._http.host, *(headers or {}).values())
         self._secrets = tuple({secret for secret in (*known, *_values(url.query)) if len(secret) > 2})
 
@@ -80,8 +81,8 @@ class Remote(ABC):
         return self._http.open_connections
 
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
-        asked = Asked(request.model, self._secrets)
         body = self._body(request)
+        asked = Asked(request.model, self._secrets, body)
         try:
             async with await self._http.request("POST", self._target(self.path), body) as reply:
                 await _raise_for(reply, asked)
@@ -89,11 +90,14 @@ class Remote(ABC):
                 reader = self._reader(asked, is_streamed=_is_streamed(reply, is_expected=request.stream is True))
                 async for data in reply.reads():
                     if batch := reader.feed(data):
+                        if reader.ended:
+                            self._note_usage(request, batch)
                         yield batch
                     if reader.ended:
                         reply.release()
                         break
             if batch := reader.finish():
+                self._note_usage(request, batch)
                 yield batch
         except HttpFault as fault:
             raise _failure(fault) from fault
@@ -118,6 +122,7 @@ class Remote(ABC):
             raise BackendTimeout(_TOO_SLOW) from exc
         except HttpFault as fault:
             raise self._lost(fault) from fault
+        self._note_change(models)
         return self._lengths.take(await self._told_more(models))
 
     async def _told_more(self, models: list[Model]) -> Sequence[Model]:
@@ -143,7 +148,7 @@ class Remote(ABC):
                 status = reply.status
                 reply.release()
         except (HttpFault, TimeoutError) as exc:
-            self._counter.forget()
+            self._forget()
             raise BackendUnavailable(_UNREACHABLE) from exc
         if problem := _problem(status):
             raise BackendUnavailable(problem)
@@ -152,8 +157,23 @@ class Remote(ABC):
         await self._http.close()
 
     def _lost(self, fault: HttpFault) -> AntwortError:
-        self._counter.forget()
+        self._forget()
         return _failure(fault)
+
+    def _forget(self) -> None:
+        self._counter.forget()
+        self._lengths.forget()
+
+    def _note_change(self, models: Sequence[Model]) -> None:
+        """Another list is another engine, mostly, and that may count."""
+        listed = {(model.id, model.owned_by) for model in models}
+        if self._listed not in (None, listed):
+            self._counter.forget()
+        self._listed = listed
+
+    def _note_usage(self, request: ChatRequest, batch: list[Delta]) -> None:
+        if isinstance(last := batch[-1], Finished):
+            self._lengths.answered(request.model, last.usage)
 
     async def _get(self, path: str, *, is_beside: bool = False) -> Reply:
         return await self._http.request("GET", self._target(path, is_beside=is_beside))

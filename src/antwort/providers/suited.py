@@ -17,6 +17,21 @@ def takes(request: ChatRequest, capabilities: Capabilities) -> bool:
     return not any(part.get("type") in refused for content in parts for part in content)
 
 
+def is_too_long(request: ChatRequest, capabilities: Capabilities) -> bool:
+    """Whether the request has certainly more tokens than the context."""
+    length = capabilities.context_length
+    return length is not None and sum(map(_characters, request.messages)) > length * _LONGEST_TOKEN
+
+
+def _characters(message: ChatMessage) -> int:
+    content = message.content
+    if isinstance(content, str):
+        return len(content)
+    return sum(len(part.get("text") or "") for part in content or ()) if isinstance(content, list) else 0
+
+
+_LONGEST_TOKEN = 16
+"""Characters that the tokens of a text have, at the most and on the average."""
 _PICTURES = frozenset({"image_url", "video_url"})
 _FILES = frozenset({"file"})
 
@@ -24,12 +39,12 @@ _FILES = frozenset({"file"})
 def widest(several: Sequence[Capabilities]) -> Capabilities:
     """What at least one of them takes. A request that is written so loses nothing on its way to any of them.
 
-    Grammars are the other way round: what is told in words holds for all of them. So is the context: what fits into
-    the smallest that is known fits into all of those.
+    Grammars are the other way round: what is told in words holds for all of them.
     """
     first = several[0]
     if all(each == first for each in several):
         return first
+    lengths = [each.context_length for each in several if each.context_length]
     return Capabilities(
         vision=any(each.vision for each in several),
         files=any(each.files for each in several),
@@ -42,7 +57,8 @@ def widest(several: Sequence[Capabilities]) -> Capabilities:
         verbosity=any(each.verbosity for each in several),
         folds=any(each.folds for each in several),
         grammar=first.grammar if all(each.grammar == first.grammar for each in several) else "described",
-        context_length=min((each.context_length for each in several if each.context_length), default=None),
+        context_length=max(lengths, default=None),
+        more_may_fit=0 < len(lengths) < len(several) or any(each.more_may_fit for each in several),
     )
 
 

@@ -10,6 +10,7 @@ from antwort.errors import (
     BackendOverloaded,
     BackendTimeout,
     BackendUnavailable,
+    ContextTooLong,
     NotFound,
     QuotaUsedUp,
     RateLimited,
@@ -26,8 +27,8 @@ def left_alone(seconds: float) -> BackendUnavailable:
 
 
 def may_go_elsewhere(error: AntwortError) -> bool:
-    """Whether another backend may do better. What is wrong with the request is wrong everywhere."""
-    return isinstance(error, BackendError | RateLimited | NotFound)
+    """Whether another backend may do better. What is wrong with the request is wrong everywhere, but for its length."""
+    return isinstance(error, BackendError | RateLimited | NotFound | ContextTooLong)
 
 
 def counts(error: AntwortError) -> bool:
@@ -53,15 +54,18 @@ def is_unconnected(error: AntwortError) -> bool:
 
 
 def most_telling(errors: Sequence[AntwortError]) -> AntwortError:
-    """The one that helps the client most: what passes by waiting, then what went wrong, and last that it is not there.
+    """The one that helps the client most: what a shorter request avoids, what passes by waiting, then what went wrong,
+    and last that it is not there.
 
-    Of two alike it is the one that is over sooner, then the one that came first.
+    Of two alike it is the one that is over sooner, or that lets more pass, then the one that came first.
     """
-    return min(errors, key=lambda error: (_rank(error), _wait(error)))
+    return min(errors, key=lambda error: (_rank(error), _wait(error), -_limit(error)))
 
 
 def _rank(error: AntwortError) -> int:
     match error:
+        case ContextTooLong():
+            return -1
         case QuotaUsedUp():
             return 4
         case RateLimited():
@@ -76,6 +80,10 @@ def _rank(error: AntwortError) -> int:
             return 4
         case _:
             return 6
+
+
+def _limit(error: AntwortError) -> int:
+    return (error.limit or 0) if isinstance(error, ContextTooLong) else 0
 
 
 def _wait(error: AntwortError) -> float:

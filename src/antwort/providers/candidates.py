@@ -1,0 +1,69 @@
+"""Who may answer one inference, and who of them is asked next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from antwort.errors import AntwortError, ContextTooLong
+from antwort.providers.member import Member
+from antwort.providers.places import first_free
+from antwort.providers.verdicts import left_alone
+
+LEAST_SHARE = 0.4
+"""Seconds that each of them gets for connecting at least, and what one gets that is known to be lost."""
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    member: Member
+    model: str
+    weight: int
+    is_small: bool = False
+    """Whether the request is certainly longer than its context."""
+
+    @property
+    def length(self) -> int | None:
+        """Of its context, as far as is known by now."""
+        return self.member.provider.capabilities(self.model).context_length
+
+
+async def next_of(left: list[Candidate], failures: list[AntwortError]) -> Candidate | None:
+    """Take out of `left` the one to be asked now, with a place at it: the first that is well and has one free, or else
+    the first of these to have one, or to be back. Those that are too small are asked when no other one is well. When
+    all that are left are left alone, these are failures.
+    """
+    while able := askable(left):
+        well = [each for each in able if each.member.is_well]
+        fitting = [each for each in well if not each.is_small]
+        hopeful = fitting or well or able[:1]
+        chosen = next((each for each in hopeful if each.member.places.take()), None)
+        if chosen is None:
+            others = [each for each in left if each not in hopeful and not (fitting and each.is_small)]
+            free = await first_free([each.member.places for each in hopeful], [each.member.places for each in others])
+            chosen = next(each for each in left if each.member.places is free)
+        if not chosen.member.breaker.wait():
+            left.remove(chosen)
+            return chosen
+        chosen.member.places.give_back()  # it has opened meanwhile
+    failures.extend(left_alone(each.member.breaker.wait()) for each in left)
+    return None
+
+
+def askable(left: Sequence[Candidate]) -> Sequence[Candidate]:
+    return [each for each in left if not each.member.breaker.wait()]
+
+
+def share_of(member: Member, trying: int, time_left: float | None) -> float | None:
+    """Seconds for connecting to this one; None: its own. What has not been used goes to those that come later."""
+    if time_left is None:
+        return None
+    return LEAST_SHARE if member.is_out_of_reach else max(LEAST_SHARE, time_left / trying)
+
+
+def larger(left: list[Candidate], refused: Candidate, error: AntwortError) -> list[Candidate]:
+    """Those that may take what one of them has found too long; all, where it has failed at something else."""
+    if not isinstance(error, ContextTooLong):
+        return left
+    length = error.limit or refused.length
+    return [each for each in left if length is None or (each.length or length + 1) > length]
