@@ -346,4 +346,4 @@ def test_an_ending_keeps_what_the_run_came_to() -> None:
 def test_an_empty_end_has_empty_lists_and_all_keys() -> None:
     plain = to_plain(ending(RUN, Finish("completed")).response)
     assert (plain["output"], plain["tools"]) == ([], [])
-    assert set(Response.__struct_fields__) - {"conversation"} == set(plain)  # that one only where there is one
+    assert set(Response.__struct_fields__) - {"conversation", "user"} == set(plain)  # those only where there is one

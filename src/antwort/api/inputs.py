@@ -179,6 +179,8 @@ def _part(value: object, path: str) -> object:
     if not isinstance(value, dict):
         raise InvalidField(path, f"expected an object, got {kind_of(value)}.")
     part = without_nulls(value)
+    if part.get("type") == "input_audio":
+        raise InvalidField(f"{path}.type", "audio is not taken by this server.")
     if part.get("type") in ("input_image", "image_url"):
         _normalise_image(part, path)
     if isinstance(probs := part.get("logprobs"), list):
