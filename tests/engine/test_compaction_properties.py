@@ -143,7 +143,7 @@ class Model(ScriptedProvider):
 async def plan_for(model: Model) -> Plan:
     engine = engine_of(model, weather_tool())
     fields = {"tools": [WEATHER], "context_management": [threshold(40)], "stream": True}
-    return await engine._plan(ask([*TALK, {"role": "user", "content": "Warm in Rome?"}], **fields), ANONYMOUS)
+    return await engine.plan(ask([*TALK, {"role": "user", "content": "Warm in Rome?"}], **fields), ANONYMOUS)
 
 
 async def played(plan: Plan, model: Model, control: Control) -> list[Batch]:

@@ -252,7 +252,7 @@ async def test_a_run_can_be_cancelled_at_any_point(script: list[Answer], wanted:
 
 
 async def plan_of(engine: Engine, wanted: dict[str, Any]) -> Plan:
-    return await engine._plan(ask(tools=TOOLS, stream=True, **wanted), ANONYMOUS)
+    return await engine.plan(ask(tools=TOOLS, stream=True, **wanted), ANONYMOUS)
 
 
 async def all_batches(plan: Plan, provider: ScriptedProvider, control: Control) -> list[Batch]:
