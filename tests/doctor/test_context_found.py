@@ -75,3 +75,18 @@ async def test_more_than_fits_is_to_be_corrected() -> None:
 async def test_where_nobody_says_it_the_setting_is_all_there_is(given: int | None, remedy: str) -> None:
     finding = await found(SILENT, given=given)
     assert (finding.verdict, finding.seen, finding.remedy) == ("unknown", "it does not say", remedy)
+
+
+TINY: Script = {**VLLM, "GET /v1/models": whole(b'{"data": [{"id": "m", "max_model_len": 16}]}')}
+
+
+async def test_a_listed_length_that_cannot_be_is_said_to_be_ignored() -> None:
+    finding = await found(TINY)
+    assert (finding.verdict, finding.settings) == ("unknown", {})
+    assert finding.seen == "16 tokens, by the list of models, which cannot be: that is ignored"
+
+
+async def test_then_a_refusal_is_asked_for() -> None:
+    finding = await found(TINY, refusal=REFUSAL)
+    assert (finding.verdict, finding.seen) == ("works", "32768 tokens, by an error")
+    assert finding.settings == {"capabilities.context_length": 32768}

@@ -6,6 +6,7 @@ from antwort.doctor import advice
 from antwort.doctor.answers import Answer
 from antwort.doctor.engines import Facts
 from antwort.doctor.findings import Finding, Value
+from antwort.providers.lengths import LEAST
 from antwort.providers.overflow import limit_in
 
 SMALL_CONTEXT = 8192
@@ -18,13 +19,14 @@ def about_context(
     set, which holds for all its `models`.
     """
     size, origin = facts.context, facts.context_origin
-    if size is None and refusal is not None and not refusal.is_good:
-        size, origin = limit_in(refusal.problem()), "an error"
-    if size is None:
+    if not is_believed(size) and refusal is not None and not refusal.is_good:
+        size, origin = limit_in(refusal.problem()) or size, "an error"
+    if size is None or not is_believed(size):
         remedy = "" if is_ours else advice.about_unknown_context(given)
-        return Finding(probe="context_length", verdict="unknown", seen="it does not say", remedy=remedy)
-    seen = f"{size} tokens, by {origin}"
-    is_wanted = not is_ours and models == 1 and (given > size if given else not facts.tells_context)
+        seen = "it does not say" if size is None else f"{size} tokens, by {origin}, which cannot be: that is ignored"
+        return Finding(probe="context_length", verdict="unknown", seen=seen, remedy=remedy)
+    seen, is_told = f"{size} tokens, by {origin}", origin == facts.context_origin and facts.tells_context
+    is_wanted = not is_ours and models == 1 and (given > size if given else not is_told)
     settings: dict[str, Value] = {"capabilities.context_length": size} if is_wanted else {}
     if given is not None and given > size:
         remedy = advice.about_wrong_context(given, models)
@@ -32,6 +34,11 @@ def about_context(
     little = advice.about_context(facts.engine.name, is_ours=is_ours) if size < SMALL_CONTEXT else ""
     remedy = advice.joined(advice.WRITE_CONTEXT if is_wanted else "", little)
     return Finding(probe="context_length", verdict="works", seen=seen, remedy=remedy, settings=settings)
+
+
+def is_believed(size: int | None) -> bool:
+    """Whether a server goes by it."""
+    return size is not None and size >= LEAST
 
 
 def about_counts(counted: int | None) -> Finding:

@@ -13,7 +13,7 @@ from antwort.doctor import questions, tool_verdicts, verdicts
 from antwort.doctor.addresses import candidates, root_of, without_slash
 from antwort.doctor.answers import Answer, Speech, named
 from antwort.doctor.asking import PATHS, Access, Line, below
-from antwort.doctor.context_verdicts import about_context, about_counts
+from antwort.doctor.context_verdicts import about_context, about_counts, is_believed
 from antwort.doctor.counting import count
 from antwort.doctor.engines import OWN_ENDPOINTS, Facts, chat_models, facts_of, likely_chat, names_in
 from antwort.doctor.findings import UNASKED, Examination, Finding, Value, outcome
@@ -284,7 +284,7 @@ class Visit:
         return about_counts(await count(self._line, self._base, self._manner.model, self._speech))
 
     async def _ask_for_too_much(self) -> Answer | None:
-        if self._facts.context is not None:
+        if is_believed(self._facts.context):
             return None
         return await self._ask("context_length", questions.overlong(self._manner), is_brief=True)
 
