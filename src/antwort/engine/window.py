@@ -145,11 +145,13 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 def window_of(plan: Plan, provider: Provider) -> Window:
     """The window of the plan's next inference, as much as is known of it now."""
+    capabilities = provider.capabilities(plan.response.model)
+    truncates = plan.response.truncation == "auto"
     return Window(
         meter=plan.meter or Meter(provider),
-        length=provider.capabilities(plan.response.model).context_length,
+        length=capabilities.context_length if truncates or not capabilities.more_may_fit else None,
         reserve=plan.settings.reserve,
-        truncates=plan.response.truncation == "auto",
+        truncates=truncates,
     )
 
 
