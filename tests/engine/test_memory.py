@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from antwort.api.inputs import Limits, read_item
 from antwort.api.items import Compaction, InputItem, InputText, Message
-from antwort.engine.memory import Memories, Memory, MemoryLost, since_compaction
+from antwort.engine.memory import Memories, Memory, MemoryLost, in_force, since_compaction
 from antwort.vault import CannotOpen, Vault
 from plan_kit import STEADY, called, result, said, server_called, thought
 
@@ -120,6 +120,38 @@ def test_those_of_an_earlier_one_count_beside_those_that_came_after_it() -> None
     second = compaction(Memory((told("Old."), told("New.")), "And parted."))
     found = counted([first, told("New."), asked("1"), second])
     assert found.instructions == (told("Old."), told("New."))
+
+
+def test_where_only_a_part_of_what_came_before_is_left_away_no_instruction_is_lost() -> None:
+    item = compaction(Memory((told("Never tell."), told("It is Tuesday.")), "They met."))
+    found = counted([told("It is Tuesday."), asked("1"), told("Be brief."), item])
+    assert found.instructions == (told("Never tell."), told("It is Tuesday."), told("Be brief."))
+
+
+def test_instructions_that_are_said_again_are_heard_once() -> None:
+    item = compaction(Memory((told("Be brief."), told("Be brief.")), "They met."))
+    found = counted([item, told("Be brief."), asked("1")], [told("Be brief."), told("Be kind."), asked("2")])
+    assert found.instructions == (told("Be brief."),)
+    assert found.stretches == ([asked("1")], [told("Be kind."), asked("2")])
+
+
+def test_the_same_words_in_another_role_are_another_instruction() -> None:
+    item = compaction(Memory((told("Be brief."),), "They met."))
+    assert counted([item, told("Be brief.", "developer")]).stretches == ([told("Be brief.", "developer")],)
+
+
+_told = st.lists(st.sampled_from([told(text, role) for text in "ABC" for role in ("system", "developer")]), max_size=5)
+
+
+@STEADY
+@given(_told, _told)
+def test_no_instruction_is_lost_and_none_doubled(sealed: list[InputItem], standing: list[InputItem]) -> None:
+    found = in_force(sealed, standing)
+    assert all(found.count(item) == 1 for item in found)
+    assert all(item in found for item in standing)
+    is_replaced = bool(standing) and not any(item in sealed for item in standing)
+    assert is_replaced or all(item in found for item in sealed)
+    assert in_force(found, standing) == in_force(found, []) == in_force(found, found) == found
 
 
 def test_what_a_client_sent_and_cannot_be_opened_is_lost() -> None:

@@ -76,6 +76,14 @@ def test_a_call_that_may_still_be_answered_stays_wherever_it_stands() -> None:
     assert divided.recent == (open_call, *TURNS[4:])
 
 
+def test_a_servers_call_that_waits_stays_where_the_model_has_said_nothing_since() -> None:
+    waits, mine = server_called(7, status="completed"), called(8)
+    assert divide([*TURNS, asked("3"), waits, mine], 0, lambda _: 1).recent == (waits, mine)
+    assert divide([*TURNS, asked("3"), waits, mine, result(8)], 0, lambda _: 1).recent == (waits, mine, result(8))
+    gone_on: list[InputItem] = [asked("3"), waits, said("3 left."), *TURNS]
+    assert waits not in divide(gone_on, 0, lambda _: 1).recent
+
+
 def test_what_is_all_kept_is_not_summed_up() -> None:
     divided = divide([asked("1")], 5, lambda _: 1)
     assert (divided.summed, divided.recent) == ((), (asked("1"),))

@@ -28,7 +28,7 @@ from antwort.api.responses import Response, Usage
 from antwort.api.wire import UNSET, replace
 from antwort.engine.control import Control
 from antwort.engine.draft import Run
-from antwort.engine.memory import Memories, Memory, Said, is_instruction, is_trigger
+from antwort.engine.memory import Memories, Memory, Said, distinct, is_instruction, is_trigger
 from antwort.engine.plan import Plan
 from antwort.engine.scribe import Scribe
 from antwort.engine.steps import Compact, Infer, Step
@@ -131,7 +131,7 @@ async def _summed_up(run: Run, plan: Plan, scribe: Scribe) -> Memory | None:
     entries = entries_of(divided.summed)
     if not entries and not plan.compacts:
         return None
-    return Memory((*said.instructions, *told), await scribe.sum_up(entries, said.summary), divided.recent)
+    return Memory(distinct((*said.instructions, *told)), await scribe.sum_up(entries, said.summary), divided.recent)
 
 
 def _kept_tokens(plan: Plan) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -98,7 +98,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     inputs: frozenset[int]
     """Which of the stretches clients have put together."""
     instructions: tuple[InputItem, ...] = ()
-    """System and developer messages from before the compaction."""
+    """System and developer messages from before the compaction, each once."""
     summary: str = ""
     skipped: int = 0
     """How many items of the last stretch do not count any more."""
@@ -131,7 +131,7 @@ def since_compaction(
                     raise MemoryLost(stretch, place) from None
                 note(_log, logging.WARNING, "went on without a compaction: its key is gone", item=item.id)
             else:
-                return _since(stretches, inputs, memory, memories, stretch, place)
+                return _since(stretches, inputs, memory, stretch, place)
     return Said(stretches=tuple(stretches), inputs=frozenset(inputs))
 
 
@@ -148,38 +148,52 @@ def _compactions(stretches: Stretches) -> Iterator[tuple[int, int, Compaction]]:
                 yield at, place, item
 
 
-def _since(
-    stretches: Stretches, inputs: Collection[int], memory: Memory, memories: Memories, at: int, place: int
-) -> Said:
+def _since(stretches: Stretches, inputs: Collection[int], memory: Memory, at: int, place: int) -> Said:
     before = [item for stretch in stretches[:at] for item in stretch] + [*stretches[at][:place]]
-    rest = (stretches[at][place + 1 :], *stretches[at + 1 :])
+    instructions = in_force(memory.instructions, [item for item in before if is_instruction(item)])
+    heard = {_words(item) for item in instructions}
+    rest = [_without(heard, stretch) for stretch in (stretches[at][place + 1 :], *stretches[at + 1 :])]
     kept: list[tuple[Sequence[InputItem], bool]] = [(memory.recent, True)] if memory.recent else []
     kept += [(stretch, number in inputs) for number, stretch in enumerate(rest, start=at)]
     return Said(
         stretches=tuple(stretch for stretch, _ in kept),
         inputs=frozenset(number for number, (_, is_input) in enumerate(kept) if is_input),
-        instructions=tuple(_standing(before, memories)) or memory.instructions,
+        instructions=instructions,
         summary=memory.summary,
         skipped=place + 1 if at == len(stretches) - 1 else 0,
         is_compacted=True,
     )
 
 
-def _standing(items: Sequence[InputItem], memories: Memories) -> list[InputItem]:
-    """The instructions among the items. Clients put fresh ones in front; where they leave them away, those that are
-    sealed count.
+# ---- instructions ----
+
+
+def in_force(sealed: Sequence[InputItem], standing: Sequence[InputItem]) -> tuple[InputItem, ...]:
+    """The instructions that count after a compaction: those that are sealed in it, and behind them those that stand
+    before it and are not among them. A client may leave away any of what came before, so what is missing is not gone.
+
+    Only where some stand there, and none of them is among the sealed ones, they take their place: there are clients
+    that put all their instructions in front anew, with a date in them, or a directory.
     """
-    found: list[InputItem] = []
-    for item in items:
-        if is_instruction(item):
-            found.append(item)
-        elif isinstance(item, Compaction) and not found:
-            found += _sealed(item, memories)
-    return found
+    is_replaced = standing and not {_words(item) for item in sealed} & {_words(item) for item in standing}
+    return distinct(standing if is_replaced else (*sealed, *standing))
 
 
-def _sealed(item: Compaction, memories: Memories) -> Sequence[InputItem]:
-    try:
-        return memories.opened(item).instructions
-    except CannotOpen:
-        return ()
+def distinct(instructions: Iterable[InputItem]) -> tuple[InputItem, ...]:
+    """Each of them once, where it came first: there are clients that send theirs anew with each turn."""
+    found: dict[object, InputItem] = {}
+    for item in instructions:
+        found.setdefault(_words(item), item)
+    return tuple(found.values())
+
+
+def _words(item: InputItem) -> object:
+    """What it says, and as whom."""
+    return (item.role, encode(item.content)) if isinstance(item, Message) else item.id
+
+
+def _without(heard: Collection[object], stretch: Sequence[InputItem]) -> Sequence[InputItem]:
+    """The stretch without instructions that stand in front of all."""
+    if any(is_instruction(item) and _words(item) in heard for item in stretch):
+        return [item for item in stretch if not (is_instruction(item) and _words(item) in heard)]
+    return stretch

@@ -53,12 +53,16 @@ class Sealed:
         return replace(item, content=(ReasoningText(text=text),), encrypted_content=UNSET)
 
     def opened_input(self, items: Sequence[InputItem], path: str = "input") -> tuple[InputItem, ...]:
-        """What a client sends at `path`, readable; its references are not resolved yet. Raises `InvalidField`."""
+        """What a client sends at `path`, readable; its references are not resolved yet. Raises `InvalidField`.
+
+        Of compactions the last must open: it stands for those before it.
+        """
         found: list[InputItem] = []
+        last = next((item for item in reversed(items) if isinstance(item, Compaction)), None)
         for i, item in enumerate(items):
             try:
                 found.append(self.opened(item))
-                if isinstance(item, Compaction):
+                if isinstance(item, Compaction) and item is last:
                     self.memories.opened(item)
             except CannotOpen as exc:
                 place = f"{path}[{i}].encrypted_content"

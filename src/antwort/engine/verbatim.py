@@ -24,6 +24,7 @@ from antwort.api.items import (
 )
 from antwort.api.wire import encode
 from antwort.engine.foreign import foreign_call, foreign_result
+from antwort.engine.latest import last_turn
 from antwort.engine.pairs import call_id_of, is_bare, is_run
 
 Measure: TypeAlias = Callable[[InputItem], int]
@@ -127,7 +128,10 @@ def _last_request(items: Sequence[InputItem]) -> InputItem | None:
 
 
 def _open_calls(items: Sequence[InputItem], before: Sequence[InputItem]) -> list[InputItem]:
-    """The client's calls that have no result: it may come yet."""
+    """The calls that have no result: it may come yet. Of the servers' calls, those of the last turn, which are run when
+    the client has answered its own: what is older, and shows no result, had one that was left away.
+    """
+    latest = {id(item) for item in last_turn(items)}
     results = Counter(call_id for item in items if (call_id := answered_by(item)) is not None)
     found: list[InputItem] = []
     for item in before:
@@ -135,7 +139,7 @@ def _open_calls(items: Sequence[InputItem], before: Sequence[InputItem]) -> list
         if call_id is None:
             continue
         results[call_id] -= 1
-        if results[call_id] < 0 and not isinstance(item, McpCall):
+        if results[call_id] < 0 and (not isinstance(item, McpCall) or id(item) in latest):
             found.append(item)
     return found
 

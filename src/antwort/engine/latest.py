@@ -1,0 +1,69 @@
+"""What the model said last, in items that a client has put together. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from antwort.api.items import (
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    InputItem,
+    McpCall,
+    Message,
+    OpaqueItem,
+    Reasoning,
+)
+from antwort.engine.foreign import foreign_call, foreign_result
+from antwort.engine.pairs import call_id_of
+
+
+def last_turn(items: Sequence[InputItem]) -> Sequence[InputItem]:
+    """The items from the last on that the model said, or called, after something came from the client."""
+    items = _since_words(items)
+    start, was_told = 0, False
+    known: set[str] = set()
+    for i, item in enumerate(items):
+        if _is_told(item):
+            was_told = True
+        elif was_told and _is_said(item, known):
+            start, was_told = i, False
+        if isinstance(item, McpCall):
+            known.add(call_id_of(item))
+    return items[start:]
+
+
+def _is_told(item: InputItem) -> bool:
+    """Whether the model hears it from others."""
+    if isinstance(item, Message):
+        return item.role != "assistant"
+    if isinstance(item, OpaqueItem):
+        return foreign_result(item) is not None
+    return isinstance(item, FunctionCallOutput | CustomToolCallOutput)
+
+
+def _is_said(item: InputItem, known: Container[str]) -> bool:
+    """Whether it is the model's own. How a call was run that is known already is not."""
+    match item:
+        case Message() | Reasoning() | FunctionCall() | CustomToolCall():
+            return True
+        case McpCall():
+            return call_id_of(item) not in known
+        case OpaqueItem():
+            return foreign_call(item) is not None or item.type.endswith("_call")
+        case _:
+            return False
+
+
+def _since_words(items: Sequence[InputItem]) -> Sequence[InputItem]:
+    """The items after the last turn that ended in words: whatever was called before has had its result, even where
+    the client does not send it.
+    """
+    for i in reversed(range(len(items))):
+        item = items[i]
+        follows = items[i + 1] if i + 1 < len(items) else None
+        is_end = follows is None or (isinstance(follows, Message) and follows.role != "assistant")
+        if is_end and isinstance(item, Message) and item.role == "assistant":
+            return items[i + 1 :]
+    return items

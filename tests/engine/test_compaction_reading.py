@@ -1,0 +1,117 @@
+"""A compaction comes back: what the model hears then, and what is run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antwort.api.wire import to_plain
+from antwort.engine.engine import Engine
+from antwort.errors import InvalidField
+from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
+from antwort.vault import Vault
+from compaction_kit import RECAP, SUMMED, TALK, TRIGGER, output_of, threshold
+from engine_kit import CLOCK, SERVER, ask, engine_of, kinds, replies, sent_messages
+
+PIRATE = {"role": "system", "content": "You are a pirate."}
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+# ---- instructions ----
+
+
+async def test_instructions_that_come_with_each_turn_are_sealed_and_heard_once() -> None:
+    provider = ScriptedProvider(*(answer(say("Arr.")) for _ in range(3)), SUMMED, answer(say("Arr.")))
+    engine = engine_of(provider)
+    previous = None
+    for turn in range(3):
+        previous = (await engine.create(ask([PIRATE, user(f"{turn}?")], previous_response_id=previous))).id
+    window = await engine.compact(model="scripted", previous_response_id=previous)
+    await engine.create(ask([output_of(window)[-1], PIRATE, user("And?")]))
+    assert sent_messages(provider.requests[-1]) == [
+        ("system", "You are a pirate."),
+        ("user", f"{RECAP}\n\n2?"),
+        ("assistant", "Arr."),
+        ("user", "And?"),
+    ]
+
+
+async def test_a_chain_with_instructions_in_each_turn_does_not_grow_for_ever() -> None:
+    provider = Counting(*(answer(say("Ok.")) for _ in range(20)))
+    engine = engine_of(provider)
+    previous = None
+    for turn in range(10):
+        request = ask([PIRATE, user(f"{turn}?")], previous_response_id=previous, context_management=[threshold(40)])
+        previous = (await engine.create(request)).id
+    systems = [sum(role == "system" for role, _ in sent_messages(each)) for each in provider.requests]
+    assert max(systems) <= 3
+
+
+class Counting(ScriptedProvider):
+    """What has more than five messages has very many tokens."""
+
+    async def count(self, request: Any) -> int | None:
+        return 1000 if len(request.messages) > 5 else 1
+
+
+async def test_instructions_are_not_lost_where_a_client_drops_a_part_of_what_came_before() -> None:
+    provider = ScriptedProvider(SUMMED, answer(say("Ok.")))
+    engine = engine_of(provider)
+    talk = [PIRATE, *TALK[:2], {"role": "system", "content": "It is Tuesday."}, *TALK[2:]]
+    window = await engine.compact(model="scripted", input=talk)
+    await engine.create(ask([*talk[3:], output_of(window)[-1], user("And?")]))
+    assert [text for role, text in sent_messages(provider.requests[1]) if role == "system"] == [
+        "You are a pirate.",
+        "It is Tuesday.",
+    ]
+
+
+# ---- what cannot be opened ----
+
+
+async def test_only_the_last_compaction_has_to_open() -> None:
+    old = Engine(ScriptedProvider(SUMMED), vault=Vault(["the first secret of all"]))
+    lost = output_of(await old.compact(model="scripted", input=TALK))[-1]
+    provider = ScriptedProvider(SUMMED, answer(say("Tea.")))
+    engine = Engine(provider, vault=Vault(["another secret entirely"]))
+    known = output_of(await engine.compact(model="scripted", input=TALK))[-1]
+    await engine.create(ask([lost, *TALK[:2], known, user("And?")]))
+    assert sent_messages(provider.requests[1])[0] == ("user", f"{RECAP}\n\nI like tea.")
+    with pytest.raises(InvalidField) as caught:
+        await engine.create(ask([known, *TALK[:2], lost, user("And?")]))
+    assert (caught.value.param, caught.value.code) == ("input[3].encrypted_content", "invalid_encrypted_content")
+
+
+# ---- calls that wait ----
+
+
+@pytest.mark.parametrize("keep", [4096, 0])
+@pytest.mark.parametrize("is_servers_first", [True, False])
+@pytest.mark.parametrize("by", ["window", "item", "trigger"])
+async def test_a_servers_call_that_waits_for_the_client_is_run_once_after_a_compaction(
+    by: str, is_servers_first: bool, keep: int
+) -> None:
+    calls = [call("lookup", key="a"), call("clock")]
+    made = answer(*(calls if is_servers_first else reversed(calls)))
+    provider = ScriptedProvider(made, SUMMED, answer(say("Three.")))
+    depot = ToolServerFake("depot", lookup=replies("3 left"))
+    engine = engine_of(provider, depot, mixed_turns="pause", compaction_keep=keep)
+    tools = {"tools": [SERVER, CLOCK]}
+    first = await engine.create(ask([*TALK, user("How many?")], **tools))
+    assert (first.status, depot.calls) == ("requires_action", [])
+    (asked,) = [item for item in to_plain(first)["output"] if item["type"] == "function_call"]
+    result = {"type": "function_call_output", "call_id": asked["call_id"], "output": "noon"}
+    if by == "trigger":
+        summed = await engine.create(ask([TRIGGER], previous_response_id=first.id, **tools))
+        last = await engine.create(ask([result], previous_response_id=summed.id, **tools))
+    else:
+        shown = output_of(await engine.compact(model="scripted", previous_response_id=first.id))
+        last = await engine.create(ask([*(shown if by == "window" else shown[-1:]), result], **tools))
+    assert (last.status, len(depot.calls)) == ("completed", 1)
+    assert "mcp_call" in kinds(last)
+    heard = [text for role, text in sent_messages(provider.requests[-1]) if role == "tool"]
+    assert heard == (["3 left", "noon"] if is_servers_first else ["noon", "3 left"])
