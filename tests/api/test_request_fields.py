@@ -43,6 +43,7 @@ PLAIN: dict[str, Any] = {
     "service_tier": "flex",
     "top_logprobs": 20,
     "user": "u",
+    "generate": False,
     "context_management": [{"type": "compaction", "compact_threshold": 1000}],
 }
 
