@@ -146,12 +146,11 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 def window_of(plan: Plan, provider: Provider) -> Window:
     """The window of the plan's next inference, as much as is known of it now."""
     capabilities = provider.capabilities(plan.response.model)
-    truncates = plan.response.truncation == "auto"
     return Window(
         meter=plan.meter or Meter(provider),
-        length=capabilities.context_length if truncates or not capabilities.more_may_fit else None,
+        length=None if capabilities.more_may_fit else capabilities.context_length,
         reserve=plan.settings.reserve,
-        truncates=truncates,
+        truncates=plan.response.truncation == "auto",
     )
 
 
