@@ -11,8 +11,10 @@ from antwort.api.wire import to_plain
 from antwort.engine.engine import Engine
 from antwort.engine.memory import Memories, Memory
 from antwort.engine.recap import recap_of
+from antwort.errors import ContextTooLong
 from antwort.identity import ANONYMOUS
-from antwort.testing import answer, say, tokens
+from antwort.providers.base import Capabilities, ChatRequest
+from antwort.testing import ScriptedProvider, answer, say, tokens
 
 TALK: list[dict[str, Any]] = [
     {"role": "user", "content": "My name is Ada."},
@@ -34,6 +36,11 @@ def inside(engine: Engine, item: Compaction, tenant: str = ANONYMOUS.tenant) -> 
     return Memories(engine._open_vault, tenant).opened(item)
 
 
+def memory_of(engine: Engine, window: CompactedResponse) -> Memory:
+    (item,) = (item for item in window.output if isinstance(item, Compaction))
+    return inside(engine, item)
+
+
 def texts(items: Sequence[object]) -> list[str]:
     return ["".join(getattr(part, "text", "") for part in item.content) for item in items if isinstance(item, Message)]
 
@@ -53,3 +60,36 @@ def kinds_of(window: CompactedResponse) -> list[str]:
 
 def threshold(tokens_: int | None) -> dict[str, Any]:
     return {"type": "compaction", "compact_threshold": tokens_}
+
+
+class Tight(ScriptedProvider):
+    """Refuses a request that does not fit into its context together with the longest answer, and says so if it is told
+    to; it sums up, and answers all else.
+    """
+
+    def __init__(self, context: int, summary: str = "Ada likes tea.", *, says: bool = True) -> None:
+        super().__init__(capabilities=Capabilities(context_length=context if says else None))
+        self._context, self._summary = context, summary
+        self.refused = 0
+
+    async def count(self, request: ChatRequest) -> int | None:
+        return sum(4 + len(str(message.content)) // 4 for message in request.messages)
+
+    def infer(self, request: ChatRequest) -> Any:
+        size = sum(4 + len(str(message.content)) // 4 for message in request.messages)
+        if size + (request.max_tokens or 1) > self._context:
+            self.refused += 1
+            self._answers.insert(0, [ContextTooLong("Too long.")])
+        else:
+            text = self._summary if is_question(request) else "Yes."
+            self._answers.insert(0, list(answer(say(text), usage=tokens(size, 3))))
+        return super().infer(request)
+
+
+def is_question(request: ChatRequest) -> bool:
+    """Whether it asks for a summary."""
+    return "You keep the memory of a conversation" in str(request.messages[0].content)
+
+
+def summaries(provider: ScriptedProvider) -> list[ChatRequest]:
+    return [request for request in provider.requests if is_question(request)]

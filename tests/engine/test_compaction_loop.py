@@ -144,9 +144,10 @@ async def test_what_names_no_threshold_and_no_known_type_changes_nothing(entries
 
 async def test_without_a_threshold_three_quarters_of_the_context_count() -> None:
     provider = ScriptedProvider(
-        SUMMED, answer(say("Tea.")), counts=always(75), capabilities=Capabilities(context_length=100)
+        SUMMED, answer(say("Tea.")), counts=always(750), capabilities=Capabilities(context_length=1000)
     )
-    request = ask([*TALK, *TALK[:1]], context_management=[threshold(None)], max_output_tokens=16)
+    long = [{**message, "content": "why " * 60} for message in TALK]
+    request = ask([*long, *TALK[:1]], context_management=[threshold(None)], max_output_tokens=16)
     assert kinds(await engine_of(provider).create(request)) == ["compaction", "message"]
 
 
