@@ -9,6 +9,8 @@ import pytest
 from antwort.api.wire import to_plain
 from antwort.engine.engine import Engine
 from antwort.errors import InvalidField
+from antwort.identity import ANONYMOUS
+from antwort.storage.base import Page
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.vault import Vault
 from compaction_kit import RECAP, SUMMED, TALK, TRIGGER, output_of, threshold
@@ -115,3 +117,16 @@ async def test_a_servers_call_that_waits_for_the_client_is_run_once_after_a_comp
     assert "mcp_call" in kinds(last)
     heard = [text for role, text in sent_messages(provider.requests[-1]) if role == "tool"]
     assert heard == (["3 left", "noon"] if is_servers_first else ["noon", "3 left"])
+
+
+# ---- in a conversation ----
+
+
+async def test_what_asks_for_a_compaction_does_not_stay_in_the_conversation() -> None:
+    engine = engine_of(ScriptedProvider(SUMMED))
+    conversation = (await engine.conversations.create(items=TALK)).id
+    response = await engine.create(ask([TRIGGER], conversation=conversation))
+    page = await engine.conversations.items(conversation, Page(order="asc"))
+    assert [to_plain(item)["type"] for item in page.items] == [*["message"] * 4, "compaction"]
+    sent = await engine.input_items(ANONYMOUS, response.id, Page())
+    assert [to_plain(item)["type"] for item in sent.items] == ["compaction_trigger"]

@@ -341,7 +341,7 @@ class AuthSettings(Wire):
 
 
 class EncryptionSettings(Wire):
-    """What this server gives out sealed, to be brought back: reasoning of responses that are not stored."""
+    """What is given out sealed, to be brought back: compactions, and the reasoning of responses that are not stored."""
 
     keys: tuple[Secret, ...] = ()
     """The first seals, all of them open. Unset, a key is made at the first start and kept in the data folder. Servers

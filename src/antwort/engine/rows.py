@@ -11,6 +11,7 @@ from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition, transition
 from antwort.api.tools import has_credentials
 from antwort.api.wire import Plain, decode, encode, replace
+from antwort.engine.memory import is_trigger
 from antwort.engine.plan import Plan
 from antwort.errors import AntwortError
 from antwort.storage.base import Claim, Entry, NewResponse, ResponseStore
@@ -53,12 +54,13 @@ _ADDING = ("completed", "requires_action", "incomplete")
 def new_entries(plan: Plan, response: Response) -> tuple[Entry, ...]:
     """What the response as it ended adds to its conversation: the input, then the output. One that has failed or was
     cancelled adds nothing, so that the same request once more asks nothing twice. A list of tools that is there already
-    is not added again.
+    is not added again, and what only asks for a compaction is not added at all.
     """
     request = plan.request
     if request.conversation is None or response.status not in _ADDING:
         return ()
-    given = (Entry(item=item, raw=raw) for item, raw in zip(request.input, request.raw_input, strict=True))
+    sent = zip(request.input, request.raw_input, strict=True)
+    given = (Entry(item=item, raw=raw) for item, raw in sent if not is_trigger(item))
     said = (Entry(item=item, raw=encode(item), direction="output") for item in response.output)
     earlier = (item for stretch in plan.history.stretches[:-1] for item in stretch)
     return tuple(_without_known_lists((*given, *said), earlier))
