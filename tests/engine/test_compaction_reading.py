@@ -10,6 +10,7 @@ from antwort.api.wire import to_plain
 from antwort.engine.engine import Engine
 from antwort.errors import InvalidField
 from antwort.identity import ANONYMOUS
+from antwort.providers.base import Capabilities, ChatRequest
 from antwort.storage.base import Page
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.vault import Vault
@@ -86,6 +87,25 @@ async def test_only_the_last_compaction_has_to_open() -> None:
     with pytest.raises(InvalidField) as caught:
         await engine.create(ask([known, *TALK[:2], lost, user("And?")]))
     assert (caught.value.param, caught.value.code) == ("input[3].encrypted_content", "invalid_encrypted_content")
+
+
+# ---- what does not fit ----
+
+
+async def test_what_the_user_said_first_after_a_compaction_gives_way_when_it_does_not_fit() -> None:
+    limits = Capabilities(context_length=1000)
+    provider = ScriptedProvider(SUMMED, *(answer(say("Ok.")) for _ in range(2)), capabilities=limits, counts=words_in)
+    engine = engine_of(provider)
+    item = output_of(await engine.compact(model="scripted", input=TALK[:2]))[-1]
+    first = await engine.create(ask([item, user("doc " * 700)], truncation="auto"))
+    last = await engine.create(ask([user("more " * 350)], previous_response_id=first.id, truncation="auto"))
+    assert last.status == "completed"
+    ((role, text),) = sent_messages(provider.requests[-1])
+    assert (role, text.startswith(RECAP), "doc" in text, text.count("more")) == ("user", True, False, 350)
+
+
+def words_in(request: ChatRequest) -> int:
+    return sum(len(str(message.content).split()) for message in request.messages)
 
 
 # ---- calls that wait ----

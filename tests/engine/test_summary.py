@@ -119,9 +119,9 @@ _entries = st.builds(
 
 
 @STEADY
-@given(st.lists(_entries, min_size=1, max_size=4), _hostile.filter(bool))
-def test_no_text_makes_another_entry_or_ends_the_frame(entries: list[Entry], earlier: str) -> None:
-    _, user = question(entries, earlier=earlier, guidance=None, words=100)
+@given(st.lists(_entries, min_size=1, max_size=4), _hostile.filter(bool), st.booleans())
+def test_no_text_makes_another_entry_or_ends_the_frame(entries: list[Entry], earlier: str, is_short: bool) -> None:
+    _, user = question(entries, earlier=earlier, guidance=None, words=100, is_short=is_short)
     framed, inside = [], ""
     for line in str(user.content).splitlines():
         if line.startswith("<"):
