@@ -80,6 +80,12 @@ def foreign_result(item: OpaqueItem) -> tuple[str, Output] | None:
     return call_id, encode(said).decode() if said else str(item.fields.get("status") or "")
 
 
+def with_result(item: OpaqueItem, text: str) -> OpaqueItem:
+    """The same result, saying that instead."""
+    kept = {key: value for key, value in item.fields.items() if key in _BOOKKEEPING}
+    return OpaqueItem(item.type, item.id, {**kept, "output": text})
+
+
 def _said(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if key not in _BOOKKEEPING and value is not None}
 

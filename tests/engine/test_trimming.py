@@ -1,0 +1,107 @@
+"""What a compaction keeps word for word stays within bounds."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.api.items import (
+    CustomToolCallOutput,
+    FunctionCallOutput,
+    InputImage,
+    InputItem,
+    InputText,
+    McpCall,
+    Message,
+    OpaqueItem,
+    Text,
+)
+from antwort.api.wire import replace
+from antwort.engine.foreign import foreign_result
+from antwort.engine.trimming import trimmed
+from antwort.engine.verbatim import answered_by, called_by, item_size
+from plan_kit import STEADY, called, result, said, server_called
+
+LOG = "line\n" * 4000
+
+
+def asked(text: str) -> Message:
+    return Message(id="msg_u", role="user", content=(InputText(text=text),))
+
+
+def text_in(item: InputItem) -> str:
+    assert isinstance(item, FunctionCallOutput | CustomToolCallOutput | McpCall)
+    assert isinstance(item.output, str)
+    return item.output
+
+
+def test_what_fits_stays_as_it_is() -> None:
+    items: list[InputItem] = [asked("1"), called(1), result(1, LOG)]
+    assert trimmed(items, 50_000, item_size) == tuple(items)
+
+
+def test_the_longest_results_give_way_and_say_how_much_is_missing() -> None:
+    items: list[InputItem] = [asked("1" * 500), called(1), called(2), result(1, LOG), result(2, "short")]
+    found = trimmed(items, 3000, item_size)
+    assert sum(map(item_size, found)) < 3200
+    assert (*found[:3], found[4]) == (*items[:3], items[4])
+    text = text_in(found[3])
+    assert text.startswith("line\nline\n")
+    assert text.endswith("line\nline\n")
+    assert "characters left out" in text
+
+
+def test_results_of_the_same_size_share_the_room() -> None:
+    found = trimmed([called(1), called(2), result(1, LOG), result(2, LOG)], 4000, item_size)
+    first, second = (item_size(item) for item in found[2:])
+    assert first == second < 2100
+
+
+def test_what_the_user_said_stays_whatever_its_size() -> None:
+    items: list[InputItem] = [asked(LOG), called(1), result(1, LOG)]
+    found = trimmed(items, 1000, item_size)
+    assert found[:2] == tuple(items[:2])
+    assert item_size(found[2]) < 200
+
+
+def test_without_results_there_is_nothing_to_shorten() -> None:
+    items: list[InputItem] = [asked(LOG), called(1), said(LOG)]
+    assert trimmed(items, 10, item_size) == tuple(items)
+
+
+def test_results_of_every_kind_are_shortened() -> None:
+    in_parts = FunctionCallOutput(id="o", call_id="c", output=(InputText(text=LOG), InputImage(image_url="data:x")))
+    free = CustomToolCallOutput(id="o", call_id="k", output=LOG)
+    server = server_called(1, status="completed", output=LOG)
+    shown = replace(server, content=(Text(text=LOG),))
+    fields = {"type": "shell_call_output", "call_id": "s", "status": "completed", "stdout": LOG, "exit": 0}
+    found = trimmed([in_parts, free, server, shown, OpaqueItem("shell_call_output", "x", fields)], 5000, item_size)
+    assert all(item_size(item) < 1500 for item in found)
+    assert isinstance(found[0], FunctionCallOutput)
+    assert found[0].output[1] == InputImage(image_url="data:x")
+    assert isinstance(found[4], OpaqueItem)
+    call_id, output = foreign_result(found[4]) or ("", "")
+    assert (call_id, "characters left out" in str(output)) == ("s", True)
+
+
+_items = st.lists(
+    st.one_of(
+        st.integers(0, 3000).map(lambda n: asked("x" * n)),
+        st.integers(0, 3000).map(lambda n: said("x" * n)),
+        st.integers(1, 9).map(called),
+        st.tuples(st.integers(1, 9), st.integers(0, 9000)).map(lambda each: result(each[0], "x" * each[1])),
+        st.integers(0, 9000).map(lambda n: server_called(1, status="completed", output="x" * n)),
+    ),
+    max_size=8,
+)
+
+
+@STEADY
+@given(_items, st.integers(0, 9000))
+def test_no_call_and_no_result_is_lost(items: list[InputItem], budget: int) -> None:
+    found = trimmed(items, budget, item_size)
+    assert [(type(item), called_by(item), answered_by(item)) for item in found] == [
+        (type(item), called_by(item), answered_by(item)) for item in items
+    ]
+    spoken = sum(item_size(item) for item in items if not isinstance(item, FunctionCallOutput | McpCall))
+    assert sum(map(item_size, found)) <= max(budget, spoken) + 400 * len(items)
