@@ -80,7 +80,8 @@ TAKEN: list[Json] = [
     {},
     {"conversation": None},
     {"conversation": "conv_1"},
-    {"conversation": {"id": "conv_1"}},
+    {"conversation": {"id": "conv_1"}, "previous_response_id": None},
+    {"conversation": None, "previous_response_id": "resp_1"},
     {"input": None},
     {"input": "Hello"},
     {"input": [{"role": "user", "content": "Hello"}]},
@@ -136,6 +137,7 @@ REFUSED: list[Json] = [
     {"conversation": 5},
     {"conversation": ""},
     {"conversation": {"name": "conv_1"}},
+    {"conversation": "conv_1", "previous_response_id": "resp_1"},
     {"prompt": {"id": "p"}},
 ]
 

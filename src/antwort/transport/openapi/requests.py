@@ -263,7 +263,12 @@ def _create(fields: Plain, limits: Limits) -> Plain:
         "description": "What to answer, and how. Null stands for what is left out; fields that are not listed here"
         " are not looked at.",
         "properties": described,
+        "not": {"required": [*_ONE_OF], "properties": {name: {"not": NULL} for name in _ONE_OF}},
     }
+
+
+_ONE_OF = ("conversation", "previous_response_id")
+"""They say the same thing in two ways: only one of them may be there."""
 
 
 def _compact(create: Plain) -> Plain:
