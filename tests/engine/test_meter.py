@@ -1,4 +1,4 @@
-"""How many tokens a request has: an estimate that learns, and errs on the side of too many."""
+"""How many tokens a request has: an estimate that learns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.engine import meter as meters
-from antwort.engine.meter import Meter, Rate
+from antwort.engine.meter import Meter
 from antwort.engine.sizes import PER_REQUEST, size_of
 from antwort.providers.base import ATTACHMENT_TOKENS, ChatMessage, ChatRequest, ChatTool, ChatToolFunction, Provider
 from antwort.testing import DemoProvider, ScriptedProvider
@@ -30,12 +30,18 @@ def meter(provider: Provider | None = None) -> Meter:
 
 
 def taught(rate: float, times: int = 12, text: str = "word " * 1000) -> Meter:
-    """A meter that has heard of `rate` tokens for each byte, so often."""
-    made, request = meter(), request_of(text)
-    size = size_of(request)
-    for _ in range(times):
-        made.learn(request, round(size.text * rate) + size.fixed)
+    """A meter that has heard of `rate` tokens for each byte, in so many conversations."""
+    made = meter()
+    for number in range(times):
+        learn(made, rate, f"{number:>4} {text}")
     return made
+
+
+def learn(made: Meter, rate: float, *texts: str, who: str = "") -> None:
+    """There was a conversation of these texts, with so many tokens for each byte."""
+    request = request_of(*texts)
+    size = size_of(request)
+    made.learn(request, round(size.text * rate) + size.fixed, who=who)
 
 
 # ---- the estimate ----
@@ -93,8 +99,8 @@ def test_with_experience_only_what_is_near_is_near() -> None:
 
 def test_scripts_are_learned_apart() -> None:
     made, dense = taught(0.2), request_of("日本語" * 500)
-    for _ in range(12):
-        made.learn(dense, round(4500 * 0.7))
+    for number in range(12):
+        made.learn(request_of(f"{number:>4}" + "日本語" * 500), round(4500 * 0.7))
     assert made.estimate(request_of("word " * 1000)) < 5000 * 0.25
     assert made.estimate(dense) > 4500 * 0.65
 
@@ -124,11 +130,9 @@ def test_short_requests_and_those_with_pictures_teach_nothing() -> None:
 @pytest.mark.parametrize("odd", [1, 10**3, 10**9])
 def test_one_odd_report_does_not_break_it(odd: int) -> None:
     made, request = taught(0.25), request_of("word " * 1000)
-    made.learn(request, odd)
-    assert 5000 * 0.25 * 0.8 <= made.estimate(request) <= 5000 * 0.25 * 2.5
-    for _ in range(20):
-        made.learn(request, 1254)
-    assert made.estimate(request) <= 5000 * 0.25 * 1.3
+    before = made.estimate(request)
+    made.learn(request_of("odd " * 1000), odd)
+    assert made.estimate(request) == before
 
 
 def test_it_remembers_only_so_many_models() -> None:
@@ -139,12 +143,49 @@ def test_it_remembers_only_so_many_models() -> None:
     assert "m0" not in made._rates
 
 
-@given(st.lists(st.tuples(st.floats(0, 4), st.floats(0, 1))))
-def test_a_rate_stays_one_whatever_is_reported(reports: list[tuple[float, float]]) -> None:
-    rate = Rate(0.29, 0.06)
-    for seen, weight in reports:
-        rate = rate.after(seen, weight)
-        assert 1 / 16 <= rate.mean <= rate.likely <= rate.highest <= 1
+DIGITS = "8412973605" * 300
+PROSE = "The quick brown fox jumps over it all "
+
+
+def test_texts_of_another_kind_do_not_make_prose_long() -> None:
+    """A page of digits has six times the tokens of a page of prose."""
+    made, prose = taught(0.22, 3), request_of(PROSE * 100)
+    for number in range(9):
+        learn(made, 1.0, f"{number}{DIGITS}")
+    assert made.estimate(prose) <= size_of(prose).text * 0.3 + 20
+
+
+def test_one_client_does_not_set_the_rate_for_all() -> None:
+    made, prose = meter(), request_of(PROSE * 100)
+    for number in range(20):
+        learn(made, 0.22, f"{number} {PROSE * 30}", who="many words")
+    for number in range(500):
+        learn(made, 1.0, f"{number}{DIGITS}", who="many digits")
+    assert made.estimate(prose) <= size_of(prose).text * 0.3 + 20
+
+
+def test_a_conversation_is_estimated_by_what_the_backend_has_said_of_it() -> None:
+    made = taught(0.22)
+    learn(made, 1.0, DIGITS, who="a")
+    longer = request_of(DIGITS, "All right.", DIGITS[:1000])
+    assert made.estimate(longer, made.factor(longer, "a")) >= 3000 + 1000 * 0.2
+    assert made.factor(longer, "b") == 1.0
+    assert made.factor(request_of(PROSE * 100), "a") == 1.0
+
+
+def test_what_is_left_of_a_conversation_tells_of_all_of_it() -> None:
+    made, whole = taught(0.22), request_of(*[DIGITS] * 5)
+    made.learn(request_of(DIGITS), 3004, whole)
+    assert made.estimate(whole, made.factor(whole)) == pytest.approx(15_000, rel=0.01)
+
+
+def test_a_conversation_counts_once_however_long_it_goes_on() -> None:
+    made, texts = taught(0.22), []
+    for number in range(40):
+        texts.append(f"{number}{DIGITS}")
+        learn(made, 1.0, *texts)
+    prose = request_of(PROSE * 100)
+    assert made.estimate(prose) <= size_of(prose).text * 0.3 + 20
 
 
 @given(st.lists(st.text(max_size=300), max_size=8), st.floats(0.07, 1.0))
@@ -166,7 +207,7 @@ def test_a_further_message_never_makes_it_less(texts: list[str], more: str) -> N
 async def test_a_backend_that_counts_is_believed_and_learned_from() -> None:
     made, request = meter(ScriptedProvider(counts=lambda _: 4004)), request_of("word " * 1000)
     assert await made.count(request) == 4004
-    assert made.estimate(request) > 2500
+    assert made.estimate(request, made.factor(request)) == pytest.approx(4004, rel=0.01)
 
 
 async def test_where_nobody_counts_the_estimate_stands() -> None:

@@ -5,17 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
 from antwort.api.responses import Response
 from antwort.engine.engine import Engine
+from antwort.engine.held import Shown
+from antwort.engine.meter import Meter
+from antwort.engine.turn import Turn
+from antwort.engine.window import Window
 from antwort.errors import ContextTooLong
-from antwort.identity import ANONYMOUS
-from antwort.testing.scripted import answer, call, say
+from antwort.identity import ANONYMOUS, Identity
+from antwort.providers.base import ChatRequest, Delta, Finished, TextDelta
+from antwort.testing.demo import words_in
+from antwort.testing.scripted import answer, call, say, tokens
 from engine_kit import WEATHER, ask, engine_of, sent_messages, stream, text_of, weather_tool
-from fitting_kit import CUT, GONE, PICTURE
+from fitting_kit import CUT, GONE, PICTURE, user
 from fitting_kit import text_of as said_in
 from serving import until
 from window_kit import SmallModel, words
@@ -146,11 +153,12 @@ async def test_what_the_backend_refuses_to_the_end_is_told_in_its_words() -> Non
 
 async def test_the_definitions_of_tools_take_room_as_well() -> None:
     model = SmallModel(2000, has_tokenizer=False)
-    await chat(engine_of(model), 20)
-    many = [{**WEATHER, "name": f"tool_{n}", "description": "d" * 300} for n in range(5)]
-    await chat(engine_of(model), 20, tools=many)
-    assert len(model.requests[19].messages) == 39
-    assert 3 < len(model.requests[39].messages) < 39
+    said = [{"role": role, "content": words(20, f"{n}-")} for n in range(14) for role in ("user", "assistant")]
+    many = [{**WEATHER, "name": f"tool_{n}", "description": "d" * 300} for n in range(9)]
+    for tools in ([], many):
+        await engine_of(model).create(ask([*said, {"role": "user", "content": "So?"}], tools=tools, **AUTO))
+    assert len(model.requests[0].messages) == 29
+    assert 3 < len(model.requests[1].messages) < 29
 
 
 async def test_a_log_line_says_how_much_was_left_out_and_nothing_of_it(caplog: pytest.LogCaptureFixture) -> None:
@@ -161,6 +169,113 @@ async def test_a_log_line_says_how_much_was_left_out_and_nothing_of_it(caplog: p
     assert re.fullmatch(r"truncated to fit the context: 1\d messages left out, 0 shortened", records[-1].message)
     assert records[-1].__dict__["fields"]["context_length"] == 400
     assert "word1" not in caplog.text
+
+
+PROSE = "The quick brown fox jumps over it all "
+
+
+class Bytes(SmallModel):
+    """It has a token for each digit, and one for five other characters, and nobody can ask how many there are."""
+
+    def __init__(self, context: int, **fields: Any) -> None:
+        super().__init__(10**9, length=context, has_tokenizer=False, **fields)
+        self.room = context
+
+    async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+        texts = "".join(said_in(message) for message in request.messages)
+        digits = sum(character.isdigit() for character in texts)
+        read = digits + (len(texts) - digits) // 5
+        if read >= self.room:
+            self.refused.append(request)
+            limit = self.room if self.says_limit else None
+            raise ContextTooLong("The backend says: too long.", param="input", limit=limit)
+        self.requests.append(request)
+        yield [TextDelta("All right."), Finished("stop", tokens(read, 5))]
+
+
+@pytest.mark.parametrize("truncation", ["auto", "disabled"])
+async def test_odd_texts_of_others_do_not_make_what_fits_too_long(truncation: str) -> None:
+    model = Bytes(8192)
+    engine = engine_of(model)
+    for n in range(8):
+        await engine.create(ask(f"{n}" + "8412973605" * 300), Identity(tenant="digits"))
+    said = [{"role": role, "content": PROSE * 40} for _ in range(9) for role in ("user", "assistant")]
+    await engine.create(ask([*said, {"role": "user", "content": "So?"}], truncation=truncation))
+    assert len(model.requests[-1].messages) == 19
+
+
+async def test_a_conversation_of_dense_text_is_refused_once_and_then_known() -> None:
+    model = Bytes(2000)
+    engine, before = engine_of(model), None
+    for n in range(6):
+        request = ask(f"{n}" + "8412973605" * 60, previous_response_id=before, **AUTO)
+        before = (await engine.create(request)).id
+    assert len(model.refused) <= 1
+    assert len(model.requests[-1].messages) >= 3
+
+
+# ---- refusals without a number ----
+
+
+def long_talk(turns: int) -> list[dict[str, Any]]:
+    said = [{"role": role, "content": words(40, f"{n}-")} for n in range(turns) for role in ("user", "assistant")]
+    return [*said, {"role": "user", "content": "So?"}]
+
+
+@pytest.mark.parametrize("turns", [6, 60, 450])
+async def test_a_conversation_many_times_as_long_as_the_context_goes_on_though_nobody_says_how_long_that_is(
+    turns: int,
+) -> None:
+    model = SmallModel(400, length=None, has_tokenizer=False)
+    model.says_limit = False
+    response = await engine_of(model).create(ask(long_talk(turns), **AUTO))
+    assert response.status == "completed"
+    assert len(model.refused) <= 5
+
+
+async def test_the_next_turn_does_not_pay_for_it_again() -> None:
+    model = SmallModel(400, length=None, has_tokenizer=False)
+    model.says_limit = False
+    engine, said = engine_of(model), long_talk(30)
+    refused: list[int] = []
+    for n in range(10):
+        await engine.create(ask(said, **AUTO))
+        refused.append(len(model.refused))
+        said += [{"role": "assistant", "content": "All right."}, {"role": "user", "content": f"{n} {words(20)}"}]
+    assert refused[0] >= 2
+    assert refused[-1] - refused[0] <= 2, "it is only tried whether more fits"
+    assert refused[-1] == refused[-4]
+    sent = words_in(model.requests[-1])
+    assert 100 < sent <= 400
+
+
+async def test_what_was_refused_to_one_leaves_others_alone() -> None:
+    model = SmallModel(400, length=None, has_tokenizer=False)
+    model.says_limit = False
+    engine = engine_of(model)
+    await engine.create(ask(long_talk(30), **AUTO), Identity(tenant="other"))
+    already = len(model.refused)
+    await engine.create(ask(long_talk(4), **AUTO))
+    assert len(model.requests[-1].messages) == 9
+    assert len(model.refused) == already
+
+
+async def test_the_same_is_never_sent_twice() -> None:
+    model = SmallModel(400, length=None)
+    model.says_limit = False
+    with pytest.raises(ContextTooLong, match="The backend says: too long"):
+        await engine_of(model).create(ask([*long_talk(3), {"role": "user", "content": words(500)}], **AUTO))
+    sizes = [words_in(request) for request in model.refused]
+    assert sizes == sorted(set(sizes), reverse=True)
+
+
+async def test_the_cost_of_two_requests_is_not_taken_for_that_of_one() -> None:
+    meter, sent = Meter(SmallModel(400)), ChatRequest(model="m", messages=[user(words(500))])
+    before = meter.estimate(sent)
+    turn = Turn(0, lambda _: Shown(""))
+    turn.feed(Finished("stop", tokens(500, 5) + tokens(500, 5), is_sum=True))
+    Window(meter=meter, length=None).learn(sent, sent, turn.usage)
+    assert (meter.estimate(sent), meter.factor(sent)) == (before, 1.0)
 
 
 # ---- disabled ----
@@ -187,6 +302,18 @@ async def test_what_is_only_estimated_is_refused_where_it_is_far_above() -> None
     with pytest.raises(ContextTooLong, match="The backend says"):
         await engine_of(model).create(ask(words(401)))
     assert len(model.refused) == 1
+
+
+async def test_an_estimate_refuses_nothing_that_may_fit() -> None:
+    """Whatever was learned, and though the text is mostly gaps."""
+    model = Bytes(8192)
+    engine = engine_of(model)
+    for n in range(40):
+        await engine.create(ask(f"{n}" + "8412973605" * 300))
+    await engine.create(ask(PROSE * 900))
+    model.room = 10**9
+    await engine.create(ask(("x" + " " * 200) * 1000))
+    assert not model.refused
 
 
 async def test_nothing_is_refused_for_what_a_picture_may_have() -> None:

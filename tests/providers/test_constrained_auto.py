@@ -217,7 +217,8 @@ async def test_what_the_discarded_answer_cost_is_in_the_cost() -> None:
         (None, tokens(20, 7), tokens(20, 7)),
     ]:
         provider, _ = auto(answer(say("No."), usage=first), answer(NOW, usage=second))
-        assert (await said(provider, REQUIRED))[-1] == Finished("tool_calls", both)
+        is_sum = first is not None
+        assert (await said(provider, REQUIRED))[-1] == Finished("tool_calls", both, is_sum=is_sum)
 
 
 async def test_once_a_call_came_natively_nothing_is_held_until_one_does_not_come() -> None:

@@ -8,7 +8,7 @@ from window_kit import SmallModel, words
 
 
 async def test_only_truncated_inferences_are_counted() -> None:
-    model = SmallModel(400, length=None)  # which refuses each at first
+    model = SmallModel(400, length=None)  # which refuses it at first; then that is known
     wired = Wired(model)
     async with serving(wired.engine, wired.app) as server:
         before = samples_of((await server.ask("GET", "/metrics")).body.decode())
@@ -20,4 +20,4 @@ async def test_only_truncated_inferences_are_counted() -> None:
         after = samples_of((await server.ask("GET", "/metrics")).body.decode())
     assert value(before, "antwort_inferences_truncated_total") == 0
     assert value(after, "antwort_inferences_truncated_total") == 2
-    assert len(model.refused) == 2
+    assert len(model.refused) == 1

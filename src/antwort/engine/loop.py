@@ -149,7 +149,7 @@ async def infer(run: Run, plan: Plan, provider: Provider, control: Control) -> A
                     turn.feed(delta)
                 if batch := turn.take():
                     yield batch
-        if has_said or (narrowed := window.narrowed(read, request)) is None:
+        if has_said or (narrowed := window.narrowed(read, request, whole)) is None:
             break
         control.is_asking, window = False, narrowed
     control.truncated += request.messages is not whole.messages
@@ -158,7 +158,7 @@ async def infer(run: Run, plan: Plan, provider: Provider, control: Control) -> A
     if read is None:
         turn.finish()
         control.is_asking = False
-        window.learn(request, turn.usage)
+        window.learn(whole, request, turn.usage)
     else:
         control.is_asking = is_answered or isinstance(read, Interrupted)
         turn.abort()

@@ -66,8 +66,8 @@ class Turn:
 
     @property
     def usage(self) -> Usage | None:
-        """What the inference has cost, where it has ended and the backend says so."""
-        return None if self._finished is None else self._finished.usage
+        """What the request has cost, where that is known: the inference has ended, and was asked for once."""
+        return None if self._finished is None or self._finished.is_sum else self._finished.usage
 
     def take(self) -> Batch:
         events, self._events = self._events, []

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 from contextlib import suppress
 
 import msgspec
+from msgspec import structs
 
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, replace
@@ -13,7 +15,8 @@ from antwort.engine.draft import Run
 from antwort.engine.fitting import Fitted, fit
 from antwort.engine.meter import Meter
 from antwort.engine.plan import Plan
-from antwort.engine.sizes import message_size, size_of, tools_size
+from antwort.engine.remembered import Room
+from antwort.engine.sizes import least_tokens, message_size, size_of, tools_size
 from antwort.engine.translate import chat_request
 from antwort.errors import ContextTooLong
 from antwort.notes import note
@@ -25,12 +28,14 @@ _SHARE = 4
 """At most one part in so many is kept free for the answer."""
 _TRIES = 5
 """How often a request is cut anew because it has more tokens than it should have by its size."""
-_REFUSALS = 4
-"""How often the backend is asked again after it has found a request too long."""
-_LESS = 0.7
-"""The share of what was sent that is taken to fit, where a refusal does not say what would."""
-_FAR = 4
-"""An estimate is no more than so many times the truth. There is text with long words, and text with long gaps."""
+_REFUSALS = 8
+"""How often the backend is asked again after it has found a request too long, each time with less."""
+_LESS, _MUCH_LESS = 0.7, 0.25
+"""The share of what was sent that is taken to fit where a refusal does not say what would: at first, and then."""
+_MORE = 1.25
+"""How many times the tokens that there were room for were in a request that was refused."""
+_SLACK = 32
+"""One part in so many is left free when it is cut, as what is left has other words than all."""
 _TOKEN = 4
 """Bytes that a token of no text is weighed as."""
 
@@ -56,43 +61,86 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     truncates: bool = False
     is_silent: bool = False
     """Whether nothing is said of what was left out, as nothing is sent."""
+    who: str = ""
+    """The client whose conversation it is."""
     refusals: tuple[ContextTooLong, ...] = ()
     """What the backend has said to this inference by now."""
+    refused: int | None = None
+    """The weight of what it has refused last: there is no use in sending as much again."""
+    scale: float = 1.0
+    """How many times the tokens it has that it was thought to have, by these refusals."""
+    too_much: int | None = None
+    """Tokens that do not fit, where the length was only guessed for want of a number in the refusal."""
 
     async def fit(self, request: ChatRequest) -> ChatRequest:
         """The request as it can be sent, with the same list of messages where none has to go. Raises `ContextTooLong`,
         in the backend's words where there are any.
         """
-        if self.length is None:
+        length = self._length(request)
+        if length is None:
             return request
         if not self.truncates:
-            await self._check(request, self.length)
+            await self._check(request, length)
             return request
         try:
-            return await self._fitted(request, self.length)
+            fitted = await self._fitted(request, length)
         except ContextTooLong as error:
             raise (self.refusals or (error,))[-1] from None
+        if self.refused is not None and _total(fitted) >= self.refused:
+            raise self.refusals[-1]
+        return fitted
 
-    def narrowed(self, error: Exception | None, sent: ChatRequest) -> Window | None:
+    def _length(self, request: ChatRequest) -> int | None:
+        room = self._room(request) if self.truncates and not self.refusals else None
+        if room is None:
+            return self.length
+        return room.next if self.length is None else min(room.next, self.length)
+
+    def _room(self, whole: ChatRequest) -> Room | None:
+        """What went through in this conversation, and what did not."""
+        return self.meter.remembered.talk(whole, self.who).room
+
+    # ---- what the backend says to it ----
+
+    def narrowed(self, error: Exception | None, sent: ChatRequest, whole: ChatRequest) -> Window | None:
         """The window in which to ask once more, when `sent` was refused for its length; None: there is none."""
         if not isinstance(error, ContextTooLong) or not self.truncates or len(self.refusals) >= _REFUSALS:
             return None
-        length = error.limit
-        if length is None or (self.length is not None and length >= self.length):
-            length = int(_LESS * (self.meter.estimate(sent) + _wanted(sent)))
-        return msgspec.structs.replace(self, length=length, refusals=(*self.refusals, error))
+        refused = {"refusals": (*self.refusals, error), "refused": _total(sent)}
+        estimate, wanted = self.meter.estimate(sent, self.meter.factor(whole, self.who)), _wanted(sent)
+        if error.limit is None:
+            tokens = int(estimate * self.scale) + wanted
+            return structs.replace(self, length=self._less(tokens, whole), too_much=tokens, **refused)
+        length = error.limit if self.length is None else min(error.limit, self.length)
+        had = error.asked if error.asked is not None and not wanted else _MORE * (error.limit - wanted)
+        return structs.replace(self, length=length, too_much=None, scale=max(self.scale, had / estimate), **refused)
 
-    def learn(self, sent: ChatRequest, usage: Usage | None) -> None:
-        """The backend has told what it cost."""
+    def _less(self, refused: int, whole: ChatRequest) -> int:
+        """A length that may be right, where so much is too long and nobody says more: not less than was answered."""
+        room = self._room(whole)
+        if room is not None and room.fits < refused:
+            return room.fits
+        answered = self.meter.remembered.most(whole.model)
+        guess = int(refused * (_MUCH_LESS if self.refusals else _LESS))
+        return max(guess, answered) if answered < refused else guess
+
+    def learn(self, whole: ChatRequest, sent: ChatRequest, usage: Usage | None) -> None:
+        """The backend has answered. `usage` is what that cost; None: nobody knows."""
+        remembered, room = self.meter.remembered, self._room(whole)
         if usage is not None:
-            self.meter.learn(sent, usage.input_tokens)
+            self.meter.learn(sent, usage.input_tokens, whole, self.who)
+            remembered.went_through(sent.model, usage.input_tokens)
+        if self.refusals and self.length is not None:
+            remembered.keep_room(whole, self.who, self.length, self.too_much)
+        elif room is not None and room.next > room.fits and sent.messages is not whole.messages:
+            remembered.keep_room(whole, self.who, room.next, room.refused)
 
     # ---- nothing is left out ----
 
     async def _check(self, request: ChatRequest, length: int) -> None:
         if not self.meter.is_near(request, length - 1):
             return
-        counted = await self._count(request)
+        counted = await self._count(request, request)
         if counted.least >= length:
             raise _too_long(
                 counted, length, "Shorten it, or let the oldest turns be left out with 'truncation': 'auto'."
@@ -102,27 +150,33 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     async def _fitted(self, request: ChatRequest, length: int) -> ChatRequest:
         reserve = self._reserve(request, length)
-        if not self.meter.is_near(request, length - max(reserve, _wanted(request))):
+        if not self._is_near(request, length - max(reserve, _wanted(request))):
             return request
-        counted = await self._count(request)
+        counted = await self._count(request, request)
         if counted.tokens > length - reserve:
             request, counted = await self._cut(request, counted, length, reserve)
         room = length - counted.tokens
         return _clamped(request, room if counted.is_certain else max(room, reserve))
 
-    async def _cut(self, request: ChatRequest, counted: Count, length: int, reserve: int) -> tuple[ChatRequest, Count]:
+    def _is_near(self, request: ChatRequest, limit: int) -> bool:
+        if self.refusals or self.meter.is_near(request, limit):
+            return True
+        return self.meter.estimate(request, self.meter.factor(request, self.who)) > limit
+
+    async def _cut(self, whole: ChatRequest, counted: Count, length: int, reserve: int) -> tuple[ChatRequest, Count]:
         """Cut by weight, which costs nothing, and counted: until there are few enough tokens."""
-        whole, budget = request, length - reserve
+        request, budget = whole, length - reserve
         beside = 0 if whole.tools is UNSET else tools_size(whole.tools)
         target = (beside + sum(map(weight, whole.messages))) * budget // counted.tokens - beside
         for _ in range(_TRIES):
+            target -= target // _SLACK
             fitted = fit(whole.messages, target, weight)
             request = replace(whole, messages=fitted.messages)
-            counted = await self._count(request)
+            counted = await self._count(request, whole)
             if counted.tokens <= budget or fitted.size > target:
                 break
-            target = (fitted.size - 1) * budget // counted.tokens
-        if counted.least >= length or (self.refusals and counted.tokens >= length):
+            target = fitted.size * budget // counted.tokens
+        if counted.least >= length == self.length and self.too_much is None:
             raise _too_long(
                 counted,
                 length,
@@ -135,12 +189,14 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     def _reserve(self, request: ChatRequest, length: int) -> int:
         return min(_wanted(request) or self.reserve, length // _SHARE)
 
-    async def _count(self, request: ChatRequest) -> Count:
-        exact = await self.meter.exact(request)
+    async def _count(self, request: ChatRequest, whole: ChatRequest) -> Count:
+        """Of a request that is what is left of the whole."""
+        exact = await self.meter.exact(request, whole, self.who)
         if exact is not None:
-            return Count(exact, exact - size_of(request).attachments * ATTACHMENT_TOKENS)
-        estimate = self.meter.estimate(request)
-        return Count(estimate, estimate // _FAR)
+            least = exact - size_of(request).attachments * ATTACHMENT_TOKENS
+            return Count(math.ceil(exact * self.scale), least)
+        estimate = math.ceil(self.meter.estimate(request, self.meter.factor(whole, self.who)) * self.scale)
+        return Count(estimate, least_tokens(request))
 
 
 def window_of(plan: Plan, provider: Provider) -> Window:
@@ -151,23 +207,30 @@ def window_of(plan: Plan, provider: Provider) -> Window:
         length=None if capabilities.more_may_fit else capabilities.context_length,
         reserve=plan.settings.reserve,
         truncates=plan.response.truncation == "auto",
+        who=plan.identity.tenant,
     )
 
 
 async def count_input(plan: Plan, provider: Provider) -> int:
     """Tokens of the plan's first inference as it would be sent. What cannot be sent is counted whole."""
     request = chat_request(Run(plan.response), plan)
-    window = msgspec.structs.replace(window_of(plan, provider), is_silent=True)
+    window = structs.replace(window_of(plan, provider), is_silent=True)
     if window.truncates:
         with suppress(ContextTooLong):
             request = await window.fit(request)
-    return await window.meter.count(request)
+    return await window.meter.count(request, window.who)
 
 
 def weight(message: ChatMessage) -> int:
     """Its bytes of text; other than its tokens by what was learned, they stay the same."""
     size = message_size(message)
     return size.text + size.fixed * _TOKEN
+
+
+def _total(request: ChatRequest) -> int:
+    """The weight of all of it, and of the answer that it asks for."""
+    beside = 0 if request.tools is UNSET else tools_size(request.tools)
+    return beside + sum(map(weight, request.messages)) + _wanted(request) * _TOKEN
 
 
 def _wanted(request: ChatRequest) -> int:

@@ -55,4 +55,4 @@ def costing(batch: list[Delta], before: Usage | None) -> list[Delta]:
     """The batch, its cost with that of what was asked `before`."""
     if before is None or not isinstance(last := batch[-1] if batch else None, Finished):
         return batch
-    return [*batch[:-1], Finished(last.finish, before if last.usage is None else before + last.usage)]
+    return [*batch[:-1], Finished(last.finish, before if last.usage is None else before + last.usage, is_sum=True)]

@@ -40,6 +40,8 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
 
     finish: str
     usage: Usage | None = None
+    is_sum: bool = False
+    """Whether that is the cost of more than the one request."""
 
 
 Delta: TypeAlias = TextDelta | ReasoningDelta | RefusalDelta | CallDelta | Finished

@@ -1,0 +1,53 @@
+"""Tokens for each byte of text, by what is reported."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.engine import rates
+from antwort.engine.rates import Rate, Report
+
+GUESS = Rate(guess=0.29, likely=0.29)
+
+
+def after(*reports: Report) -> Rate:
+    rate = GUESS
+    for about, report in enumerate(reports):
+        rate = rate.after(about, report)
+    return rate
+
+
+@given(st.lists(st.builds(Report, st.floats(0, 4), st.floats(0, 1), st.sampled_from("abc"))))
+def test_a_rate_stays_one_whatever_is_reported(reports: list[Report]) -> None:
+    rate = after(*reports)
+    assert 1 / 16 <= rate.likely <= rate.highest <= 1
+    assert len(rate.reports) <= rates._REPORTS
+
+
+def test_before_anything_is_known_there_may_be_a_token_in_each_byte() -> None:
+    assert GUESS.highest == 1
+    assert after(Report(0.2, 0.5)).highest == 1
+    assert after(Report(0.2, 1.0)).highest < 0.3
+
+
+@pytest.mark.parametrize("rate", [0.07, 0.2, 0.5, 1.0])
+def test_what_all_say_is_so(rate: float) -> None:
+    assert after(*[Report(rate, 1.0)] * 12).likely == rate
+
+
+def test_who_talks_a_lot_is_heard_no_more_than_others() -> None:
+    prose, digits = [Report(0.2, 1.0, "a")] * 10, [Report(1.0, 1.0, "b")] * 200
+    assert after(*prose, *digits).likely <= 0.29
+    assert after(*digits, *prose).likely <= 0.29
+
+
+def test_nobody_pushes_out_what_others_have_told() -> None:
+    heard = after(*[Report(0.2, 1.0, "a")] * 3, *[Report(1.0, 1.0, "b")] * 200).reports.values()
+    assert sum(report.who == "a" for report in heard) == 3
+
+
+def test_a_later_report_stands_for_an_earlier_one_of_the_same() -> None:
+    rate = GUESS.after(1, Report(0.2, 1.0)).after(2, Report(0.4, 1.0), instead=1)
+    assert [report.rate for report in rate.reports.values()] == [0.4]
