@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from antwort.api.events import Compacted
-from antwort.api.items import Compaction, McpCall
+from antwort.api.items import Compaction, FunctionCallOutput, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET
 from antwort.engine.engine import Engine
+from antwort.errors import ContextTooLong
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import Capabilities
 from antwort.storage.memory import MemoryStore
@@ -22,9 +25,13 @@ from compaction_kit import (
     SUMMED,
     TALK,
     TRIGGER,
+    Tight,
     always,
     inside,
+    memory_of,
     output_like,
+    output_of,
+    summaries,
     threshold,
 )
 from engine_kit import (
@@ -197,6 +204,107 @@ async def test_where_all_is_new_there_is_nothing_to_compact() -> None:
     provider = ScriptedProvider(answer(say("Tea.")), counts=always(2000))
     response = await engine_of(provider).create(ask("A long question.", context_management=[threshold(10)]))
     assert kinds(response) == ["message"]
+
+
+# ---- what it is worth ----
+
+RULES = "Follow the rules of the house. " * 100
+
+
+async def test_what_cannot_help_is_not_paid_for(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "antwort.engine")
+    provider = Tight(100_000)
+    engine, last = engine_of(provider), None
+    for n in range(6):
+        fields = {"instructions": RULES, "context_management": [threshold(500)], "previous_response_id": last}
+        last = (await engine.create(ask(f"Question {n}?", **fields))).id
+    assert summaries(provider) == []
+    assert "did not compact: too little would be gained" in caplog.text
+
+
+async def test_what_has_grown_since_is_summed_up_beside_long_instructions() -> None:
+    provider = Tight(100_000)
+    engine, last, found = engine_of(provider), None, []
+    for _ in range(12):
+        fields = {"instructions": RULES, "context_management": [threshold(500)], "previous_response_id": last}
+        response = await engine.create(ask("Why? " * 40, **fields))
+        last = response.id
+        found.append(len(response.output) - 1)
+    assert sum(found) == len(summaries(provider)) in range(2, 5)
+    assert all(first + second < 2 for first, second in pairwise(found))
+
+
+async def test_a_loop_with_little_in_its_turns_is_not_compacted_each_time() -> None:
+    provider = ScriptedProvider(
+        *(answer(call("weather", city="Rome")) for _ in range(6)), answer(say("Done.")), counts=always(900)
+    )
+    request = ask(TALK[:1], instructions=RULES, tools=[WEATHER], context_management=[threshold(800)])
+    response = await engine_of(provider, weather_tool()).create(request)
+    assert "compaction" not in kinds(response)
+
+
+@pytest.mark.parametrize("context", [960, 1024], ids=["no answer", "a short answer"])
+async def test_where_there_is_no_room_for_an_answer_otherwise_little_is_enough(context: int) -> None:
+    provider = Tight(context)
+    talk = [{"role": role, "content": "Why? " * 70} for role in ("user", "assistant")]
+    request = ask([*talk, TALK[0]], instructions=RULES, context_management=[threshold(None)])
+    response = await engine_of(provider, compaction_keep=0).create(request)
+    assert (kinds(response), len(summaries(provider))) == (["compaction", "message"], 1)
+
+
+async def test_what_does_not_fit_either_way_is_refused_at_once() -> None:
+    provider = Tight(600)
+    talk = [{"role": role, "content": "Why? " * 60} for role in ("user", "assistant", "user")]
+    with pytest.raises(ContextTooLong):
+        await engine_of(provider).create(ask(talk, instructions=RULES, context_management=[threshold(None)]))
+    assert provider.requests == []
+
+
+# ---- a result that is too long to be kept ----
+
+LOG: list[dict[str, Any]] = [
+    {"role": "user", "content": "Read the log."},
+    {"type": "function_call", "call_id": "c1", "name": "read", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c1", "output": "line\n" * 6000},
+]
+
+
+async def test_what_a_window_holds_fits_into_the_context() -> None:
+    provider = Tight(2000)
+    engine = engine_of(provider)
+    window = await engine.compact(model="scripted", input=[*TALK, *LOG])
+    for _ in range(2):
+        response = await engine.create(ask([output_of(window)[-1]]))
+        assert (response.status, provider.refused) == ("completed", 0)
+        told = sent_messages(provider.requests[-1])
+        assert [role for role, _ in told][-2:] == ["assistant", "tool"]
+        assert "characters left out" in told[-1][1]
+        window = await engine.compact(model="scripted", input=[output_of(window)[-1]])
+
+
+async def test_where_nobody_knows_the_context_it_is_bounded_all_the_same() -> None:
+    provider = ScriptedProvider(SUMMED)
+    engine = engine_of(provider)
+    items = [*TALK, *LOG[:2], {**LOG[2], "output": "line\n" * 60_000}]
+    window = await engine.compact(model="scripted", input=items)
+    (result,) = (item for item in memory_of(engine, window).recent if isinstance(item, FunctionCallOutput))
+    assert 20_000 < len(result.output) < 80_000
+
+
+@pytest.mark.parametrize(("before", "asked"), [(TALK, 1), ([], 0)], ids=["after more", "alone"])
+async def test_a_response_goes_on_with_a_result_that_was_too_long(before: list[dict[str, Any]], asked: int) -> None:
+    """Where nothing but the result has to give way, no summary is asked for."""
+    provider = Tight(2000)
+    response = await engine_of(provider).create(ask([*before, *LOG], context_management=[threshold(None)]))
+    assert kinds(response) == ["compaction", "message"]
+    assert (len(summaries(provider)), provider.refused) == (asked, 0)
+
+
+async def test_instructions_and_tools_leave_less_room_for_results() -> None:
+    provider = Tight(2000)
+    request = ask([*TALK, *LOG], instructions=RULES + RULES[:1000], context_management=[threshold(None)])
+    response = await engine_of(provider).create(request)
+    assert (kinds(response), provider.refused) == (["compaction", "message"], 0)
 
 
 async def test_a_servers_calls_are_kept_as_they_are() -> None:

@@ -7,6 +7,8 @@ import math
 from collections.abc import AsyncGenerator
 from typing import TypeGuard
 
+import msgspec
+
 from antwort.api.compactions import CompactedResponse, CompactRequest
 from antwort.api.events import Batch, Compacted, OutputItemAdded, OutputItemDone
 from antwort.api.items import (
@@ -30,20 +32,25 @@ from antwort.engine.control import Control
 from antwort.engine.draft import Run
 from antwort.engine.memory import Memories, Memory, Said, distinct, is_instruction, is_trigger
 from antwort.engine.plan import Plan
-from antwort.engine.scribe import Scribe
+from antwort.engine.scribe import Scribe, longest_summary, rate_of
+from antwort.engine.sizes import message_size, text_size, tools_size
 from antwort.engine.steps import Compact, Infer, Step
 from antwort.engine.summary import entries_of
 from antwort.engine.translate import all_said, chat_request
+from antwort.engine.trimming import trimmed
 from antwort.engine.verbatim import divide, item_size
 from antwort.errors import AntwortError, InvalidField
 from antwort.ids import new_id
 from antwort.notes import note, reason_behind
-from antwort.providers.base import Provider
+from antwort.providers.base import ChatRequest, Provider
 
 _log = logging.getLogger("antwort.engine")
 
 _SHARE = 4
 """Of the context, and of the size that it is compacted at, a quarter is kept word for word at most."""
+_MOST_KEPT = 16_384
+"""Tokens of the latest turns with all that they hold, where nobody knows the context."""
+_INSTRUCTIONS = ("system", "developer")
 _MUTE = (Compaction, McpListTools, McpApprovalRequest, McpApprovalResponse, ItemReference)
 """What says nothing to a model, or nothing any more."""
 _STANDARD = (Message, FunctionCall, FunctionCallOutput, Reasoning)
@@ -86,8 +93,28 @@ async def weighed(step: Step, run: Run, plan: Plan, control: Control) -> Step:
     request = chat_request(run, plan)
     if not meter.is_near(request, threshold - 1):
         return step
-    size = await control.signal.race(lambda: meter.count(request))
-    return Compact() if size >= threshold else step
+    size = await control.signal.race(lambda: meter.count(request, plan.identity.tenant))
+    if size < threshold:
+        return step
+    gained = _parted(run, plan, request).gained * size // max(1, meter.estimate(request))
+    return Compact() if _is_worth_it(plan, size, gained, threshold) else step
+
+
+def _is_worth_it(plan: Plan, size: int, gained: int, threshold: int) -> bool:
+    """Whether so many tokens less are worth a summary: instructions, tools and the latest turns stay, and where there
+    is little else, the next turn would pay for it again.
+    """
+    is_worth_it, context = gained >= threshold // _SHARE, plan.capabilities.context_length
+    if context is not None and plan.response.truncation != "auto":
+        after = size - gained + min(longest_summary(plan), gained // 2)
+        tight = context - min(plan.settings.reserve, context // (2 * _SHARE))
+        if size >= context:  # there is no answer without it; nor with it, if that is not enough
+            is_worth_it = after < context
+        elif size >= tight:  # and here a short one
+            is_worth_it = is_worth_it or after < tight
+    if not is_worth_it:
+        note(_log, logging.DEBUG, "did not compact: too little would be gained", tokens=size, gained=gained)
+    return is_worth_it
 
 
 def _is_compact(run: Run) -> bool:
@@ -125,13 +152,53 @@ async def _summed_up(run: Run, plan: Plan, scribe: Scribe) -> Memory | None:
     """What is left of all that was said. None where there is nothing that could be summed up, and a response to go on
     with.
     """
-    said = all_said(run, plan)
-    told = (item for stretch in said.stretches for item in stretch if is_instruction(item))
-    divided = divide(_talk(said), _kept_tokens(plan), lambda item: math.ceil(item_size(item) * scribe.rate))
-    entries = entries_of(divided.summed)
-    if not entries and not plan.compacts:
+    parted = _parted(run, plan, chat_request(run, plan))
+    said, entries = parted.said, entries_of(parted.summed)
+    if not entries and not parted.is_trimmed and not plan.compacts:
         return None
-    return Memory(distinct((*said.instructions, *told)), await scribe.sum_up(entries, said.summary), divided.recent)
+    told = (item for stretch in said.stretches for item in stretch if is_instruction(item))
+    summary = await scribe.sum_up(entries, said.summary)
+    return Memory(distinct((*said.instructions, *told)), summary, parted.recent)
+
+
+class Parted(msgspec.Struct, frozen=True):
+    """All that was said, parted for a compaction."""
+
+    said: Said
+    summed: tuple[InputItem, ...]
+    """What the summary is of."""
+    recent: tuple[InputItem, ...]
+    """What stays, and its results no longer than there is room for them."""
+    is_trimmed: bool
+    gained: int
+    """Tokens that are said now and not any more then, but for the summary."""
+
+
+def _parted(run: Run, plan: Plan, request: ChatRequest) -> Parted:
+    said, rate = all_said(run, plan), rate_of(plan, plan.response.model)
+
+    def measure(item: InputItem) -> int:
+        return math.ceil(item_size(item) * rate)
+
+    talk = _talk(said)
+    divided = divide(talk, _kept_tokens(plan), measure)
+    recent = trimmed(divided.recent, _most_kept(plan, request, rate), measure)
+    gained = sum(map(measure, talk)) - sum(map(measure, recent))
+    excess = math.ceil(text_size(said.summary) * rate) - longest_summary(plan)
+    return Parted(said, divided.summed, recent, recent != divided.recent, gained + max(0, excess))
+
+
+def _most_kept(plan: Plan, request: ChatRequest, rate: float) -> int:
+    """Tokens of the latest turns, whatever they hold: half of the context, and no more than its instructions, tools and
+    the summary leave of it.
+    """
+    context = plan.capabilities.context_length
+    if context is None:
+        return max(plan.settings.compaction_keep, _MOST_KEPT)
+    told = sum(message_size(each).text for each in request.messages if each.role in _INSTRUCTIONS)
+    beside = (told + (0 if request.tools is UNSET else tools_size(request.tools))) * rate
+    left = context - math.ceil(beside) - longest_summary(plan)
+    return max(context // (2 * _SHARE), min(context // 2, left))
 
 
 def _kept_tokens(plan: Plan) -> int:

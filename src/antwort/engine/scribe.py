@@ -40,6 +40,20 @@ _THOUGHT, _THOUGHT_END = "<think>", "</think>"
 _CUT = "[The summary breaks off here: it became too long.]"
 
 
+def rate_of(plan: Plan, model: str) -> float:
+    """Tokens of a byte for the model, about."""
+    if plan.meter is None:
+        return _DENSE
+    return plan.meter.estimate_message(model, ChatMessage(role="user", content=_SAMPLE)) / len(_SAMPLE)
+
+
+def longest_summary(plan: Plan, context: int | None = None) -> int:
+    """Tokens that a summary may take, where the model that writes it has this context."""
+    contexts = (context, plan.capabilities.context_length)
+    known = (size // _SHARE for size in contexts if size is not None)
+    return max(1, min(plan.settings.compaction_summary, *known, 2**31))
+
+
 class Scribe:
     """Writes the summaries of one compaction."""
 
@@ -52,14 +66,6 @@ class Scribe:
         self._is_whole = capabilities.max_tokens_field == "max_completion_tokens"
         self.usage: Usage | UnsetType = UNSET
         """What it took so far, as far as the backend tells."""
-
-    @property
-    def rate(self) -> float:
-        """Tokens of a byte, about."""
-        meter = self._plan.meter
-        if meter is None:
-            return _DENSE
-        return meter.estimate_message(self._model, ChatMessage(role="user", content=_SAMPLE)) / len(_SAMPLE)
 
     async def sum_up(self, entries: Sequence[Entry], earlier: str) -> str:
         """One summary of the entries and of what was summed up earlier. Without entries, the earlier one stands, unless
@@ -87,10 +93,7 @@ class Scribe:
 
     @property
     def _longest(self) -> int:
-        """Tokens of a summary."""
-        contexts = (self._context, self._plan.capabilities.context_length)
-        known = (size // _SHARE for size in contexts if size is not None)
-        return max(1, min(self._plan.settings.compaction_summary, *known, 2**31))
+        return longest_summary(self._plan, self._context)
 
     @property
     def _words(self) -> int:
@@ -140,7 +143,7 @@ class Scribe:
         self._context = max(_LEAST_CONTEXT, told if known is None else min(told, known - 1))
 
     def _tokens(self, text: str) -> int:
-        return math.ceil(text_size(text) * self.rate)
+        return math.ceil(text_size(text) * rate_of(self._plan, self._model))
 
     def _size(self, messages: Sequence[ChatMessage]) -> int:
         return sum(self._tokens(str(message.content)) for message in messages)
