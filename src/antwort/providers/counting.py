@@ -23,7 +23,7 @@ from antwort.providers.reading import UNREADABLE
 
 SECONDS = 2.0
 """The most that a count may take, however many questions it needs."""
-PATIENCE = 0.5
+PATIENCE = 0.4
 """After so much, whoever gives up on a count has waited for it: it counts as a failure."""
 PAUSE = 30.0
 """Seconds after a failure in which it is not asked again."""
