@@ -214,6 +214,17 @@ async def test_a_conversation_of_dense_text_is_refused_once_and_then_known() -> 
     assert len(model.requests[-1].messages) >= 3
 
 
+async def test_a_number_that_goes_against_what_is_known_holds_for_one_inference() -> None:
+    """It may be that of a small backend which has stood in for a larger one."""
+    model = SmallModel(300, length=2000)
+    engine, said = engine_of(model), long_talk(10)
+    await engine.create(ask(said, **AUTO))
+    assert len(model.requests[-1].messages) < 21
+    model.context = 2000
+    await engine.create(ask(said, **AUTO))
+    assert len(model.requests[-1].messages) == 21
+
+
 # ---- refusals without a number ----
 
 

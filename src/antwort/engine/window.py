@@ -71,6 +71,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """How many times the tokens it has that it was thought to have, by these refusals."""
     too_much: int | None = None
     """Tokens that do not fit, where the length was only guessed for want of a number in the refusal."""
+    is_found_out: bool = False
+    """Whether nobody knew the length before. Else a number may be that of one backend of several, and for now."""
 
     async def fit(self, request: ChatRequest) -> ChatRequest:
         """The request as it can be sent, with the same list of messages where none has to go. Raises `ContextTooLong`,
@@ -106,7 +108,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         """The window in which to ask once more, when `sent` was refused for its length; None: there is none."""
         if not isinstance(error, ContextTooLong) or not self.truncates or len(self.refusals) >= _REFUSALS:
             return None
-        refused = {"refusals": (*self.refusals, error), "refused": _total(sent)}
+        is_found_out = self.is_found_out or self.length is None
+        refused = {"refusals": (*self.refusals, error), "refused": _total(sent), "is_found_out": is_found_out}
         estimate, wanted = self.meter.estimate(sent, self.meter.factor(whole, self.who)), _wanted(sent)
         if error.limit is None:
             tokens = int(estimate * self.scale) + wanted
@@ -130,7 +133,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         if usage is not None:
             self.meter.learn(sent, usage.input_tokens, whole, self.who)
             remembered.went_through(sent.model, usage.input_tokens)
-        if self.refusals and self.length is not None:
+        if self.length is not None and (self.too_much is not None or self.is_found_out):
             remembered.keep_room(whole, self.who, self.length, self.too_much)
         elif room is not None and room.next > room.fits and sent.messages is not whole.messages:
             remembered.keep_room(whole, self.who, room.next, room.refused)
