@@ -146,6 +146,10 @@ def test_any_reason_to_finish_passes_through(reason: str) -> None:
     assert read(delta(reason), DONE) == [Finished(reason)]
 
 
+def test_a_context_that_is_full_is_a_length() -> None:
+    assert read(delta(finish="model_context_window_exceeded"), DONE)[-1] == Finished("length")
+
+
 def test_a_stream_without_done_finishes_when_it_ends() -> None:
     reader = ChunkReader()
     assert reader.feed(delta("stop", content="Hi")) == [TextDelta("Hi")]
