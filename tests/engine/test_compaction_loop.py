@@ -243,6 +243,16 @@ async def test_a_loop_with_little_in_its_turns_is_not_compacted_each_time() -> N
     assert "compaction" not in kinds(response)
 
 
+async def test_instructions_that_are_told_again_and_again_are_something_to_gain() -> None:
+    provider = Tight(2000)
+    engine, last = engine_of(provider), None
+    for n in range(24):
+        told = {"role": "system", "content": RULES[:400]}
+        fields = {"context_management": [threshold(None)], "previous_response_id": last}
+        last = (await engine.create(ask([told, {"role": "user", "content": f"Question {n}?"}], **fields))).id
+    assert len(summaries(provider)) in (1, 2)
+
+
 @pytest.mark.parametrize("context", [960, 1024], ids=["no answer", "a short answer"])
 async def test_where_there_is_no_room_for_an_answer_otherwise_little_is_enough(context: int) -> None:
     provider = Tight(context)

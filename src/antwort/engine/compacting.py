@@ -156,15 +156,14 @@ async def _summed_up(run: Run, plan: Plan, scribe: Scribe) -> Memory | None:
     said, entries = parted.said, entries_of(parted.summed)
     if not entries and not parted.is_trimmed and not plan.compacts:
         return None
-    told = (item for stretch in said.stretches for item in stretch if is_instruction(item))
-    summary = await scribe.sum_up(entries, said.summary)
-    return Memory(distinct((*said.instructions, *told)), summary, parted.recent)
+    return Memory(parted.instructions, await scribe.sum_up(entries, said.summary), parted.recent)
 
 
 class Parted(msgspec.Struct, frozen=True):
     """All that was said, parted for a compaction."""
 
     said: Said
+    instructions: tuple[InputItem, ...]
     summed: tuple[InputItem, ...]
     """What the summary is of."""
     recent: tuple[InputItem, ...]
@@ -180,12 +179,13 @@ def _parted(run: Run, plan: Plan, request: ChatRequest) -> Parted:
     def measure(item: InputItem) -> int:
         return math.ceil(item_size(item) * rate)
 
-    talk = _talk(said)
+    told = (*said.instructions, *(item for stretch in said.stretches for item in stretch if is_instruction(item)))
+    talk, instructions = _talk(said), distinct(told)
     divided = divide(talk, _kept_tokens(plan), measure)
     recent = trimmed(divided.recent, _most_kept(plan, request, rate), measure)
-    gained = sum(map(measure, talk)) - sum(map(measure, recent))
+    gained = sum(map(measure, (*told, *talk))) - sum(map(measure, (*instructions, *recent)))
     excess = math.ceil(text_size(said.summary) * rate) - longest_summary(plan)
-    return Parted(said, divided.summed, recent, recent != divided.recent, gained + max(0, excess))
+    return Parted(said, instructions, divided.summed, recent, recent != divided.recent, gained + max(0, excess))
 
 
 def _most_kept(plan: Plan, request: ChatRequest, rate: float) -> int:
