@@ -88,8 +88,7 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     "context_length_exceeded": (errors.ContextTooLong, "more than the model can read"),
     "conversation_locked": (
         errors.ConversationLocked,
-        "others are answered in this conversation, and the turn of this request did not come within "
-        "`loop.conversation_wait`",
+        "others are answered in this conversation, and this request waited `loop.conversation_wait` in vain",
     ),
     "conversation_not_found": (errors.ConversationNotFound, "no such conversation of yours"),
     "duplicate_output": (errors.InvalidField, "the call has a result already"),

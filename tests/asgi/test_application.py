@@ -19,6 +19,7 @@ from antwort.asgi import Application, create_app
 from antwort.config import CannotStart
 from antwort.config.settings import ServerSettings
 from antwort.engine.plan import Plan
+from antwort.engine.recent import Recent
 from antwort.errors import NotAuthenticated
 from antwort.identity import ANONYMOUS, Identity
 from antwort.testing import DemoProvider, ScriptedProvider, answer, check_frames, say
@@ -434,10 +435,12 @@ async def test_a_request_that_is_broken_off_while_it_is_prepared_is_a_503() -> N
     preparing = asyncio.Event()
 
     class Slow(Engine):
-        async def plan(self, request: CreateRequest, identity: Identity = ANONYMOUS) -> Plan:
+        async def plan(
+            self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: Recent | None = None
+        ) -> Plan:
             preparing.set()
             await asyncio.Event().wait()
-            return await super().plan(request, identity)
+            return await super().plan(request, identity, recent)
 
     asking = asyncio.create_task(Client(create_app(Slow(ScriptedProvider())))("POST", "/v1/responses", HELLO))
     await preparing.wait()
@@ -522,7 +525,7 @@ def test_a_start_that_fails_is_an_error_in_the_test_client(tmp_path: Path) -> No
 @pytest.mark.parametrize("can_speak", [False, True])
 async def test_a_websocket_is_refused_in_words_where_they_can_be_carried(can_speak: bool) -> None:
     sent: list[Message] = []
-    extensions = {"websocket.http.response": {}} if can_speak else {}
+    extensions: dict[str, dict[str, str]] = {"websocket.http.response": {}} if can_speak else {}
     scope = {"type": "websocket", "path": "/", "query_string": b"", "headers": [], "extensions": extensions}
     await create_app(engine())(scope, lambda: _next([{"type": "websocket.connect"}]), lambda each: _keep(each, sent))
     if can_speak:

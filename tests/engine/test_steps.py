@@ -13,7 +13,18 @@ from antwort.api.items import OutputItem
 from antwort.api.tools import ForcedFunction, ForcedServer
 from antwort.engine.draft import Finish
 from antwort.engine.plan import Leftover, OpenCall
-from antwort.engine.steps import OVER_LIMIT, Infer, Ready, Refused, RunTools, Step, choice_for, next_step, tokens_left
+from antwort.engine.steps import (
+    OVER_LIMIT,
+    Compact,
+    Infer,
+    Ready,
+    Refused,
+    RunTools,
+    Step,
+    choice_for,
+    next_step,
+    tokens_left,
+)
 from antwort.testing import tokens
 from antwort.tools.base import ToolExecutor
 from antwort.tools.local import LocalExecutor
@@ -34,6 +45,8 @@ def told(step: Step) -> Told:
             return f"{status}: {reason}"
         case RunTools(calls):
             return [_told_call(call) for call in calls]
+        case Compact():
+            return "compact"
 
 
 def _told_call(answer: Ready | Refused) -> str:
