@@ -121,7 +121,9 @@ _JSON: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=4),
     max_leaves=12,
 )
-_TYPES = st.sampled_from(["foo", "web_search_call", "response", "list", "event"]) | st.from_regex(r"[a-z]{3,9}_call")
+_TYPES = st.sampled_from(["foo", "web_search_call", "response", "list", "event"]) | st.from_regex(
+    r"[a-z]{3,9}_call", fullmatch=True
+)
 
 
 @given(fields=st.dictionaries(_NAMES, _JSON), kind=_TYPES)

@@ -37,7 +37,8 @@ def test_every_flag_becomes_its_setting(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("sk-file\n")
     given = "--host 0.0.0.0 --port 9 --data /somewhere --drain 3 --log-level debug --log-format json --default-model m "
     given += "--max-turns 4 --deadline 5 --mixed-turns execute --requires-action completed --strict "
-    given += f"--set server.linger=6 --tools a --tools b --backend http://localhost:8000/v1/ --backend-key-file {tmp_path / 'key'} "
+    given += "--set server.linger=6 --tools a --tools b "
+    given += f"--backend http://localhost:8000/v1/ --backend-key-file {tmp_path / 'key'} "
     given += "--model some.gguf --demo-tools"
     assert settings_of(*given.split()) == Settings(
         backends=(BackendSettings(name="default", url="http://localhost:8000/v1", api_key=Secret("sk-file")),),
