@@ -18,12 +18,17 @@ class Lingers:
         """Whether a write would wait for the client."""
         raise NotImplementedError
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether nothing more will be written."""
+        return self.transport.is_closing()
+
     def linger(self, seconds: float) -> None:
         """Hang up when the client takes nothing of what is left for so long.
 
         A little that an open connection has left is looked at when the connection has been idle for long.
         """
-        if self._lingering is None and (self.is_behind or self.transport.is_closing()):
+        if self._lingering is None and (self.is_behind or self.is_ending):
             self._look_again(seconds)
 
     def abort(self) -> None:

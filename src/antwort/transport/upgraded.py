@@ -9,7 +9,6 @@ from typing import Any
 
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.utils import ClientDisconnected
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.datastructures import Headers
 from websockets.frames import CloseCode
 from websockets.http11 import Request
@@ -18,6 +17,7 @@ from websockets.server import ServerProtocol
 
 from antwort.transport.exchange import CONNECTION
 from antwort.transport.lingering import Lingers
+from antwort.transport.paced import Paced
 
 _HANDSHAKE = (b"connection", b"upgrade")
 _CLOSING = 2.0
@@ -27,7 +27,7 @@ _CLOSING = 2.0
 _logger = logging.getLogger("antwort.connection")
 
 
-class Upgraded(Lingers, WebSocketsSansIOProtocol):
+class Upgraded(Lingers, Paced):
     """Serves `take_over` in the place of the protocol that has read the request."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -42,7 +42,6 @@ class Upgraded(Lingers, WebSocketsSansIOProtocol):
         """Who sees to it that the connection ends when the server stops."""
         self.on_lost: Callable[[], None] | None = None
         """Who wants to know that it has ended, and may not be reading."""
-        self._is_deaf = False
 
     def take_over(
         self, transport: asyncio.Transport, url: bytes, headers: list[tuple[bytes, bytes]], *, is_behind: bool
@@ -60,7 +59,7 @@ class Upgraded(Lingers, WebSocketsSansIOProtocol):
     # ---- what comes in ----
 
     def data_received(self, data: bytes) -> None:
-        if self._is_deaf:
+        if self.is_deaf:
             return
         if self.handshake_complete:
             super().data_received(data)
@@ -81,7 +80,7 @@ class Upgraded(Lingers, WebSocketsSansIOProtocol):
         closing = self.conn.close_sent
         assert closing is not None, "what cannot be read is answered with a close"
         self.queue.put_nowait({"type": "websocket.disconnect", "code": closing.code, "reason": closing.reason})
-        self._is_deaf = self.close_sent = True
+        self.is_deaf = self.close_sent = True
         self.stop_keepalive()
         self.transport.write(b"".join(self.conn.data_to_send()))
         if self.transport.can_write_eof():
@@ -114,8 +113,10 @@ class Upgraded(Lingers, WebSocketsSansIOProtocol):
             self.pong_timer = None
             self.pending_ping_payload = None
             self.schedule_ping()
-        else:
-            super().keepalive_timeout()
+            return
+        super().keepalive_timeout()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()  # nobody takes what is left
 
     # ---- what goes out ----
 
@@ -134,6 +135,10 @@ class Upgraded(Lingers, WebSocketsSansIOProtocol):
     @property
     def is_behind(self) -> bool:
         return not self.writable.is_set()
+
+    @property
+    def is_ending(self) -> bool:
+        return self.close_sent or super().is_ending
 
     def resume_writing(self) -> None:
         self.has_resumed()
