@@ -157,6 +157,14 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
         errors.ConnectionTooOld,
         "a WebSocket has been open for `server.websocket.lifetime`; open a new one",
     ),
+    "invalid_upgrade": (
+        errors.BadUpgrade,
+        "a WebSocket is asked for in a way that RFC 6455 does not know, or with a key as its only protocol",
+    ),
+    "websocket_version_not_supported": (
+        errors.WrongSocketVersion,
+        "a WebSocket is asked for in a version other than 13; `Sec-WebSocket-Version` says so",
+    ),
     "websocket_not_offered": (errors.SocketsOff, "`server.websocket.enabled` is off; use HTTP"),
     "too_many_websockets": (
         errors.TooManySockets,

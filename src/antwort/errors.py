@@ -20,6 +20,8 @@ AntwortError                 what a client may be told: status, type, code, para
 │   ├── ConnectionTooOld     400 a WebSocket has been open as long as one may be
 │   ├── BodyTooLarge         413
 │   ├── WrongMediaType       415
+│   ├── BadUpgrade           400 a WebSocket is asked for as nobody does
+│   ├── WrongSocketVersion   426 or in a version that is not spoken
 │   ├── SocketsOff           426 no WebSocket here; the same is to be had over HTTP
 │   └── HeadTooLarge         431
 ├── NotAuthenticated         401
@@ -259,6 +261,18 @@ class SocketsOff(RequestError):
 
     def __init__(self) -> None:
         super().__init__("This server does not offer WebSocket; send the request over HTTP.")
+
+
+class BadUpgrade(RequestError):
+    code = "invalid_upgrade"
+
+
+class WrongSocketVersion(RequestError):
+    status = 426
+    code = "websocket_version_not_supported"
+
+    def __init__(self) -> None:
+        super().__init__("The WebSockets of this server are of version 13: send 'Sec-WebSocket-Version: 13'.")
 
 
 class ConnectionTooOld(RequestError):

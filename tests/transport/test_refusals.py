@@ -48,14 +48,14 @@ async def test_it_leaves_one_line_with_its_id_and_is_counted(case: str, caplog: 
     assert of(wired.samples(), "antwort_request_errors_total") == {(line["error"],): 1}
 
 
-@pytest.mark.parametrize("upgrade", ["websocket", "h2c"])
+@pytest.mark.parametrize(("upgrade", "status"), [("websocket", 426), ("h2c", 200)])
 async def test_an_upgrade_that_is_not_offered_is_answered_without_a_warning(
-    upgrade: str, caplog: pytest.LogCaptureFixture
+    upgrade: str, status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     wired = Wired(demo_provider())
     asked = f"GET /v1/models HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: {upgrade}\r\n\r\n"
     async with serving(wired.engine, wired.app) as server:
-        assert (await send(server, asked.encode())).status == 200
+        assert (await send(server, asked.encode())).status == status
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 

@@ -215,8 +215,6 @@ async def test_a_head_may_be_as_large_as_that_of_any_request_and_no_larger() -> 
 @pytest.mark.parametrize(
     "changed",
     [
-        {"sec-websocket-version": "12"},
-        {"sec-websocket-key": None},
         {"upgrade": "h2c"},
         {"connection": "keep-alive"},
     ],
@@ -229,12 +227,10 @@ async def test_what_only_looks_like_an_upgrade_is_a_request_as_any_other(changed
         assert (await server.ask("GET", RESPONSES, headers=headers)).json()["object"] == "list"
 
 
-@pytest.mark.parametrize("path", [RESPONSES, f"{RESPONSES}?\u00e9"])
-async def test_a_head_that_cannot_be_that_of_a_connection_is_an_error(path: str) -> None:
+async def test_an_address_that_cannot_be_that_of_a_connection_is_an_error() -> None:
     engine = scripted()
-    odd = {**UPGRADE, "sec-websocket-protocol": "\u00e9"} if path == RESPONSES else UPGRADE
     async with behind(Transport(engine), engine) as server:
-        reply = await server.ask("GET", path, headers=odd)
+        reply = await server.ask("GET", f"{RESPONSES}?\u00e9", headers=UPGRADE)
         assert (reply.status, reply.error["code"]) == (400, "invalid_http")
         async with connected(server.port) as socket:
             assert (await socket.ask()).status == "completed"

@@ -72,8 +72,10 @@ async def test_nothing_is_written_to_a_client_that_has_said_goodbye() -> None:
             await line.write_texts([b"too late"])
 
 
-async def test_who_speaks_before_it_was_answered_is_hung_up_on() -> None:
+async def test_who_says_much_before_it_was_answered_is_hung_up_on() -> None:
     async with both_sides() as (_, line):
         line.handshake_complete = False
-        line.data_received(b"\x81\x00")
+        line.data_received(bytes(2**17))
+        assert not line.transport.is_closing()
+        line.data_received(b"\0")
         await until(lambda: line.disconnected)

@@ -7,13 +7,15 @@ import logging
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from antwort.errors import AntwortError, HeadTooLarge, RequestError, RequestTooSlow, ShuttingDown
+from antwort.errors import AntwortError, BadUpgrade, HeadTooLarge, RequestError, RequestTooSlow, ShuttingDown
 from antwort.ids import new_id
 from antwort.transport.errors import failure
 from antwort.transport.exchange import CONNECTION
+from antwort.transport.handshake import fault_of, wants_socket, without_upgrade
 from antwort.transport.lingering import Lingers
 
 _LAST_LOOK = 2.0
@@ -62,6 +64,7 @@ class Connection(Lingers, HttpToolsProtocol):
         self._fault: AntwortError | None = None
         self._answering: RequestResponseCycle | None = None
         self._ahead = bytearray()
+        self._upgrading: bytes | None = None
         self._head_bytes = 0
         self._began = 0.0
         self._in_head = True
@@ -99,13 +102,42 @@ class Connection(Lingers, HttpToolsProtocol):
             self._began = self._began if self._head_bytes else self.loop.time()
             self._head_bytes += len(data)
         self._is_whole = False
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        self._feed(data)
         if self._is_deaf:
             return
         if self._head_bytes > self.head_limit and self._in_head:
             self._refuse(HeadTooLarge(self.head_limit))
         if not self._is_deaf:
             self._mind_the_clock()
+
+    def _feed(self, data: bytes) -> None:
+        """As uvicorn does it, but for upgrades: it loses what comes behind their head."""
+        rest = memoryview(data)
+        try:
+            while (stop := self._fed(rest)) is not None and self._wants_upgrade:
+                rest = rest[stop:]
+                if wants_socket(self.scope["method"], self.headers):
+                    self._take_up(bytes(rest))
+                    return
+                self._read_again()
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+
+    def _fed(self, data: memoryview) -> int | None:
+        """Where the parser has stopped, if it takes the rest for another protocol."""
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            return int(upgrade.args[0])
+        return None
+
+    def _read_again(self) -> None:
+        """A request that stays with HTTP. The parser has taken it for one without a body."""
+        head = without_upgrade(self.scope["method"], self.url, self.scope["http_version"], self.headers)
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        self.parser.feed_data(head)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -118,12 +150,17 @@ class Connection(Lingers, HttpToolsProtocol):
         if len(self.url) + sum([len(name) + len(value) for name, value in self.headers]) > self.head_limit:
             self._fault = HeadTooLarge(self.head_limit)
             raise self._fault  # the parser stops, and its error is answered
-        super().on_headers_complete()
+        if self._wants_upgrade:
+            self.scope["method"] = self.parser.get_method().decode("ascii")
+            self.scope["http_version"] = self.parser.get_http_version()
+        else:
+            super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._in_head, self._head_bytes = True, 0
         self._is_whole = True
-        super().on_message_complete()
+        if not self._wants_upgrade:
+            super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Of pipelined requests, uvicorn tells only the newest that its client is gone; it is the oldest that runs."""
@@ -170,26 +207,41 @@ class Connection(Lingers, HttpToolsProtocol):
 
     # ---- connections that become WebSockets ----
 
-    def _should_upgrade_to_ws(self) -> bool:
-        """What only looks like it is a request as any other."""
-        headers = dict(self.headers)
-        is_right = headers.get(b"sec-websocket-version") == b"13" and b"sec-websocket-key" in headers
-        return is_right and self.scope["method"] == "GET" and self.scope["http_version"] == "1.1"
+    @property
+    def _wants_upgrade(self) -> bool:
+        """Whether what is parsed wants to go on in another protocol. For the parser, CONNECT does so as well."""
+        return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"
 
-    def handle_websocket_upgrade(self) -> None:
+    def _take_up(self, rest: bytes) -> None:
+        """A WebSocket begins when all that came before it is answered. `rest` came behind the head."""
+        if self._is_busy:
+            self._upgrading = rest
+        elif (fault := fault_of(self.scope["http_version"], self.headers)) is not None:
+            self._refuse_upgrade(fault)
+        elif len(rest) > self.ahead_limit:
+            self._refuse_upgrade(BadUpgrade("A WebSocket is not written to before it is there."))
+        else:
+            self._hand_over(rest)
+
+    def _hand_over(self, rest: bytes) -> None:
         from antwort.transport.upgraded import Upgraded
 
         upgraded = Upgraded(self.config, self.server_state, self.app_state, self.loop)
         try:
-            upgraded.take_over(self.transport, self.url, self.headers, is_behind=self.is_behind)
-        except ValueError:
-            self.send_400_response("Invalid HTTP request received.")
+            upgraded.take_over(self.transport, self.url, self.headers, is_behind=self.is_behind, early=rest)
+        except BadUpgrade as error:
+            self._refuse_upgrade(error)
             return
         self._is_deaf = True
         self._stop_clock()
+        self._unset_keepalive_if_required()
         self.stop_lingering()
         self.connections.discard(self)
         self.transport.set_protocol(upgraded)
+
+    def _refuse_upgrade(self, error: AntwortError) -> None:
+        self._fault = error
+        self._refuse(error)
 
     # ---- refusals that no request answers ----
 
@@ -247,7 +299,10 @@ class Connection(Lingers, HttpToolsProtocol):
         super().on_response_complete()
         if self._is_deaf or self.transport.is_closing():
             return
-        if self._ahead and not self._is_busy:
+        if self._upgrading is not None and not self._is_busy:
+            rest, self._upgrading = self._upgrading, None
+            self._take_up(rest + self._ahead)
+        elif self._ahead and not self._is_busy:
             ahead, self._ahead = self._ahead, bytearray()
             self._parse(bytes(ahead))
         else:

@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from antwort.api.wire import UNSET, UnsetType, Wire, encode
-from antwort.errors import AntwortError, MethodNotAllowed, NotAuthenticated, ServerFault
+from antwort.errors import AntwortError, MethodNotAllowed, NotAuthenticated, ServerFault, WrongSocketVersion
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -81,6 +81,8 @@ def _headers(error: AntwortError) -> Headers:
         headers.append((b"allow", ", ".join(error.allowed).encode()))
     if isinstance(error, NotAuthenticated):
         headers.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, WrongSocketVersion):
+        headers += [(b"upgrade", b"websocket"), (b"sec-websocket-version", b"13")]
     wait = error.retry_after
     if wait is None and error.may_pass and error.status in (429, 503):
         wait = _WAIT
