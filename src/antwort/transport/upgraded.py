@@ -10,16 +10,20 @@ from typing import Any
 from uvicorn._types import ASGISendEvent
 from uvicorn.protocols.utils import ClientDisconnected
 from websockets.datastructures import Headers
+from websockets.exceptions import InvalidHandshake, InvalidHeader
 from websockets.frames import CloseCode
 from websockets.http11 import Request
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
+from antwort.errors import BadUpgrade
 from antwort.transport.exchange import CONNECTION
 from antwort.transport.lingering import Lingers
 from antwort.transport.paced import Paced
 
 _HANDSHAKE = (b"connection", b"upgrade")
+_EARLY = 2**17
+"""Bytes that are kept of what a client says before it is let in."""
 _CLOSING = 2.0
 """Seconds for a client to answer a close, or to take the last that was said to it."""
 
@@ -42,19 +46,37 @@ class Upgraded(Lingers, Paced):
         """Who sees to it that the connection ends when the server stops."""
         self.on_lost: Callable[[], None] | None = None
         """Who wants to know that it has ended, and may not be reading."""
+        self._early = bytearray()
 
     def take_over(
-        self, transport: asyncio.Transport, url: bytes, headers: list[tuple[bytes, bytes]], *, is_behind: bool
+        self,
+        transport: asyncio.Transport,
+        url: bytes,
+        headers: list[tuple[bytes, bytes]],
+        *,
+        is_behind: bool,
+        early: bytes = b"",
     ) -> None:
-        """Raises `ValueError` for a head that cannot be that of a WebSocket; then nothing has happened."""
+        """Raises `BadUpgrade` for a head that cannot be that of a WebSocket; then nothing has happened. `early`: what
+        came right behind the head.
+        """
         request = Request(_text(url), Headers([(_text(name), _text(value)) for name, value in _own(headers)]))
+        self._check(request)
+        self._early += early
         self.connection_made(transport)
         if is_behind:
             self.pause_writing()
         self.handle_connect(request)
-        if not self.close_sent:
-            scope: dict[str, Any] = self.scope  # type: ignore[assignment] # a typed dict, and ours is one key more
-            scope |= {"headers": headers, CONNECTION: self}
+        scope: dict[str, Any] = self.scope  # type: ignore[assignment] # a typed dict, and ours is one key more
+        scope |= {"headers": headers, CONNECTION: self}
+
+    def _check(self, request: Request) -> None:
+        """uvicorn would have it refused in words that are not ours, and that nobody counts."""
+        try:
+            self.conn.process_request(request)
+        except InvalidHandshake as exc:
+            name = exc.name if isinstance(exc, InvalidHeader) else "Upgrade"
+            raise BadUpgrade(f"The header {name} is missing, not valid, or there more than once.") from exc
 
     # ---- what comes in ----
 
@@ -63,8 +85,16 @@ class Upgraded(Lingers, Paced):
             return
         if self.handshake_complete:
             super().data_received(data)
-        else:  # whoever does not wait for the answer speaks something else
+            return
+        self._early += data
+        if len(self._early) > _EARLY:
             self.abort()
+
+    def _hear_early(self) -> None:
+        """A client is to wait for the answer; what it says before is heard when it has been let in."""
+        early, self._early = bytes(self._early), bytearray()
+        if early and self.handshake_complete:
+            self.data_received(early)
 
     def send_receive_event_to_app(self) -> None:
         """A text that is none is told to the client alone: uvicorn would log, each time, how it was found out."""
@@ -122,7 +152,9 @@ class Upgraded(Lingers, Paced):
 
     async def send(self, message: ASGISendEvent) -> None:
         await super().send(message)
-        if message["type"] == "websocket.http.response.body":
+        if message["type"] == "websocket.accept":
+            self._hear_early()
+        elif message["type"] == "websocket.http.response.body":
             self.handshake_complete = True  # with a refusal, of which the server would say that it was forgotten
 
     async def write_texts(self, texts: Sequence[bytes]) -> None:
@@ -169,9 +201,9 @@ def _text(value: bytes) -> str:
     try:
         text = value.decode("ascii")
     except UnicodeDecodeError as exc:
-        raise ValueError("a head is ASCII") from exc
+        raise BadUpgrade("The head of a request for a WebSocket is ASCII.") from exc
     if not text.isprintable():
-        raise ValueError("a head has no control characters")
+        raise BadUpgrade("The head of a request for a WebSocket has no control characters.")
     return text
 
 
