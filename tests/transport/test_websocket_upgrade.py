@@ -80,13 +80,44 @@ async def test_a_page_brings_its_key_as_a_protocol_that_is_not_repeated() -> Non
         async with connected(server.port, subprotocols=offered, origin="https://page.example") as socket:
             assert socket.wire.subprotocol == "realtime"
             assert (await socket.ask()).status == "completed"
-        async with connected(server.port, subprotocols=offered[1:]) as socket:
-            assert socket.wire.subprotocol is None
         wrong = ["openai-insecure-api-key.sk-wrong"]
         assert (await refused(server, subprotocols=wrong))[0] == 401
         assert (await refused(server, headers=bearing("sk-wrong"), subprotocols=offered))[0] == 401
         async with connected(server.port, headers=bearing(SECRET), subprotocols=wrong):
             pass
+
+
+@pytest.mark.parametrize(
+    ("others", "chosen"),
+    [
+        (["responses"], "responses"),
+        (["mqtt", "realtime", "responses"], "realtime"),
+        (["openai-beta.realtime-v1", "responses"], "responses"),
+    ],
+)
+async def test_the_first_protocol_that_is_known_is_chosen_beside_a_key(others: list[str], chosen: str) -> None:
+    engine = scripted()
+    async with behind(Transport(engine, identify=Keyring([a_key()]).identify), engine) as server:
+        for offered in ([*others, f"openai-insecure-api-key.{SECRET}"], [f"openai-insecure-api-key.{SECRET}", *others]):
+            async with connected(server.port, subprotocols=offered) as socket:
+                assert socket.wire.subprotocol == chosen
+
+
+@pytest.mark.parametrize("others", [[], ["mqtt"]])
+async def test_a_key_without_a_protocol_beside_it_is_refused_since_browsers_would_give_up(others: list[str]) -> None:
+    engine = scripted()
+    async with behind(Transport(engine, identify=Keyring([a_key()]).identify), engine) as server:
+        status, error, _ = await refused(server, subprotocols=[*others, f"openai-insecure-api-key.{SECRET}"])
+        assert (status, error["code"]) == (400, "invalid_upgrade")
+        assert "'responses'" in error["message"]
+        assert SECRET not in error["message"]
+
+
+async def test_a_page_that_needs_no_key_may_offer_the_protocol_alone() -> None:
+    engine = scripted()
+    page = {"subprotocols": ["responses"]}
+    async with behind(Transport(engine), engine) as server, connected(server.port, **page) as socket:
+        assert socket.wire.subprotocol == "responses"
 
 
 async def test_no_protocol_is_spoken_that_is_not_known() -> None:

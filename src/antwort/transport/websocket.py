@@ -13,6 +13,7 @@ import msgspec
 from antwort.engine.recent import LIMIT
 from antwort.errors import (
     AntwortError,
+    BadUpgrade,
     BodyTooLarge,
     ConnectionTooOld,
     NotFound,
@@ -28,6 +29,7 @@ from antwort.transport.cors import Cors
 from antwort.transport.errors import failure, unexpected
 from antwort.transport.exchange import CONNECTION, ClientGone, Exchange, Receive, Scope, Send
 from antwort.transport.inbox import Inbox
+from antwort.transport.lifetime import Lifetime
 from antwort.transport.session import Session, Terms
 
 _logger = logging.getLogger("antwort.transport")
@@ -37,6 +39,8 @@ TURN = "WS"
 """The method by which the log and the metrics know a turn."""
 _KEY = "openai-insecure-api-key."
 """How a web page, which can set no headers, brings a key: as one of the protocols that it offers to speak."""
+_PROTOCOLS = ("responses", "realtime")
+"""What a page offers beside it: a browser gives up where none of what was offered is chosen, and a key never is."""
 _LONGEST_SHOWN = 100
 
 NORMAL, GOING_AWAY, TOO_BIG, INTERNAL, RESTART = 1000, 1001, 1009, 1011, 1012
@@ -107,7 +111,8 @@ class WebSockets:
         """Which protocol is spoken, of those that the client offers. Raises why it is not let in."""
         offered = [name.strip() for name in exchange.scope.get("subprotocols", ())]
         keys = [name.removeprefix(_KEY) for name in offered if name.startswith(_KEY)]
-        if keys and exchange.header(b"authorization") is None:
+        brings_key = bool(keys) and exchange.header(b"authorization") is None
+        if brings_key:
             headers = [*exchange.scope["headers"], (b"authorization", f"Bearer {keys[0]}".encode())]
             exchange.scope["headers"] = headers
         exchange.identity = self._identify(exchange.scope)
@@ -120,8 +125,10 @@ class WebSockets:
             raise ShuttingDown
         if len(self._open) >= self._limits.connections:
             raise TooManySockets
-        others = [name for name in offered if not name.startswith(_KEY)]
-        return others[0] if keys and others else None
+        protocol = next((name for name in offered if name in _PROTOCOLS), None)
+        if brings_key and protocol is None:
+            raise BadUpgrade(f"Offer the protocol {_PROTOCOLS[0]!r} beside your key: a key is not chosen as one.")
+        return protocol
 
     def _check_origin(self, exchange: Exchange) -> None:
         """Any web page can have a browser open a connection to anywhere, and read what comes: nothing but this asks us
@@ -143,26 +150,20 @@ class WebSockets:
             await send(accept)
         except (OSError, RuntimeError):
             return  # it has gone already
-        inbox = Inbox(receive, self._limits.queue)
+        inbox = Inbox(receive, self._limits.queue, self._terms.body_limit)
         channel = Channel(exchange.scope, send, self._linger)
         session = Session(self._terms, channel, inbox, lambda number: _turn_of(exchange, number))
         self._open.add(inbox)
-        timer = self._limit(exchange, inbox)
+        lifetime = Lifetime(self._limits.lifetime, self._linger, session, inbox, channel)
+        _tell_of_the_end(exchange, inbox)
         try:
             await self._converse(session, inbox, channel)
         finally:
-            timer.cancel()
+            lifetime.end()
+            channel.linger()
             self._open.discard(inbox)
             await inbox.close()
             _log_end(exchange, session.turns, perf_counter() - began)
-
-    def _limit(self, exchange: Exchange, inbox: Inbox) -> asyncio.TimerHandle:
-        """What ends the connection, if the client does not: its age, and a server that stops."""
-        line = exchange.scope.get(CONNECTION)
-        if line is not None:
-            line.on_shutdown, line.on_lost = (lambda: inbox.end(ShuttingDown())), inbox.leave
-        lifetime = self._limits.lifetime
-        return asyncio.get_running_loop().call_later(lifetime, inbox.end, ConnectionTooOld(lifetime))
 
     async def _converse(self, session: Session, inbox: Inbox, channel: Channel) -> None:
         try:
@@ -179,6 +180,13 @@ class WebSockets:
         except asyncio.CancelledError:
             if not channel.abort():
                 raise
+
+
+def _tell_of_the_end(exchange: Exchange, inbox: Inbox) -> None:
+    """That the server stops, and that the client has gone: the connection hears of both first."""
+    line = exchange.scope.get(CONNECTION)
+    if line is not None:
+        line.on_shutdown, line.on_lost = (lambda: inbox.end(ShuttingDown())), inbox.leave
 
 
 def _refuse_origin(origin: bytes) -> NoReturn:
