@@ -115,8 +115,8 @@ async def test_a_key_without_a_protocol_beside_it_is_refused_since_browsers_woul
 
 async def test_a_page_that_needs_no_key_may_offer_the_protocol_alone() -> None:
     engine = scripted()
-    page = {"subprotocols": ["responses"]}
-    async with behind(Transport(engine), engine) as server, connected(server.port, **page) as socket:
+    offered = ["responses"]
+    async with behind(Transport(engine), engine) as server, connected(server.port, subprotocols=offered) as socket:
         assert socket.wire.subprotocol == "responses"
 
 
