@@ -70,6 +70,7 @@ async def test_what_is_behind_a_message_waits_until_that_is_taken(monkeypatch: p
         line.read_paused = False
         line._read_on()
         assert await until_quiet(lambda: len(taken)) == 2
+        line.abort()
 
 
 async def test_all_that_comes_in_one_read_is_heard_in_its_order() -> None:

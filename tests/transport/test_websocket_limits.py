@@ -83,6 +83,15 @@ async def test_under_a_server_with_other_limits_ours_holds() -> None:
         assert await closed(socket.wire) == CloseCode.MESSAGE_TOO_BIG
 
 
+async def test_the_size_of_a_message_is_counted_in_bytes() -> None:
+    engine, _ = scripted(answer(say("Hello")))
+    app = Transport(engine, body_limit=5000)
+    async with serving(engine, app) as server, connected(server.port) as socket:
+        await socket.ask(input="x" * 4000)
+        await socket.say("ü" * 2600)
+        assert await closed(socket.wire) == CloseCode.MESSAGE_TOO_BIG
+
+
 async def test_text_that_is_no_text_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
     engine, _ = scripted()
     async with serving(engine) as server, connected(server.port) as socket:
@@ -152,10 +161,11 @@ async def test_no_more_messages_are_read_than_may_wait() -> None:
     await inbox.close()
 
 
-async def test_no_more_is_read_than_a_little_ahead() -> None:
+@pytest.mark.parametrize("text", ["x" * 600_000, "ü" * 300_000], ids=["ascii", "two bytes each"])
+async def test_no_more_is_read_than_a_little_ahead(text: str) -> None:
     sender = Sender()
     inbox = Inbox(sender, most=100)
-    sender.say(*["x" * 600_000] * 10)
+    sender.say(*[text] * 10)
     assert await until_quiet(lambda: sender.read) == 2
     await inbox.next()
     assert await until_quiet(lambda: sender.read) == 3

@@ -46,7 +46,16 @@ class Channel:
         except (OSError, RuntimeError) as exc:  # servers have different ways to say so
             raise ClientGone from exc
 
+    async def tell(self, text: bytes) -> None:
+        """A message that is no part of a stream: a client that takes nothing is not waited for much longer. Raises
+        `ClientGone`.
+        """
+        self.linger()  # the client may be behind already
+        await self.write([text])
+        self.linger()
+
     async def close(self, code: int, reason: str = "") -> None:
+        self.linger()
         try:
             await self._send({"type": "websocket.close", "code": code, "reason": reason})
         except (OSError, RuntimeError) as exc:

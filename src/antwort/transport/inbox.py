@@ -9,24 +9,40 @@ from typing import TypeVar
 
 from antwort.concurrency import Signal
 from antwort.engine.live import LiveRun
-from antwort.errors import AntwortError, ClientLeft
-from antwort.transport.exchange import ClientGone, Receive
+from antwort.errors import AntwortError, BodyTooLarge, ClientLeft
+from antwort.transport.exchange import ClientGone, Message, Receive
 
 T = TypeVar("T")
 
 _AHEAD = 2**20
 """Bytes of messages that wait, about: from there on no more are read."""
+_LARGEST = 64 * 2**20
 
 
 class Inbox:
-    """Reads on while a response is made, since only reading shows that the client has left; but not without bound."""
+    """Reads on while a response is made, since only reading shows that the client has left; but not without bound.
 
-    __slots__ = ("_most", "_receive", "_room", "_run", "_signal", "_size", "_task", "_waiter", "_waiting", "ending")
+    A message that was taken is held here no longer.
+    """
 
-    def __init__(self, receive: Receive, most: int) -> None:
-        """`most`: how many messages wait before reading stops."""
-        self._receive, self._most = receive, most
-        self._waiting: deque[str | bytes] = deque()
+    __slots__ = (
+        "_largest",
+        "_most",
+        "_receive",
+        "_room",
+        "_run",
+        "_signal",
+        "_size",
+        "_task",
+        "_waiter",
+        "_waiting",
+        "ending",
+    )
+
+    def __init__(self, receive: Receive, most: int, largest: int = _LARGEST) -> None:
+        """`most`: how many messages wait before reading stops. `largest`: bytes that one may have."""
+        self._receive, self._most, self._largest = receive, most, largest
+        self._waiting: deque[tuple[str | bytes, int]] = deque()
         self._size = 0
         self._waiter: asyncio.Future[None] | None = None
         self._room: asyncio.Future[None] | None = None
@@ -41,12 +57,14 @@ class Inbox:
         return self._signal.reason is not None
 
     async def next(self) -> str | bytes | None:
-        """The next message; none when there are no more to be taken."""
+        """The next message; none when there are no more to be taken. Raises `BodyTooLarge`."""
         while not self.is_gone and self.ending is None:
             if self._waiting:
-                message = self._waiting.popleft()
-                self._size -= len(message)
+                message, size = self._waiting.popleft()
+                self._size -= size
                 _wake(self._room)
+                if size > self._largest:
+                    raise BodyTooLarge(self._largest)
                 return message
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -86,19 +104,28 @@ class Inbox:
 
     async def _read(self) -> None:
         try:
-            while (message := await self._receive())["type"] == "websocket.receive":
-                text = message.get("text")
-                await self._add(message.get("bytes") or b"" if text is None else text)
+            while self._add(await self._receive()):
+                while len(self._waiting) >= self._most or self._size >= _AHEAD:
+                    self._room = asyncio.get_running_loop().create_future()
+                    await self._room
         finally:
             self.leave()
 
-    async def _add(self, message: str | bytes) -> None:
-        self._waiting.append(message)
-        self._size += len(message)
+    def _add(self, event: Message) -> bool:
+        """Whether there is more to come."""
+        if event["type"] != "websocket.receive":
+            return False
+        text = event.get("text")
+        message = event.get("bytes") or b"" if text is None else text
+        size = _bytes_of(message)
+        self._waiting.append((message, size))
+        self._size += size
         _wake(self._waiter)
-        while len(self._waiting) >= self._most or self._size >= _AHEAD:
-            self._room = asyncio.get_running_loop().create_future()
-            await self._room
+        return True
+
+
+def _bytes_of(message: str | bytes) -> int:
+    return len(message) if isinstance(message, bytes) or message.isascii() else len(message.encode())
 
 
 def _wake(waiter: asyncio.Future[None] | None) -> None:

@@ -14,7 +14,7 @@ from antwort.api.standard import wording
 from antwort.engine.engine import Engine
 from antwort.engine.live import LiveRun
 from antwort.engine.recent import Recent
-from antwort.errors import AntwortError, BodyTooLarge, ClientLeft, RequestCancelled, ShuttingDown
+from antwort.errors import AntwortError, ClientLeft, RequestCancelled, ShuttingDown
 from antwort.transport.channel import Channel
 from antwort.transport.errors import socket_failure, unexpected
 from antwort.transport.exchange import REQUEST_ID, ClientGone, Exchange
@@ -50,29 +50,39 @@ class Session:
         self._strict = terms.engine.settings.strict
         self._words = wording(strict=self._strict)
         self._recent = Recent(terms.memory)
+        self._is_answering = False
         self.turns = 0
 
     async def run(self) -> None:
         """Until no more messages are to be taken. Raises `ClientGone`, and `BodyTooLarge` for a message."""
-        while (message := await self._inbox.next()) is not None:
-            if len(message) > self._terms.body_limit:
-                raise BodyTooLarge(self._terms.body_limit)
-            await self._take(message)
+        while await self._take_next():
+            pass
 
     async def refuse(self, error: AntwortError) -> None:
         """Tell of an error that belongs to no turn."""
-        await self._channel.write([socket_failure(error, strict=self._strict)])
+        await self._channel.tell(socket_failure(error, strict=self._strict))
 
-    async def _take(self, message: str | bytes) -> None:
+    @property
+    def is_answering(self) -> bool:
+        """Whether a response is under way."""
+        return self._is_answering
+
+    async def _take_next(self) -> bool:
+        """Whether there was one. While the next is waited for, nothing of the last is held."""
+        message = await self._inbox.next()
+        if message is None:
+            return False
         try:
             heard = read_message(message)
         except AntwortError as error:
             await self._turn(None, error)
-            return
+            return True
+        del message
         if isinstance(heard, SteerFailed):
-            await self._channel.write([self._words.encode(heard)])
+            await self._channel.tell(self._words.encode(heard))
         elif heard is not None:
             await self._turn(heard)
+        return True
 
     # ---- one turn ----
 
@@ -86,6 +96,7 @@ class Session:
             if heard is None:
                 assert error is not None
                 raise error
+            self._is_answering = True
             await self._respond(exchange, heard)
         except ClientGone:
             exchange.status = _CLIENT_GONE
@@ -97,10 +108,12 @@ class Session:
             logger.exception("a message failed in a way nobody expected")
             await self._fail(exchange, heard, unexpected())
         finally:
+            self._is_answering = False
             self._terms.answered(exchange, perf_counter() - began)
 
     async def _fail(self, exchange: Exchange, heard: Heard | None, error: AntwortError) -> None:
         """What was to be continued cannot be tried again on this connection."""
+        self._is_answering = False
         lane = None
         if heard is not None:
             self._recent.evict(heard.previous)
@@ -108,7 +121,7 @@ class Session:
             lane = given if isinstance(given, str) else None
         exchange.status, exchange.code = error.status, error.code
         failure = socket_failure(error, strict=self._strict, headers=exchange.with_answer, lane=lane)
-        await self._channel.write([failure])
+        await self._channel.tell(failure)
 
     async def _respond(self, exchange: Exchange, heard: Heard) -> None:
         engine, identity = self._engine, exchange.identity
