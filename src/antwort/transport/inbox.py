@@ -70,6 +70,12 @@ class Inbox:
             await self._waiter
         return None
 
+    def left(self) -> tuple[str | bytes, ...]:
+        """What came and is not to be taken any more."""
+        left = tuple(message for message, _ in self._waiting)
+        self._waiting.clear()
+        return left
+
     def end(self, reason: AntwortError) -> None:
         """No further message is taken; the response under way is made to its end."""
         self.ending = self.ending or reason

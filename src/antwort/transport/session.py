@@ -16,7 +16,7 @@ from antwort.engine.live import LiveRun
 from antwort.engine.recent import Recent
 from antwort.errors import AntwortError, ClientLeft, RequestCancelled, ShuttingDown
 from antwort.transport.channel import Channel
-from antwort.transport.errors import socket_failure, unexpected
+from antwort.transport.errors import Headers, socket_failure, unexpected
 from antwort.transport.exchange import REQUEST_ID, ClientGone, Exchange
 from antwort.transport.inbox import Inbox
 from antwort.transport.line import log_fault
@@ -62,6 +62,13 @@ class Session:
         """Tell of an error that belongs to no turn."""
         await self._channel.tell(socket_failure(error, strict=self._strict))
 
+    async def dismiss(self, reason: AntwortError) -> bool:
+        """Tell those who wait for their turn that it will not come; whether anybody does."""
+        said = [_understood(message) for message in self._inbox.left()]
+        for each in said:
+            await self._reply(each, reason)
+        return any(isinstance(each, Heard) for each in said)
+
     @property
     def is_answering(self) -> bool:
         """Whether a response is under way."""
@@ -72,30 +79,33 @@ class Session:
         message = await self._inbox.next()
         if message is None:
             return False
-        try:
-            heard = read_message(message)
-        except AntwortError as error:
-            await self._turn(None, error)
-            return True
+        said = _understood(message)
         del message
-        if isinstance(heard, SteerFailed):
-            await self._channel.tell(self._words.encode(heard))
-        elif heard is not None:
-            await self._turn(heard)
+        await self._reply(said)
         return True
+
+    async def _reply(
+        self, said: Heard | SteerFailed | AntwortError | None, refusal: AntwortError | None = None
+    ) -> None:
+        if isinstance(said, SteerFailed):
+            await self._channel.tell(self._words.encode(said))
+        elif isinstance(said, AntwortError):
+            await self._turn(None, said)
+        elif said is not None:
+            await self._turn(said, refusal)
 
     # ---- one turn ----
 
     async def _turn(self, heard: Heard | None, error: AntwortError | None = None) -> None:
-        """However it ends, it is told to the client, and leaves one line in the log."""
+        """However it ends, it is told to the client, and leaves one line in the log. With an error it has ended."""
         self.turns += 1
         exchange, began = self._open_turn(self.turns), perf_counter()
         REQUEST_ID.set(exchange.request_id)
         self._terms.begun(exchange)
         try:
-            if heard is None:
-                assert error is not None
+            if error is not None:
                 raise error
+            assert heard is not None
             self._is_answering = True
             await self._respond(exchange, heard)
         except ClientGone:
@@ -112,16 +122,21 @@ class Session:
             self._terms.answered(exchange, perf_counter() - began)
 
     async def _fail(self, exchange: Exchange, heard: Heard | None, error: AntwortError) -> None:
-        """What was to be continued cannot be tried again on this connection."""
         self._is_answering = False
-        lane = None
+        lane, hints = None, exchange.with_answer
         if heard is not None:
-            self._recent.evict(heard.previous)
+            hints = [*hints, *self._forget(heard.previous)]
             given = heard.body.get("stream_id")
             lane = given if isinstance(given, str) else None
         exchange.status, exchange.code = error.status, error.code
-        failure = socket_failure(error, strict=self._strict, headers=exchange.with_answer, lane=lane)
-        await self._channel.tell(failure)
+        await self._channel.tell(socket_failure(error, strict=self._strict, headers=hints, lane=lane))
+
+    def _forget(self, previous: str | None) -> Headers:
+        """What was to be continued is not remembered any more: what was asked would fail again, on any connection."""
+        if previous is None or previous != self._recent.response_id:
+            return []
+        self._recent.clear()
+        return [(b"x-should-retry", b"false")]
 
     async def _respond(self, exchange: Exchange, heard: Heard) -> None:
         engine, identity = self._engine, exchange.identity
@@ -185,3 +200,10 @@ class Session:
     async def _linger_after(self, run: LiveRun) -> None:
         await run.wait()
         self._channel.linger()
+
+
+def _understood(message: str | bytes) -> Heard | SteerFailed | AntwortError | None:
+    try:
+        return read_message(message)
+    except AntwortError as error:
+        return error

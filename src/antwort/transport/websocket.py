@@ -168,10 +168,14 @@ class WebSockets:
     async def _converse(self, session: Session, inbox: Inbox, channel: Channel) -> None:
         try:
             await session.run()
+            if inbox.ending is None:
+                return
+            were_told = await session.dismiss(inbox.ending)
             if isinstance(inbox.ending, ConnectionTooOld):
-                await session.refuse(inbox.ending)
+                if not were_told:
+                    await session.refuse(inbox.ending)
                 await channel.close(GOING_AWAY, inbox.ending.code)
-            elif inbox.ending is not None:
+            else:
                 await channel.close(RESTART, inbox.ending.code)
         except BodyTooLarge as error:
             await channel.close(TOO_BIG, error.code)
