@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from antwort.api.inputs import Limits, read_item
 from antwort.api.items import Compaction, InputItem, InputText, Message
-from antwort.engine.memory import Memories, Memory, MemoryLost, in_force, since_compaction
+from antwort.engine.memory import Memories, Memory, MemoryLost, distinct, in_force, is_instruction, since_compaction
 from antwort.vault import CannotOpen, Vault
 from plan_kit import STEADY, called, result, said, server_called, thought
 
@@ -149,9 +149,66 @@ def test_no_instruction_is_lost_and_none_doubled(sealed: list[InputItem], standi
     found = in_force(sealed, standing)
     assert all(found.count(item) == 1 for item in found)
     assert all(item in found for item in standing)
-    is_replaced = bool(standing) and not any(item in sealed for item in standing)
-    assert is_replaced or all(item in found for item in sealed)
+    if all(item in sealed for item in standing):
+        assert found == distinct(sealed)
     assert in_force(found, standing) == in_force(found, []) == in_force(found, found) == found
+
+
+@STEADY
+@given(_told, _told)
+def test_no_more_than_stands_there_takes_the_place_of_what_is_sealed(
+    sealed: list[InputItem], standing: list[InputItem]
+) -> None:
+    if any(item in sealed for item in standing):
+        missing = [item for item in distinct(sealed) if item not in in_force(sealed, standing)]
+        assert len(missing) <= len([item for item in distinct(standing) if item not in sealed])
+        assert not any(item in standing for item in missing)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_front_that_is_the_same_but_for_a_date_does_not_pile_up_dates(place: int) -> None:
+    sealed: tuple[InputItem, ...] = ()
+    for day in range(5):
+        front = [told("You are Codex.")]
+        front.insert(place, told(f"It is the {day}."))
+        sealed = in_force(sealed, front)
+    assert sealed == tuple(front)
+
+
+def test_what_was_told_in_between_stays_where_the_front_is_sent_anew() -> None:
+    sealed = (told("You are Codex."), told("It is Monday."), told("Never tell."))
+    found = in_force(sealed, [told("You are Codex."), told("It is Tuesday.")])
+    assert found == (told("You are Codex."), told("It is Tuesday."), told("Never tell."))
+
+
+# ---- what is told again ----
+
+
+def test_who_goes_back_to_an_earlier_instruction_has_it_hold() -> None:
+    english, german = told("English."), told("German.")
+    assert distinct([english, german, english]) == (german, english)
+    found = counted([compaction(Memory((english, german), "They met.")), english, asked("1")], [german, asked("2")])
+    assert found.instructions == (english, german)
+    assert found.stretches == ([english, asked("1")], [german, asked("2")])
+
+
+def test_a_front_that_is_sent_with_each_turn_is_heard_once() -> None:
+    front = (told("Be brief."), told("It is Monday."))
+    found = counted(
+        [compaction(Memory(front, "They met.")), *front, asked("1")], [*front, told("Be kind."), asked("2")]
+    )
+    assert found.stretches == ([asked("1")], [told("Be kind."), asked("2")])
+
+
+@STEADY
+@given(_told, st.lists(_told, max_size=4))
+def test_in_whatever_order_they_are_told_the_last_one_stands_last(
+    sealed: list[InputItem], turns: list[list[InputItem]]
+) -> None:
+    stretches = [[*turn, asked(str(number))] for number, turn in enumerate(turns)]
+    found = counted([compaction(Memory(tuple(sealed), "They met."))], *stretches)
+    heard = [item for stretch in found.stretches for item in stretch if is_instruction(item)]
+    assert distinct((*found.instructions, *heard)) == distinct((*sealed, *(item for turn in turns for item in turn)))
 
 
 def test_what_a_client_sent_and_cannot_be_opened_is_lost() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import groupby, islice
 from typing import Any, TypeAlias
 
 import msgspec
@@ -151,8 +152,8 @@ def _compactions(stretches: Stretches) -> Iterator[tuple[int, int, Compaction]]:
 def _since(stretches: Stretches, inputs: Collection[int], memory: Memory, at: int, place: int) -> Said:
     before = [item for stretch in stretches[:at] for item in stretch] + [*stretches[at][:place]]
     instructions = in_force(memory.instructions, [item for item in before if is_instruction(item)])
-    heard = {_words(item) for item in instructions}
-    rest = [_without(heard, stretch) for stretch in (stretches[at][place + 1 :], *stretches[at + 1 :])]
+    heard = {_words(item): item for item in instructions}
+    rest = [_news(heard, stretch) for stretch in (stretches[at][place + 1 :], *stretches[at + 1 :])]
     kept: list[tuple[Sequence[InputItem], bool]] = [(memory.recent, True)] if memory.recent else []
     kept += [(stretch, number in inputs) for number, stretch in enumerate(rest, start=at)]
     return Said(
@@ -169,22 +170,56 @@ def _since(stretches: Stretches, inputs: Collection[int], memory: Memory, at: in
 
 
 def in_force(sealed: Sequence[InputItem], standing: Sequence[InputItem]) -> tuple[InputItem, ...]:
-    """The instructions that count after a compaction: those that are sealed in it, and behind them those that stand
-    before it and are not among them. A client may leave away any of what came before, so what is missing is not gone.
+    """The instructions that count after a compaction: those that are sealed in it, and those that stand before it.
 
-    Only where some stand there, and none of them is among the sealed ones, they take their place: there are clients
-    that put all their instructions in front anew, with a date in them, or a directory.
+    A client may leave away any of what came before, so what is missing is not gone. But there are clients that put all
+    their instructions in front anew, with a date in some of them, or a directory. So what is new among those that stand
+    there takes the place of as many sealed ones as are missing just there, between others that are the same; and of
+    all, where none is the same. What is sealed does not grow by it.
     """
-    is_replaced = standing and not {_words(item) for item in sealed} & {_words(item) for item in standing}
-    return distinct(standing if is_replaced else (*sealed, *standing))
+    sealed, standing = distinct(sealed), distinct(standing)
+    places = {_words(item): place for place, item in enumerate(sealed)}
+    stand = {_words(item) for item in standing}
+    if stand and not stand & places.keys():
+        return standing
+    found: list[InputItem] = []
+    fresh: list[InputItem] = []
+    after = 0
+    for item in standing:
+        place = places.get(_words(item))
+        if place is None:
+            fresh.append(item)
+        elif place >= after:
+            found += (*_renewed(sealed[after:place], fresh, stand), item)
+            fresh, after = [], place + 1
+    return (*found, *_renewed(sealed[after:], fresh, stand))
+
+
+def _renewed(sealed: Sequence[InputItem], fresh: Sequence[InputItem], stand: Collection[object]) -> Iterator[InputItem]:
+    """The fresh ones, and the sealed ones but for as many of those that do not stand anywhere."""
+    yield from fresh
+    left = len(fresh)
+    for item in sealed:
+        if left and _words(item) not in stand:
+            left -= 1
+        else:
+            yield item
 
 
 def distinct(instructions: Iterable[InputItem]) -> tuple[InputItem, ...]:
-    """Each of them once, where it came first: there are clients that send theirs anew with each turn."""
+    """Each of them once, where it came last: there are clients that send theirs anew with each turn, and some that go
+    back to an earlier one.
+    """
     found: dict[object, InputItem] = {}
     for item in instructions:
-        found.setdefault(_words(item), item)
+        _hear(found, item)
     return tuple(found.values())
+
+
+def _hear(heard: dict[object, InputItem], item: InputItem) -> None:
+    words = _words(item)
+    heard.pop(words, None)
+    heard[words] = item
 
 
 def _words(item: InputItem) -> object:
@@ -192,8 +227,26 @@ def _words(item: InputItem) -> object:
     return (item.role, encode(item.content)) if isinstance(item, Message) else item.id
 
 
-def _without(heard: Collection[object], stretch: Sequence[InputItem]) -> Sequence[InputItem]:
-    """The stretch without instructions that stand in front of all."""
-    if any(is_instruction(item) and _words(item) in heard for item in stretch):
-        return [item for item in stretch if not (is_instruction(item) and _words(item) in heard)]
-    return stretch
+def _news(heard: dict[object, InputItem], stretch: Sequence[InputItem]) -> Sequence[InputItem]:
+    """The stretch without instructions that were heard before it, as far as they change nothing. They are heard now."""
+    if not any(map(is_instruction, stretch)):
+        return stretch
+    found: list[InputItem] = []
+    for are_told, group in groupby(stretch, is_instruction):
+        run = [*group]
+        found += _news_of(heard, run) if are_told else run
+    return found
+
+
+def _news_of(heard: dict[object, InputItem], run: Sequence[InputItem]) -> Sequence[InputItem]:
+    """Of instructions in a row, those that were not heard, where it is the same without the others; else all of them:
+    what is told again after something else holds against that.
+    """
+    told = {_words(item): item for item in distinct(run)}
+    again = [words for words in told if words in heard]
+    latest = [*islice(reversed(heard), len(again))][::-1]
+    is_same = [*told][: len(again)] == latest
+    fresh = [item for words, item in told.items() if words not in heard]
+    for item in told.values():
+        _hear(heard, item)
+    return fresh if is_same else [*told.values()]
