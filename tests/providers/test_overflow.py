@@ -14,6 +14,7 @@ from antwort.providers.overflow import limit_in, number, overflow_in
 from replay_backend import CASES
 
 VLLM = "This model's maximum context length is 2048 tokens."
+PASSED = "You passed 9000 input tokens and requested 0 output tokens. However, the model's context length is only"
 SGLANG = "Requested token count exceeds the model's maximum context length of 1000 tokens."
 WORDS = [
     (f"{VLLM} However, you requested 122946 tokens (112946 in the messages, 10000 in the completion).", 2048, 112946),
@@ -32,6 +33,10 @@ WORDS = [
     ),
     (f"litellm.ContextWindowExceededError: litellm.BadRequestError: OpenAIException - {VLLM}", 2048, None),
     ('litellm.ContextWindowExceededError: AnthropicException - {"error": {"message": "too long"}}', None, None),
+    (f"{PASSED} 8192 tokens, resulting in a maximum input length of 8192 tokens. Please reduce it.", 8192, 9000),
+    (f"{PASSED} 8192, resulting in a maximum input length of 8192.", 8192, 9000),
+    (PASSED.replace("9000 input tokens", "90000 input characters") + " 8192 tokens.", 8192, None),
+    ("Sorry, the model's context length is only 8192 tokens.", None, None),
     ("The input (61709 tokens) is longer than the model's context length (40960 tokens).", 40960, 61709),
     (f"{SGLANG} You requested a total of 1200 tokens: 1100 tokens from the input messages and 100 more", 1000, 1100),
     ("Input length (5000) exceeds model's maximum context length (4096).", 4096, 5000),
@@ -143,6 +148,24 @@ def test_a_conversation_about_contexts_can_be_too_long() -> None:
     error = refused(f"{VLLM} However, you requested 9000 tokens", sent)
     assert isinstance(error, ContextTooLong)
     assert (error.limit, error.asked) == (2048, 9000)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Prompt is too long for this deployment, 9000 tokens given",
+        "Error: the prompt is too long (9000 > 8192)",
+        "Bad request: context length exceeded (9000/8192)",
+        "The prompt is too long.",
+        "context length exceeded",
+        "This deployment says that the prompt is too long for it.",
+    ],
+)
+def test_also_where_the_refusal_is_known_by_words_that_were_said_in_it(words: str) -> None:
+    said = "My agent says: the prompt is too long. Or: context length exceeded. What is that?"
+    error = refused(words, json.dumps({"messages": [{"role": "user", "content": said}]}).encode())
+    assert isinstance(error, ContextTooLong)
+    assert (error.limit, error.asked) == (None, None)
 
 
 # ---- any words ----

@@ -41,6 +41,10 @@ input tokens exceed the configured limit of {limit} tokens
 your input exceeds the context window of this model
 requested tokens ({asked}) exceed context window of {limit}
 
+you passed {asked} input[ tokens] and requested {number} output[ tokens]. however, the model's context length is only \
+{limit}
+you passed {number} input characters and requested {number} output[ tokens]. however, the model's context length is \
+only {limit}
 the [decoder ]prompt ([total ]length {asked}) is too long to fit into the model (context length {limit})
 the [decoder ]prompt ([total ]length {asked}) is longer than the maximum model length of {limit}
 the input ({asked} tokens) is longer than the model's context length ({limit} tokens)
@@ -102,12 +106,15 @@ _WORDS = re.compile(
     r"\Alitellm\.contextwindowexceedederror: |maximum context length|context (?:length|size|window|limit).{0,60}exceed"
     r"|exceed.{0,60}context (?:length|size|window|limit)|context_window_exceeded"
     r"|(?:longer|greater) than the (?:model's context|context length|maximum model length)|prompt (?:is )?too long"
-    r"|larger than the max(?:imum)? context|context length of only|exceeds the maximum number of (?:input )?tokens"
-    r"|input is too long|maximum prompt length is|input tokens exceed the|exceeded model token limit"
+    r"|larger than the max(?:imum)? context|context length (?:of|is) only"
+    r"|exceeds the maximum number of (?:input )?tokens|input is too long"
+    r"|maximum prompt length is|input tokens exceed the|exceeded model token limit"
     r"|should not exceed max_num_tokens|greater than max_seq_len"
 )
 _QUOTED = re.compile(r"[\"“”«`{\[<\n]|(?<!\w)'")
 """Where what a client sent may begin."""
+_OPENING = re.compile(_PREFIX + r"(?:(?:\w{0,40}error|bad request): )?(?:(?:the|your|this) )?")
+"""What may stand before words that are the backend's own: it names nothing of the request."""
 
 
 class Overflow(msgspec.Struct, frozen=True):
@@ -120,8 +127,8 @@ class Overflow(msgspec.Struct, frozen=True):
 
 
 def overflow_in(text: str, sent: bytes = b"") -> Overflow | None:
-    """What a refusal says in words; None: it is none for its length, or that is not certain. Words that are in what was
-    `sent` say nothing, and numbers there still less.
+    """What a refusal says in words; None: it is none for its length, or that is not certain. Numbers that are in what
+    was `sent` say nothing, and neither do words where all that is said from there on is in it.
     """
     words = text.lstrip().lower()
     for match in filter(None, (pattern.match(words) for pattern in _patterns())):
@@ -129,7 +136,7 @@ def overflow_in(text: str, sent: bytes = b"") -> Overflow | None:
         return Overflow(number(told.get("limit") or ""), number(told.get("asked") or ""))
     quoted = _QUOTED.search(words)
     found = _WORDS.search(words, 0, len(words) if quoted is None else quoted.start())
-    return None if found is None or _is_in(found[0], sent) else Overflow()
+    return None if found is None or _is_repeated(words, found.start(), sent) else Overflow()
 
 
 def limit_in(text: str) -> int | None:
@@ -154,6 +161,11 @@ def _patterns() -> Sequence[re.Pattern[str]]:
 
 def _pattern(piece: str) -> str:
     return _PIECES.get(piece) or re.escape(piece)
+
+
+def _is_repeated(words: str, start: int, sent: bytes) -> bool:
+    """Whether the backend may only tell what was sent to it: then it says first what that is."""
+    return _OPENING.fullmatch(words, 0, start) is None and _is_in(words[start:].rstrip(" ."), sent)
 
 
 def _is_in(words: str, sent: bytes) -> bool:
