@@ -11,7 +11,7 @@ import pytest
 
 from antwort.api.responses import Model
 from antwort.api.wire import UNSET
-from antwort.errors import AntwortError, BackendError, BackendUnavailable, ContextTooLong
+from antwort.errors import AntwortError, BackendError, BackendUnavailable, ContextTooLong, RateLimited
 from antwort.providers import fleet as fleet_module
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Finished, TextDelta
 from antwort.providers.fleet import Fleet
@@ -220,6 +220,39 @@ async def test_that_it_was_too_long_is_no_failure_of_the_backend_s(caplog: pytes
     assert [await answer(fleet) for _ in range(9)] == ["b"] * 9
     assert [status.state for status in fleet.status()] == ["ok", "ok"]
     assert not caplog.messages
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+async def test_neither_is_what_one_breaks_at_that_is_too_long_for_another(names: str) -> None:
+    backends = {"a": FakeBackend("a", *[[BackendError("500")]] * 9), "b": FakeBackend("b", *[[too_long(512)]] * 9)}
+    fleet = fleet_of(*(backends[name] for name in names))
+    for _ in range(9):
+        assert isinstance(await refusal(fleet), ContextTooLong)
+    assert [len(backend.requests) for backend in backends.values()] == [9, 9]
+
+
+@pytest.mark.parametrize("length", [100_000, None], ids=["larger", "unknown"])
+async def test_one_that_takes_more_and_is_busy_for_a_moment_is_worth_waiting_for(length: int | None) -> None:
+    a, b = Sized("a", {"m": length}), Sized("b", {"m": 2000})
+    a.scripts, b.scripts = [[RateLimited("busy", retry_after=2)]], [[too_long(2000)]]
+    error = await refusal(fleet_of(a, b))
+    assert isinstance(error, RateLimited)
+    assert error.retry_after == 2
+
+
+@pytest.mark.parametrize(
+    ("length", "busy"),
+    [
+        (1500, RateLimited("busy", retry_after=2)),
+        (100_000, RateLimited("busy", retry_after=3600)),
+        (100_000, BackendUnavailable("gone")),
+    ],
+    ids=["smaller", "for long", "gone"],
+)
+async def test_one_that_is_not_larger_or_not_back_soon_is_not(length: int, busy: AntwortError) -> None:
+    a, b = Sized("a", {"m": length}), Sized("b", {"m": 2000})
+    a.scripts, b.scripts = [[busy]], [[too_long(2000)]]
+    assert isinstance(await refusal(fleet_of(a, b)), ContextTooLong)
 
 
 # ---- counting ----

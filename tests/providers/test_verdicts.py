@@ -28,6 +28,7 @@ from antwort.providers.verdicts import (
     left_alone,
     may_go_elsewhere,
     most_telling,
+    passes_soon,
 )
 
 BUSY = RateLimited("busy", retry_after=7)
@@ -98,6 +99,12 @@ def test_one_that_closed_the_connection_was_connected_to() -> None:
 def test_the_most_telling_error_is_told_whatever_came_last(errors: list[AntwortError], expected: AntwortError) -> None:
     for any_order in permutations(errors):
         assert most_telling(any_order) is expected
+
+
+def test_what_says_that_it_is_over_in_a_moment_passes_soon() -> None:
+    assert all(map(passes_soon, [BUSY, RateLimited("who knows"), LOADING, SWAMPED]))
+    never = [GONE, DARK, SLOW, BROKEN, ALONE, SPENT, LONG, NO_MODEL, RateLimited("tomorrow", retry_after=3600)]
+    assert not any(map(passes_soon, never))
 
 
 def test_of_two_alike_the_first_is_told() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-from antwort.errors import AntwortError, BackendTimeout
+from antwort.errors import AntwortError, BackendTimeout, ContextTooLong
 from antwort.providers.base import Delta
 from antwort.providers.member import Member
 from antwort.providers.verdicts import counts, may_be_the_request
@@ -75,16 +75,21 @@ class Attempt:
 
 class Doubts:
     """Failures that may be the request's fault. They count against a backend when another one answers the request, or
-    when no other one was there to compare; a request at which several fail alike counts against none.
+    when no other one was there to compare; a request at which several fail alike counts against none. Neither does one
+    that is too long for any of them: there are backends that break at such.
     """
 
-    __slots__ = ("_attempts",)
+    __slots__ = ("_attempts", "_is_long")
 
     def __init__(self) -> None:
         self._attempts: list[Attempt] = []
+        self._is_long = False
 
-    def add(self, attempt: Attempt) -> None:
-        if attempt.doubt is not None:
+    def add(self, attempt: Attempt, error: AntwortError) -> None:
+        if isinstance(error, ContextTooLong):
+            self._is_long = True
+            self._attempts.clear()
+        elif attempt.doubt is not None and not self._is_long:
             self._attempts.append(attempt)
 
     def confirm(self) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from antwort.errors import AntwortError, ContextTooLong
 from antwort.providers.member import Member
 from antwort.providers.places import first_free
-from antwort.providers.verdicts import left_alone
+from antwort.providers.verdicts import left_alone, passes_soon
 
 LEAST_SHARE = 0.4
 """Seconds that each of them gets for connecting at least, and what one gets that is known to be lost."""
@@ -67,3 +67,16 @@ def larger(left: list[Candidate], refused: Candidate, error: AntwortError) -> li
         return left
     length = error.limit or refused.length
     return [each for each in left if length is None or (each.length or length + 1) > length]
+
+
+def worth_waiting_for(tried: Sequence[Candidate], failures: Sequence[AntwortError]) -> Sequence[AntwortError]:
+    """The failures that pass soon, of those that may take what others have found too long: nothing has to be left out
+    of a request that has only to wait. `failures` are those of `tried`, in their order, and may be more.
+    """
+    asked = list(zip(tried, failures, strict=False))
+    too_long = [error.limit or each.length or 0 for each, error in asked if isinstance(error, ContextTooLong)]
+    if not too_long:
+        return ()
+    most = max(too_long)
+    waiting = [each for each in asked if passes_soon(each[1]) and not each[0].is_small]
+    return [error for each, error in waiting if (each.length or most + 1) > most]

@@ -14,7 +14,7 @@ from antwort.api.wire import replace
 from antwort.errors import AntwortError, ContextTooLong, ModelNotFound, NotFound, UnsupportedFeature
 from antwort.providers.attempts import Attempt, Doubts
 from antwort.providers.base import Capabilities, ChatRequest, Delta, OtherName, count_at
-from antwort.providers.candidates import Candidate, askable, larger, next_of, share_of
+from antwort.providers.candidates import Candidate, askable, larger, next_of, share_of, worth_waiting_for
 from antwort.providers.connection import CONNECT_SHARE
 from antwort.providers.member import BackendStatus, Member
 from antwort.providers.readiness import Readiness
@@ -88,6 +88,7 @@ class Fleet:
         """
         left = list(self._at_once(request.model) or await self._candidates(request))
         time_left = CONNECTING if len(left) > 1 else None
+        tried: list[Candidate] = []
         failures: list[AntwortError] = []
         doubts = Doubts()
         has_answered = False
@@ -111,16 +112,17 @@ class Fleet:
                 if time_left is not None and is_unconnected(error):
                     time_left -= attempt.seconds
                 self._look_into(error, candidate)
+                tried.append(candidate)
                 failures.append(_told(error, candidate, request.model))
                 if attempt.has_begun or not may_go_elsewhere(error):
                     raise failures[-1] from error.__cause__
                 left = larger(left, candidate, error)
-                doubts.add(attempt)
+                doubts.add(attempt, error)
             else:
                 doubts.confirm()
                 return
         doubts.weigh()
-        raise most_telling(failures)
+        raise most_telling(worth_waiting_for(tried, failures) or failures)
 
     def _at_once(self, model: str) -> Sequence[Candidate]:
         """The only member there is, where no rule says more: the common case, which costs next to nothing."""

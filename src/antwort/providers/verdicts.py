@@ -21,6 +21,10 @@ LEFT_ALONE = "backend_circuit_open"
 """The code of a `BackendUnavailable` that nobody was asked for: the backend has failed too often."""
 
 
+_SOON = 60.0
+"""Seconds; clients that try again by themselves wait for no longer, as a rule."""
+
+
 def left_alone(seconds: float) -> BackendUnavailable:
     message = "The backend has failed too often and is left alone for a moment; try again later."
     return BackendUnavailable(message, code=LEFT_ALONE, retry_after=seconds)
@@ -51,6 +55,19 @@ def is_out_of_reach(error: AntwortError) -> bool:
 def is_unconnected(error: AntwortError) -> bool:
     """Whether all the time that it took was spent on connecting."""
     return is_out_of_reach(error) and error.code != CLOSED
+
+
+def passes_soon(error: AntwortError) -> bool:
+    """Whether the backend is there, and may take the same request in a moment."""
+    match error:
+        case _ if error.code == LEFT_ALONE or isinstance(error, QuotaUsedUp):
+            return False
+        case RateLimited():
+            return error.retry_after is None or error.retry_after <= _SOON
+        case BackendUnavailable():
+            return error.retry_after is not None and error.retry_after <= _SOON
+        case _:
+            return False
 
 
 def most_telling(errors: Sequence[AntwortError]) -> AntwortError:
