@@ -137,6 +137,23 @@ async def test_another_result_for_a_call_that_has_one_is_refused_as_ever(goes_by
         assert caught.value.param == f"input[{len(again) - 1}].call_id"
 
 
+@pytest.mark.parametrize("left_away", [(), ("id",)], ids=["whole", "id"])
+async def test_a_call_that_waits_for_its_result_cannot_be_changed(goes_by: str, left_away: tuple[str, ...]) -> None:
+    provider = ScriptedProvider(answer(call("clock", '{"zone": 1}')), answer(say("Noon.")), answer(say("Bye.")))
+    engine = engine_of(provider)
+    first = await engine.create(ask("Time?", tools=[CLOCK], **await started(engine, goes_by)))
+    asked = only(first, FunctionCall)
+    edited = {**without(asked, *left_away), "arguments": '{"zone": 2}'}
+    with pytest.raises(InvalidField, match="a call cannot be changed") as caught:
+        await engine.create(ask([edited, result(asked)], tools=[CLOCK], **next_to(first, goes_by)))
+    assert caught.value.param == "input[0].arguments"
+    second = await engine.create(ask([result(asked)], tools=[CLOCK], **next_to(first, goes_by)))
+    # Some clients send less of what is long ago: that stays as it was.
+    await engine.create(ask([edited, result(asked), user("Thanks")], tools=[CLOCK], **next_to(second, goes_by)))
+    assert roles(provider) == ["user", "assistant", "tool", "assistant", "user"]
+    assert heard(provider)[1]["tool_calls"][0]["function"]["arguments"] == '{"zone": 1}'
+
+
 async def test_a_servers_call_that_waits_is_run_once_when_it_is_sent_back(goes_by: str) -> None:
     provider = ScriptedProvider(answer(call("depot_stock"), call("clock")), answer(say("Three.")), answer(say("Bye.")))
     engine = engine_of(provider, depot())
@@ -197,6 +214,31 @@ async def test_the_same_words_under_an_id_of_the_clients_are_said_again_in_a_cha
     assert sent_messages(provider.requests[1]) == [("user", "Yes"), ("assistant", "One"), ("user", "Yes")]
 
 
+@pytest.mark.parametrize("role", ["user", "developer", "system"])
+async def test_what_others_say_now_is_new_whatever_its_id(role: str) -> None:
+    store, provider = MemoryStore(), ScriptedProvider(*(answer(say("On.")) for _ in range(4)))
+    engine = engine_of(provider, store=store)
+    conversation = await begun(engine)
+    again = {"type": "message", "role": role, "id": "msg_user", "content": "continue"}
+    for _ in range(3):
+        response = await engine.create(ask([again], conversation=conversation))
+    assert words(await said(store, conversation)) == [f"{role}: continue", "assistant: On."] * 3
+    behind = [again, *shown(response), again, again]
+    await engine.create(ask(behind, conversation=conversation))
+    assert words(await said(store, conversation))[6:] == [f"{role}: continue"] * 2 + ["assistant: On."]
+
+
+async def test_a_turn_that_comes_back_with_references_to_its_answer_is_known() -> None:
+    store, provider = MemoryStore(), ScriptedProvider(answer(say("One")), answer(say("Two")))
+    engine = engine_of(provider, store=store)
+    conversation = await begun(engine)
+    asked = {**user("And?"), "id": "msg_1"}
+    first = await engine.create(ask([asked], conversation=conversation))
+    again = [asked, {"type": "item_reference", "id": only(first, Message).id}, asked]
+    await engine.create(ask(again, conversation=conversation))
+    assert sent_messages(provider.requests[1]) == [("user", "And?"), ("assistant", "One"), ("user", "And?")]
+
+
 async def test_a_reference_to_what_a_chain_holds_says_nothing_twice() -> None:
     provider = ScriptedProvider(answer(call("clock")), answer(say("Noon.")))
     engine = engine_of(provider)
@@ -233,6 +275,12 @@ def a_call(**fields: Any) -> InputItem:
     return item(**given | fields)
 
 
+def a_free_call(**fields: Any) -> InputItem:
+    return item(
+        **{"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_1", "name": "patch", "input": "a"} | fields
+    )
+
+
 def a_result(**fields: Any) -> InputItem:
     return item(**{"type": "function_call_output", "id": "fco_1", "call_id": "call_1", "output": "noon"} | fields)
 
@@ -267,11 +315,9 @@ SAME = [
     (item(type="odd", id="odd_1", x={"a": None}), item(type="odd", id="odd_1", x={}, status="done")),
 ]
 OTHER = [
-    (a_call(), a_call(name="watch")),
     (a_call(), a_call(call_id="call_2")),
     (a_call(status="incomplete"), a_call()),
-    (a_call(call_id=OURS), a_call(call_id=OURS, id="fc_2", arguments='{"zone": 1}')),
-    (a_call(), a_call(type="custom_tool_call", input="{}")),
+    (a_call(status="incomplete"), a_call(id="fc_2", arguments='{"zone": 1}')),
     (a_result(), a_result(output="one")),
     (a_result(), a_result(id="fco_2")),
     (a_message(), a_message("Ho")),
@@ -291,14 +337,37 @@ OTHER = [
 ]
 
 
+CHANGED = [
+    (a_call(), a_call(name="watch"), "name"),
+    (a_call(), a_call(arguments='{"zone": 1}'), "arguments"),
+    (a_call(call_id=OURS), a_call(call_id=OURS, id="fc_2", arguments='{"zone": 1}'), "arguments"),
+    (a_call(), a_call(type="custom_tool_call", input="{}"), "type"),
+    (a_free_call(), a_free_call(id="ctc_2", input="b"), "input"),
+]
+ANSWERED = a_message("Ho", role="assistant", id="msg_9")
+
+
 @pytest.mark.parametrize(("held", "given"), SAME)
 def test_the_same_thing_is_known(held: InputItem, given: InputItem) -> None:
-    assert known_places([given], [held]) == {0}
+    assert known_places([given, ANSWERED], [held, ANSWERED]) == {0, 1}
 
 
 @pytest.mark.parametrize(("held", "given"), OTHER)
 def test_another_thing_is_not(held: InputItem, given: InputItem) -> None:
-    assert known_places([given], [held]) == frozenset()
+    assert 0 not in known_places([given, ANSWERED], [held, ANSWERED])
+
+
+@pytest.mark.parametrize(("held", "given", "field"), CHANGED)
+def test_an_open_call_that_comes_back_changed_is_told_by_what_differs(
+    held: InputItem, given: InputItem, field: str
+) -> None:
+    with pytest.raises(InvalidField) as caught:
+        known_places([a_message(), given], [held])
+    assert caught.value.param == f"input[1].{field}"
+
+
+def test_a_call_that_was_cut_off_changes_none() -> None:
+    assert known_places([a_call(status="incomplete", arguments='{"zo')], [a_call()]) == {0}
 
 
 def test_a_call_id_of_the_clients_may_be_used_again_once_it_is_answered() -> None:

@@ -127,12 +127,21 @@ class Client:
             new.append({**user("And?"), "id": f"msg_{number}"})
         items = [*new]
         for again in turn.again if self.seen else ():
-            items.insert(again.at % (len(items) + 1), self._sent_again(again))
+            at = again.at % (len(items) + 1)
+            items[at:at] = self._with_answer(self._sent_again(again))
         self.provider.calls = turn.calls
         response = await self.engine.create(ask(items, tools=TOOLS, **fields))
         self.due = function_calls(response)
         self.seen += [*new, *(to_plain(item) for item in response.output)]
         return response
+
+    def _with_answer(self, item: Plain) -> list[Plain]:
+        """What the user said comes back with something of the model's behind it: alone, it would be said anew."""
+        if item.get("role") != "user":
+            return [item]
+        behind = self.seen[[each["id"] for each in self.seen].index(item["id"]) :]
+        models = (each for each in behind if each.get("role") == "assistant" or each["type"].endswith("_call"))
+        return [item, next(models)]
 
     def _sent_again(self, again: Again) -> Plain:
         known = self.seen if self.is_conversation else [item for item in self.seen if item.get("role") != "user"]

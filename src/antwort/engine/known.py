@@ -32,6 +32,7 @@ from antwort.api.requests import CreateRequest
 from antwort.api.wire import Plain, replace, to_plain
 from antwort.engine.pairs import call_id_of, is_bare, is_made_here, is_same, is_same_value
 from antwort.engine.steps import results_in
+from antwort.errors import InvalidField
 from antwort.storage.base import Link
 
 Call: TypeAlias = FunctionCall | CustomToolCall
@@ -43,21 +44,34 @@ def held_in(chain: Sequence[Link]) -> Iterator[InputItem]:
     for the same words, and mean them.
     """
     for link in chain:
-        yield from (item for item in link.input if not isinstance(item, Message) or item.role == "assistant")
+        yield from (item for item in link.input if not _is_of_others(item))
         yield from link.output
 
 
 def known_places(items: Sequence[InputItem], held: Sequence[InputItem]) -> frozenset[int]:
-    """Which of the items stand in what is `held` already. Behind a compaction that is new, everything is said anew."""
+    """Which of the items stand in what is `held` already. Behind a compaction that is new, everything is said anew.
+
+    The words of users, and of who instructs, are known where something of the model's that is known follows: then the
+    client sends back what was said. What stands behind that is what they say now, whatever id it goes by.
+    """
     if not items or not held:
         return frozenset()
-    known, found = _Held(held), set[int]()
+    known, found, last = _Held(held), set[int](), -1
     for place, item in enumerate(items):
+        if (field := known.changed(item)) is not None:
+            raise InvalidField(f"input[{place}].{field}", _CHANGED)
         if known.has(item):
             found.add(place)
+            last = place if known.is_models(item) else last
         elif isinstance(item, Compaction):
             break
-    return frozenset(found)
+    return frozenset(place for place in found if place < last or not _is_of_others(items[place]))
+
+
+_CHANGED = (
+    "a call cannot be changed, and the one of this 'call_id' has no result yet. Send the call as it was made, or leave "
+    "it away; what is another call needs another 'call_id'."
+)
 
 
 def referring(request: CreateRequest, known: frozenset[int]) -> CreateRequest:
@@ -89,12 +103,28 @@ class _Held:
             self._called.add(item.call_id)
         return is_known
 
+    def changed(self, item: InputItem) -> str | None:
+        """The field in which a call differs from the one under its id that waits for its result: that would be taken
+        for what came of something else.
+        """
+        if not isinstance(item, Call) or item.status == "incomplete" or item.call_id in self._answered:
+            return None
+        calls = [each for each in self._by_call.get(item.call_id, ()) if isinstance(each, Call)]
+        fields = [_difference(item, each) for each in calls if each.status != "incomplete"]
+        return None if None in fields else next(iter(fields), None)
+
+    def is_models(self, item: InputItem) -> bool:
+        """Whether the model has said it."""
+        if isinstance(item, ItemReference):
+            return any(map(_is_models, self._by_id.get(item.id, ())))
+        return _is_models(item)
+
     def _has_call(self, item: InputItem) -> bool:
         """Clients leave ids of items away. Their own ids of calls may repeat: such a call is known while it is open."""
         match item:
             case FunctionCall() | CustomToolCall():
                 is_meant = is_made_here(item.call_id) or item.call_id not in self._answered
-                return is_meant and any(_is_same_call(item, each) for each in self._by_call.get(item.call_id, ()))
+                return is_meant and any(_is_same_item(item, each) for each in self._by_call.get(item.call_id, ()))
             case FunctionCallOutput() | CustomToolCallOutput():
                 is_meant = is_made_here(item.call_id) and item.call_id in self._called
                 return is_meant and any(_is_same_item(item, each) for each in self._by_call.get(item.call_id, ()))
@@ -109,6 +139,16 @@ def _call_id(item: InputItem) -> str | None:
     if isinstance(item, McpCall):
         return call_id_of(item)
     return item.call_id if isinstance(item, Call | Result) else None
+
+
+def _is_of_others(item: InputItem) -> bool:
+    return isinstance(item, Message) and item.role != "assistant"
+
+
+def _is_models(item: InputItem) -> bool:
+    return isinstance(item, Call | McpCall | Reasoning | Compaction) or (
+        isinstance(item, Message) and not _is_of_others(item)
+    )
 
 
 # ---- whether two are the same ----
@@ -137,13 +177,17 @@ def _is_mended(item: Call, held: Call) -> bool:
     return held.status == "incomplete" != item.status
 
 
-def _is_same_call(item: Call, held: InputItem) -> bool:
-    """Also what it asks of the tool, which tells more than an id."""
+def _difference(item: Call, held: Call) -> str | None:
+    """The field in which they do not ask the same of the same tool."""
+    if type(item) is not type(held):
+        return "type"
+    if item.name != held.name:
+        return "name"
     if isinstance(item, FunctionCall) and isinstance(held, FunctionCall):
-        return _is_same_item(item, held) and is_same_value(item.arguments, held.arguments)
+        return None if is_same_value(item.arguments, held.arguments) else "arguments"
     if isinstance(item, CustomToolCall) and isinstance(held, CustomToolCall):
-        return _is_same_item(item, held) and item.input == held.input
-    return False
+        return None if item.input == held.input else "input"
+    return None
 
 
 def _output(item: Result) -> list[object]:
