@@ -37,6 +37,11 @@ def test_what_was_said_and_called_is_told_in_order() -> None:
     ]
 
 
+def test_of_a_call_without_a_result_it_is_told_that_there_is_none() -> None:
+    told = [entry.text for entry in entries_of([called(1), called(2), result(2)])]
+    assert told == ["{}", "[No result was given for this call.]", "{}", "sunny"]
+
+
 def test_a_servers_call_is_told_with_its_result() -> None:
     asked = Entry(role="assistant", calls="stock", text="{}")
     came_to = Entry(role="tool", tool="stock", text="3 left")

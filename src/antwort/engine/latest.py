@@ -21,7 +21,7 @@ from antwort.engine.pairs import call_id_of
 
 def last_turn(items: Sequence[InputItem]) -> Sequence[InputItem]:
     """The items from the last on that the model said, or called, after something came from the client."""
-    items = _since_words(items)
+    items = since_words(items)
     start, was_told = 0, False
     known: set[str] = set()
     for i, item in enumerate(items):
@@ -56,14 +56,16 @@ def _is_said(item: InputItem, known: Container[str]) -> bool:
             return False
 
 
-def _since_words(items: Sequence[InputItem]) -> Sequence[InputItem]:
-    """The items after the last turn that ended in words: whatever was called before has had its result, even where
-    the client does not send it.
+def since_words(items: Sequence[InputItem], ends: int = 1) -> Sequence[InputItem]:
+    """The items after the last turn, or after so many, that ended in words: whatever was called before has had its
+    result, even where the client does not send it.
     """
     for i in reversed(range(len(items))):
         item = items[i]
         follows = items[i + 1] if i + 1 < len(items) else None
         is_end = follows is None or (isinstance(follows, Message) and follows.role != "assistant")
         if is_end and isinstance(item, Message) and item.role == "assistant":
-            return items[i + 1 :]
+            ends -= 1
+            if not ends:
+                return items[i + 1 :]
     return items

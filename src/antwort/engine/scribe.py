@@ -73,12 +73,12 @@ class Scribe:
 
         Where the context is smaller than it was thought to be, all that is in it gives way.
         """
-        summary, left = earlier, [*entries]
+        summary, left, told = earlier, [*entries], Entry(role="summary", text=earlier)
         if not left and self._tokens(earlier) > 2 * self._longest:
-            summary, left = "", [Entry(role="summary", text=earlier)]
+            summary, left = "", [told]
         while left:
             if summary is earlier and self._shortened(earlier) != earlier:
-                summary, left = "", [Entry(role="summary", text=earlier), *left]
+                summary, left = "", [told, *left]
             folded = self._shortened(summary)
             piece, rest = take_piece(left, self._room(folded), self._tokens)
             try:
@@ -220,11 +220,6 @@ class Scribe:
         self.usage = usage if self.usage is UNSET else self.usage + usage
         if self._plan.meter is not None:
             self._plan.meter.learn(request, usage.input_tokens)
-
-
-def _told(earlier: str) -> Entry:
-    """What was summed up earlier, as the first that was said."""
-    return Entry(role="summary", text=earlier)
 
 
 def without_thoughts(said: str) -> str:

@@ -79,6 +79,7 @@ _SHORT_PIECE = "{}<conversation>\n{}\n</conversation>"
 _LONGEST_RESULT = 8_000
 """Characters of a result or of arguments that the summary is made from."""
 _LONGEST_GUIDANCE = 12_000
+_NO_RESULT = "[No result was given for this call.]"
 _LEAST_PIECE = 100
 """Characters below which a piece of a text is not worth an inference."""
 
@@ -156,8 +157,22 @@ def _parted(entry: Entry, most: int) -> Iterator[Entry]:
 
 def entries_of(items: Sequence[InputItem]) -> list[Entry]:
     """The conversation as entries, of each item that says something."""
-    names = dict(_names(items))
-    return [entry for item in items for entry in _entries(item, names)]
+    names, answered = dict(_names(items)), {*_answered(items)}
+    found: list[Entry] = []
+    for item in items:
+        found += _entries(item, names)
+        if isinstance(item, FunctionCall | CustomToolCall) and item.call_id not in answered:
+            found.append(_result(item.name, _NO_RESULT))
+    return found
+
+
+def _answered(items: Iterable[InputItem]) -> Iterator[str]:
+    """The ids of the calls whose results are there."""
+    for item in items:
+        if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
+            yield item.call_id
+        elif isinstance(item, OpaqueItem) and (result := foreign_result(item)) is not None:
+            yield result[0]
 
 
 def _names(items: Iterable[InputItem]) -> Iterator[tuple[str, str]]:

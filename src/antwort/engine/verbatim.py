@@ -24,11 +24,14 @@ from antwort.api.items import (
 )
 from antwort.api.wire import encode
 from antwort.engine.foreign import foreign_call, foreign_result
-from antwort.engine.latest import last_turn
+from antwort.engine.latest import last_turn, since_words
 from antwort.engine.pairs import call_id_of, is_bare, is_run
 
 Measure: TypeAlias = Callable[[InputItem], int]
 """How much room an item takes, in the unit of the budget."""
+
+_ENDS = 2
+"""A client that lets the conversation go on beside a call may answer it then, or next; later it has given it up."""
 
 
 class Divided(msgspec.Struct, frozen=True):
@@ -43,7 +46,7 @@ class Divided(msgspec.Struct, frozen=True):
 def divide(items: Sequence[InputItem], budget: int, measure: Measure) -> Divided:
     """Keep as many of the latest turns as fit the budget, and at least what the model has not answered yet.
 
-    What a client may still answer is kept wherever it stands, and so is what the user asked for at the time when the
+    What a client may still answer is kept, and so is what the user asked for at the time when the
     latest turns begin, if it fits. Of a conversation that fits whole, the last exchange is kept: who asks for a summary
     wants one. Of a single one, nothing is.
     """
@@ -128,10 +131,11 @@ def _last_request(items: Sequence[InputItem]) -> InputItem | None:
 
 
 def _open_calls(items: Sequence[InputItem], before: Sequence[InputItem]) -> list[InputItem]:
-    """The calls that have no result: it may come yet. Of the servers' calls, those of the last turn, which are run when
-    the client has answered its own: what is older, and shows no result, had one that was left away.
+    """The calls that have no result: it may come yet, but not any more where the model has ended in words so often
+    since. Of the servers' calls, those of the last turn, which are run when the client has answered its own: what is
+    older, and shows no result, had one that was left away.
     """
-    latest = {id(item) for item in last_turn(items)}
+    late, latest = {id(item) for item in since_words(items, _ENDS)}, {id(item) for item in last_turn(items)}
     results = Counter(call_id for item in items if (call_id := answered_by(item)) is not None)
     found: list[InputItem] = []
     for item in before:
@@ -139,7 +143,7 @@ def _open_calls(items: Sequence[InputItem], before: Sequence[InputItem]) -> list
         if call_id is None:
             continue
         results[call_id] -= 1
-        if results[call_id] < 0 and (not isinstance(item, McpCall) or id(item) in latest):
+        if results[call_id] < 0 and id(item) in (latest if isinstance(item, McpCall) else late):
             found.append(item)
     return found
 
