@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from antwort.api.wire import UNSET, replace
 from antwort.providers.base import ChatMessage
 
 _GAP = "[… {:,} characters left out …]"
+_MARK = re.compile(r"\n?\[… (\d{1,3}(?:,\d{3}){0,5}) characters left out …\]\n?")
 _LEAST_GAP = 2 * len(_GAP)
 """Less than this is not worth a mark."""
 
@@ -27,13 +29,20 @@ def shortened(message: ChatMessage, share: float) -> ChatMessage:
 
 
 def short_text(text: str, most: int) -> str:
-    """At most so many characters of the text, and a mark in the middle that says how many are missing."""
+    """At most so many characters of the text, and a mark in the middle that says how many are missing. What earlier
+    marks say is missing, where they are cut out themselves, counts with it.
+    """
     missing = len(text) - max(most, 0)
     if missing < _LEAST_GAP:
         return text
     kept = len(text) - missing
-    tail = kept // 2
-    return f"{text[: kept - tail]}\n{_GAP.format(missing)}\n{text[len(text) - tail :]}"
+    end = len(text) - kept // 2
+    start = end - missing
+    marks = [mark for mark in _MARK.finditer(text) if mark.start() < end and mark.end() > start]
+    if marks:
+        start, end = min(start, marks[0].start()), max(end, marks[-1].end())
+    earlier = sum(int(mark[1].replace(",", "")) - len(mark[0]) for mark in marks)
+    return f"{text[:start]}\n{_GAP.format(end - start + earlier)}\n{text[end:]}"
 
 
 def _short_part(part: dict[str, Any], share: float) -> dict[str, Any]:
