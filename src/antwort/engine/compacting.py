@@ -31,6 +31,7 @@ from antwort.api.wire import UNSET, replace
 from antwort.engine.control import Control
 from antwort.engine.draft import Run
 from antwort.engine.memory import Memories, Memory, Said, distinct, is_instruction, is_trigger
+from antwort.engine.meter import Meter
 from antwort.engine.plan import Plan
 from antwort.engine.scribe import Scribe, longest_summary, rate_of
 from antwort.engine.sizes import message_size, text_size, tools_size
@@ -91,13 +92,18 @@ async def weighed(step: Step, run: Run, plan: Plan, control: Control) -> Step:
     if threshold is None or meter is None or not isinstance(step, Infer) or _is_compact(run):
         return step
     request = chat_request(run, plan)
-    if not meter.is_near(request, threshold - 1):
+    if not _is_near(request, threshold, meter, plan.identity.tenant):
         return step
     size = await control.signal.race(lambda: meter.count(request, plan.identity.tenant))
     if size < threshold:
         return step
     gained = _parted(run, plan, request).gained * size // max(1, meter.estimate(request))
     return Compact() if _is_worth_it(plan, size, gained, threshold) else step
+
+
+def _is_near(request: ChatRequest, threshold: int, meter: Meter, who: str) -> bool:
+    """By what the model's texts have, or by what was reported of this conversation: it may be denser than they are."""
+    return meter.is_near(request, threshold - 1) or meter.estimate(request, meter.factor(request, who)) >= threshold
 
 
 def _is_worth_it(plan: Plan, size: int, gained: int, threshold: int) -> bool:

@@ -107,11 +107,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def compact_threshold(self) -> int | None:
-        """Tokens of context from which on it is compacted before the model is asked; None: it is not."""
+        """Tokens of context from which on it is compacted before the model is asked; None: it is not. So many as the
+        context does not have would never come together.
+        """
         for entry in self.request.context_management or ():
             if entry.type == "compaction":
-                context = self.capabilities.context_length
-                return entry.compact_threshold or (None if context is None else context * 3 // 4)
+                context, asked = self.capabilities.context_length, entry.compact_threshold
+                if context is None or (asked and self.capabilities.more_may_fit):
+                    return asked or None
+                return min(asked or context, context * 3 // 4)
         return None
 
     @property
