@@ -30,7 +30,7 @@ from antwort.api.responses import Model, ReasoningEcho, Response, ResponseError,
 from antwort.api.standard import OPENAI, STANDARD, own_kind, wording
 from antwort.api.tools import OpaqueTool
 from antwort.api.wire import Plain, encode, replace, to_plain
-from antwort.errors import AntwortError, standard_type
+from antwort.errors import AntwortError, InvalidField, standard_type
 from antwort.transport.endpoints import item_list
 from antwort.transport.routes import Deleted, ToolsetList
 from api.samples import EVENTS, ITEMS, RESPONSE, Json
@@ -114,6 +114,34 @@ def test_somebody_elses_extension_stays_as_it_came() -> None:
     item = read_item({"type": "acme:telepathy", "id": "x_1"}, "input[0]", Limits())
     assert written(item) == {"type": "acme:telepathy", "id": "x_1"}
     assert own_kind("acme:telepathy") == "acme:telepathy"
+
+
+@pytest.mark.parametrize("kind", ["aaa_call:", ":x", ":", "a b:c", "x\n:y", "a:b c", "antwort:x", "antwort:message"])
+def test_what_only_looks_like_an_extension_is_prefixed(kind: str) -> None:
+    item = OpaqueItem(kind, "x_1", {"type": kind, "id": "x_1"})
+    assert written(item)["type"] == f"antwort:{kind}"
+    assert written(replace(RESPONDED, tools=({"type": kind},)))["tools"] == [{"type": f"antwort:{kind}"}]
+
+
+@given(st.text("ab: \n", min_size=1, max_size=6), st.sampled_from(["", "antwort:", "antwort:antwort:"]))
+def test_whatever_its_type_an_item_is_read_again_as_it_was(name: str, before: str) -> None:
+    item = read_item({"type": f"{before}{name}", "id": "x_1"}, "input[0]", Limits())
+    plain = written(item)
+    assert read_item(plain, "input[0]", Limits()) == item
+    slug, _, rest = plain["type"].partition(":")
+    assert slug.strip()
+    assert rest
+
+
+@pytest.mark.parametrize("kind", ["", "antwort:"])
+def test_an_empty_type_is_refused(kind: str) -> None:
+    for field in ("input", "tools"):
+        with pytest.raises(InvalidField, match="must not be empty") as caught:
+            read_request({"input": "x", field: [{"type": kind, "id": "x_1"}]}, Limits())
+        assert caught.value.param == f"{field}[0].type"
+    with pytest.raises(InvalidField) as caught:
+        read_request({"input": "x", "tool_choice": {"type": kind}}, Limits())
+    assert str(caught.value.param).startswith("tool_choice")
 
 
 _JSON: st.SearchStrategy[Any] = st.recursive(

@@ -73,7 +73,8 @@ def _typed(value: object, path: str) -> tuple[Plain, str]:
     kind = value.get("type")
     if not isinstance(kind, str):
         raise InvalidField(f"{path}.type", "missing, or not a string.", code="missing_required_parameter")
-    known = own_kind(kind)
+    if not (known := own_kind(kind)):
+        raise InvalidField(f"{path}.type", "must not be empty.")
     return (value if known == kind else {**value, "type": known}), known
 
 

@@ -120,7 +120,8 @@ def _kind_of_item(value: Plain, path: str) -> str:
         raise InvalidField(f"{path}.type", "missing.", code="missing_required_parameter")
     if not isinstance(kind, str):
         raise InvalidField(f"{path}.type", f"expected a string, got {kind_of(kind)}.")
-    kind = own_kind(kind)
+    if not (kind := own_kind(kind)):
+        raise InvalidField(f"{path}.type", "must not be empty.")
     return "compaction" if kind in _COMPACTIONS and isinstance(value.get("encrypted_content"), str) else kind
 
 

@@ -9,6 +9,7 @@ by which a client knows that it may pass it over.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -20,6 +21,8 @@ from antwort.api.wire import Plain, encode, replace, to_plain
 from antwort.errors import standard_type
 
 SLUG = "antwort:"
+_EXTENSION = re.compile(r"[^\s:]+:\S+")
+"""What the standard calls an extension: whose it is, and its name."""
 
 _ITEMS = frozenset({"message", "function_call", "function_call_output", "reasoning", "compaction"})
 _TOOLS = frozenset({"function"})
@@ -52,8 +55,10 @@ def own_kind(kind: str) -> str:
 
 
 def _prefixed(kind: str) -> str:
-    """One that has a prefix already is somebody else's extension."""
-    return kind if ":" in kind else f"{SLUG}{kind}"
+    """One that has a prefix already is somebody else's extension. What begins like ours gets it once more: reading
+    takes one away.
+    """
+    return kind if _EXTENSION.fullmatch(kind) and not kind.startswith(SLUG) else f"{SLUG}{kind}"
 
 
 def item_kind(kind: str) -> str:
