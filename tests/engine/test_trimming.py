@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from antwort.api.items import (
     Message,
     OpaqueItem,
     Text,
+    ToolError,
 )
 from antwort.api.wire import replace
 from antwort.engine.foreign import foreign_result
@@ -82,6 +84,15 @@ def test_results_of_every_kind_are_shortened() -> None:
     assert isinstance(found[4], OpaqueItem)
     call_id, output = foreign_result(found[4]) or ("", "")
     assert (call_id, "characters left out" in str(output)) == ("s", True)
+
+
+@pytest.mark.parametrize("error", [LOG, ToolError(content=(Text(text=LOG),))], ids=["text", "object"])
+def test_errors_are_shortened_like_results(error: str | ToolError) -> None:
+    (found,) = trimmed([replace(server_called(1, status="failed"), error=error)], 2000, item_size)
+    assert isinstance(found, McpCall)
+    assert type(found.error) is type(error)
+    assert "characters left out" in str(found.error_text)
+    assert item_size(found) < 2200
 
 
 _items = st.lists(

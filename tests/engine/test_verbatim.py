@@ -19,6 +19,7 @@ from antwort.api.items import (
     Message,
     OpaqueItem,
 )
+from antwort.api.wire import replace
 from antwort.engine.latest import since_words
 from antwort.engine.verbatim import answered_by, called_by, divide, item_size, places
 from plan_kit import STEADY, called, result, said, server_called, thought
@@ -229,3 +230,19 @@ def work_of(action: Callable[[], object]) -> int:
     finally:
         sys.setprofile(None)
     return steps
+
+
+def test_of_a_servers_call_what_the_model_reads_counts_once() -> None:
+    picture = InputImage(image_url="data:image/png;base64," + "A" * 200_000)
+    asked_for = item_size(server_called(1))
+    text = "x" * 5000
+    assert item_size(server_called(1, output=text)) == asked_for + 5000
+    assert item_size(replace(server_called(1, output=text), content=(InputText(text=text),))) == asked_for + 5000
+    assert item_size(server_called(1, error=text)) == asked_for + 5000
+    assert item_size(replace(server_called(1, output="[image]"), content=(picture, picture))) == asked_for + 2 * 4096
+
+
+def test_a_picture_in_a_result_of_another_kind_counts_as_one() -> None:
+    shot = [{"type": "input_image", "image_url": "data:image/png;base64," + "A" * 200_000}]
+    fields = {"type": "computer_call_output", "call_id": "c", "output": shot}
+    assert item_size(OpaqueItem("computer_call_output", "x", fields)) == 4096

@@ -14,6 +14,7 @@ import msgspec
 from antwort.api.items import InputItem, McpCall
 from antwort.api.wire import UNSET, UnsetType
 from antwort.ids import new_id
+from antwort.tools.base import Output
 
 _CALL = re.compile(r"call_([0-9a-f]{32})")
 _SHOWN = re.compile(r"mcp_([0-9a-f]{32})(_run)?")
@@ -49,6 +50,13 @@ def call_id_of(item: McpCall) -> str:
 def is_bare(item: McpCall) -> bool:
     """Whether it does not say what the call came to."""
     return item.output is UNSET and item.error is UNSET and item.content is UNSET
+
+
+def result_of(item: McpCall) -> Output | None:
+    """What the call came to, as the model reads it."""
+    if item.content is not UNSET:
+        return item.content
+    return item.error_text if item.output is UNSET else item.output
 
 
 def is_run(item: InputItem) -> bool:

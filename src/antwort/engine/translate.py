@@ -24,7 +24,7 @@ from antwort.engine.draft import Run
 from antwort.engine.foreign import foreign_call, foreign_result
 from antwort.engine.memory import Said, since_compaction
 from antwort.engine.naming import legal_name
-from antwort.engine.pairs import call_id_of, is_bare, is_same
+from antwort.engine.pairs import call_id_of, is_bare, is_same, result_of
 from antwort.engine.parts import chat_message, result_text, said_in
 from antwort.engine.plan import Plan
 from antwort.engine.recap import Recap, recalled, recap_of
@@ -181,17 +181,11 @@ def _results(stretches: Iterable[Sequence[InputItem]]) -> Mapping[str, deque[Out
         for item in stretch:
             if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
                 found[item.call_id].append(item.output)
-            elif isinstance(item, McpCall) and (result := _own_result(item)) is not None:
+            elif isinstance(item, McpCall) and (result := result_of(item)) is not None:
                 found[call_id_of(item)].append(result)
             elif isinstance(item, OpaqueItem) and (answered := foreign_result(item)) is not None:
                 found[answered[0]].append(answered[1])
     return found
-
-
-def _own_result(item: McpCall) -> Output | None:
-    if item.content is not UNSET:
-        return item.content
-    return item.error_text if item.output is UNSET else item.output
 
 
 class _Conversation:
@@ -286,7 +280,7 @@ class _Conversation:
 
     def _add_server_call(self, item: McpCall) -> None:
         """A call that a later response ran shows twice; it was asked once."""
-        call_id, result = call_id_of(item), _own_result(item)
+        call_id, result = call_id_of(item), result_of(item)
         if self._is_another(call_id, item):
             self._seen[call_id] = item
             if result is None or any(call.id == call_id for call in self._calls):

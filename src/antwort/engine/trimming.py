@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, InputItem, McpCall, OpaqueItem, ResultPart
-from antwort.api.wire import UNSET, replace
+from antwort.api.items import (
+    CustomToolCallOutput,
+    FunctionCallOutput,
+    InputItem,
+    McpCall,
+    OpaqueItem,
+    ResultPart,
+    ToolError,
+)
+from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.engine.foreign import foreign_result, with_result
+from antwort.engine.pairs import is_bare
 from antwort.engine.shortening import short_text
 from antwort.engine.verbatim import Measure
 from antwort.tools.base import Output
@@ -44,7 +53,7 @@ def _has_result(item: InputItem) -> bool:
         case FunctionCallOutput() | CustomToolCallOutput():
             return True
         case McpCall():
-            return item.output is not UNSET or item.content is not UNSET
+            return not is_bare(item)
         case _:
             return isinstance(item, OpaqueItem) and foreign_result(item) is not None
 
@@ -58,12 +67,21 @@ def _shorter(item: InputItem, share: float) -> InputItem:
             return replace(
                 item,
                 output=item.output if item.output is UNSET else _short_text(item.output, share),
+                error=_short_error(item.error, share),
                 content=item.content if item.content is UNSET else _short_parts(item.content, share),
             )
         case OpaqueItem() if (result := foreign_result(item)) is not None and isinstance(result[1], str):
             return with_result(item, _short_text(result[1], share))
         case _:
             return item
+
+
+def _short_error(error: str | ToolError | UnsetType, share: float) -> str | ToolError | UnsetType:
+    if isinstance(error, ToolError):
+        return replace(
+            error, content=tuple(replace(part, text=_short_text(part.text, share)) for part in error.content)
+        )
+    return _short_text(error, share) if isinstance(error, str) else error
 
 
 def _short(output: Output, share: float) -> Output:

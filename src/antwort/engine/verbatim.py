@@ -22,10 +22,11 @@ from antwort.api.items import (
     OpaqueItem,
     Reasoning,
 )
-from antwort.api.wire import encode
+from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.foreign import foreign_call, foreign_result
 from antwort.engine.latest import last_turn, since_words
-from antwort.engine.pairs import call_id_of, is_bare, is_run
+from antwort.engine.pairs import call_id_of, is_bare, is_run, result_of
+from antwort.tools.base import Output
 
 Measure: TypeAlias = Callable[[InputItem], int]
 """How much room an item takes, in the unit of the budget."""
@@ -183,12 +184,22 @@ _ONE_PICTURE = 4096
 
 
 def item_size(item: InputItem) -> int:
-    """In bytes; of what is no text, so much at most."""
-    if isinstance(item, Message):
-        return sum(map(_part_size, item.content))
-    if isinstance(item, FunctionCallOutput | CustomToolCallOutput) and not isinstance(item.output, str):
-        return sum(map(_part_size, item.output))
+    """In bytes, of what the model reads; of what is no text, so much at most."""
+    match item:
+        case Message():
+            return sum(map(_part_size, item.content))
+        case FunctionCallOutput() | CustomToolCallOutput() if not isinstance(item.output, str):
+            return sum(map(_part_size, item.output))
+        case McpCall() if (result := result_of(item)) is not None:
+            asked = replace(item, output=UNSET, error=UNSET, content=UNSET)
+            return len(encode(asked)) + _result_size(result)
+        case OpaqueItem() if (answer := foreign_result(item)) is not None:
+            return _result_size(answer[1])
     return len(encode(item))
+
+
+def _result_size(result: Output) -> int:
+    return len(result.encode()) if isinstance(result, str) else sum(map(_part_size, result))
 
 
 def _part_size(part: msgspec.Struct) -> int:
