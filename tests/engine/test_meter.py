@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.engine import meter as meters
+from antwort.engine import rates
 from antwort.engine.meter import Meter
 from antwort.engine.sizes import PER_REQUEST, size_of
 from antwort.providers.base import ATTACHMENT_TOKENS, ChatMessage, ChatRequest, ChatTool, ChatToolFunction, Provider
@@ -186,6 +187,29 @@ def test_a_conversation_counts_once_however_long_it_goes_on() -> None:
         learn(made, 1.0, *texts)
     prose = request_of(PROSE * 100)
     assert made.estimate(prose) <= size_of(prose).text * 0.3 + 20
+
+
+def test_instructions_alone_set_no_rate_for_what_is_said() -> None:
+    made, prose = taught(0.22), request_of(PROSE * 100)
+    made.learn(ChatRequest(model="m", messages=[ChatMessage(role="developer", content=DIGITS)]), 3004)
+    assert made.factor(prose) == 1.0
+
+
+def test_conversations_that_begin_alike_count_each_for_itself() -> None:
+    """Clients put the same words in front of all of them."""
+    made, prose = meter(), request_of(PROSE * 100)
+    for number in range(20):
+        learn(made, 0.5, "The folder is /home.", f"{number} {PROSE * 30}")
+    assert made.estimate(prose) >= size_of(prose).text * 0.45
+
+
+def test_nothing_is_worked_out_far_from_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, request = taught(0.25), request_of("word " * 1000)
+    monkeypatch.delattr(rates, "_share")
+    assert not made.is_near(request, 100_000)
+    learn(made, 0.25, "other " * 1000)
+    with pytest.raises(NameError):
+        made.is_near(request, 3000)
 
 
 @given(st.lists(st.text(max_size=300), max_size=8), st.floats(0.07, 1.0))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from antwort.engine import remembered as memory
-from antwort.engine.remembered import LASTS, Remembered, Room, Talk
+from antwort.engine.remembered import LASTS, Remembered, Room
+from antwort.engine.sizes import Size
 from antwort.providers.base import ChatMessage, ChatRequest
 from fitting_kit import assistant, step, system, user
 
@@ -21,15 +22,23 @@ def request_of(*messages: ChatMessage, model: str = "m") -> ChatRequest:
     return ChatRequest(model=model, messages=list(messages))
 
 
+def keep(made: Remembered, rate: float, *messages: ChatMessage, who: str = "a") -> None:
+    made.keep(request_of(*messages), who, Size(100), rate)
+
+
+def rates(made: Remembered, *texts: str, who: str = "a") -> list[float]:
+    return [made.talk(request_of(user(text)), who).rate for text in texts]
+
+
 def known(*messages: ChatMessage) -> Remembered:
     made = Remembered()
-    made.keep(request_of(*messages), "a", Talk(0, rate=0.5))
+    keep(made, 0.5, *messages)
     return made
 
 
 def test_a_conversation_is_found_by_its_longest_beginning() -> None:
     made = known(user("One."))
-    made.keep(request_of(user("One."), assistant("1"), user("Two.")), "a", Talk(0, rate=0.7))
+    keep(made, 0.7, user("One."), assistant("1"), user("Two."))
     going_on = [user("One."), assistant("1"), user("Two."), *step("c")]
     assert made.talk(request_of(*going_on), "a").rate == 0.7
     assert made.talk(request_of(*going_on[:2]), "a").rate == 0.5
@@ -56,9 +65,44 @@ def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_TALKS", 2)
     made = known(user("One."))
     for text in ("Two.", "Three."):
-        made.keep(request_of(user(text)), "a", Talk(0, rate=0.6))
-    rates = [made.talk(request_of(user(text)), "a").rate for text in ("One.", "Two.", "Three.")]
-    assert rates == [0, 0.6, 0.6]
+        keep(made, 0.6, user(text))
+    assert rates(made, "One.", "Two.", "Three.") == [0, 0.6, 0.6]
+
+
+def test_nobody_pushes_out_the_conversations_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_TALKS", 4)
+    made = known(user("One."))
+    for number in range(20):
+        keep(made, 0.6, user(f"Short {number}."), who="b")
+    assert rates(made, "One.") == [0.5]
+    assert rates(made, "Short 16.", "Short 17.", "Short 18.", "Short 19.", who="b") == [0, 0.6, 0.6, 0.6]
+
+
+def test_of_many_clients_with_one_each_the_first_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_TALKS", 2)
+    made = Remembered()
+    for who in "abc":
+        keep(made, 0.5, user("One."), who=who)
+    assert [rates(made, "One.", who=who) for who in "abc"] == [[0], [0.5], [0.5]]
+
+
+def test_one_conversation_does_not_push_out_others_by_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is known as it stands, and as it stood before the last turn."""
+    monkeypatch.setattr(memory, "_TALKS", 4)
+    made, messages = known(user("Another.")), [user("One.")]
+    for number in range(20):
+        keep(made, 0.6, *messages)
+        messages += [assistant(f"{number}"), user("Go on.")]
+    assert rates(made, "Another.", "One.") == [0.5, 0]
+    assert [made.talk(request_of(*messages[:size]), "a").rate for size in (39, 37, 35)] == [0.6, 0.6, 0]
+
+
+def test_instructions_alone_are_no_conversation() -> None:
+    made = known(system("7391" * 1000))
+    made.keep_room(request_of(system("S.")), "a", 500, None)
+    assert rates(made, "One.") == [0]
+    assert made.talk(request_of(system("7391" * 1000)), "a").rate == 0
+    assert made.talk(request_of(user("One.")), "a").room is None
 
 
 def test_how_much_went_through_is_forgotten_after_an_hour() -> None:
@@ -67,7 +111,7 @@ def test_how_much_went_through_is_forgotten_after_an_hour() -> None:
     made.keep_room(request, "a", 500, None)
     made.went_through("m", 800)
     clock.now += LASTS - 1
-    made.keep(request, "a", made.talk(request, "a"))
+    keep(made, 0.5, user("One."))
     made.went_through("m", 300)
     room = made.talk(request, "a").room
     assert room is not None

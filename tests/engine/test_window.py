@@ -74,6 +74,16 @@ async def test_nobody_is_asked_to_count_far_from_the_end() -> None:
     assert len(model.requests[-1].messages) == 9
 
 
+@pytest.mark.parametrize(
+    ("length", "each", "is_known"), [(4000, 40, False), (4000, 2200, True), (None, 1200, False), (None, 2200, True)]
+)
+async def test_only_long_conversations_are_remembered(length: int | None, each: int, is_known: bool) -> None:
+    model = SmallModel(10_000, length=length, has_tokenizer=False)
+    engine = engine_of(model)
+    await chat(engine, 1, each)
+    assert (engine._meter.remembered.talk(model.requests[-1], ANONYMOUS.tenant).rate > 0) is is_known
+
+
 async def test_tool_results_that_overflow_the_context_between_two_turns_are_shortened() -> None:
     steps = [answer(call("weather", city=f"city-{n}")) for n in range(8)]
     model = SmallModel(400, *steps, answer(say("Done.")))

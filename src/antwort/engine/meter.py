@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 
-from antwort.engine.rates import LEAST, Rates
-from antwort.engine.remembered import Remembered, Talk
+from antwort.engine.rates import LEAST, MOST, Rates
+from antwort.engine.remembered import Remembered, marks_of
 from antwort.engine.sizes import PER_REQUEST, Size, message_size, size_of
 from antwort.providers.base import ChatMessage, ChatRequest, Provider, TokenCounter
 
 _MODELS = 256
 """How many models' rates are remembered; the one that was heard of least lately is forgotten."""
+_FIRST = 3
+"""Messages by which reports tell conversations apart: a first one may be the same in all."""
 _TELLING = 128
 """Bytes of text below which a report says more about the template than about the text."""
 
@@ -51,14 +53,17 @@ class Meter:
         size = message_size(message)
         return math.ceil(self._of(model).likely(size)) + size.fixed
 
-    def at_most(self, request: ChatRequest) -> int:
-        """What it hardly has more than."""
-        size = size_of(request)
+    def at_most(self, request: ChatRequest, size: Size | None = None) -> int:
+        """What it hardly has more than. `size` is its own, where it is known."""
+        size = size or size_of(request)
         return self._of(request.model).highest(size) + size.fixed + PER_REQUEST
 
-    def is_near(self, request: ChatRequest, limit: int) -> bool:
+    def is_near(self, request: ChatRequest, limit: int, size: Size | None = None) -> bool:
         """Whether it may have more than `limit` tokens, so that it is worth counting them."""
-        return self.at_most(request) > limit
+        size = size or size_of(request)
+        if size.text * MOST + size.fixed + PER_REQUEST <= limit:  # whatever was reported: mostly nobody has to look
+            return False
+        return self.at_most(request, size) > limit
 
     async def count(self, request: ChatRequest, who: str = "") -> int:
         """By the backend's tokenizer where it has one, else the estimate. It may wait for two seconds, and raises
@@ -79,18 +84,25 @@ class Meter:
 
         `whole`: the conversation of which the request is what was sent. `who`: the client that said it.
         """
-        size = size_of(request)
+        size, whole = size_of(request), whole or request
+        if self.hear(request, tokens, whole, who, size):
+            rate = min((tokens - size.fixed) / size.text, 1.0)
+            self.remembered.keep(whole, who, size if whole is request else size_of(whole), rate)
+
+    def hear(self, request: ChatRequest, tokens: int, whole: ChatRequest, who: str, size: Size) -> bool:
+        """As `learn`, for what other conversations have: of this one nothing is remembered, so that it costs next to
+        nothing. Says whether the report tells anything.
+        """
         said = tokens - size.fixed
         if size.attachments or size.text < _TELLING or said < size.text * LEAST:
-            return
-        whole = whole or request
-        before = self.remembered.talk(whole, who)
-        talk = Talk(0, size_of(whole), min(said / size.text, 1.0), before.room)
-        mark = self.remembered.keep(whole, who, talk)
-        known = self._rates.pop(request.model, _UNKNOWN)
+            return False
+        rates = self._rates.pop(request.model, None) or Rates()
         if len(self._rates) >= _MODELS:
             self._rates.pop(next(iter(self._rates)))
-        self._rates[request.model] = known.after(size, said, mark, who, before.mark)
+        self._rates[request.model] = rates
+        *instead, about = marks_of(whole, who, _FIRST) or (hash(who),)
+        rates.note(size, said, about, who, instead)
+        return True
 
     def _of(self, model: str) -> Rates:
         return self._rates.get(model, _UNKNOWN)

@@ -1,17 +1,17 @@
-"""Tokens for each byte of text, by what backends have reported. Pure.
+"""Tokens for each byte of text, by what backends have reported.
 
 Texts differ: there are six times as many tokens in a page of digits as in a page of prose. So no single report says
 much, and none of them moves a mean: the rate is the one that most reports reach, with each client heard as one voice.
+
+There is a report after every inference, and few ask for a rate: it is worked out when somebody does.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import msgspec
-from msgspec.structs import replace
 
 from antwort.engine.sizes import Size
 
@@ -28,6 +28,8 @@ _LIKELY, _HIGH = 0.35, 0.95
 """Shares of the reports. The likely rate is rather too low than too high: what is not cut though it should be is
 refused, and then it is cut; what is cut is lost."""
 _MARGIN = 1.3
+_RECENT = 16
+"""Reports after which a rate is worked out anew for those that are about both kinds of text."""
 
 
 class Report(msgspec.Struct, frozen=True, gc=False):
@@ -36,37 +38,74 @@ class Report(msgspec.Struct, frozen=True, gc=False):
     who: str = ""
 
 
-class Rate(msgspec.Struct, frozen=True):
-    guess: float
-    likely: float
-    highest: float = MOST
-    """What hardly any text exceeds."""
-    reports: dict[int, Report] = {}
-    """By what they are about: what is said of the same again takes the place of what was said before."""
+class Rate:
+    """Of one kind of text."""
 
-    def after(self, about: int, report: Report, instead: int | None = None) -> Rate:
-        """With one report more, which may stand for an earlier one."""
+    __slots__ = ("_count", "_highest", "_likely", "_new", "_told", "guess")
+
+    def __init__(self, guess: float) -> None:
+        self.guess = guess
+        self._likely, self._highest = guess, MOST
+        self._told: dict[str, dict[int, Report]] = {}
+        """By who told it, and by what it is about: what is said of the same again takes the place of what was said."""
+        self._count = self._new = 0
+
+    @property
+    def reports(self) -> list[Report]:
+        return [report for told in self._told.values() for report in told.values()]
+
+    @property
+    def likely(self) -> float:
+        if self._new:
+            self._settle()
+        return self._likely
+
+    @property
+    def highest(self) -> float:
+        """What hardly any text exceeds."""
+        if self._new:
+            self._settle()
+        return self._highest
+
+    @property
+    def recent(self) -> float:
+        """The likely one, as it was a few reports ago."""
+        return self.likely if self._new >= _RECENT else self._likely
+
+    def note(self, about: int, report: Report, instead: Iterable[int] = ()) -> None:
+        """One report more, which stands for earlier ones."""
         if not report.weight:
-            return self
-        reports = {place: each for place, each in self.reports.items() if place not in (about, instead)}
-        reports[about] = replace(report, rate=min(max(report.rate, LEAST), MOST))
-        if len(reports) > _REPORTS:
-            del reports[_superfluous(reports)]
-        heard = _heard(reports.values())
-        likely = _share([*heard, (self.guess, _GUESS)], _LIKELY)
+            return
+        told = self._told.setdefault(report.who, {})
+        before = len(told)
+        told.pop(about, None)
+        for each in instead:
+            told.pop(each, None)
+        told[about] = report
+        self._new += 1
+        self._count += len(told) - before
+        if self._count > _REPORTS:
+            self._forget()
+
+    def _forget(self) -> None:
+        """The oldest report of whoever has most: nobody pushes out what others have told."""
+        who = max(self._told, key=lambda each: len(self._told[each]))
+        told = self._told[who]
+        del told[next(iter(told))]
+        self._count -= 1
+        if not told:
+            del self._told[who]
+
+    def _settle(self) -> None:
+        heard = _heard(self.reports)
+        self._new = 0
+        self._likely = _share([*heard, (self.guess, _GUESS)], _LIKELY)
         high = _share(heard, _HIGH) * _MARGIN if sum(weight for _, weight in heard) >= 1 else MOST
-        return Rate(self.guess, likely, max(likely, min(high, MOST)), reports)
+        self._highest = max(self._likely, min(high, MOST))
 
 
-def _superfluous(reports: Mapping[int, Report]) -> int:
-    """The oldest report of whoever has most: nobody pushes out what others have told."""
-    [(most, _)] = Counter(report.who for report in reports.values()).most_common(1)
-    return next(about for about, report in reports.items() if report.who == most)
-
-
-def _heard(reports: Iterable[Report]) -> list[tuple[float, float]]:
+def _heard(reports: list[Report]) -> list[tuple[float, float]]:
     """Rates, and how much they count."""
-    reports = list(reports)
     voices: dict[str, float] = {}
     for report in reports:
         voices[report.who] = voices.get(report.who, 0.0) + report.weight
@@ -84,11 +123,13 @@ def _share(rates: Iterable[tuple[float, float]], share: float) -> float:
     return ordered[-1][0]
 
 
-class Rates(msgspec.Struct, frozen=True):
+class Rates:
     """Those of one model, for ASCII and for all else."""
 
-    plain: Rate = Rate(guess=0.25, likely=0.25)
-    wide: Rate = Rate(guess=0.35, likely=0.35)
+    __slots__ = ("plain", "wide")
+
+    def __init__(self) -> None:
+        self.plain, self.wide = Rate(0.25), Rate(0.35)
 
     def likely(self, size: Size) -> float:
         """Tokens of the text alone."""
@@ -97,14 +138,21 @@ class Rates(msgspec.Struct, frozen=True):
     def highest(self, size: Size) -> int:
         return math.ceil(_tokens(size, self.plain.highest, self.wide.highest))
 
-    def after(self, size: Size, tokens: int, about: int, who: str, instead: int | None = None) -> Rates:
-        """When a text of this size has so many. What it has more than was thought, or less, is laid on both rates."""
-        factor = tokens / self.likely(size)
-        whole, share = min(1.0, size.text / _WHOLE), size.wide / size.text
-        plain = Report(self.plain.likely * factor, whole * (1 - share), who)
-        wide = Report(self.wide.likely * factor, whole * share, who)
-        return Rates(self.plain.after(about, plain, instead), self.wide.after(about, wide, instead))
+    def note(self, size: Size, tokens: int, about: int, who: str, instead: Iterable[int] = ()) -> None:
+        """A text of this size has so many. What it has more than was thought, or less, is laid on both rates."""
+        weight = min(1.0, size.text / _WHOLE)
+        if not size.wide:
+            self.plain.note(about, Report(_bounded(tokens / size.text), weight, who), instead)
+            return
+        plain, wide = self.plain.recent, self.wide.recent
+        factor, share = tokens / _tokens(size, plain, wide), size.wide / size.text
+        self.plain.note(about, Report(_bounded(plain * factor), weight * (1 - share), who), instead)
+        self.wide.note(about, Report(_bounded(wide * factor), weight * share, who), instead)
 
 
 def _tokens(size: Size, plain: float, wide: float) -> float:
     return (size.text - size.wide) * plain + size.wide * wide
+
+
+def _bounded(rate: float) -> float:
+    return min(max(rate, LEAST), MOST)

@@ -34,6 +34,9 @@ class Size(msgspec.Struct, frozen=True, gc=False):
 def size_of(request: ChatRequest) -> Size:
     text = wide = attachments = 0
     for message in request.messages:
+        if (said := plain_text(message)) is not None and said.isascii():
+            text += len(said)
+            continue
         size = message_size(message)
         text += size.text
         wide += size.wide
@@ -55,6 +58,19 @@ def message_size(message: ChatMessage) -> Size:
             text += size
             wide += size - len(said.encode("ascii", "ignore"))
     return Size(text, wide, 1, attachments)
+
+
+def plain_text(message: ChatMessage) -> str | None:
+    """All that is in it, where that is one text: most messages are so, and there are many."""
+    if (
+        isinstance(message.content, str)
+        and message.tool_calls is UNSET
+        and message.reasoning_content is UNSET
+        and message.reasoning is UNSET
+        and message.refusal is UNSET
+    ):
+        return message.content
+    return None
 
 
 def texts_of(message: ChatMessage) -> Iterator[str | None]:

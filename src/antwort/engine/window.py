@@ -16,7 +16,7 @@ from antwort.engine.fitting import Fitted, fit
 from antwort.engine.meter import Meter
 from antwort.engine.plan import Plan
 from antwort.engine.remembered import Room
-from antwort.engine.sizes import least_tokens, message_size, size_of, tools_size
+from antwort.engine.sizes import Size, least_tokens, message_size, size_of, tools_size
 from antwort.engine.translate import chat_request
 from antwort.errors import ContextTooLong
 from antwort.notes import note
@@ -36,6 +36,9 @@ _MORE = 1.25
 """How many times the tokens that there were room for were in a request that was refused."""
 _SLACK = 32
 """One part in so many is left free when it is cut, as what is left has other words than all."""
+_LONG = 16_384
+"""Bytes of text from which on a conversation is remembered where nobody knows how much fits. Else it is so from half of
+that on: what is far from its end does not need to be known well."""
 _TOKEN = 4
 """Bytes that a token of no text is weighed as."""
 
@@ -48,6 +51,21 @@ class Count(msgspec.Struct, frozen=True):
     @property
     def is_certain(self) -> bool:
         return self.least == self.tokens
+
+
+class Sized:
+    """The size of the request that was asked for last: most are sent as they are."""
+
+    __slots__ = ("_request", "_size")
+
+    def __init__(self) -> None:
+        self._request: ChatRequest | None = None
+        self._size = Size()
+
+    def of(self, request: ChatRequest) -> Size:
+        if self._request is not request:
+            self._request, self._size = request, size_of(request)
+        return self._size
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +89,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """How many times the tokens it has that it was thought to have, by these refusals."""
     too_much: int | None = None
     """Tokens that do not fit, where the length was only guessed for want of a number in the refusal."""
+    compacts_from: int | None = None
+    """Tokens from which on it is summed up what was said."""
+    sized: Sized = msgspec.field(default_factory=Sized)
     is_found_out: bool = False
     """Whether nobody knew the length before. Else a number may be that of one backend of several, and for now."""
 
@@ -129,19 +150,30 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     def learn(self, whole: ChatRequest, sent: ChatRequest, usage: Usage | None) -> None:
         """The backend has answered. `usage` is what that cost; None: nobody knows."""
-        remembered, room = self.meter.remembered, self._room(whole)
+        remembered, is_cut = self.meter.remembered, sent.messages is not whole.messages
         if usage is not None:
-            self.meter.learn(sent, usage.input_tokens, whole, self.who)
+            self._tell(whole, sent, usage.input_tokens)
             remembered.went_through(sent.model, usage.input_tokens)
         if self.length is not None and (self.too_much is not None or self.is_found_out):
             remembered.keep_room(whole, self.who, self.length, self.too_much)
-        elif room is not None and room.next > room.fits and sent.messages is not whole.messages:
+        elif is_cut and (room := self._room(whole)) is not None and room.next > room.fits:
             remembered.keep_room(whole, self.who, room.next, room.refused)
+
+    def _tell(self, whole: ChatRequest, sent: ChatRequest, tokens: int) -> None:
+        size = self.sized.of(sent)
+        if self.refusals or sent.messages is not whole.messages or self._is_long(size, tokens):
+            self.meter.learn(sent, tokens, whole, self.who)
+        else:
+            self.meter.hear(sent, tokens, whole, self.who, size)
+
+    def _is_long(self, size: Size, tokens: int) -> bool:
+        limits = [limit for limit in (self.length, self.compacts_from) if limit is not None]
+        return tokens * 2 >= min(limits) if limits else size.text >= _LONG
 
     # ---- nothing is left out ----
 
     async def _check(self, request: ChatRequest, length: int) -> None:
-        if not self.meter.is_near(request, length - 1):
+        if not self.meter.is_near(request, length - 1, self.sized.of(request)):
             return
         counted = await self._count(request, request)
         if counted.least >= length:
@@ -162,9 +194,10 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return _clamped(request, room if counted.is_certain else max(room, reserve))
 
     def _is_near(self, request: ChatRequest, limit: int) -> bool:
-        if self.refusals or self.meter.is_near(request, limit):
+        if self.refusals or self.meter.is_near(request, limit, self.sized.of(request)):
             return True
-        return self.meter.estimate(request, self.meter.factor(request, self.who)) > limit
+        factor = self.meter.factor(request, self.who)
+        return factor > 1 and self.meter.estimate(request, factor) > limit
 
     async def _cut(self, whole: ChatRequest, counted: Count, length: int, reserve: int) -> tuple[ChatRequest, Count]:
         """Cut by weight, which costs nothing, and counted: until there are few enough tokens."""
@@ -211,6 +244,7 @@ def window_of(plan: Plan, provider: Provider) -> Window:
         reserve=plan.settings.reserve,
         truncates=plan.response.truncation == "auto",
         who=plan.identity.tenant,
+        compacts_from=plan.compact_threshold,
     )
 
 
