@@ -78,13 +78,21 @@ class Meter:
             self.learn(request, counted, whole, who)
         return counted
 
-    def learn(self, request: ChatRequest, tokens: int, whole: ChatRequest | None = None, who: str = "") -> None:
+    def learn(
+        self,
+        request: ChatRequest,
+        tokens: int,
+        whole: ChatRequest | None = None,
+        who: str = "",
+        size: Size | None = None,
+    ) -> None:
         """The backend says that the request had so many. To be called after each inference that reports its usage, with
         its `input_tokens`; reports that say nothing of the text, as zero does, change nothing.
 
-        `whole`: the conversation of which the request is what was sent. `who`: the client that said it.
+        `whole`: the conversation of which the request is what was sent. `who`: the client that said it. `size`: that of
+        the request, where it is known.
         """
-        size, whole = size_of(request), whole or request
+        size, whole = size or size_of(request), whole or request
         if self.hear(request, tokens, whole, who, size):
             rate = min((tokens - size.fixed) / size.text, 1.0)
             self.remembered.keep(whole, who, size if whole is request else size_of(whole), rate)

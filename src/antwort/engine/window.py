@@ -162,13 +162,13 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     def _tell(self, whole: ChatRequest, sent: ChatRequest, tokens: int) -> None:
         size = self.sized.of(sent)
         if self.refusals or sent.messages is not whole.messages or self._is_long(size, tokens):
-            self.meter.learn(sent, tokens, whole, self.who)
+            self.meter.learn(sent, tokens, whole, self.who, size)
         else:
             self.meter.hear(sent, tokens, whole, self.who, size)
 
     def _is_long(self, size: Size, tokens: int) -> bool:
-        limits = [limit for limit in (self.length, self.compacts_from) if limit is not None]
-        return tokens * 2 >= min(limits) if limits else size.text >= _LONG
+        length = self.length or self.compacts_from
+        return size.text >= _LONG if length is None else tokens * 2 >= min(length, self.compacts_from or length)
 
     # ---- nothing is left out ----
 
