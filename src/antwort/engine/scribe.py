@@ -64,15 +64,17 @@ class Scribe:
         self._context = capabilities.context_length
         """Tokens that there are for the question and the summary, as far as is known by now."""
         self._is_whole = capabilities.max_tokens_field == "max_completion_tokens"
+        self._most_words: int | None = None
         self.usage: Usage | UnsetType = UNSET
         """What it took so far, as far as the backend tells."""
 
-    async def sum_up(self, entries: Sequence[Entry], earlier: str) -> str:
+    async def sum_up(self, entries: Sequence[Entry], earlier: str, room: int | None = None) -> str:
         """One summary of the entries and of what was summed up earlier. Without entries, the earlier one stands, unless
-        it is far too long.
+        it is far too long. `room`: tokens that there are for it where it will stand.
 
         Where the context is smaller than it was thought to be, all that is in it gives way.
         """
+        self._most_words = None if room is None else max(_LEAST_WORDS, room // _PER_SHORT_WORD)
         summary, left, told = earlier, [*entries], Entry(role="summary", text=earlier)
         if not left and self._tokens(earlier) > 2 * self._longest:
             summary, left = "", [told]
@@ -98,8 +100,10 @@ class Scribe:
     @property
     def _words(self) -> int:
         words = self._longest // (_PER_SHORT_WORD if self._is_short else _PER_WORD)
-        threshold = self._plan.compact_threshold
-        return max(1, words if threshold is None else min(words, max(_LEAST_WORDS, threshold // _PER_THRESHOLD)))
+        threshold, most = self._plan.compact_threshold, self._most_words
+        if threshold is not None:
+            words = min(words, max(_LEAST_WORDS, threshold // _PER_THRESHOLD))
+        return max(1, words if most is None else min(words, most))
 
     @property
     def _is_short(self) -> bool:

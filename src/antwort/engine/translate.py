@@ -135,7 +135,10 @@ def _response_format(plan: Plan) -> dict[str, Any] | UnsetType:
 
 def messages(run: Run, plan: Plan) -> list[ChatMessage]:
     """The instructions of the request and of its tool servers, then all that was said, oldest first."""
-    said = all_said(run, plan)
+    return messages_of(all_said(run, plan), plan)
+
+
+def messages_of(said: Said, plan: Plan) -> list[ChatMessage]:
     conversation = _Conversation(plan.capabilities, plan.toolbox, _results(said.stretches))
     if told := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
         conversation.messages.append(ChatMessage(role="system", content=told))
