@@ -83,16 +83,22 @@ def read_event(
 
 def _in_own_words(plain: dict[str, Any]) -> dict[str, Any]:
     own = {**plain, "type": _OWN.get(plain.get("type", ""), plain.get("type"))}
-    match plain:
-        case {"item": {"type": str()} as item}:
-            own["item"] = _own_item(item)
-        case {"response": {"output": list(items)} as response}:
-            own["response"] = {**response, "output": [_own_item(item) for item in items]}
+    own |= {key: _own(plain[key]) for key in ("item", "part", "annotation") if key in plain}
+    if isinstance(response := plain.get("response"), dict):
+        said = {key: _own(response[key]) for key in ("output", "tools", "tool_choice") if key in response}
+        own["response"] = {**response, **said}
     return own
 
 
-def _own_item(item: Any) -> Any:
-    match item:
+_HOLDING = ("content", "annotations", "tools")
+"""The fields of items, parts, tools and choices that hold more of what has a type."""
+
+
+def _own(value: Any) -> Any:
+    """By the types that are known inside."""
+    match value:
+        case list():
+            return [_own(each) for each in value]
         case {"type": str(kind)}:
-            return {**item, "type": own_kind(kind)}
-    return item
+            return {**value, "type": own_kind(kind), **{key: _own(value[key]) for key in _HOLDING if key in value}}
+    return value
