@@ -58,6 +58,14 @@ def test_of_many_that_have_told_one_thing_each_the_first_is_forgotten() -> None:
     assert [report.who for report in heard] == [str(who) for who in range(2, rates._REPORTS + 2)]
 
 
+def test_where_much_is_known_few_reports_are_wanted() -> None:
+    made = Rates()
+    for about in range(rates._ENOUGH):
+        assert made.wants_more()
+        made.note(Size(2000), 500, about, "a")
+    assert sum(made.wants_more() for _ in range(700)) == 100
+
+
 @given(st.lists(st.tuples(st.integers(1, 5000), st.floats(0, 1), st.floats(0, 4)), max_size=40))
 def test_both_kinds_of_text_keep_rates_that_can_be(texts: list[tuple[int, float, float]]) -> None:
     made = Rates()

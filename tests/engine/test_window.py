@@ -75,7 +75,7 @@ async def test_nobody_is_asked_to_count_far_from_the_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "each", "is_known"), [(4000, 40, False), (4000, 2200, True), (None, 1200, False), (None, 2200, True)]
+    ("length", "each", "is_known"), [(4000, 40, False), (4000, 2200, True), (None, 2200, False), (None, 4500, True)]
 )
 async def test_only_long_conversations_are_remembered(length: int | None, each: int, is_known: bool) -> None:
     model = SmallModel(10_000, length=length, has_tokenizer=False)

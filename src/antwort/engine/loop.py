@@ -139,7 +139,7 @@ async def infer(run: Run, plan: Plan, provider: Provider, control: Control) -> A
     whole, window = chat_request(run, plan), window_of(plan, provider)
     is_answered = has_said = False
     while True:
-        request = await control.signal.race(partial(window.fit, whole))
+        request = whole if window.is_far(whole) else await control.signal.race(partial(window.fit, whole))
         control.is_asking = True
         async with aclosing(provider.infer(request)) as stream:
             while isinstance(read := await _next_read(stream, control.signal), list):

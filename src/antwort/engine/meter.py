@@ -53,17 +53,19 @@ class Meter:
         size = message_size(message)
         return math.ceil(self._of(model).likely(size)) + size.fixed
 
-    def at_most(self, request: ChatRequest, size: Size | None = None) -> int:
-        """What it hardly has more than. `size` is its own, where it is known."""
-        size = size or size_of(request)
-        return self._of(request.model).highest(size) + size.fixed + PER_REQUEST
+    def at_most(self, request: ChatRequest) -> int:
+        """What it hardly has more than."""
+        return self._at_most(request.model, size_of(request))
 
-    def is_near(self, request: ChatRequest, limit: int, size: Size | None = None) -> bool:
+    def _at_most(self, model: str, size: Size) -> int:
+        return self._of(model).highest(size) + size.fixed + PER_REQUEST
+
+    def is_near(self, request: ChatRequest, limit: int) -> bool:
         """Whether it may have more than `limit` tokens, so that it is worth counting them."""
-        size = size or size_of(request)
+        size = size_of(request)
         if size.text * MOST + size.fixed + PER_REQUEST <= limit:  # whatever was reported: mostly nobody has to look
             return False
-        return self.at_most(request, size) > limit
+        return self._at_most(request.model, size) > limit
 
     async def count(self, request: ChatRequest, who: str = "") -> int:
         """By the backend's tokenizer where it has one, else the estimate. It may wait for two seconds, and raises
@@ -78,29 +80,27 @@ class Meter:
             self.learn(request, counted, whole, who)
         return counted
 
-    def learn(
-        self,
-        request: ChatRequest,
-        tokens: int,
-        whole: ChatRequest | None = None,
-        who: str = "",
-        size: Size | None = None,
-    ) -> None:
+    def learn(self, request: ChatRequest, tokens: int, whole: ChatRequest | None = None, who: str = "") -> None:
         """The backend says that the request had so many. To be called after each inference that reports its usage, with
         its `input_tokens`; reports that say nothing of the text, as zero does, change nothing.
 
-        `whole`: the conversation of which the request is what was sent. `who`: the client that said it. `size`: that of
-        the request, where it is known.
+        `whole`: the conversation of which the request is what was sent. `who`: the client that said it.
         """
-        size, whole = size or size_of(request), whole or request
-        if self.hear(request, tokens, whole, who, size):
+        size, whole = size_of(request), whole or request
+        if self._note(request, tokens, whole, who, size):
             rate = min((tokens - size.fixed) / size.text, 1.0)
             self.remembered.keep(whole, who, size if whole is request else size_of(whole), rate)
 
-    def hear(self, request: ChatRequest, tokens: int, whole: ChatRequest, who: str, size: Size) -> bool:
-        """As `learn`, for what other conversations have: of this one nothing is remembered, so that it costs next to
-        nothing. Says whether the report tells anything.
+    def hear(self, request: ChatRequest, tokens: int, whole: ChatRequest, who: str) -> None:
+        """As `learn`, for what other conversations have: of this one nothing is remembered, and where much is known
+        already, few reports are listened to, so that it costs next to nothing.
         """
+        known = self._rates.get(request.model)
+        if known is None or known.wants_more():
+            self._note(request, tokens, whole, who, size_of(request))
+
+    def _note(self, request: ChatRequest, tokens: int, whole: ChatRequest, who: str, size: Size) -> bool:
+        """Says whether the report tells anything."""
         said = tokens - size.fixed
         if size.attachments or size.text < _TELLING or said < size.text * LEAST:
             return False

@@ -28,6 +28,8 @@ _LIKELY, _HIGH = 0.35, 0.95
 """Shares of the reports. The likely rate is rather too low than too high: what is not cut though it should be is
 refused, and then it is cut; what is cut is lost."""
 _MARGIN = 1.3
+_ENOUGH, _EACH = _REPORTS, 7
+"""Reports that tell most of what there is to know; from then on one in so many is listened to."""
 _RECENT = 16
 """Reports after which a rate is worked out anew for those that are about both kinds of text."""
 
@@ -41,14 +43,14 @@ class Report(msgspec.Struct, frozen=True, gc=False):
 class Rate:
     """Of one kind of text."""
 
-    __slots__ = ("_count", "_highest", "_likely", "_new", "_told", "guess")
+    __slots__ = ("_highest", "_likely", "_new", "_told", "count", "guess")
 
     def __init__(self, guess: float) -> None:
         self.guess = guess
         self._likely, self._highest = guess, MOST
         self._told: dict[str, dict[int, Report]] = {}
         """By who told it, and by what it is about: what is said of the same again takes the place of what was said."""
-        self._count = self._new = 0
+        self.count = self._new = 0
 
     @property
     def reports(self) -> list[Report]:
@@ -83,8 +85,8 @@ class Rate:
             told.pop(each, None)
         told[about] = report
         self._new += 1
-        self._count += len(told) - before
-        if self._count > _REPORTS:
+        self.count += len(told) - before
+        if self.count > _REPORTS:
             self._forget()
 
     def _forget(self) -> None:
@@ -92,7 +94,7 @@ class Rate:
         who = max(self._told, key=lambda each: len(self._told[each]))
         told = self._told[who]
         del told[next(iter(told))]
-        self._count -= 1
+        self.count -= 1
         if not told:
             del self._told[who]
 
@@ -126,10 +128,18 @@ def _share(rates: Iterable[tuple[float, float]], share: float) -> float:
 class Rates:
     """Those of one model, for ASCII and for all else."""
 
-    __slots__ = ("plain", "wide")
+    __slots__ = ("_passed_over", "plain", "wide")
 
     def __init__(self) -> None:
         self.plain, self.wide = Rate(0.25), Rate(0.35)
+        self._passed_over = 0
+
+    def wants_more(self) -> bool:
+        """Whether the report that has come is worth its while. To be asked once for each."""
+        if self.plain.count + self.wide.count < _ENOUGH:
+            return True
+        self._passed_over = (self._passed_over + 1) % _EACH
+        return not self._passed_over
 
     def likely(self, size: Size) -> float:
         """Tokens of the text alone."""

@@ -108,12 +108,14 @@ class Remembered:
 
     def went_through(self, model: str, tokens: int) -> None:
         """The model has answered an input of so many."""
-        if tokens < self.most(model):
+        most, at = self._most.get(model, (0, 0.0))
+        now = self._clock()
+        if tokens < most and now - at < LASTS:
             return
         self._most.pop(model, None)
         if len(self._most) >= _MODELS:
             self._most.pop(next(iter(self._most)))
-        self._most[model] = (tokens, self._clock())
+        self._most[model] = (tokens, now)
 
     def most(self, model: str) -> int:
         """How many tokens of input the model has answered lately, whoever sent them."""

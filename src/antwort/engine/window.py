@@ -16,7 +16,7 @@ from antwort.engine.fitting import Fitted, fit
 from antwort.engine.meter import Meter
 from antwort.engine.plan import Plan
 from antwort.engine.remembered import Room
-from antwort.engine.sizes import Size, least_tokens, message_size, size_of, tools_size
+from antwort.engine.sizes import least_tokens, message_size, size_of, tools_size
 from antwort.engine.translate import chat_request
 from antwort.errors import ContextTooLong
 from antwort.notes import note
@@ -36,8 +36,8 @@ _MORE = 1.25
 """How many times the tokens that there were room for were in a request that was refused."""
 _SLACK = 32
 """One part in so many is left free when it is cut, as what is left has other words than all."""
-_LONG = 16_384
-"""Bytes of text from which on a conversation is remembered where nobody knows how much fits. Else it is so from half of
+_LONG = 4096
+"""Tokens from which on a conversation is remembered where nobody knows how much fits. Else it is so from half of
 that on: what is far from its end does not need to be known well."""
 _TOKEN = 4
 """Bytes that a token of no text is weighed as."""
@@ -51,21 +51,6 @@ class Count(msgspec.Struct, frozen=True):
     @property
     def is_certain(self) -> bool:
         return self.least == self.tokens
-
-
-class Sized:
-    """The size of the request that was asked for last: most are sent as they are."""
-
-    __slots__ = ("_request", "_size")
-
-    def __init__(self) -> None:
-        self._request: ChatRequest | None = None
-        self._size = Size()
-
-    def of(self, request: ChatRequest) -> Size:
-        if self._request is not request:
-            self._request, self._size = request, size_of(request)
-        return self._size
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,9 +76,12 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that do not fit, where the length was only guessed for want of a number in the refusal."""
     compacts_from: int | None = None
     """Tokens from which on it is summed up what was said."""
-    sized: Sized = msgspec.field(default_factory=Sized)
     is_found_out: bool = False
     """Whether nobody knew the length before. Else a number may be that of one backend of several, and for now."""
+
+    def is_far(self, request: ChatRequest) -> bool:
+        """Whether it can be sent as it is for certain, or nobody knows better, so that there is nothing to wait for."""
+        return not self.truncates and (self.length is None or not self.meter.is_near(request, self.length - 1))
 
     async def fit(self, request: ChatRequest) -> ChatRequest:
         """The request as it can be sent, with the same list of messages where none has to go. Raises `ContextTooLong`,
@@ -160,20 +148,19 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
             remembered.keep_room(whole, self.who, room.next, room.refused)
 
     def _tell(self, whole: ChatRequest, sent: ChatRequest, tokens: int) -> None:
-        size = self.sized.of(sent)
-        if self.refusals or sent.messages is not whole.messages or self._is_long(size, tokens):
-            self.meter.learn(sent, tokens, whole, self.who, size)
+        if self.refusals or sent.messages is not whole.messages or self._is_long(tokens):
+            self.meter.learn(sent, tokens, whole, self.who)
         else:
-            self.meter.hear(sent, tokens, whole, self.who, size)
+            self.meter.hear(sent, tokens, whole, self.who)
 
-    def _is_long(self, size: Size, tokens: int) -> bool:
-        length = self.length or self.compacts_from
-        return size.text >= _LONG if length is None else tokens * 2 >= min(length, self.compacts_from or length)
+    def _is_long(self, tokens: int) -> bool:
+        length = self.length or _LONG * 2
+        return tokens * 2 >= min(length, self.compacts_from or length)
 
     # ---- nothing is left out ----
 
     async def _check(self, request: ChatRequest, length: int) -> None:
-        if not self.meter.is_near(request, length - 1, self.sized.of(request)):
+        if not self.meter.is_near(request, length - 1):
             return
         counted = await self._count(request, request)
         if counted.least >= length:
@@ -194,7 +181,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return _clamped(request, room if counted.is_certain else max(room, reserve))
 
     def _is_near(self, request: ChatRequest, limit: int) -> bool:
-        if self.refusals or self.meter.is_near(request, limit, self.sized.of(request)):
+        if self.refusals or self.meter.is_near(request, limit):
             return True
         factor = self.meter.factor(request, self.who)
         return factor > 1 and self.meter.estimate(request, factor) > limit
