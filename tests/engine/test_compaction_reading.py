@@ -61,6 +61,21 @@ class Counting(ScriptedProvider):
         return 1000 if len(request.messages) > 5 else 1
 
 
+async def test_who_goes_back_to_an_earlier_instruction_after_a_compaction_has_it_hold() -> None:
+    provider = ScriptedProvider(SUMMED, answer(say("Yes.")), SUMMED, answer(say("Yes.")))
+    engine = engine_of(provider)
+    english, german = ({"role": "system", "content": f"Answer in {language}."} for language in ("English", "German"))
+    window = await engine.compact(model="scripted", input=[english, *TALK[:2], german, *TALK[2:]])
+    gone_on = [output_of(window)[-1], english, {"role": "user", "content": "And?"}]
+    await engine.create(ask(gone_on))
+    told = [text for role, text in sent_messages(provider.requests[1]) if role == "system"]
+    assert told[-1] == english["content"]
+    again = await engine.compact(model="scripted", input=[*gone_on, {"role": "assistant", "content": "Yes."}])
+    await engine.create(ask([output_of(again)[-1], {"role": "user", "content": "And now?"}]))
+    told = [text for role, text in sent_messages(provider.requests[3]) if role == "system"]
+    assert told == [german["content"], english["content"]]
+
+
 async def test_instructions_are_not_lost_where_a_client_drops_a_part_of_what_came_before() -> None:
     provider = ScriptedProvider(SUMMED, answer(say("Ok.")))
     engine = engine_of(provider)
