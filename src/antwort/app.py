@@ -195,6 +195,7 @@ def _socket_limits(given: WebSocketSettings) -> SocketLimits:
         lifetime=given.lifetime,
         queue=given.queue,
         memory=given.memory,
+        total_memory=given.total_memory,
     )
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from typing import Any
 
 import pytest
 
-from antwort.api.items import Message, OutputText
+from antwort.api.items import FunctionCallOutput, InputItem, Message, OpaqueItem, OutputText
+from antwort.api.requests import Limits, parse_request
 from antwort.api.responses import ConversationRef, Response
 from antwort.api.wire import encode, replace
 from antwort.engine.engine import Engine
-from antwort.engine.recent import Recent
+from antwort.engine.packing import packed
+from antwort.engine.recent import Budget, Recent
 from antwort.errors import ResponseNotFound
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Link
@@ -57,7 +61,7 @@ def test_only_what_was_to_be_continued_is_forgotten(evicted: str | None, left: s
 
 def test_no_more_is_kept_than_the_limit_whichever_way_it_is_counted() -> None:
     links = [link(f"resp_{number}", message(f"msg_{number}", "x" * 1000)) for number in range(4)]
-    sizes = [len(each.request) + len(encode(each.response)) for each in links]
+    sizes = [packed(each).size for each in links]
     recent = Recent(sum(sizes[:3]))
     for number in range(3):
         recent.keep(tuple(links[: number + 1]))
@@ -66,6 +70,103 @@ def test_no_more_is_kept_than_the_limit_whichever_way_it_is_counted() -> None:
     assert (recent.response_id, recent.size) == (None, 0)
     recent.keep(tuple(links[:3]))
     assert recent.size == sum(sizes[:3])
+
+
+def chain_of(response_id: str, *texts: str) -> tuple[Link, ...]:
+    """A response to a request that said these, as a connection comes by it."""
+    items = [{"role": "user", "content": text} for text in texts]
+    request = parse_request(encode({"model": "m", "input": items, "tools": [CLOCK], "store": False}), Limits())
+    links = link(response_id, message(f"msg_{response_id}", "Well."))
+    return (replace(links, request=request.raw, input=request.input),)
+
+
+@pytest.mark.parametrize(
+    ("first", "character", "times"), [("x", "x", 4_000_000), ("😀", "x", 4_000_000), ("ü", "ü", 2_000_000)]
+)
+def test_what_is_held_is_what_is_counted(first: str, character: str, times: int) -> None:
+    """However wide Python makes a text."""
+    recent = Recent()
+    tracemalloc.start()
+    try:
+        recent.keep(chain_of("resp_1", first + character * times))
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 4_000_000 < recent.size < 4_100_000
+    assert held < recent.size + 200_000
+
+
+def test_what_is_held_of_many_small_ones_is_what_is_counted() -> None:
+    recent, chain = Recent(), sum((chain_of(f"resp_{number}", "Hi") for number in range(300)), ())
+    tracemalloc.start()
+    try:
+        recent.keep(chain)
+        gc.collect()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1.2 * recent.size
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        message("msg_1", "ü"),
+        Message(id="msg_2", role="user", status="completed", content=()),
+        FunctionCallOutput(id="fco_1", call_id="call_1", output="{}", status="completed"),
+        OpaqueItem("novelty", "nov_1", {"type": "novelty", "id": "nov_1", "deep": [{"x": None}, 1.5]}),
+    ],
+    ids=lambda item: item.id,
+)
+def test_an_item_is_the_same_afterwards(item: InputItem) -> None:
+    recent, first = Recent(), link("resp_1")
+    chain = (replace(first, input=(item,), turn_ends=(0, 1)),)
+    recent.keep(chain)
+    assert recent.chain("resp_1") == chain
+
+
+def test_a_request_is_remembered_but_for_its_input() -> None:
+    recent = Recent()
+    recent.keep(chain_of("resp_1", "Hi"))
+    [kept] = recent.chain("resp_1")
+    request, (said,) = parse_request(kept.request, Limits()), kept.input
+    assert (request.input, len(request.tools), request.store) == ((), 1, False)
+    assert b"Hi" in encode(said)
+
+
+# ---- many connections ----
+
+
+def test_where_memory_does_not_suffice_those_forget_that_have_been_idle_for_longest() -> None:
+    size = packed(link("resp_1")).size
+    budget = Budget(3 * size)
+    first, second, third, fourth = (Recent(budget=budget) for _ in range(4))
+    for recent in (first, second, third):
+        recent.keep((link("resp_1"),))
+    first.keep((link("resp_2"),))
+    fourth.keep((link("resp_1"),))
+    assert [recent.response_id for recent in (first, second, third, fourth)] == ["resp_2", None, "resp_1", "resp_1"]
+    assert budget.size == 3 * size
+
+
+def test_what_is_forgotten_makes_room() -> None:
+    size = packed(link("resp_1")).size
+    budget = Budget(2 * size)
+    first, second, third = (Recent(budget=budget) for _ in range(3))
+    for recent in (first, second):
+        recent.keep((link("resp_1"),))
+    second.clear()
+    second.clear()
+    third.keep((link("resp_1"),))
+    assert (first.response_id, third.response_id, budget.size) == ("resp_1", "resp_1", 2 * size)
+
+
+def test_what_is_more_than_all_may_remember_is_not_remembered() -> None:
+    budget = Budget(packed(link("resp_1")).size - 1)
+    recent = Recent(budget=budget)
+    recent.keep((link("resp_1"),))
+    assert (recent.response_id, recent.size, budget.size) == (None, 0, 0)
 
 
 async def test_items_are_found_in_the_chain_first_and_the_newest_of_them() -> None:

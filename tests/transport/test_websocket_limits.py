@@ -274,6 +274,24 @@ async def test_a_client_that_is_not_listened_to_is_not_taken_for_gone() -> None:
             await socket.until("response.completed")
 
 
+# ---- what is remembered ----
+
+
+async def test_connections_that_have_been_idle_for_longest_forget_where_memory_does_not_suffice() -> None:
+    engine, _ = scripted(*[answer(say(str(number))) for number in range(5)])
+    app = Transport(engine, websocket=SocketLimits(total_memory=20_000))
+    async with serving(engine, app) as server, connected(server.port) as one:
+        first = await one.ask(input="x" * 10_000, store=False)
+        async with connected(server.port) as other:
+            latest = await other.ask(input="x" * 10_000, store=False)
+            await one.create(previous_response_id=first.id, store=False)
+            assert (await one.error())["code"] == "previous_response_not_found"
+            await other.ask(previous_response_id=latest.id, store=False)
+        await until(lambda: app.sockets == 1)
+        first = await one.ask(input="x" * 10_000, store=False)  # there is room again
+        assert (await one.ask(previous_response_id=first.id, store=False)).status == "completed"
+
+
 # ---- quotas ----
 
 

@@ -72,7 +72,11 @@ class WebSocketSettings(Wire):
     queue: Count = 16
     """How many messages wait on one while a response is made; from there on it is not read."""
     memory: Count = 32 * 2**20
-    """The largest conversation of responses that are not stored that one remembers; a larger one is forgotten."""
+    """The largest conversation of responses that are not stored that one remembers; a larger one is forgotten. Counted
+    as JSON, which is how it is kept.
+    """
+    total_memory: Count = 256 * 2**20
+    """What all of them remember together; beyond it, those that have been idle for longest forget."""
     ping_interval: Annotated[float, Meta(ge=0, le=86400)] = 30.0
     """How often a client is asked for a sign of life; 0: never."""
     ping_timeout: Seconds = 60.0

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from antwort.engine.engine import Engine
+from antwort.engine.recent import Budget
 from antwort.errors import AntwortError, RequestCancelled, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
 from antwort.transport.cors import Cors
@@ -80,7 +81,8 @@ class Transport:
             websocket=websocket.enabled,
         )
         self._routes = Routes(engine, identify, body_limit=body_limit, quotas=quotas, extra=extra, offer=offer)
-        terms = Terms(engine, quotas, body_limit, websocket.memory, self._under_way.add, self._ended)
+        budget = Budget(websocket.total_memory)
+        terms = Terms(engine, quotas, body_limit, websocket.memory, budget, self._under_way.add, self._ended)
         self._sockets = WebSockets(terms, identify, limits=websocket, cors=cors, linger=linger)
         self._strict = engine.settings.strict
         self._start, self._stop = start or engine.open, stop or engine.close

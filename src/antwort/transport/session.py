@@ -13,7 +13,7 @@ from antwort.api.events import TERMINAL
 from antwort.api.standard import wording
 from antwort.engine.engine import Engine
 from antwort.engine.live import LiveRun
-from antwort.engine.recent import Recent
+from antwort.engine.recent import Budget, Recent
 from antwort.errors import AntwortError, ClientLeft, RequestCancelled, ShuttingDown
 from antwort.transport.channel import Channel
 from antwort.transport.errors import Headers, socket_failure, unexpected
@@ -35,6 +35,7 @@ class Terms(msgspec.Struct, frozen=True):
     quotas: Quotas
     body_limit: int
     memory: int
+    budget: Budget
     begun: Callable[[Exchange], None]
     """Told of each turn when it begins."""
     answered: Callable[[Exchange, float], None]
@@ -49,7 +50,7 @@ class Session:
         self._engine = terms.engine
         self._strict = terms.engine.settings.strict
         self._words = wording(strict=self._strict)
-        self._recent = Recent(terms.memory)
+        self._recent = Recent(terms.memory, terms.budget)
         self._is_answering = False
         self.turns = 0
 
@@ -57,6 +58,10 @@ class Session:
         """Until no more messages are to be taken. Raises `ClientGone`, and `BodyTooLarge` for a message."""
         while await self._take_next():
             pass
+
+    def forget(self) -> None:
+        """What is remembered for the next turn: there will be none."""
+        self._recent.clear()
 
     async def refuse(self, error: AntwortError) -> None:
         """Tell of an error that belongs to no turn."""

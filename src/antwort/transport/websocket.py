@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import msgspec
 
-from antwort.engine.recent import LIMIT
+from antwort.engine.recent import LIMIT, TOTAL
 from antwort.errors import (
     AntwortError,
     BadUpgrade,
@@ -57,6 +57,8 @@ class SocketLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How many messages wait on one before it is not read on."""
     memory: int = LIMIT
     """Bytes of a conversation that is not stored, which one connection remembers."""
+    total_memory: int = TOTAL
+    """And which all of them remember together: then those forget that have been idle for longest."""
 
 
 class WebSockets:
@@ -160,6 +162,7 @@ class WebSockets:
             await self._converse(session, inbox, channel)
         finally:
             lifetime.end()
+            session.forget()
             channel.linger()
             self._open.discard(inbox)
             await inbox.close()

@@ -1,0 +1,83 @@
+"""A response of a chain as JSON, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from antwort.api.items import InputItem, KnownItem, OpaqueItem
+from antwort.api.responses import Response
+from antwort.api.wire import Plain, encode
+from antwort.storage.base import Link
+
+_OWN = 600
+"""Bytes, about, that it takes to hold one, whatever is in it."""
+
+
+class _Input(msgspec.Struct, omit_defaults=True):
+    """One of both."""
+
+    item: KnownItem | None = None
+    opaque: Plain | None = None
+
+
+class Packed(msgspec.Struct, frozen=True):
+    response_id: str
+    response: bytes
+    request: bytes
+    input: bytes
+    turn_ends: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return _OWN + len(self.response) + len(self.request) + len(self.input)
+
+    def unpacked(self) -> Link:
+        return Link(
+            response=_read_response.decode(self.response),
+            request=self.request,
+            input=tuple(map(_item, _read_input.decode(self.input))),
+            turn_ends=self.turn_ends,
+        )
+
+
+_read_response = msgspec.json.Decoder(Response)
+_read_input = msgspec.json.Decoder(list[_Input])
+_read_fields: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def packed(link: Link) -> Packed:
+    return Packed(
+        link.response.id,
+        _tight(encode(link.response)),
+        _without_input(link.request),
+        _tight(encode([_input(item) for item in link.input])),
+        link.turn_ends,
+    )
+
+
+def _without_input(request: bytes) -> bytes:
+    """The input is there once already; of the request, what follows wants to know all the rest."""
+    fields = _read_fields.decode(request)
+    if "input" not in fields:
+        return request
+    del fields["input"]
+    return _tight(encode(fields))
+
+
+def _tight(data: bytes) -> bytes:
+    """What the encoder gives out has room to grow, up to half of its size."""
+    return bytes(memoryview(data))
+
+
+def _input(item: InputItem) -> _Input:
+    return _Input(opaque=dict(item.fields)) if isinstance(item, OpaqueItem) else _Input(item=item)
+
+
+def _item(kept: _Input) -> InputItem:
+    if kept.opaque is not None:
+        return OpaqueItem(kept.opaque["type"], kept.opaque["id"], kept.opaque)
+    assert kept.item is not None, "one of both is there"
+    return kept.item
