@@ -65,3 +65,9 @@ class Control:
         """The tool that works on this call reports that it is getting on."""
         self.on_call: Sequence[Callable[[Called], None]] = ()
         """A call has been answered."""
+
+    def fall_silent(self) -> None:
+        """No more signs come. Those who waited for them are held no longer: with what they hold, they would stay until
+        somebody looked for circles.
+        """
+        self.on_answer, self.on_progress, self.on_call = _nobody_asks, _nobody_watches, ()

@@ -233,6 +233,7 @@ class LiveRun:
         self._plan.release()
         self._stop_pulse()
         self._outlet.end()
+        self._control.fall_silent()
         stopped = ServerFault("The run was broken off.")  # only when its task was cancelled, as at the end of a loop
         self._answered.fail(stopped)
         self._ended.fail(stopped)
