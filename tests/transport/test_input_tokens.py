@@ -48,8 +48,8 @@ async def test_without_a_tokenizer_it_is_an_estimate_that_learns() -> None:
     async with serving(engine_of(provider)) as server:
         first = await count(server, input=text)
         with_tools = await count(server, input=text, tools=[WEATHER])
-        for _ in range(20):
-            await server.ask("POST", RESPONSES, {**HELLO, "input": text})
+        for number in range(20):  # a conversation counts once, however often it is heard of
+            await server.ask("POST", RESPONSES, {**HELLO, "input": f"{number} {text}"})
         last = await count(server, input=text)
     assert first < with_tools
     assert abs(last - 1234) < 150 < abs(first - 1234)

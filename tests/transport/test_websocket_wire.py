@@ -39,6 +39,7 @@ async def test_a_client_that_is_not_read_from_is_asked_for_no_answer() -> None:
         line.send_keepalive_ping()
         assert line.pong_timer is None
         assert line.ping_timer is not None
+        line.read_paused = False
 
 
 async def test_a_client_whose_answer_was_not_read_is_not_hung_up_on() -> None:
