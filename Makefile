@@ -7,7 +7,7 @@ SERVES := $(VENV)/.serves
 LOCK := requirements/dev.lock
 SERVE_LOCK := requirements/serve.lock
 MODELS := .models
-WORKERS ?= 2
+WORKERS ?= 3
 
 .PHONY: help setup serve test test-clients check format coverage manifest reference docs bench bench-websocket bench-toolcalling bench-toolcalling-variants fuzz lock clean
 
