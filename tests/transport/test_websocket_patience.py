@@ -48,9 +48,9 @@ def framed(message: object) -> bytes:
     return Frame(Opcode.TEXT, json.dumps(message).encode()).serialize(mask=True)
 
 
-STEER = framed({"type": "response.steer", "previous_response_id": "resp_1", "input": "x" * 500_000})
-REFUSED = framed({"type": "response.create", "stream_id": "x" * 500_000})
-"""Both are answered with as much as they are."""
+STEERS = framed({"type": "response.steer", "previous_response_id": "resp_1", "input": "x" * 500_000}) * 30
+REFUSED = framed({"type": "x"}) * 40_000
+"""Both are answered with more than any buffer takes."""
 
 
 def only_line(server: Serving) -> Upgraded:
@@ -59,12 +59,11 @@ def only_line(server: Serving) -> Upgraded:
     return line
 
 
-@pytest.mark.parametrize("message", [STEER, REFUSED], ids=["a steer", "an error"])
-async def test_who_takes_no_answers_is_hung_up_on(message: bytes) -> None:
+@pytest.mark.parametrize("messages", [STEERS, REFUSED], ids=["steers", "errors"])
+async def test_who_takes_no_answers_is_hung_up_on(messages: bytes) -> None:
     engine, app = engine_and_app(linger=0.05)
     async with deaf_client(app, engine) as (wire, _):
-        for _ in range(30):
-            wire.writer.write(message)
+        wire.writer.write(messages)
         await until(lambda: app.sockets == 0)
 
 

@@ -134,7 +134,9 @@ async def test_events_carry_the_lane_that_they_were_asked_for_on() -> None:
         await socket.create(stream_id="right", temperature=9)
         assert (await socket.hear())["stream_id"] == "right"
         await socket.create(stream_id="x" * 65)
-        assert (await socket.error())["param"] == "stream_id"
+        refused = await socket.hear()
+        assert refused["error"]["param"] == "stream_id"
+        assert "stream_id" not in refused, "what is refused is not repeated"
 
 
 # ---- going on from an earlier one ----

@@ -166,6 +166,33 @@ async def test_a_page_from_elsewhere_cannot_open_a_connection(origin: str) -> No
         assert (status, error["code"]) == (403, "origin_not_allowed")
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"origin", b"null")],
+        [(b"host", b"own.example"), (b"origin", b"https://evil.example"), (b"origin", b"http://own.example")],
+    ],
+)
+async def test_an_origin_that_cannot_be_told_is_one_from_elsewhere(headers: list[tuple[bytes, bytes]]) -> None:
+    sent: list[dict[str, object]] = []
+    scope: dict[str, object] = {
+        "type": "websocket",
+        "path": "/v1/responses",
+        "raw_path": b"/v1/responses",
+        "query_string": b"",
+    }
+    scope |= {"headers": headers, "subprotocols": [], "extensions": {"websocket.http.response": {}}}
+
+    async def receive() -> dict[str, object]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: dict[str, object]) -> None:
+        sent.append(message)
+
+    await Transport(scripted())(scope, receive, send)  # type: ignore[arg-type] # plain messages of ASGI
+    assert sent[0]["status"] == 403
+
+
 async def test_a_page_of_our_own_can_and_so_can_those_that_may_use_the_api() -> None:
     engine = scripted()
     app = Transport(engine, identify=Doorway().identify, cors=Cors(["https://app.example"]))

@@ -20,7 +20,7 @@ from antwort.transport.errors import Headers, socket_failure, unexpected
 from antwort.transport.exchange import REQUEST_ID, ClientGone, Exchange
 from antwort.transport.inbox import Inbox
 from antwort.transport.line import log_fault
-from antwort.transport.messages import Heard, SteerFailed, read_message, written
+from antwort.transport.messages import LONGEST_NAME, Heard, SteerFailed, read_message, written
 from antwort.transport.quotas import Quotas
 
 logger = logging.getLogger("antwort.transport")
@@ -132,7 +132,7 @@ class Session:
         if heard is not None:
             hints = [*hints, *self._forget(heard.previous)]
             given = heard.body.get("stream_id")
-            lane = given if isinstance(given, str) else None
+            lane = given if isinstance(given, str) and len(given) <= LONGEST_NAME else None
         exchange.status, exchange.code = error.status, error.code
         await self._channel.tell(socket_failure(error, strict=self._strict, headers=hints, lane=lane))
 

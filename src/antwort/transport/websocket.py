@@ -136,11 +136,14 @@ class WebSockets:
         """Any web page can have a browser open a connection to anywhere, and read what comes: nothing but this asks us
         before. Our own pages may, and those that may use the API otherwise.
         """
-        origin = exchange.header(b"origin")
-        if origin is None or (self._cors is not None and self._cors.allows(origin)):
+        origins = exchange.header_values(b"origin")
+        if len(origins) > 1:
+            _refuse_origin(b", ".join(origins))
+        if not origins or (self._cors is not None and self._cors.allows(origins[0])):
             return
-        if origin.partition(b"://")[2].lower() != (exchange.header(b"host") or b"").lower():
-            _refuse_origin(origin)
+        own = (exchange.header(b"host") or b"").lower()
+        if not own or origins[0].partition(b"://")[2].lower() != own:
+            _refuse_origin(origins[0])
 
     # ---- a connection ----
 
