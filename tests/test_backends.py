@@ -27,9 +27,9 @@ from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.errors import AntwortError, BackendUnavailable
 from antwort.identity import Identity
+from antwort.net.connection import Timeouts
 from antwort.providers.base import ChatRequest, Delta, Provider
 from antwort.providers.chat import ChatProvider
-from antwort.providers.connection import Timeouts
 from antwort.providers.fleet import CONNECTING, Fleet
 from antwort.providers.native import ResponsesProvider
 from antwort.providers.resilience import Retrying

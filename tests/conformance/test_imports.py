@@ -12,15 +12,29 @@ SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 LEAVES = ("identity", "errors", "ids", "concurrency", "notes", "patterns", "vault", "version")
 CONTRACTS = ("tools.base", "providers.base", "storage.base", "runs.base")
-ROOMS = ("api", "db", "tools", "providers", "storage", "runs", "engine", "transport", "telemetry", "inspector", "local")
-MAKERS = ("access", "backends", "observing", "sealing", "toolsets")
+ROOMS = (
+    "api",
+    "net",
+    "db",
+    "tools",
+    "providers",
+    "storage",
+    "runs",
+    "engine",
+    "transport",
+    "telemetry",
+    "inspector",
+    "local",
+)
+MAKERS = ("access", "backends", "mcpservers", "observing", "sealing", "toolsets")
 """Each makes one part of the server of the settings."""
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(LEAVES, ()),
     "api": ("errors", "ids"),
+    "net": ("api", *LEAVES),
     "db": LEAVES,
-    "tools": ("api", *LEAVES),
-    "providers": ("api", *LEAVES),
+    "tools": ("api", "net", *LEAVES),
+    "providers": ("api", "net", *LEAVES),
     "storage": ("api", "db", *LEAVES),
     "runs": ("api", "db", *LEAVES),
     # Contracts, and one store: what an engine that is given none keeps its responses in.
@@ -42,15 +56,16 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "transport": ("api", "engine", *CONTRACTS, *LEAVES),
     "inspector": ("api", "engine", "transport", *CONTRACTS, *LEAVES),
     # A client of the server: it knows what travels, and how to read and write it.
-    "chat": ("api", "providers.http", "providers.exchange", "providers.sse", *LEAVES),
+    "chat": ("api", "net.http", "net.exchange", "net.sse", *LEAVES),
     "testing": ("api", *CONTRACTS, *LEAVES),
     "telemetry": ("api", "engine", "transport", *CONTRACTS, *LEAVES),
     "config": ("api", "engine", *CONTRACTS, "tools.limits", *LEAVES),
-    "local": ("providers", "api", *LEAVES),
+    "local": ("providers", "net", "api", *LEAVES),
     # A client of backends, as plain as it can be: it judges what they answer, and what that means for the settings.
-    "doctor": ("api", "providers", "config", *LEAVES),
+    "doctor": ("api", "net", "providers", "config", *LEAVES),
     "access": ("transport", "config", *LEAVES),
     "sealing": ("config", *LEAVES),
+    "mcpservers": ("api", "net", "tools", "config", *LEAVES),
     "toolsets": ("tools", "config.problems", *LEAVES),
     "backends": ("providers", "local", "config", "testing", *LEAVES),
     "observing": ("telemetry", "engine", "transport", "config", *CONTRACTS, *LEAVES),

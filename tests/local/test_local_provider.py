@@ -14,8 +14,8 @@ import pytest
 from antwort.errors import AntwortError, InvalidField, ModelNotFound
 from antwort.local.files import CannotRun
 from antwort.local.provider import LocalProvider
+from antwort.net.connection import CONNECT_SHARE
 from antwort.providers.base import ChatRequest, Delta, TextDelta
-from antwort.providers.connection import CONNECT_SHARE
 from antwort.providers.failures import NotReady
 from chat_backend import ChatBackend, Says
 from fleet_kit import asking

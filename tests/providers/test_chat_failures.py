@@ -42,7 +42,7 @@ from chat_kit import (
 )
 from replay_backend import Answer, serve, sse, whole
 
-TLS = Path(__file__).parent / "tls"
+TLS = Path(__file__).parent.parent / "net" / "tls"
 
 # ---- failures ----
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api.wire import UNSET
+from antwort.net.exchange import ConnectFailed
 from antwort.providers import counting
 from antwort.providers.base import (
     ATTACHMENT_TOKENS,
@@ -26,7 +27,6 @@ from antwort.providers.base import (
 from antwort.providers.chat import ChatProvider
 from antwort.providers.constrained import Constrained
 from antwort.providers.counting import LONG_PAUSE, PATIENCE, PAUSE, TEMPLATE, Counter, Told, without_attachments
-from antwort.providers.exchange import ConnectFailed
 from antwort.providers.native import ResponsesProvider
 from antwort.providers.resilience import Retrying
 from antwort.telemetry.metrics import Metrics

@@ -22,11 +22,11 @@ from antwort.errors import (
     RateLimited,
     UnsupportedFeature,
 )
+from antwort.net.connection import CONNECT_SHARE
 from antwort.providers.attempts import OVERDUE
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
 from antwort.providers.breaker import TRIAL_WAIT
 from antwort.providers.candidates import LEAST_SHARE
-from antwort.providers.connection import CONNECT_SHARE
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, NotReady
 from antwort.providers.fleet import CONNECTING, Fleet, Member
 from antwort.providers.resilience import Retrying

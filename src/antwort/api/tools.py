@@ -52,6 +52,13 @@ class McpToolFilter(Wire):
     read_only: bool | None | UnsetType = UNSET
 
 
+class ApprovalFilter(Wire):
+    """Which of a server's tools need the client's approval for each call, and which do not."""
+
+    always: McpToolFilter | UnsetType = UNSET
+    never: McpToolFilter | UnsetType = UNSET
+
+
 class McpTool(Wire, tag="mcp"):
     """A tool server, by address or by the label of something the operator configured."""
 
@@ -61,8 +68,14 @@ class McpTool(Wire, tag="mcp"):
     authorization: str | UnsetType = UNSET
     headers: dict[str, str] | UnsetType = UNSET
     allowed_tools: tuple[str, ...] | McpToolFilter | UnsetType = UNSET
-    require_approval: str | dict[str, Any] | UnsetType = UNSET
+    require_approval: Literal["always", "never"] | ApprovalFilter | UnsetType = UNSET
     connector_id: str | UnsetType = UNSET
+    defer_loading: bool | UnsetType = UNSET
+    """Whether the model must look for its tools before it sees them."""
+
+    def __repr__(self) -> str:
+        """Without the rest: that may be what the request brought to log in."""
+        return f"McpTool({self.server_label!r})"
 
 
 class OpaqueTool:

@@ -12,9 +12,9 @@ import msgspec
 from antwort.api.wire import encode
 from antwort.chat.frames import Frame, message_in, read_frame
 from antwort.errors import NotAuthenticated
-from antwort.providers.exchange import BadAnswer, Cut, HttpFault, TimedOut
-from antwort.providers.http import HttpClient, Reply, Timeouts
-from antwort.providers.sse import SseParser
+from antwort.net.exchange import BadAnswer, Cut, HttpFault, TimedOut
+from antwort.net.http import HttpClient, Reply, Timeouts
+from antwort.net.sse import SseParser
 
 T = TypeVar("T")
 

@@ -14,6 +14,14 @@ from msgspec import Meta
 
 from antwort.api.requests import Limits
 from antwort.api.wire import UNSET, UnsetType, Wire, replace
+from antwort.config.mcp import (
+    McpServerSettings,
+    McpSettings,
+    McpToolSettings,
+    OAuthSettings,
+    ReachSettings,
+    StandingSettings,
+)
 from antwort.config.names import NAME
 from antwort.config.paths import own_folder
 from antwort.config.problems import CannotStart
@@ -37,8 +45,13 @@ __all__ = [
     "LogLevel",
     "LogSettings",
     "LoopSettings",
+    "McpServerSettings",
+    "McpSettings",
+    "McpToolSettings",
     "MetricsSettings",
+    "OAuthSettings",
     "Policy",
+    "ReachSettings",
     "RetrySettings",
     "RouteSettings",
     "RouteTarget",
@@ -46,6 +59,7 @@ __all__ = [
     "Secret",
     "ServerSettings",
     "Settings",
+    "StandingSettings",
     "TimeoutSettings",
     "ToolCalling",
     "ToolLimits",
@@ -301,6 +315,11 @@ class ToolSettings(Wire):
     Types that are not here go by `loop.unknown_tools`."""
     limits: ToolLimits = ToolLimits()
     """What a call may take."""
+    max_in_prompt: Count = 64
+    """How many tools the model is told of at once. Where a request offers more, those of servers are looked for by the
+    model when it needs them."""
+    approval_time: Seconds = 86400.0
+    """How long a call waits for the client's approval."""
 
 
 class KeyLimits(Wire):
@@ -414,6 +433,10 @@ class Settings(Wire):
     """How large a request may be."""
     tools: ToolSettings = ToolSettings()
     """Tools of this process."""
+    mcp_servers: tuple[McpServerSettings, ...] = ()
+    """MCP servers that requests name by label."""
+    mcp: McpSettings = McpSettings()
+    """MCP servers that requests name by address, and what holds for all."""
     auth: AuthSettings = AuthSettings()
     """Who may come in."""
     encryption: EncryptionSettings = EncryptionSettings()
@@ -442,4 +465,6 @@ class Settings(Wire):
             limits=self.limits,
             tool_limits=self.tools.limits,
             hosted=self.tools.hosted,
+            max_in_prompt=self.tools.max_in_prompt,
+            approval_time=self.tools.approval_time,
         )

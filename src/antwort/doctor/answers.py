@@ -10,12 +10,12 @@ import msgspec
 from antwort.api.responses import Usage
 from antwort.config.repeating import printable
 from antwort.errors import AntwortError
+from antwort.net.sse import SseParser
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, TextDelta
 from antwort.providers.chunks import ChunkReader, WholeReader
 from antwort.providers.failures import Asked, read_problem, scrub, without
 from antwort.providers.reading import Reader
 from antwort.providers.responses import ResponsesReader, WholeResponseReader
-from antwort.providers.sse import SseParser
 
 Fault: TypeAlias = Literal["", "unreachable", "slow", "endless", "cut", "garbled", "unasked"]
 """Why there is no answer, or no whole one. `endless`: it was still coming when enough had been read."""

@@ -13,10 +13,10 @@ import msgspec
 from antwort.api.wire import Plain, Wire, encode
 from antwort.config.secrets import Secret
 from antwort.doctor.answers import Answer, Fault, Piece, Speech
+from antwort.net.connection import Timeouts
+from antwort.net.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
+from antwort.net.http import HttpClient, Reply
 from antwort.providers.base import ChatRequest
-from antwort.providers.connection import Timeouts
-from antwort.providers.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
-from antwort.providers.http import HttpClient, Reply
 from antwort.providers.native_request import native_request
 
 ANSWER_CAP = 2**20

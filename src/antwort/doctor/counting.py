@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from antwort.doctor.answers import Speech
 from antwort.doctor.asking import Line, below, beside
+from antwort.net.exchange import BadAnswer
 from antwort.providers.base import ChatMessage, ChatRequest
 from antwort.providers.chat import ChatProvider
 from antwort.providers.counting import Counter, Told
-from antwort.providers.exchange import BadAnswer
 from antwort.providers.native import ResponsesProvider
 
 _WORDS = "How many tokens are these?"

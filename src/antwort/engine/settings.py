@@ -36,6 +36,19 @@ class LoopSettings(Wire):
     """How often the model is asked for one response."""
     deadline: _Seconds = 600.0
     """Seconds a response may take from its start to its end."""
+    max_tool_calls: Annotated[int, Meta(ge=1)] = 256
+    """How many calls are run for one response; a request may set a lower limit."""
+    token_budget: Annotated[int, Meta(ge=1)] = 5_000_000
+    """Tokens that all inferences of one response may take together, read and written; a request may set fewer."""
+    stuck_after: Annotated[int, Meta(ge=2, le=1000)] | None = 3
+    """So many equal calls with equal results, or so many turns of nothing but errors, and the model is told that it
+    gets nowhere; if it goes on, the response ends. Null: never."""
+    final_answer: bool = False
+    """When a limit is reached, ask the model once more, without tools, for what it has; the last permitted turn is that
+    one."""
+    eager: bool = True
+    """Start a call as soon as its arguments are complete, while the model goes on, where nothing of the request is the
+    client's to run or to approve."""
     mixed_turns: Literal["pause", "execute"] = "pause"
     """When the client's and the server's tools are called in one turn: hand all to the client, or run ours first."""
     requires_action: Literal["status", "event", "completed"] = "status"
@@ -89,6 +102,10 @@ class EngineSettings(LoopSettings):
     idempotency: Annotated[float, Meta(ge=0, le=604800)] = 86400.0
     """Seconds that an idempotency key is remembered; 0: none is."""
     hosted: Mapping[str, HostedPolicy] = {}
+    max_in_prompt: Annotated[int, Meta(ge=1)] = 64
+    """How many tools the model is told of at once; beyond, it looks for those of servers."""
+    approval_time: Annotated[float, Meta(gt=0, le=86400 * 365)] = 86400.0
+    """Seconds that a call waits for the client's approval."""
 
 
 def checked(settings: EngineSettings) -> EngineSettings:

@@ -20,9 +20,9 @@ from antwort.local.keeper import Keeper
 from antwort.local.orders import make_order
 from antwort.local.process import ModelProcess
 from antwort.local.traits import is_demo
+from antwort.net.connection import CONNECT_SHARE
 from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.chat import ChatProvider, Timeouts
-from antwort.providers.connection import CONNECT_SHARE
 from antwort.providers.failures import CLOSED
 from antwort.providers.verdicts import is_unconnected
 

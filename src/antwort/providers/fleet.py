@@ -12,10 +12,10 @@ from itertools import chain
 from antwort.api.responses import Model
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, ContextTooLong, ModelNotFound, NotFound, UnsupportedFeature
+from antwort.net.connection import CONNECT_SHARE
 from antwort.providers.attempts import Attempt, Doubts
 from antwort.providers.base import Capabilities, ChatRequest, Delta, OtherName, count_at
 from antwort.providers.candidates import Candidate, askable, larger, next_of, share_of, worth_waiting_for
-from antwort.providers.connection import CONNECT_SHARE
 from antwort.providers.member import BackendStatus, Member
 from antwort.providers.readiness import Readiness
 from antwort.providers.routing import Group, Router, Rules, Target, arranged, lists

@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 from typing import Protocol
 
 from antwort.errors import AntwortError, BackendCut, BackendError
+from antwort.net.sse import SseParser
 from antwort.providers.base import Delta
 from antwort.providers.failures import NOBODY, Asked
-from antwort.providers.sse import SseParser
 
 WHOLE_ANSWER_CAP = 64 * 2**20
 EVENT_CAP = 16 * 2**20

@@ -20,12 +20,12 @@ from antwort.errors import (
     BackendUnavailable,
     ContextTooLong,
 )
+from antwort.net.connection import Timeouts
+from antwort.net.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
+from antwort.net.http import HttpClient, Pool, Reply
 from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished
-from antwort.providers.connection import Timeouts
 from antwort.providers.counting import Counter, Told, Way
-from antwort.providers.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, REFUSED_CREDENTIALS, Asked, error_for
-from antwort.providers.http import HttpClient, Pool, Reply
 from antwort.providers.lengths import Lengths, corrected, told_beside
 from antwort.providers.listing import listed_models
 from antwort.providers.reading import Reader

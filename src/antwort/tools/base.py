@@ -48,6 +48,16 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """What the input of a free-form tool must fit."""
     read_only: bool = False
     idempotent: bool = False
+    annotations: dict[str, Any] | None = None
+    """What its server says of it, as it says it."""
+    declared: McpTool | None = None
+    """The declaration that a server's tool was found by. It may hold credentials, and is never shown."""
+    needs_approval: bool = False
+    """Whether the client must approve each call before it is run."""
+    is_serial: bool = False
+    """Whether its calls must not overlap."""
+    is_deferred: bool = False
+    """Whether the model must look for it before it sees it."""
 
     @property
     def own_name(self) -> str:
@@ -79,7 +89,15 @@ Failure: TypeAlias = Literal["arguments", "timeout"]
 """How a call failed that never came to its tool's own end."""
 
 
-def _ignore(_: str) -> None:
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a call has come, in units of the tool's own."""
+
+    message: str | None = None
+    done: float | None = None
+    total: float | None = None
+
+
+def _ignore(_: str | Progress) -> None:
     """News that nobody listens to."""
 
 
@@ -94,7 +112,7 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """On the event loop's clock: when the response, and so the call, must have ended."""
     cancelled: asyncio.Event
     """Set when the run is told to stop. An async tool is cancelled too; a thread can only look here."""
-    progress: Callable[[str], None] = _ignore
+    progress: Callable[[str | Progress], None] = _ignore
     failed: Callable[[Failure], None] = _ignore
     """For whoever holds a tool to limits: the result does not say it, and those who count want to know."""
 
@@ -171,3 +189,26 @@ class Instructing(Protocol):
     async def instruct(self, declared: McpTool, identity: Identity) -> str | None:
         """What a model is told in a request that uses the server; asked after `discover` has found its tools."""
         ...
+
+
+@runtime_checkable
+class Standing(Protocol):
+    """An executor with servers that requests need not name: the operator has put them into every request."""
+
+    def standing(self, model: str, identity: Identity) -> Sequence[McpTool]:
+        """The declarations that join those of a request of this identity for this model."""
+        ...
+
+
+@runtime_checkable
+class Opening(Protocol):
+    """An executor with work of its own to begin. It begins it and does not wait: nothing delays the start."""
+
+    async def open(self) -> None: ...
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """An executor that holds something open. It is closed with the engine, after the last run has ended."""
+
+    async def close(self) -> None: ...

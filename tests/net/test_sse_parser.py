@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antwort.providers.sse import SseParser
+from antwort.net.sse import SseParser
 
 
 def parsed(*pieces: bytes) -> list[bytes]:

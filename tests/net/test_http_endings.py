@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from antwort.providers import connection as connections
-from antwort.providers.connection import HIGH_WATER, Timeouts
-from antwort.providers.exchange import ConnectTimedOut, Cut, TimedOut
-from antwort.providers.http import HttpClient
+from antwort.net import connection as connections
+from antwort.net.connection import HIGH_WATER, Timeouts
+from antwort.net.exchange import ConnectTimedOut, Cut, TimedOut
+from antwort.net.http import HttpClient
 from http_kit import OK, client_of, fetched, gone, others, until
 from replay_backend import Answer, serve, sse
 

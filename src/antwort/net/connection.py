@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Protocol, cast
 
 from antwort.api.wire import Wire
-from antwort.providers.exchange import BadAnswer, Cut, Exchange, HttpFault, TimedOut
+from antwort.net.exchange import BadAnswer, Cut, Exchange, HttpFault, TimedOut
 
 HIGH_WATER = 256 * 1024
 """Unread bytes of an answer above which the connection is read no further."""

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from antwort.providers.exchange import Cut
-from antwort.providers.http import HttpClient, Pool
+from antwort.net.exchange import Cut
+from antwort.net.http import HttpClient, Pool
 from http_kit import CLOSED_UNANSWERED, OK, client_of, fetched, gone
 from replay_backend import Answer, serve, sse
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from antwort.providers.connection import CONNECT_SHARE, Timeouts
-from antwort.providers.exchange import HEAD_CAP, BadAnswer, ConnectFailed
-from antwort.providers.http import HttpClient, Reply
+from antwort.net.connection import CONNECT_SHARE, Timeouts
+from antwort.net.exchange import HEAD_CAP, BadAnswer, ConnectFailed
+from antwort.net.http import HttpClient, Reply
 from http_kit import OK, client_of, fetched, gone
 from replay_backend import Answer, serve, sse
 

@@ -15,8 +15,8 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from antwort.api.wire import Wire
-from antwort.providers.connection import Connection, Timeouts
-from antwort.providers.exchange import BadAnswer, ConnectFailed, ConnectTimedOut, Cut, Exchange
+from antwort.net.connection import Connection, Timeouts
+from antwort.net.exchange import BadAnswer, ConnectFailed, ConnectTimedOut, Cut, Exchange
 from antwort.version import __version__
 
 __all__ = ["HttpClient", "Pool", "Reply", "Timeouts"]

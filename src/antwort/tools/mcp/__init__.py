@@ -1,0 +1,1 @@
+"""MCP servers: sessions with them, what they offer, and running their tools."""

@@ -1,0 +1,127 @@
+"""The contract between sessions with MCP servers and those who use them. Nothing here knows the SDK.
+
+What a server sends stays plain (decoded JSON) up to here, whichever way it came: the SDK's or our own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from antwort.tools.base import Progress
+
+Transport: TypeAlias = Literal["http", "sse", "stdio"]
+"""Streamable HTTP, its predecessor, or a process of ours."""
+
+
+class ClientCredentials(msgspec.Struct, frozen=True, kw_only=True):
+    """OAuth 2.1, grant `client_credentials`: the server's own metadata say where the tokens are."""
+
+    client_id: str
+    client_secret: str
+    scopes: tuple[str, ...] = ()
+    token_url: str | None = None
+    """Where they are instead, for servers that do not say."""
+
+    def __repr__(self) -> str:
+        return f"ClientCredentials({self.client_id!r})"
+
+
+class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server is reached, with the credentials in clear: it is never shown and never stored."""
+
+    label: str
+    transport: Transport = "http"
+    url: str = ""
+    command: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    folder: str | None = None
+    headers: Mapping[str, str] = {}
+    oauth: ClientCredentials | None = None
+    is_strangers: bool = False
+    """Whether a request has named the address: then it is held against the policy for those, each time it is asked."""
+    owner: tuple[str, str] | None = None
+    """Tenant and subject, where the session is theirs alone; None: the operator's, for all."""
+    connect: float = 10.0
+    """Seconds for the connection and the handshake."""
+    list_age: float = 300.0
+    """Seconds after which its list of tools is asked for again."""
+    largest: int = 16 * 2**20
+    """Bytes of one message of the server's; what is longer is not read, and the call has failed."""
+
+    @property
+    def key(self) -> bytes:
+        """The same for those who share a session: what is reached, how, and in whose name."""
+        return hashlib.sha256(msgspec.msgpack.encode(self)).digest()
+
+    def __repr__(self) -> str:
+        return f"ServerSpec({self.label!r})"
+
+
+class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as its server lists it."""
+
+    name: str
+    title: str | None = None
+    description: str | None = None
+    input_schema: Mapping[str, Any] = {}
+    output_schema: Mapping[str, Any] | None = None
+    annotations: Mapping[str, Any] | None = None
+
+
+class ServerTools(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server offers. The same object as long as it is the same list."""
+
+    tools: tuple[ServerTool, ...] = ()
+    instructions: str | None = None
+
+
+class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tools/call` was answered with."""
+
+    content: Sequence[Mapping[str, Any]] = ()
+    structured: Any = None
+    is_error: bool = False
+
+
+class ServerUnavailable(Exception):
+    """The server cannot be asked, or did not answer as one. The text is for the model and the client: it names no
+    address and repeats nothing that the server sent.
+    """
+
+
+class Unauthorized(ServerUnavailable):
+    """The server wants other credentials."""
+
+
+class NotReached(ServerUnavailable):
+    """The address is one that may not be asked, or nobody answers there."""
+
+
+class Session(Protocol):
+    """With one server, in one name. It connects when it is asked, and again after a failure, with growing pauses."""
+
+    async def tools(self) -> ServerTools:
+        """From the list that was had before, unless that has aged or the server has said that it changed. While a new
+        one is asked for, the old one serves. Raises `ServerUnavailable`.
+        """
+        ...
+
+    async def call(
+        self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
+    ) -> CallOutcome:
+        """Run a tool. `arguments` is a JSON object as text, `key` the call's idempotency key. Cancelled, it tells the
+        server so. Raises `ServerUnavailable`.
+        """
+        ...
+
+
+class Sessions(Protocol):
+    """All of them: one for each `ServerSpec.key`, made when needed, closed when idle, bounded in number."""
+
+    def get(self, spec: ServerSpec) -> Session: ...
+
+    async def close(self) -> None: ...
