@@ -37,7 +37,7 @@ from chat_backend import ChatBackend, Refuses, Says
 from fleet_kit import asking, said
 from replay_backend import serve, whole
 
-TLS = Path(__file__).parent / "providers" / "tls"
+TLS = Path(__file__).parent / "net" / "tls"
 MODELS = whole(b'{"data": [{"id": "m"}]}')
 
 

@@ -19,7 +19,7 @@ from unittest import SkipTest
 from msgspec.structs import replace
 
 from antwort.identity import ANONYMOUS, Identity
-from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult
+from antwort.tools.base import Progress, ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult
 
 _SIDE_BY_SIDE = 25
 _SOON = 1.0
@@ -32,7 +32,7 @@ def context(
     identity: Identity = ANONYMOUS,
     deadline: float | None = None,
     cancelled: asyncio.Event | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str | Progress], None] = lambda _: None,
 ) -> ToolContext:
     """A context for a call in a test."""
     return ToolContext(
