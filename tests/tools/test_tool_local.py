@@ -299,9 +299,9 @@ async def test_the_context_is_given_to_the_parameter_that_asks_for_it() -> None:
 
 
 async def test_progress_from_a_thread_arrives_on_the_event_loop() -> None:
-    arrived: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+    arrived: asyncio.Queue[tuple[object, str]] = asyncio.Queue()
 
-    def listen(text: str) -> None:
+    def listen(text: object) -> None:
         arrived.put_nowait((text, threading.current_thread().name))
 
     def function(context: ToolContext) -> None:
