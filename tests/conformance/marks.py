@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -17,11 +18,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    session.config.getoption("--marks-to").write_text(json.dumps(marks_of(session.items)), encoding="utf-8")
+
+
+def marks_of(items: Iterable[pytest.Item]) -> dict[str, list[str]]:
+    """For each id that a test names, the tests that name it, sorted."""
     proofs: defaultdict[str, set[str]] = defaultdict(set)
-    for item in session.items:
+    for item in items:
         test = item.nodeid.partition("[")[0]
         for mark in item.iter_markers("proves"):
             for key in mark.args:
                 proofs[key].add(test)
-    plain = {key: sorted(tests) for key, tests in proofs.items()}
-    session.config.getoption("--marks-to").write_text(json.dumps(plain), encoding="utf-8")
+    return {key: sorted(tests) for key, tests in proofs.items()}
