@@ -125,6 +125,12 @@ class ClientsTurn(Exception):
         self.call = call
 
 
+class Unanswered(Exception):
+    """Raised by a tool server that cannot be asked. The text is for the client and the model: it names the label, no
+    address, and repeats nothing that the server sent. Whoever raises it has told the operator.
+    """
+
+
 @runtime_checkable
 class ToolExecutor(Protocol):
     """Runs calls. It may raise: whoever dispatches makes every call end in exactly one result.
@@ -180,6 +186,14 @@ class Labelled(Protocol):
 
     @property
     def label(self) -> str: ...
+
+
+@runtime_checkable
+class Hosting(Protocol):
+    """A tool server of several labels."""
+
+    @property
+    def labels(self) -> Sequence[str]: ...
 
 
 @runtime_checkable

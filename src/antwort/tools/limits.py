@@ -17,8 +17,11 @@ from antwort.api.tools import McpTool
 from antwort.identity import Identity
 from antwort.tools.arguments import find_problem
 from antwort.tools.base import (
+    Closing,
     Describing,
     Instructing,
+    Opening,
+    Standing,
     ToolCall,
     ToolContext,
     ToolDefinition,
@@ -107,6 +110,14 @@ class Limited:
     def describe(self, tool: ToolDefinition) -> ToolDefinition | None:
         return self._executor.describe(tool) if isinstance(self._executor, Describing) else None
 
+    async def open(self) -> None:
+        if isinstance(self._executor, Opening):
+            await self._executor.open()
+
+    async def close(self) -> None:
+        if isinstance(self._executor, Closing):
+            await self._executor.close()
+
     def _places_of(self, tool: ToolDefinition) -> asyncio.Semaphore:
         """Kept as long as somebody uses them: what tools are called may come from anywhere."""
         return self._places.setdefault((tool.server_label, tool.own_name), asyncio.Semaphore(self._limits.concurrency))
@@ -161,6 +172,9 @@ class LimitedServer(Limited):
 
     async def instruct(self, declared: McpTool, identity: Identity) -> str | None:
         return await self._server.instruct(declared, identity) if isinstance(self._server, Instructing) else None
+
+    def standing(self, model: str, identity: Identity) -> Sequence[McpTool]:
+        return self._server.standing(model, identity) if isinstance(self._server, Standing) else ()
 
 
 def limited(executor: ToolExecutor, limits: ToolLimits | None = None) -> Limited:

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from antwort.tools.base import Progress
+from antwort.tools.base import Progress, Unanswered
 
 Transport: TypeAlias = Literal["http", "sse", "stdio"]
 """Streamable HTTP, its predecessor, or a process of ours."""
@@ -87,7 +87,7 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
     is_error: bool = False
 
 
-class ServerUnavailable(Exception):
+class ServerUnavailable(Unanswered):
     """The server cannot be asked, or did not answer as one. The text is for the model and the client: it names no
     address and repeats nothing that the server sent.
     """
