@@ -1,0 +1,104 @@
+"""MCP servers for tests: in a process of their own, to be killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Self
+
+from antwort.testing.mcp.record import Entry, What, read_record
+
+PATIENCE = 30.0
+COMMAND = (sys.executable, "-m", "antwort.testing.mcp")
+STDIO = (*COMMAND, "--transport", "stdio")
+
+
+class McpProcess:
+    """A server over HTTP. It keeps its port when it is started again, and its record goes on in the same file."""
+
+    def __init__(self, folder: Path, *arguments: str, path: str = "mcp") -> None:
+        self.port = 0
+        self.file = folder / "record.jsonl"
+        self._arguments, self._path = arguments, path
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/{self._path}"
+
+    @property
+    def record(self) -> list[Entry]:
+        return read_record(self.file)
+
+    def count(self, what: What, tool: str | None = None) -> int:
+        return sum(entry.what == what and (tool is None or entry.tool == tool) for entry in self.record)
+
+    async def start(self) -> Self:
+        transport = "sse" if self._path == "sse" else "http"
+        self._process = await asyncio.create_subprocess_exec(
+            *(*COMMAND, "--transport", transport, "--port", str(self.port), "--record", str(self.file)),
+            *self._arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert self._process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            greeting = (await self._process.stdout.readline()).decode()
+        found = re.search(r":(\d+)/", greeting)
+        assert found, f"the server did not start: {greeting!r}"
+        self.port = int(found[1])
+        return self
+
+    async def kill(self, how: signal.Signals = signal.SIGKILL) -> None:
+        """End it, if it has not ended by itself."""
+        assert self._process is not None
+        if self._process.returncode is None:
+            self._process.send_signal(how)
+        await self.ended()
+
+    async def ended(self) -> None:
+        assert self._process is not None
+        async with asyncio.timeout(PATIENCE):
+            await self._process.communicate()
+
+    async def until_seen(self, what: What, tool: str | None = None, times: int = 1) -> None:
+        """Wait for an entry in its record: a file has no event of its own, so it is read again."""
+        await until_true(lambda: self.count(what, tool) >= times)
+
+
+@asynccontextmanager
+async def mcp_process(folder: Path, *arguments: str, path: str = "mcp") -> AsyncIterator[McpProcess]:
+    server = await McpProcess(folder, *arguments, path=path).start()
+    try:
+        yield server
+    finally:
+        await server.kill()
+
+
+async def until_true(claim: Callable[[], bool]) -> None:
+    """Look again and again, for what another process makes true."""
+    async with asyncio.timeout(PATIENCE):
+        while not claim():
+            await asyncio.sleep(0.005)
+
+
+def nobody_there() -> int:
+    """A port on which nobody answers."""
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port: int = sock.getsockname()[1]
+    return port
+
+
+def children(of: int) -> list[int]:
+    """The processes that a process has started and not yet seen the end of."""
+    found: list[int] = []
+    for tasks in Path(f"/proc/{of}/task").glob("*/children"):
+        found.extend(int(child) for child in tasks.read_text().split())
+    return found
