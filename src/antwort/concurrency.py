@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
+_BREAKING_OFF = 1.0
 
 
 class Signal:
@@ -107,3 +108,14 @@ async def stop(tasks: Iterable[asyncio.Task[Any]], grace: float) -> set[asyncio.
         return set()
     _, late = await asyncio.wait(waiting, timeout=grace)
     return late
+
+
+async def side_by_side(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """What each of them gives, in their order. The first error is raised, and the others are broken off."""
+    if len(work) < 2:
+        return [await each for each in work]
+    tasks = [asyncio.ensure_future(each) for each in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await stop(tasks, _BREAKING_OFF)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from typing import Self, TypeVar, Unpack
@@ -17,6 +18,7 @@ from antwort.api.responses import Model, Response
 from antwort.api.status import FINAL
 from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
+from antwort.concurrency import side_by_side
 from antwort.engine.asked import Asked, RequestFields, read_asked
 from antwort.engine.compacting import asks_to_compact, check_compacts, without_tools
 from antwort.engine.control import Called
@@ -53,10 +55,11 @@ from antwort.errors import (
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import OtherName, Provider
 from antwort.storage.base import EVERYTHING, Claim, ItemPage, Page, ResponsePage, ResponseStore, Wanted
-from antwort.tools.limits import Runs, all_limited
+from antwort.tools.limits import Limited, Runs, all_limited
 from antwort.tools.routing import Toolbox
 from antwort.vault import Vault
 
+_log = logging.getLogger("antwort.engine")
 _MOST_UNWRITTEN = 1000
 ABANDONED = "The server was stopped while the response was being made."
 T = TypeVar("T")
@@ -293,9 +296,10 @@ class Engine:
     async def _means(self, request: CreateRequest, identity: Identity) -> Means:
         _check_background(request)
         model = await self._model_for(request, identity)
-        shelf = Shelf(self._executors, identity, self.settings, self._provider.capabilities(model))
+        shelf = Shelf(self._executors, identity, self.settings, self._provider.capabilities(model), model)
         compacts = asks_to_compact(request)
-        toolbox, listings = await build_toolbox(without_tools(request) if compacts else request, shelf)
+        asked = without_tools(request) if compacts else request
+        toolbox, listings = await build_toolbox(asked, shelf, with_standing=not compacts)
         return Means(model, shelf, toolbox, listings, compacts)
 
     async def _plan(self, request: CreateRequest, identity: Identity, means: Means, recent: Recent | None) -> Plan:
@@ -441,7 +445,7 @@ class Engine:
     async def toolsets(self, identity: Identity = ANONYMOUS) -> Sequence[McpListTools]:
         """What requests can reach by label, each as the request would be shown it."""
         shelf = Shelf(self._executors, identity, self.settings)
-        return [await list_tools(label, shelf) for label in self._labels]
+        return await side_by_side([list_tools(label, shelf) for label in self._labels])
 
     async def check(self) -> dict[str, str]:
         """Each part that must be there, with `ok` or what is wrong with it."""
@@ -457,6 +461,8 @@ class Engine:
         async with self._opening:
             if not self.is_open and not self._has_begun:
                 await self._store.fail_running(ABANDONED)
+            if not self.is_open:
+                await self._tell_executors(Limited.open)
             self.is_open = True
 
     async def drain(self, seconds: float) -> None:
@@ -477,8 +483,17 @@ class Engine:
         await self.drain(0)
         await self._keyed.close()
         await asyncio.gather(*self._ending)
+        await self._tell_executors(Limited.close)
         await self._provider.close()
         await self._store.close()
+
+    async def _tell_executors(self, what: Callable[[Limited], Awaitable[None]]) -> None:
+        """Whatever is wrong with one of them keeps no other, and not the engine, from its start or its end."""
+        for executor in self._executors:
+            try:
+                await what(executor)
+            except Exception:
+                _log.exception("an executor of the kind %s could not be opened or closed", executor.kind)
 
 
 def _memory() -> ResponseStore:

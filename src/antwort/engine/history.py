@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 
+import msgspec
+
 from antwort.api.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -93,7 +95,8 @@ async def assemble(
         calls = [call for call in _unanswered(link.output, answered, shelf) if call.call_id not in begun]
         if calls := [call for call in calls if not counted.is_compacted or call.item in shown]:
             parent = _made_under(link)
-            leftovers += _leftovers(calls, parent, await rebuild_toolbox(parent, shelf), _calls_run(link))
+            then = msgspec.structs.replace(shelf, model=link.response.model)
+            leftovers += _leftovers(calls, parent, await rebuild_toolbox(parent, then), _calls_run(link))
     # A client that keeps its history itself sends the open calls in the input: they were made under its own tools. So
     # are those of a conversation, as far as anybody knows.
     leftovers += _leftovers(_open_in(own, answered | begun, shelf), request, toolbox, 0)

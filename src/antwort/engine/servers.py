@@ -17,7 +17,17 @@ from antwort.errors import InvalidField
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.providers.base import Capabilities
-from antwort.tools.base import HOUSE_LABEL, Instructing, Labelled, ToolDefinition, ToolExecutor, ToolServer
+from antwort.tools.base import (
+    HOUSE_LABEL,
+    Hosting,
+    Instructing,
+    Labelled,
+    Standing,
+    ToolDefinition,
+    ToolExecutor,
+    ToolServer,
+    Unanswered,
+)
 
 _tools_log = logging.getLogger("antwort.tools")  # what a tool says in an exception is not for the log
 
@@ -29,6 +39,8 @@ class Shelf(msgspec.Struct, frozen=True):
     identity: Identity
     settings: EngineSettings
     capabilities: Capabilities = Capabilities()
+    model: str = ""
+    """What the request asks for: some servers stand in the requests for some models."""
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -42,17 +54,33 @@ class Offer(msgspec.Struct, frozen=True):
 
 def check_labels(executors: Sequence[object]) -> tuple[str, ...]:
     """The labels that there are. The first of two would answer for both, and nobody would notice."""
-    labels = Counter(executor.label for executor in executors if isinstance(executor, Labelled))
+    labels = Counter(label for executor in executors for label in _labels(executor))
     for label, number in labels.items():
         if number > 1:
             raise ValueError(f"There are two tool servers labelled {label!r}.")
     return tuple(labels)
 
 
+def _labels(executor: object) -> Sequence[str]:
+    if isinstance(executor, Hosting):
+        return executor.labels
+    return (executor.label,) if isinstance(executor, Labelled) else ()
+
+
 async def list_tools(label: str, shelf: Shelf) -> McpListTools:
     """What a request that names the label, and nothing else of it, is offered."""
     tool = McpTool(server_label=label)
     return listing(tool, await offer_behind(tool, shelf))
+
+
+def standing(shelf: Shelf) -> list[McpTool]:
+    """The servers that the operator has put into the request."""
+    return [
+        tool
+        for executor in shelf.executors
+        if isinstance(executor, Standing)
+        for tool in executor.standing(shelf.model, shelf.identity)
+    ]
 
 
 async def offer_declared(tool: McpTool, path: str, shelf: Shelf) -> Offer:
@@ -81,6 +109,7 @@ def listing(tool: McpTool, offer: Offer) -> McpListTools:
             name=definition.own_name,
             input_schema=definition.parameters or {"type": "object", "properties": {}},
             description=UNSET if definition.description is None else definition.description,
+            annotations=definition.annotations or UNSET,
         )
         for definition in offer.tools
     )
@@ -112,6 +141,11 @@ async def _ask(tool: McpTool, shelf: Shelf) -> Offer | None:
                         return await _offer(tool, _chosen(tool, found), executor, shelf.identity)
             except InvalidField:
                 raise
+            except Unanswered as news:
+                return Offer(problem=str(news))
+            except TimeoutError:
+                _tools_log.warning("the tool server %r did not list its tools in time", tool.server_label)
+                return Offer(problem=f"The tool server {tool.server_label!r} did not list its tools in time.")
             except Exception:
                 _tools_log.warning(
                     "the tool server %r could not be asked for its tools", tool.server_label, exc_info=True

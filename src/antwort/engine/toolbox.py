@@ -2,65 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import NamedTuple
 
 from antwort.api.items import CustomToolCall, FunctionCall, McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.tools import McpTool, OpaqueTool, Tool
 from antwort.api.wire import UNSET, replace
+from antwort.concurrency import side_by_side
 from antwort.engine.chosen import allowed_names, check_choice, find_own
-from antwort.engine.declared import definitions, grammars_told, read_grammars
+from antwort.engine.declared import Grammars, definitions, grammars_told, read_grammars
 from antwort.engine.hosted import note_dropped, policy_for, stand_in
 from antwort.engine.naming import free_name, labelled_name, legal_name, named_apart
-from antwort.engine.servers import Offer, Shelf, check_labels, list_tools, listing, offer_behind, offer_declared
+from antwort.engine.servers import (
+    Offer,
+    Shelf,
+    check_labels,
+    list_tools,
+    listing,
+    offer_behind,
+    offer_declared,
+    standing,
+)
+from antwort.errors import InvalidField
 from antwort.tools.base import HOUSE_LABEL
 from antwort.tools.routing import Toolbox, is_registered
 
 __all__ = ["Shelf", "build_toolbox", "called_name", "check_labels", "list_tools", "model_name", "rebuild_toolbox"]
 
 
-async def build_toolbox(request: CreateRequest, shelf: Shelf) -> tuple[Toolbox, tuple[McpListTools, ...]]:
-    """What the request offers the model, and the lists of the servers it names."""
+class _Source(NamedTuple):
+    """Where some of the tools come from: a server that is to be asked, or the request itself."""
+
+    server: McpTool | None = None
+    path: str | None = None
+    """Where the request declares the server; None: it is not the request's to answer for."""
+    own: Offer = Offer()
+
+
+async def build_toolbox(
+    request: CreateRequest, shelf: Shelf, *, with_standing: bool = True
+) -> tuple[Toolbox, tuple[McpListTools, ...]]:
+    """What the request offers the model, and the lists of the servers it names or the operator has put into it."""
+    _check_addresses(request.tools)
     grammars = await read_grammars(request.tools)
-    offers: list[Offer] = []
-    lists: dict[str, McpListTools] = {}
     dropped: list[str] = []
-    for i, tool in enumerate(request.tools):
-        server: McpTool | None = None
-        match tool:
-            case McpTool():
-                server, offer = tool, await offer_declared(tool, f"tools[{i}]", shelf)
-            case OpaqueTool():
-                if (server := stand_in(tool, shelf.settings)) is None:
-                    dropped.append(tool.type)
-                    continue
-                offer = await offer_behind(server, shelf)
-            case _:
-                offer = Offer(definitions(tool, shelf, grammars))
-        offers.append(offer)
-        if server is not None:
-            _add_list(listing(server, offer), lists)
+    sources = [*_sources(request.tools, shelf, grammars, dropped)]
+    if with_standing:
+        sources += _standing(sources, shelf)
+    offers = await _offers(sources, shelf)
+    lists: dict[str, McpListTools] = {}
+    for source, offer in zip(sources, offers, strict=True):
+        if source.server is not None:
+            _add_list(listing(source.server, offer), lists)
     note_dropped(dropped)
     toolbox = _toolbox(request, offers, shelf)
     check_choice(request, toolbox, shelf.settings)
     return toolbox, tuple(lists.values())
 
 
+def _sources(tools: Sequence[Tool], shelf: Shelf, grammars: Grammars, dropped: list[str]) -> Iterator[_Source]:
+    for i, tool in enumerate(tools):
+        match tool:
+            case McpTool():
+                yield _Source(tool, f"tools[{i}]")
+            case OpaqueTool():
+                if (server := stand_in(tool, shelf.settings)) is None:
+                    dropped.append(tool.type)
+                else:
+                    yield _Source(server)
+            case _:
+                yield _Source(own=Offer(definitions(tool, shelf, grammars)))
+
+
+def _standing(sources: Sequence[_Source], shelf: Shelf) -> list[_Source]:
+    """What the request names itself is not there twice."""
+    named = {source.server.server_label for source in sources if source.server is not None}
+    return [_Source(server) for server in standing(shelf) if server.server_label not in named]
+
+
+async def _offers(sources: Sequence[_Source], shelf: Shelf) -> list[Offer]:
+    """What each has. Servers are asked side by side: one that is slow holds up no other."""
+    asked = [_ask(source.server, source.path, shelf) for source in sources if source.server is not None]
+    found = iter(await side_by_side(asked))
+    return [source.own if source.server is None else next(found) for source in sources]
+
+
+def _ask(server: McpTool, path: str | None, shelf: Shelf) -> Coroutine[None, None, Offer]:
+    return offer_behind(server, shelf) if path is None else offer_declared(server, path, shelf)
+
+
+def _check_addresses(tools: Sequence[Tool]) -> None:
+    """A server may be declared twice, with one address."""
+    known: dict[str, McpTool] = {}
+    for i, tool in enumerate(tools):
+        if isinstance(tool, McpTool) and known.setdefault(tool.server_label, tool).server_url != tool.server_url:
+            problem = f"{tool.server_label!r} is declared twice, with different addresses."
+            raise InvalidField(f"tools[{i}].server_label", problem, code="duplicate_tool")
+
+
 async def rebuild_toolbox(request: CreateRequest, shelf: Shelf) -> Toolbox:
     """The toolbox of an earlier request. A server that is not there any more has no tools; nobody is to blame now."""
-    return _toolbox(request, [await _offered_again(tool, shelf) for tool in request.tools], shelf)
+    sources = [_source_again(tool, shelf) for tool in request.tools]
+    sources += _standing(sources, shelf)
+    return _toolbox(request, await _offers(sources, shelf), shelf)
 
 
-async def _offered_again(tool: Tool, shelf: Shelf) -> Offer:
+def _source_again(tool: Tool, shelf: Shelf) -> _Source:
     match tool:
         case McpTool():
-            return Offer() if tool.server_label == HOUSE_LABEL else await offer_behind(tool, shelf)
+            return _Source() if tool.server_label == HOUSE_LABEL else _Source(tool)
         case OpaqueTool():
             is_run = policy_for(tool.type, shelf.settings).do == "run"
-            server = stand_in(tool, shelf.settings) if is_run else None
-            return Offer() if server is None else await offer_behind(server, shelf)
+            return _Source(stand_in(tool, shelf.settings) if is_run else None)
         case _:
-            return Offer(definitions(tool, shelf, grammars={}))  # what the client runs is not checked again
+            own = definitions(tool, shelf, grammars={})  # what the client runs is not checked again
+            return _Source(own=Offer(own))
 
 
 def _add_list(new: McpListTools, lists: dict[str, McpListTools]) -> None:
