@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+import socket
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -83,14 +84,12 @@ async def mcp_process(folder: Path, *arguments: str, path: str = "mcp") -> Async
 async def until_true(claim: Callable[[], bool]) -> None:
     """Look again and again, for what another process makes true."""
     async with asyncio.timeout(PATIENCE):
-        while not claim():
+        while not claim():  # noqa: ASYNC110 - what is waited for has no event of its own
             await asyncio.sleep(0.005)
 
 
 def nobody_there() -> int:
     """A port on which nobody answers."""
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port: int = sock.getsockname()[1]
     return port

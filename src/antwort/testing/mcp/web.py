@@ -111,12 +111,31 @@ async def served(
     host.config.load()
     host.lifespan = host.config.lifespan_class(host.config)
     await host.startup([sock])
+    end = asyncio.Event()
+    running = await _run(web, end)
     try:
-        async with web.running():
-            yield Served(server, sock.getsockname()[1])
+        yield Served(server, sock.getsockname()[1])
     finally:
+        end.set()
+        await running
         await _hang_up(host)
         sock.close()
+
+
+async def _run(web: TryWeb, end: asyncio.Event) -> asyncio.Task[None]:
+    """In a task of its own: the SDK's sessions must be left in the task that they were entered in, and whoever serves
+    may begin and end in different ones, as fixtures do.
+    """
+    ready = asyncio.Event()
+
+    async def running() -> None:
+        async with web.running():
+            ready.set()
+            await end.wait()
+
+    task = asyncio.create_task(running())
+    await ready.wait()
+    return task
 
 
 def listening(host: str, port: int) -> socket.socket:
