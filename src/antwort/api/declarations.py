@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from antwort.api.faults import convert, kind_of, without_nulls
+from antwort.api.faults import convert, kind_of, without_inner_nulls, without_nulls
 from antwort.api.standard import own_kind
 from antwort.api.tools import CustomTool, FunctionTool, McpTool, NamespaceTool, OpaqueTool, Tool
 from antwort.api.wire import Plain, replace
@@ -62,9 +62,17 @@ def _check_names(tools: Sequence[Tool]) -> None:
 def _read_tool(value: object, path: str, foreign: list[OpaqueTool]) -> Tool:
     plain, kind = _typed(value, path)
     if kind == "mcp":
-        server: McpTool = convert(without_nulls(plain), McpTool, path)
-        return server
+        return _read_server(without_nulls(plain), path)
     return _read_namespace(plain, path, foreign) if kind == "namespace" else _read_own(plain, kind, path)
+
+
+def _read_server(plain: Plain, path: str) -> McpTool:
+    if isinstance(wanted := plain.get("require_approval"), dict):
+        plain["require_approval"] = without_inner_nulls(wanted)
+    elif wanted is not None and wanted not in ("always", "never"):
+        raise InvalidField(f"{path}.require_approval", "expected 'always', 'never', or an object of both.")
+    server: McpTool = convert(plain, McpTool, path)
+    return server
 
 
 def _typed(value: object, path: str) -> tuple[Plain, str]:

@@ -52,11 +52,15 @@ class McpToolFilter(Wire):
     read_only: bool | None | UnsetType = UNSET
 
 
-class ApprovalFilter(Wire):
+class ApprovedTools(McpToolFilter, forbid_unknown_fields=True):
+    """The same. What is not understood is not passed over: nothing is run without the approval that was meant."""
+
+
+class ApprovalFilter(Wire, forbid_unknown_fields=True):
     """Which of a server's tools need the client's approval for each call, and which do not."""
 
-    always: McpToolFilter | UnsetType = UNSET
-    never: McpToolFilter | UnsetType = UNSET
+    always: ApprovedTools | UnsetType = UNSET
+    never: ApprovedTools | UnsetType = UNSET
 
 
 class McpTool(Wire, tag="mcp"):

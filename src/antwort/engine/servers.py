@@ -12,6 +12,7 @@ import msgspec
 from antwort.api.items import McpListTools, McpToolInfo
 from antwort.api.tools import McpTool, McpToolFilter
 from antwort.api.wire import UNSET
+from antwort.engine.approving import with_approvals
 from antwort.engine.settings import EngineSettings
 from antwort.errors import InvalidField
 from antwort.identity import Identity
@@ -120,9 +121,6 @@ def listing(tool: McpTool, offer: Offer) -> McpListTools:
 def _check_server(tool: McpTool, path: str) -> None:
     if tool.server_label == HOUSE_LABEL:  # a refused call would be taken for one of this server's
         raise InvalidField(f"{path}.server_label", f"{HOUSE_LABEL!r} is a label of our own.", code="reserved_label")
-    if tool.require_approval not in (UNSET, "never"):
-        problem = "approvals are not offered by this server; say 'never'."
-        raise InvalidField(f"{path}.require_approval", problem, code="unsupported_parameter")
 
 
 def _no_server(tool: McpTool, path: str) -> InvalidField:
@@ -138,7 +136,8 @@ async def _ask(tool: McpTool, shelf: Shelf) -> Offer | None:
                 async with asyncio.timeout(shelf.settings.discovery):
                     found = await executor.discover(tool, shelf.identity)
                     if found is not None:
-                        return await _offer(tool, _chosen(tool, found), executor, shelf.identity)
+                        chosen = with_approvals(tool, _chosen(tool, found))
+                        return await _offer(tool, chosen, executor, shelf.identity)
             except InvalidField:
                 raise
             except Unanswered as news:

@@ -52,8 +52,10 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """What its server says of it, as it says it."""
     declared: McpTool | None = None
     """The declaration that a server's tool was found by. It may hold credentials, and is never shown."""
-    needs_approval: bool = False
-    """Whether the client must approve each call before it is run."""
+    needs_approval: bool | None = False
+    """Whether the client must approve each call before it is run. As its server offers it: true is what the operator
+    demands, whatever a request says; false, only where a request asks for it; None, unless a request says otherwise.
+    In a toolbox it is decided."""
     is_serial: bool = False
     """Whether its calls must not overlap."""
     is_deferred: bool = False
