@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Protocol, TypeAlias, runtime_checkable
-from weakref import WeakValueDictionary
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
-import msgspec
-from msgspec import Meta
 from msgspec.structs import replace
 
-from antwort.api.items import ResultPart
 from antwort.api.tools import McpTool
 from antwort.identity import Identity
 from antwort.tools.arguments import find_problem
@@ -30,56 +26,26 @@ from antwort.tools.base import (
     ToolResult,
     ToolServer,
 )
-from antwort.tools.function import ClientsTurn
-from antwort.tools.local import LONGEST_TIME, LocalExecutor, LocalTool
+from antwort.tools.bounds import Bounded, Timed, ToolBounds, ToolLimits
+from antwort.tools.local import LocalExecutor, LocalTool
+from antwort.tools.outcomes import Late, Raised, conclude
 from antwort.tools.output import cap
+from antwort.tools.places import Places, server_of
+from antwort.tools.turnstile import Passage, StillAtWork, turnstile_of
+
+__all__ = [
+    "Bounded",
+    "Limited",
+    "LimitedServer",
+    "Runs",
+    "Timed",
+    "ToolBounds",
+    "ToolLimits",
+    "all_limited",
+    "limited",
+]
 
 _log = logging.getLogger("antwort.tools")
-
-_MOST_CAUSES = 3
-
-_Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=LONGEST_TIME)]
-_Count: TypeAlias = Annotated[int, Meta(ge=1)]
-
-
-class ToolLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call of a tool may take. Times are in seconds."""
-
-    timeout: _Seconds = 60.0
-    """How long a call may take, from the moment it has its place among the `concurrency`."""
-    timeouts: Mapping[str, _Seconds] = {}
-    """For single tools, by their own name; it goes before the tool's own wish, and that before `timeout`."""
-    concurrency: _Count = 16
-    """How many calls of the same tool run at once; the next one waits, and other tools do not wait for it."""
-    output_bytes: _Count = 256 * 1024
-    """How much text of a result is kept; what is beyond is cut off."""
-    media_bytes: _Count = 10 * 1024 * 1024
-    """How much a result may hold of images, files and videos."""
-    check_arguments: bool = True
-    """Hold the arguments against the tool's schema before it is run."""
-    grace: _Seconds = 0.5
-    """How long a call that is told to stop may take to tidy up before it is left behind."""
-
-    def __post_init__(self) -> None:
-        if self.concurrency < 1:
-            raise ValueError("concurrency must be at least 1")
-        if min(self.timeout, *self.timeouts.values(), self.grace) <= 0:
-            raise ValueError("a time limit must be more than 0 seconds")
-
-
-@runtime_checkable
-class Timed(Protocol):
-    """An executor whose tools may ask for a time limit of their own."""
-
-    def timeout_of(self, tool: ToolDefinition) -> float | None: ...
-
-
-class _Raised(msgspec.Struct, frozen=True):
-    error: BaseException
-
-
-class _Late(msgspec.Struct, frozen=True):
-    seconds: float
 
 
 class Limited:
@@ -88,8 +54,7 @@ class Limited:
     def __init__(self, executor: ToolExecutor, limits: ToolLimits | None = None) -> None:
         self._executor = executor
         self._limits = limits or ToolLimits()
-        self._places: WeakValueDictionary[tuple[str | None, str], asyncio.Semaphore] = WeakValueDictionary()
-        """Of each tool that is being called: one that hangs takes no place of another's."""
+        self._places = Places()
         self._left_behind: set[asyncio.Task[object]] = set()
 
     @property
@@ -102,10 +67,13 @@ class Limited:
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         if not call.arguments.strip():
             call = replace(call, arguments="{}")  # how some models write "no arguments"
-        async with self._places_of(call.definition):
-            outcome = await self._bounded(call, context)
-        result = _conclude(outcome, call, context)
-        return replace(result, output=cap(result.output, self._limits.output_bytes, self._limits.media_bytes))
+        limits, name = self._limits_of(call.definition), call.definition.own_name
+        if problem := _too_long(call, limits.arguments_bytes_of(name)):
+            context.failed("arguments")
+            return ToolResult(call.id, problem, is_error=True)
+        outcome = await self._in_turn(call, context, limits)
+        result = conclude(outcome, call, context)
+        return replace(result, output=cap(result.output, limits.output_bytes_of(name), limits.media_bytes))
 
     def describe(self, tool: ToolDefinition) -> ToolDefinition | None:
         return self._executor.describe(tool) if isinstance(self._executor, Describing) else None
@@ -118,46 +86,73 @@ class Limited:
         if isinstance(self._executor, Closing):
             await self._executor.close()
 
-    def _places_of(self, tool: ToolDefinition) -> asyncio.Semaphore:
-        """Kept as long as somebody uses them: what tools are called may come from anywhere."""
-        return self._places.setdefault((tool.server_label, tool.own_name), asyncio.Semaphore(self._limits.concurrency))
+    def _limits_of(self, tool: ToolDefinition) -> ToolLimits:
+        own = self._executor.limits_of(tool) if isinstance(self._executor, Bounded) else None
+        return own or self._limits
 
-    async def _bounded(self, call: ToolCall, context: ToolContext) -> object:
+    def _is_serial(self, tool: ToolDefinition, limits: ToolLimits) -> bool:
+        """A function that a request declares is as serial as the one that runs for it."""
+        if tool.is_serial or not limits.may_overlap(tool.own_name):
+            return True
+        own = self.describe(tool)
+        return own is not None and own.is_serial
+
+    async def _in_turn(self, call: ToolCall, context: ToolContext, limits: ToolLimits) -> object:
+        """What came of it; where its calls must not overlap, when those before it have ended."""
+        tool = call.definition
+        if not self._is_serial(tool, limits):
+            return await self._placed(call, context, limits)
+        try:
+            passage = await turnstile_of((server_of(tool), tool.own_name)).enter()
+        except StillAtWork:
+            return ToolResult(call.id, _BUSY.format(call.name), is_error=True)
+        try:
+            return await self._placed(call, context, limits, passage)
+        finally:
+            passage.leave()
+
+    async def _placed(
+        self, call: ToolCall, context: ToolContext, limits: ToolLimits, passage: Passage | None = None
+    ) -> object:
+        async with self._places.one(call.definition, limits, context.identity):
+            return await self._bounded(call, context, limits, passage)
+
+    async def _bounded(
+        self, call: ToolCall, context: ToolContext, limits: ToolLimits, passage: Passage | None
+    ) -> object:
         """In a task of its own, so that a tool that will not be stopped holds up nobody."""
-        seconds = self._seconds(call.definition)
+        wish = self._executor.timeout_of(call.definition) if isinstance(self._executor, Timed) else None
+        seconds = limits.timeout_of(call.definition.own_name, wish)
         ends = asyncio.get_running_loop().time() + seconds
         deadline = ends if context.deadline is None else min(ends, context.deadline)
-        task = asyncio.create_task(self._attempt(call, replace(context, deadline=deadline)))
+        schema = call.definition.parameters if limits.check_arguments else None
+        task = asyncio.create_task(self._attempt(call, replace(context, deadline=deadline), schema))
         try:
             done, _ = await asyncio.wait({task}, timeout=seconds)
-            return task.result() if done else _Late(seconds)
+            return task.result() if done else Late(seconds)
         finally:
-            await self._stop(task, call)
+            if not task.done() and not await self._stop(task, limits.grace):
+                _log.warning("The tool %r does not stop when told to and is left behind (call %s)", call.name, call.id)
+                if passage is not None:
+                    passage.leave_behind(task)
 
-    def _seconds(self, tool: ToolDefinition) -> float:
-        wish = self._executor.timeout_of(tool) if isinstance(self._executor, Timed) else None
-        return self._limits.timeouts.get(tool.own_name, self._limits.timeout if wish is None else wish)
-
-    async def _attempt(self, call: ToolCall, context: ToolContext) -> object:
+    async def _attempt(self, call: ToolCall, context: ToolContext, schema: dict[str, Any] | None) -> object:
         """Whatever is raised is returned: a task that ended in SystemExit would take the event loop with it."""
         try:
-            schema = call.definition.parameters if self._limits.check_arguments else None
             if problem := await find_problem(call.arguments, schema):
                 context.failed("arguments")
                 return ToolResult(call.id, problem, is_error=True)
             return await self._executor.execute(call, context)
         except BaseException as error:
-            return _Raised(error)
+            return Raised(error)
 
-    async def _stop(self, task: asyncio.Task[object], call: ToolCall) -> None:
-        if task.done():
-            return
+    async def _stop(self, task: asyncio.Task[object], grace: float) -> bool:
+        """Says whether it has ended."""
         task.cancel()
         self._left_behind.add(task)
         task.add_done_callback(self._left_behind.discard)
-        done, _ = await asyncio.wait({task}, timeout=self._limits.grace)
-        if not done:
-            _log.warning("The tool %r does not stop when told to and is left behind (call %s)", call.name, call.id)
+        done, _ = await asyncio.wait({task}, timeout=grace)
+        return bool(done)
 
 
 class LimitedServer(Limited):
@@ -211,46 +206,13 @@ def _no_executor(given: object) -> str:
     return f"A {type(given).__name__} is not an executor: it has no kind, can_execute and execute."
 
 
-def _conclude(outcome: object, call: ToolCall, context: ToolContext) -> ToolResult:
-    """The one result of a call, whatever came of it."""
-    match outcome:
-        case ToolResult(call_id=call.id) if _is_output(outcome.output):
-            if outcome.is_error:
-                _report(call, context, "it answered with an error")
-            return outcome
-        case _Raised(error=ClientsTurn() as turn):
-            raise turn  # not a failure: it says whose the call is
-        case _Raised(error=error):
-            _report(call, context, "it raised", error)
-            problem = _message(error)
-        case _Late(seconds=seconds):
-            context.failed("timeout")
-            _report(call, context, f"no answer within {seconds:g} s")
-            problem = f"The tool {call.name!r} did not answer within {seconds:g} s."
-        case _:
-            _report(call, context, f"it answered with a {type(outcome).__name__} that is no result of this call")
-            problem = f"The tool {call.name!r} did not answer with a result of this call."
-    return ToolResult(call.id, problem, is_error=True)
+_BUSY = "An earlier call of the tool {!r} is still at work, and its calls must not overlap. Try again later."
 
 
-def _is_output(output: object) -> bool:
-    """Executors come from anywhere; what is no output would fail much later, and take the response with it."""
-    if isinstance(output, tuple):
-        return all(isinstance(part, ResultPart) for part in output)
-    return isinstance(output, str)
-
-
-def _report(call: ToolCall, context: ToolContext, what: str, error: BaseException | None = None) -> None:
-    """Neither arguments nor output: they are the client's."""
-    where = (call.id, context.response_id)
-    _log.warning("The tool %r failed: %s (call %s of %s)", call.name, what, *where, exc_info=error)
-
-
-def _message(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:
-        text = ""
-    if isinstance(error, BaseExceptionGroup):
-        text = f"{text}: {'; '.join(_message(cause) for cause in error.exceptions[:_MOST_CAUSES])}"
-    return text or type(error).__name__
+def _too_long(call: ToolCall, most: int) -> str | None:
+    if len(call.arguments) * 4 <= most:  # characters of four bytes at most: nobody has to count
+        return None
+    size = len(call.arguments.encode(errors="surrogatepass"))
+    return (
+        None if size <= most else f"The arguments have {size} bytes, and the tool {call.name!r} takes {most} at most."
+    )

@@ -14,7 +14,7 @@ import asyncio
 import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -30,6 +30,7 @@ from antwort.tools.threads import post, run_in_thread
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What backends take as the name of a function."""
@@ -49,6 +50,7 @@ class LocalTool(Generic[P, R]):
         timeout: float | None = None,
         read_only: bool = False,
         idempotent: bool = False,
+        parallel: bool = True,
     ) -> None:
         functools.update_wrapper(self, function)
         self.signature = read_signature(function)
@@ -65,6 +67,7 @@ class LocalTool(Generic[P, R]):
             parameters=self.signature.parameters,
             read_only=read_only,
             idempotent=idempotent,
+            is_serial=not parallel,
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -81,7 +84,8 @@ class LocalTool(Generic[P, R]):
         if is_async:
             return await call()
         try:
-            value = await run_in_thread(call, f"antwort-tool-{self.definition.name}")
+            work = run_in_thread(call, f"antwort-tool-{self.definition.name}")
+            value = await (_outlasted(work, stop) if self.definition.is_serial else work)
             return await value if inspect.isawaitable(value) else value
         finally:
             stop.set()  # all that an abandoned thread can still be told
@@ -99,6 +103,7 @@ def tool(
     timeout: float | None = None,
     read_only: bool = False,
     idempotent: bool = False,
+    parallel: bool = True,
 ) -> Callable[[Callable[P, R]], LocalTool[P, R]]: ...
 
 
@@ -106,7 +111,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a tool of a function, bare or with what the function does not say itself.
 
     `timeout` is in seconds and holds instead of the executor's. A tool that is `read_only` or `idempotent` may be
-    run again when it is not known whether it ran.
+    run again when it is not known whether it ran. Without `parallel`, its calls never overlap, whoever makes them.
     """
     return LocalTool(function, **options) if function is not None else partial(LocalTool, **options)
 
@@ -172,6 +177,18 @@ class _Stop(asyncio.Event):
 
     def is_set(self) -> bool:
         return super().is_set() or self._run.is_set()
+
+
+async def _outlasted(work: Coroutine[None, None, T], stop: _Stop) -> T:
+    """Told to stop, it waits for the thread to end, so that its end is known; told again, it leaves the thread."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it may be that nobody asks
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.wait({task})
+        raise
 
 
 def _for_thread(context: ToolContext, stop: _Stop) -> ToolContext:

@@ -77,6 +77,7 @@ class Toolset:
         timeout: float | None = None,
         read_only: bool = False,
         idempotent: bool = False,
+        parallel: bool = True,
     ) -> Callable[[Callable[P, R]], LocalTool[P, R]]: ...
 
     def tool(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
