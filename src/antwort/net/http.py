@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeAlias
 from urllib.parse import urlsplit
 
 from antwort.api.wire import Wire
@@ -19,9 +20,17 @@ from antwort.net.connection import Connection, Timeouts
 from antwort.net.exchange import BadAnswer, ConnectFailed, ConnectTimedOut, Cut, Exchange
 from antwort.version import __version__
 
-__all__ = ["HttpClient", "Pool", "Reply", "Timeouts"]
+__all__ = ["HttpClient", "Pool", "Reply", "Resolve", "Timeouts", "header_lines"]
+
+Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
+"""The addresses to connect to for a name and a port, in the order to try them in. Raises `OSError` or `HttpFault`."""
 
 _ONE_WRITE = 64 * 1024
+_JSON = b"Content-Type: application/json\r\n"
+_NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile("[ -~]*")
+_MOST_TRIED = 4
+"""Addresses of one name."""
 
 
 class Pool(Wire):
@@ -92,7 +101,12 @@ class Reply:
 
 
 class HttpClient:
-    """Speaks to one origin, `http://host:port` or `https://…`."""
+    """Speaks to one origin, `http://host:port` or `https://…`. It follows no redirect: whoever asks decides that.
+
+    With `resolve`, names are looked up by it, and connections are made to the very addresses that it gives out; the
+    certificate is still held against the name. It is asked for each new connection; one that was kept open has the
+    address that was good when it was made.
+    """
 
     def __init__(
         self,
@@ -102,6 +116,7 @@ class HttpClient:
         timeouts: Timeouts | None = None,
         pool: Pool | None = None,
         tls: ssl.SSLContext | None = None,
+        resolve: Resolve | None = None,
     ) -> None:
         url = urlsplit(origin)
         if url.scheme not in ("http", "https") or not url.hostname:
@@ -110,7 +125,8 @@ class HttpClient:
         self._port = url.port or (443 if url.scheme == "https" else 80)
         self._is_secure = url.scheme == "https"
         self._tls = tls
-        self._fields = _fields(
+        self._resolve = resolve
+        self._fields = header_lines(
             {"Host": _authority(self.host, url.port), "User-Agent": f"antwort/{__version__}", **(headers or {})}
         )
         self.timeouts = timeouts or Timeouts()
@@ -132,14 +148,21 @@ class HttpClient:
         return len(self._idle)
 
     async def request(
-        self, method: str, target: str, body: bytes | None = None, timeouts: Timeouts | None = None
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        timeouts: Timeouts | None = None,
+        fields: bytes = _JSON,
     ) -> Reply:
         """Send a request and wait for the head of its answer. The caller closes the reply.
+
+        `fields` are what `header_lines` has made of the headers of this request; where it has a body, of its type, too.
 
         A pooled connection that turns out to be closed is replaced by a fresh one, once: it was idle, and the
         backend had every right to close it.
         """
-        message = self._message(method, target, body)
+        message = self._message(method, target, body, fields)
         return Reply(*await self._exchange(message, timeouts or self.timeouts))
 
     async def close(self) -> None:
@@ -182,17 +205,34 @@ class HttpClient:
         return fresh, await fresh.ask(message, timeouts)
 
     async def _connect(self, seconds: float) -> Connection:
-        loop = asyncio.get_running_loop()
-        connection = Connection(self, loop)
         try:
             async with asyncio.timeout(seconds):
-                await loop.create_connection(lambda: connection, self.host, self._port, ssl=self._context())
+                if self._resolve is None:
+                    return await self._connect_to(self.host)
+                addresses = await self._resolve(self.host, self._port)
+                return await self._connect_in_turn(addresses[:_MOST_TRIED], seconds)
         except TimeoutError as exc:
-            connection.abort()
             raise ConnectTimedOut("connecting took too long") from exc
         except (OSError, UnicodeError) as exc:
-            connection.abort()
             raise ConnectFailed("no connection could be made") from exc
+
+    async def _connect_in_turn(self, addresses: Sequence[str], seconds: float) -> Connection:
+        """One that does not answer takes no more than its share of the time."""
+        for address in addresses[:-1]:
+            with contextlib.suppress(OSError):  # a timeout is one
+                async with asyncio.timeout(seconds / len(addresses)):
+                    return await self._connect_to(address)
+        if not addresses:
+            raise OSError("a name without addresses")
+        return await self._connect_to(addresses[-1])
+
+    async def _connect_to(self, host: str) -> Connection:
+        loop = asyncio.get_running_loop()
+        connection = Connection(self, loop)
+        tls = self._context()
+        name = None if tls is None else self.host
+        try:
+            await loop.create_connection(lambda: connection, host, self._port, ssl=tls, server_hostname=name)
         except BaseException:
             connection.abort()
             raise
@@ -203,11 +243,12 @@ class HttpClient:
             self._tls = ssl.create_default_context()  # reads the system's certificates: once, and only for https
         return self._tls if self._is_secure else None
 
-    def _message(self, method: str, target: str, body: bytes | None) -> tuple[bytes, ...]:
+    def _message(self, method: str, target: str, body: bytes | None, fields: bytes = _JSON) -> tuple[bytes, ...]:
         line = f"{method} {target} HTTP/1.1\r\n".encode("ascii")
         if body is None:
-            return (line + self._fields + b"\r\n",)
-        head = b"%s%sContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (line, self._fields, len(body))
+            more = b"" if fields is _JSON else fields
+            return (b"%s%s%s\r\n" % (line, self._fields, more),)
+        head = b"%s%s%sContent-Length: %d\r\n\r\n" % (line, self._fields, fields, len(body))
         return (head + body,) if len(body) <= _ONE_WRITE else (head, body)
 
 
@@ -224,14 +265,9 @@ def _authority(host: str, port: int | None) -> str:
     return name if port is None else f"{name}:{port}"
 
 
-def _fields(headers: Mapping[str, str]) -> bytes:
+def header_lines(headers: Mapping[str, str]) -> bytes:
+    """As they are sent. Raises `ValueError` for what cannot be: it could end the head, or begin another field."""
     for name, value in headers.items():
-        if (
-            not name.isascii()
-            or not value.isascii()
-            or not value.isprintable()
-            or not name.isprintable()
-            or ":" in name
-        ):
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             raise ValueError(f"the header {name!r} cannot be sent: only printable ASCII can")
     return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("ascii")
