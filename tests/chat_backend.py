@@ -131,8 +131,11 @@ class ChatBackend:
             writer.write(_whole(200, {"object": "list", "data": [_model(name) for name in self.models]}))
             return True
         self.requests.append(json.loads(body))
-        answer = self.answers[0] if len(self.answers) == 1 else self.answers.pop(0)
-        return await self._play(answer, self.requests[-1], reader, writer)
+        return await self._play(self.answer(self.requests[-1]), self.requests[-1], reader, writer)
+
+    def answer(self, request: dict[str, Any]) -> Answer:
+        """What the request is answered with."""
+        return self.answers[0] if len(self.answers) == 1 else self.answers.pop(0)
 
     async def _play(
         self, answer: Answer, request: dict[str, Any], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
