@@ -154,16 +154,19 @@ class HttpClient:
         body: bytes | None = None,
         timeouts: Timeouts | None = None,
         fields: bytes = _JSON,
+        *,
+        resends: bool = True,
     ) -> Reply:
         """Send a request and wait for the head of its answer. The caller closes the reply.
 
         `fields` are what `header_lines` has made of the headers of this request; where it has a body, of its type, too.
 
         A pooled connection that turns out to be closed is replaced by a fresh one, once: it was idle, and the
-        backend had every right to close it.
+        backend had every right to close it. It may also have ended over this very request: whoever must not ask for
+        the same thing twice says so, and gets the `Cut`.
         """
         message = self._message(method, target, body, fields)
-        return Reply(*await self._exchange(message, timeouts or self.timeouts))
+        return Reply(*await self._exchange(message, timeouts or self.timeouts, resends=resends))
 
     async def close(self) -> None:
         """Close every connection, whatever it carries."""
@@ -193,13 +196,15 @@ class HttpClient:
 
     # within
 
-    async def _exchange(self, message: tuple[bytes, ...], timeouts: Timeouts) -> tuple[Connection, Exchange]:
+    async def _exchange(
+        self, message: tuple[bytes, ...], timeouts: Timeouts, *, resends: bool
+    ) -> tuple[Connection, Exchange]:
         if self._idle:
             pooled = self._idle.pop()
             try:
                 return pooled, await pooled.ask(message, timeouts)
             except Cut as cut:
-                if cut.heard:
+                if cut.heard or not resends:
                     raise
         fresh = await self._connect(timeouts.to_connect())
         return fresh, await fresh.ask(message, timeouts)
