@@ -17,6 +17,7 @@ from antwort.engine.control import Control
 from antwort.engine.dispatch import run_tools
 from antwort.engine.draft import Run, fold
 from antwort.engine.plan import Leftover, OpenCall, Plan
+from antwort.engine.running import Running
 from antwort.engine.steps import RunTools, next_step
 from antwort.errors import Cancelled
 from antwort.identity import Identity
@@ -87,7 +88,7 @@ class Dispatch:
     async def read(self) -> Dispatch:
         step = next_step(self.run, self._plan)
         assert isinstance(step, RunTools)
-        async for batch in run_tools(step, self.run, self._plan, self._control):
+        async for batch in run_tools(step, self.run, self._control, Running(self._plan, self._control)):
             self.batches.append(batch)
         return self
 
@@ -367,7 +368,8 @@ async def test_who_leaves_the_results_stops_the_tools() -> None:
     run = run_of(plan, called(1), called(2), ended())
     step = next_step(run, plan)
     assert isinstance(step, RunTools)
-    stream = run_tools(step, run, plan, Control(run))
+    control = Control(run)
+    stream = run_tools(step, run, control, Running(plan, control))
     first = asyncio.ensure_future(anext(stream))
     await settle()
     gates.open(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 
@@ -24,10 +24,12 @@ from antwort.api.wire import UNSET, replace
 from antwort.concurrency import Signal
 from antwort.engine.compacting import compact, weighed
 from antwort.engine.control import Control
-from antwort.engine.dispatch import run_tools
+from antwort.engine.dispatch import run_tools, standing
 from antwort.engine.draft import Finish, Run, as_ours, ending, fold, interrupted, settled
+from antwort.engine.early import beginnings, kept
 from antwort.engine.opened import Seal, half_said
 from antwort.engine.plan import Plan
+from antwort.engine.running import Running
 from antwort.engine.steps import Compact, Infer, next_step
 from antwort.engine.translate import chat_request
 from antwort.engine.turn import Turn
@@ -35,6 +37,7 @@ from antwort.engine.window import window_of
 from antwort.errors import AntwortError, BackendCut, Interrupted
 from antwort.notes import reason_behind
 from antwort.providers.base import Delta, Provider
+from antwort.tools.base import ToolResult
 
 _log = logging.getLogger("antwort.engine")
 
@@ -61,18 +64,18 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
 
     A run may start from nothing or from what another process left: the course is read off what is there.
     """
-    run = control.run
+    run, running = control.run, Running(plan, control)
     try:
         for batch in opening(control, plan):
             run = control.run = fold(run, batch)
             yield batch
         while not isinstance(step := await weighed(next_step(run, plan), run, plan, control), Finish):
             if isinstance(step, Infer):
-                stream = infer(run, plan, provider, control)
+                stream = infer(run, plan, provider, control, running)
             elif isinstance(step, Compact):
                 stream = compact(run, plan, provider, control)
             else:
-                stream = run_tools(step, run, plan, control)
+                stream = run_tools(step, run, control, running)
             async with aclosing(stream) as batches:
                 async for batch in batches:
                     run = control.run = fold(run, batch)
@@ -85,6 +88,8 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
         control.error = _reported(error, run)
         closing = settled(run, "incomplete")
         closing.append(interrupted(fold(run, closing), error))
+    finally:
+        await running.close()
     control.run = fold(run, closing)
     yield closing
 
@@ -133,7 +138,9 @@ def _show_list(at: int, item: McpListTools) -> list[RunEvent]:
     ]
 
 
-async def infer(run: Run, plan: Plan, provider: Provider, control: Control) -> AsyncGenerator[Batch, None]:
+async def infer(
+    run: Run, plan: Plan, provider: Provider, control: Control, running: Running
+) -> AsyncGenerator[Batch, None]:
     """One inference. The items it opened are closed before an error goes on, so the loop never sees half of one."""
     turn = Turn(len(run.output), partial(plan.shown, run=run), plan.reasoning_style, plan.seal)
     whole, window = chat_request(run, plan), window_of(plan, provider)
@@ -149,23 +156,41 @@ async def infer(run: Run, plan: Plan, provider: Provider, control: Control) -> A
                     turn.feed(delta)
                 if batch := turn.take():
                     yield batch
+                    if turn.has_whole:  # what was said so far has gone out
+                        running.begin(beginnings(turn, run, plan))
         if has_said or (narrowed := window.narrowed(read, request, whole)) is None:
             break
         control.is_asking, window = False, narrowed
     control.truncated += request.messages is not whole.messages
-    if read is None and not turn.is_finished:
-        read = BackendCut("The backend's answer broke off.")
-    if read is None:
-        turn.finish()
-        control.is_asking = False
-        window.learn(whole, request, turn.usage)
-    else:
-        control.is_asking = is_answered or isinstance(read, Interrupted)
-        turn.abort()
+    read = read or _missing_end(turn)
+    results = await _halted(turn, running, read)
+    control.is_asking = read is not None and (is_answered or isinstance(read, Interrupted))
+    _close(turn, results, read)
     if batch := turn.take():
         yield batch
+    if results:
+        yield standing(results, control.run, plan)
     if read is not None:
         raise read
+    window.learn(whole, request, turn.usage)
+
+
+def _close(turn: Turn, results: Mapping[str, ToolResult], read: Exception | None) -> None:
+    if read is None:
+        turn.finish(results)
+    else:
+        turn.abort(results)
+
+
+def _missing_end(turn: Turn) -> BackendCut | None:
+    return None if turn.is_finished else BackendCut("The backend's answer broke off.")
+
+
+async def _halted(turn: Turn, running: Running, read: Exception | None) -> Mapping[str, ToolResult]:
+    """What calls that began early came to, where their turn did not come to its end; else they go on."""
+    if read is None and not turn.is_cut:
+        return {}
+    return kept(await running.halt(), turn, is_over=read is None)
 
 
 async def _next_read(stream: AsyncGenerator[list[Delta], None], signal: Signal) -> list[Delta] | Exception | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias
 
+import msgspec
+
 from antwort.api.events import (
     ArgumentsDelta,
     ArgumentsDone,
@@ -18,18 +20,46 @@ from antwort.api.events import (
 )
 from antwort.api.items import CustomToolCall, FunctionCall, McpCall
 from antwort.api.wire import replace
+from antwort.engine.pairs import call_id_of
 from antwort.engine.unwrapping import InputReader
 
 ClosedAs: TypeAlias = Literal["completed", "incomplete"]
 
 
+def is_object(text: str) -> bool:
+    """Whether it is a whole JSON object. Nothing but space can follow one: more of it is no JSON at all."""
+    if not text.rstrip().endswith("}"):
+        return False
+    try:
+        return isinstance(msgspec.json.decode(text), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
 class OpenCall:
     """A call being written."""
 
-    def __init__(self, index: int, item: FunctionCall | McpCall) -> None:
+    def __init__(self, index: int, item: FunctionCall | McpCall, called: str = "") -> None:
         self.index = index
+        self.called = called
+        """What the model calls the tool."""
+        self.is_whole = False
+        """Whether the model has gone on from it, and it was a call then: see `is_object`."""
         self._item = item
         self._pieces: list[str] = []
+
+    @property
+    def call_id(self) -> str:
+        return call_id_of(self._item) if isinstance(self._item, McpCall) else self._item.call_id
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self._pieces)
+
+    @property
+    def item(self) -> FunctionCall | McpCall:
+        """As it stands."""
+        return replace(self._item, arguments=self.arguments)
 
     def announce(self, events: Batch) -> None:
         events.append(OutputItemAdded(output_index=self.index, item=self._item))
@@ -38,6 +68,8 @@ class OpenCall:
 
     def feed(self, arguments: str, events: Batch) -> None:
         self._pieces.append(arguments)
+        if self.is_whole and not arguments.isspace():
+            self.is_whole = False  # a backend that writes behind an object: that is no call any more
         delta = ArgumentsDelta if isinstance(self._item, FunctionCall) else McpArgumentsDelta
         events.append(delta(item_id=self._item.id, output_index=self.index, delta=arguments))
 

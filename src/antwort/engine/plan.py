@@ -16,6 +16,7 @@ from antwort.api.items import (
     InputImage,
     InputItem,
     InputVideo,
+    McpApprovalRequest,
     McpCall,
     McpListTools,
     Message,
@@ -24,6 +25,7 @@ from antwort.api.requests import CreateRequest, TextOptions
 from antwort.api.responses import ConversationRef, ReasoningEcho, Response
 from antwort.api.tools import AllowedTools, ToolChoice, echo_choice, echo_tool
 from antwort.api.wire import UNSET, Plain
+from antwort.engine.approving import is_asked
 from antwort.engine.declared import is_held
 from antwort.engine.draft import Run
 from antwort.engine.held import Shown
@@ -119,6 +121,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     @property
+    def may_be_resumed(self) -> bool:
+        """Whether another process picks the run up when this one dies."""
+        return bool(self.request.background)
+
+    @property
     def leftovers(self) -> tuple[Leftover, ...]:
         return self.history.leftovers
 
@@ -134,18 +141,29 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         way = route(name, self.toolbox)
         is_refused, is_clients = way in (Route.REJECTED, Route.UNKNOWN), way is Route.CLIENT
         definition = self.toolbox.tools.get(name)
+        if definition is not None and way is Route.SERVER and definition.needs_approval:
+            asks = partial(is_asked, self.calls_left(run))
+            return Shown(definition.own_name, definition.server_label or HOUSE_LABEL, counts=True, asks=asks)
         if definition is not None and definition.kind not in OWN:
-            return Shown(definition.own_name, definition.server_label or HOUSE_LABEL)
+            label = definition.server_label or HOUSE_LABEL
+            return Shown(definition.own_name, label, counts=way is Route.SERVER)
         if is_refused and self._refuses_as_server:
             return Shown(name, HOUSE_LABEL)
         if definition is None:
             return Shown(name, is_clients=is_clients)
         if is_refused or definition.kind is not ToolKind.CUSTOM:
-            return Shown(definition.own_name, namespace=definition.namespace, is_clients=is_clients)
+            own, is_ours = definition.own_name, way is Route.SERVER
+            return Shown(own, namespace=definition.namespace, is_clients=is_clients, counts=is_ours)
         fits = self._fits(definition, run)
         return Shown(
             definition.own_name, namespace=definition.namespace, is_custom=True, is_clients=is_clients, fits=fits
         )
+
+    def calls_left(self, run: Run) -> int | None:
+        """How many calls it may still run; None: any number. Those that wait for the client's approval count."""
+        limit = self.request.max_tool_calls
+        asked = sum(isinstance(item, McpApprovalRequest) for item in run.output)
+        return None if limit is None else max(0, limit - run.calls_run - asked)
 
     @property
     def _refuses_as_server(self) -> bool:

@@ -14,10 +14,12 @@ from antwort.api.items import (
     FunctionCall,
     FunctionCallOutput,
     InputItem,
+    McpApprovalRequest,
     McpCall,
 )
 from antwort.api.tools import Forced
 from antwort.api.wire import UNSET
+from antwort.engine.approving import unasked
 from antwort.engine.draft import Finish, Run
 from antwort.engine.pairs import call_id_of, is_bare
 from antwort.engine.plan import Leftover, OpenCall, Plan
@@ -81,9 +83,11 @@ def next_step(run: Run, plan: Plan) -> Step:
     if (reason := _CUT.get(run.last_finish)) is not None:
         return Finish("incomplete", reason)
     if calls := open_calls(run, plan.toolbox):
-        if answers := _answers(calls, run, plan):
+        if answers := answers_to(calls, run, plan):
             return RunTools(answers, plan.request.parallel_tool_calls is not False)
         return Finish("requires_action" if plan.toolbox.may_run else "completed")
+    if any(isinstance(item, McpApprovalRequest) for item in run.output):
+        return Finish("requires_action")
     return _after_results(run, plan) if ended_with_calls(run, plan) else Finish("completed")
 
 
@@ -92,7 +96,7 @@ def _leftover_answer(left: Leftover) -> Ready | Refused:
     return Ready(left.call, left.toolbox) if left.refusal is None else Refused(left.call, left.refusal)
 
 
-def _answers(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
+def answers_to(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
     """The calls that get a result here and now, in the order of the calls. A turn that pauses runs nothing."""
     calls = [call for call in calls if call.call_id not in run.handed]
     routed = route_calls([call for call in calls if not is_unfit(call.item, plan.toolbox)], plan.toolbox)
@@ -105,7 +109,11 @@ def _answers(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Refus
 
 def _answer(call: OpenCall, routed: Routed[OpenCall], plan: Plan) -> Ready | Refused | None:
     if call in routed.server:
-        return Ready(call, plan.toolbox)
+        if not plan.toolbox.tools[call.name].needs_approval:
+            return Ready(call, plan.toolbox)
+        # What can be approved was asked for, and is no open call.
+        problem = unasked(call.arguments)
+        return Refused(call, problem or OVER_LIMIT, is_over_limit=problem is None)
     if call in routed.refused:
         return Refused(call, refusal(call.name, plan.toolbox))
     return Refused(call, unfit_refusal(call, plan)) if is_unfit(call.item, plan.toolbox) else None
@@ -113,7 +121,7 @@ def _answer(call: OpenCall, routed: Routed[OpenCall], plan: Plan) -> Ready | Ref
 
 def _within_limit(answers: Iterable[Ready | Refused], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
     """`max_tool_calls` counts what is run here, not turns."""
-    left = None if plan.request.max_tool_calls is None else plan.request.max_tool_calls - run.calls_run
+    left = plan.calls_left(run)
     kept: list[Ready | Refused] = []
     for answer in answers:
         if isinstance(answer, Ready) and left is not None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from antwort.api.events import Batch, TurnEnded
-from antwort.api.items import CustomToolCall, FunctionCall, McpCall
+import msgspec
+
+from antwort.api.events import Batch, OutputItemAdded, OutputItemDone, TurnEnded
+from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest, McpCall
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET
-from antwort.engine.held import HeldCall, Shown, settle
+from antwort.engine.held import HeldCall, Shown, settle, unless_refused
 from antwort.engine.opened import OpenItem, OpenMessage, OpenReasoning, ReasoningStyle, Seal
-from antwort.engine.opened_calls import ClosedAs, OpenCall, OpenCustomCall, ShownCall
-from antwort.engine.pairs import shown_id
+from antwort.engine.opened_calls import ClosedAs, OpenCall, OpenCustomCall, ShownCall, is_object
+from antwort.engine.pairs import request_id, shown_id
 from antwort.ids import new_id
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
+from antwort.tools.base import HOUSE_LABEL
 
 CUT = frozenset({"length", "content_filter"})
 """Finish reasons that say the answer was broken off: what was being written is incomplete."""
@@ -42,8 +45,10 @@ class Turn:
         self._calls: dict[int, ShownCall | HeldCall] = {}
         self._held: list[HeldCall] = []  # those of the calls that are shown at the end, as they were begun
         self._has_clients = False  # whether a call was shown that the client is to run
+        self._counted = 0  # how many were shown of those that a response runs only so many of
         self._left: list[OpenItem] = []  # said in full, while a call before them may yet be cut
         self._early: dict[int, str] = {}  # arguments that came before their call's name
+        self._whole: list[OpenCall] = []  # those the model has gone on from, since somebody asked
         self._written: OpenItem | HeldCall | None = None  # what the last delta went to
         self._finished: Finished | None = None
 
@@ -73,12 +78,36 @@ class Turn:
         events, self._events = self._events, []
         return events
 
-    def finish(self) -> None:
-        """The backend has said all: close the items and mark the end of the inference."""
+    @property
+    def is_cut(self) -> bool:
+        return self._finished is not None and self._finished.finish in CUT
+
+    @property
+    def has_whole(self) -> bool:
+        return bool(self._whole)
+
+    def take_whole(self) -> list[OpenCall]:
+        """The calls that are known to be complete since this was asked last, while the model goes on writing.
+
+        Backends may write calls in turns, so a call that others follow need not be: only a whole JSON object is.
+        """
+        whole, self._whole = self._whole, []
+        return [call for call in whole if call.is_whole]
+
+    def calls(self) -> list[OpenCall]:
+        """All calls that show so far, in order, those in a free-form tool's words apart."""
+        calls = [call for call in self._calls.values() if isinstance(call, OpenCall)]
+        return sorted(calls, key=lambda call: call.index)
+
+    def finish(self, answered: Collection[str] = ()) -> None:
+        """The backend has said all: close the items and mark the end of the inference.
+
+        Where it was cut, the calls that are `answered`, by their ids, are complete all the same.
+        """
         finished = self._finished
         assert finished is not None, "a provider ends with Finished or raises"
         if finished.finish in CUT:
-            self._close_all("incomplete")
+            self._close_all("incomplete", answered)
         else:
             self._show_nameless()
             self._close_all("completed")
@@ -86,13 +115,14 @@ class Turn:
         usage = UNSET if finished.usage is None else finished.usage
         self._events.append(TurnEnded(finish=finished.finish, usage=usage))
 
-    def abort(self) -> None:
-        """The inference broke off: what is open is closed as incomplete, and the turn has not ended.
+    def abort(self, answered: Collection[str] = ()) -> None:
+        """The inference broke off: what is open is closed as incomplete, and the turn has not ended. Calls that are
+        `answered`, by their ids, are complete.
 
         A call that was held has not been shown, and never is.
         """
         for item in self._open_items():
-            item.close("incomplete", self._events)
+            item.close("completed" if _is_among(item, answered) else "incomplete", self._events)
         self._forget()
 
     # ---- one kind of delta each ----
@@ -110,6 +140,7 @@ class Turn:
             return
         self._close_message()
         if self._reasoning is None:
+            self._go_on()
             self._reasoning = OpenReasoning(self._next_index(), self._style, new_id("rs"), self._seal)
             self._reasoning.announce(self._events)
         self._written = self._reasoning
@@ -144,6 +175,7 @@ class Turn:
     def _open_message(self) -> OpenMessage:
         if self._message is None:
             self._close_reasoning()
+            self._go_on()
             self._message = OpenMessage(self._next_index(), new_id("msg"))
             self._message.announce(self._events)
         self._written = self._message
@@ -152,30 +184,56 @@ class Turn:
     def _open_call(self, index: int, name: str) -> ShownCall | HeldCall:
         self._close_message()
         self._close_reasoning()
+        self._go_on()
         call = self._calls[index] = self._begun(name, self._shown(name))
         return call
 
     def _begun(self, name: str, shown: Shown) -> ShownCall | HeldCall:
         """Clients run calls in the order they see them in: behind one that is held, all are."""
-        if shown.fits is None and not self._held:
+        if not shown.is_held and not self._held:
             self._has_clients |= shown.is_clients
-            return self._announced(shown)
+            self._counted += shown.counts
+            return self._announced(shown, name)
         held = HeldCall(name, shown)
         self._held.append(held)
         return held
 
-    def _announced(self, shown: Shown) -> ShownCall:
+    def _announced(self, shown: Shown, called: str = "") -> ShownCall:
         item = _call_item(shown)
         index = self._next_index()
-        call = OpenCustomCall(index, item) if isinstance(item, CustomToolCall) else OpenCall(index, item)
+        call = OpenCustomCall(index, item) if isinstance(item, CustomToolCall) else OpenCall(index, item, called)
         call.announce(self._events)
         return call
 
     def _show(self, shown: Shown, arguments: str, status: ClosedAs) -> None:
+        if shown.asks is not None:
+            self._ask(shown, arguments)
+            return
         call = self._announced(shown)
         if arguments:
             call.feed(arguments, self._events)
         call.close(status, self._events)
+
+    def _go_on(self) -> None:
+        """Something new begins: the call that was being written may be complete."""
+        call = self._written
+        if isinstance(call, OpenCall) and not call.is_whole and is_object(call.arguments):
+            call.is_whole = True
+            self._whole.append(call)
+
+    def _ask(self, shown: Shown, arguments: str) -> None:
+        """It comes whole: nothing is to be seen of it while it is written."""
+        index = self._next_index()
+        item = McpApprovalRequest(
+            id=request_id(new_id("call")),
+            server_label=shown.server_label or HOUSE_LABEL,
+            name=shown.name,
+            arguments=arguments.strip() or "{}",
+        )
+        self._events += [
+            OutputItemAdded(output_index=index, item=item),
+            OutputItemDone(output_index=index, item=item),
+        ]
 
     def _close_message(self) -> None:
         if self._message is not None:
@@ -198,14 +256,15 @@ class Turn:
         calls = [call for call in self._calls.values() if not isinstance(call, HeldCall)]
         return sorted((*singles, *self._left, *calls), key=lambda item: item.index)
 
-    def _close_all(self, last: ClosedAs) -> None:
+    def _close_all(self, last: ClosedAs, answered: Collection[str] = ()) -> None:
         """What was being written when the answer was cut is incomplete, and with it what stands behind it."""
         written = None if last == "completed" or isinstance(self._written, HeldCall) else self._written
         cut_from = self._index if written is None else written.index
         for item in self._open_items():
-            item.close(last if item.index >= cut_from else "completed", self._events)
+            is_cut = item.index >= cut_from and not _is_among(item, answered)
+            item.close(last if is_cut else "completed", self._events)
         if last == "completed":
-            for shown, arguments in settle(self._held, has_clients=self._has_clients):
+            for shown, arguments in settle(self._held, has_clients=self._has_clients, counted=self._counted):
                 self._show(shown, arguments, last)
         else:
             self._show_cut()
@@ -213,12 +272,19 @@ class Turn:
     def _show_cut(self) -> None:
         """The model is not asked again: nothing is checked."""
         whole = self._held.index(self._written) if isinstance(self._written, HeldCall) else 0
-        for at, held in enumerate(self._held):
-            self._show(held.shown, held.arguments, "completed" if at < whole else "incomplete")
+        for held in self._held[:whole]:
+            self._show(unless_refused(held, self._counted), held.arguments, "completed")
+            self._counted += held.shown.counts
+        for held in self._held[whole:]:
+            self._show(msgspec.structs.replace(held.shown, asks=None), held.arguments, "incomplete")
 
     def _forget(self) -> None:
         self._message, self._reasoning, self._written = None, None, None
-        self._calls, self._held, self._left = {}, [], []
+        self._calls, self._held, self._left, self._whole = {}, [], [], []
+
+
+def _is_among(item: OpenItem, answered: Collection[str]) -> bool:
+    return bool(answered) and isinstance(item, OpenCall) and item.call_id in answered
 
 
 def _call_item(shown: Shown) -> FunctionCall | CustomToolCall | McpCall:

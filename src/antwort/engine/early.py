@@ -1,0 +1,67 @@
+"""Which calls may begin while the model is still writing. Pure.
+
+To begin early changes when a call begins, and nothing else. So it is done only where the end of the turn cannot say
+otherwise: nothing that the model could yet call would hand the turn to the client, or ask for an approval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from antwort.engine.draft import Run
+from antwort.engine.opened_calls import OpenCall as Written
+from antwort.engine.plan import OpenCall, Plan
+from antwort.engine.steps import Ready, answers_to
+from antwort.engine.turn import Turn
+from antwort.tools.base import ToolDefinition, ToolResult
+from antwort.tools.routing import Route, Toolbox, route
+
+STOPPED = "The call was stopped before it had ended: the answer that asked for it was cut off."
+
+
+def may_be_early(plan: Plan) -> bool:
+    """Whether any call of this request may."""
+    if not plan.settings.eager or plan.request.parallel_tool_calls is False or not plan.toolbox.may_run:
+        return False
+    return all(_is_ours(tool, plan.toolbox) for tool in plan.toolbox.tools.values())
+
+
+def _is_ours(tool: ToolDefinition, toolbox: Toolbox) -> bool:
+    """Whether the client has no say in its calls."""
+    return not tool.needs_approval and route(tool.name, toolbox) is not Route.CLIENT
+
+
+def beginnings(turn: Turn, run: Run, plan: Plan) -> list[Ready]:
+    """The calls of the turn that may begin now: those that have become complete, and would be run at its end."""
+    whole = {call.call_id for call in turn.take_whole()}
+    if not whole:
+        return []
+    answers = answers_to([_asked(call) for call in turn.calls()], run, plan)
+    return [
+        answer
+        for answer in answers
+        if isinstance(answer, Ready) and answer.call.call_id in whole and _may_be_repeated(answer, plan)
+    ]
+
+
+def kept(came: Mapping[str, ToolResult | None], turn: Turn, *, is_over: bool) -> dict[str, ToolResult]:
+    """What is shown of calls that had begun when their turn was cut or broke off, by what they `came` to.
+
+    Where it `is_over`, no open call may be left to be run again: what came to nothing says so. Where it broke off, such
+    a call is closed as incomplete. One that has grown since it began is not what was asked for.
+    """
+    whole = {call.call_id for call in turn.calls() if call.is_whole}
+    results: dict[str, ToolResult] = {}
+    for call_id, result in came.items():
+        if call_id in whole and (result is not None or is_over):
+            results[call_id] = result or ToolResult(call_id, STOPPED, is_error=True)
+    return results
+
+
+def _asked(call: Written) -> OpenCall:
+    return OpenCall(call.call_id, call.called, call.arguments, call.index, call.item)
+
+
+def _may_be_repeated(ready: Ready, plan: Plan) -> bool:
+    """A run that another process may pick up makes an inference that was cut anew, and its calls with it."""
+    return not plan.may_be_resumed or ready.definition.read_only or ready.definition.idempotent

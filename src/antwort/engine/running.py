@@ -1,0 +1,255 @@
+"""Calls under way. Each ends in exactly one result."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property, partial
+from time import perf_counter
+from typing import Any
+
+import msgspec
+
+from antwort.api.items import FunctionCall, McpCall
+from antwort.concurrency import stop
+from antwort.engine.answers import Handed, Outcome
+from antwort.engine.control import Called, CallEnd, Control
+from antwort.engine.early import may_be_early
+from antwort.engine.plan import OpenCall, Plan
+from antwort.engine.steps import Ready, Refused
+from antwort.tools.base import (
+    ClientsTurn,
+    Failure,
+    ToolCall,
+    ToolContext,
+    ToolDefinition,
+    ToolExecutor,
+    ToolKind,
+    ToolResult,
+)
+from antwort.tools.routing import find_executor
+
+_log = logging.getLogger("antwort.engine")
+_tools_log = logging.getLogger("antwort.tools")  # what a tool says in an exception is not for the log
+_abandoned: set[asyncio.Task[Any]] = set()
+"""Tools that would not stop in time. Held until they end, so that they end as tasks and not as garbage."""
+
+
+class _Begun(msgspec.Struct, frozen=True):
+    task: asyncio.Task[Outcome]
+    arguments: str
+
+
+class Running:
+    """The calls under way: those of a step, and those that began while their turn was being written."""
+
+    def __init__(self, plan: Plan, control: Control) -> None:
+        self._plan, self._control, self._signal = plan, control, control.signal
+        self._tasks: dict[asyncio.Task[Outcome], int] = {}
+        self._early: dict[str, _Begun] = {}
+        self._seen: set[str] = set()  # the calls whose tasks have had their first turn of the event loop
+
+    # ---- those that began early ----
+
+    @cached_property
+    def _may_begin_early(self) -> bool:
+        return may_be_early(self._plan)
+
+    def begin(self, calls: Iterable[Ready]) -> None:
+        """Start calls whose turn is still being written. The step that asks for them takes them over."""
+        for ready in calls if self._may_begin_early else ():
+            if self._signal.reason is None:
+                self._early[ready.call.call_id] = _Begun(self._start(ready), ready.call.arguments)
+
+    async def halt(self) -> Mapping[str, ToolResult | None]:
+        """Their turn did not come to its end: tell them to stop. Gives what each came to, None where that is nothing.
+
+        One that was handed to the client, or that no tool has seen yet, is as if it had not begun.
+        """
+        early, self._early = self._early, {}
+        if not early:
+            return {}
+        self._signal.fired.set()  # a thread can only look there
+        await self._end([begun.task for begun in early.values()])
+        came = {call_id: _came_to(begun.task) for call_id, begun in early.items() if call_id in self._seen}
+        return {call_id: result for call_id, result in came.items() if not isinstance(result, Handed)}
+
+    async def _take_over(self, waiting: list[tuple[int, Ready]]) -> list[tuple[int, Ready]]:
+        """Those that have begun go on; gives the others. One that has grown since then was never what was asked for."""
+        grown: list[asyncio.Task[Outcome]] = []
+        left: list[tuple[int, Ready]] = []
+        for at, ready in waiting:
+            begun = self._early.pop(ready.call.call_id, None)
+            if begun is not None and begun.arguments.rstrip() == ready.call.arguments.rstrip():
+                self._tasks[begun.task] = at
+                if not begun.task.done():
+                    self._control.running.add(ready.call.call_id)
+                continue
+            left.append((at, ready))
+            if begun is not None:
+                grown.append(begun.task)
+        await self._end(grown)
+        return left
+
+    # ---- those of a step ----
+
+    async def results(
+        self, calls: Sequence[Ready | Refused], width: int
+    ) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
+        """What the calls come to, as they are ready; at most `width` run at a time."""
+        refused: list[tuple[int, Outcome]] = [
+            (at, _refusal(call)) for at, call in enumerate(calls) if isinstance(call, Refused)
+        ]
+        if refused:
+            self._report_refused(calls)
+            yield refused
+        waiting = [(at, call) for at, call in enumerate(calls) if isinstance(call, Ready)]
+        try:
+            if self._early:
+                waiting = await self._take_over(waiting)
+            while waiting or self._tasks:
+                while waiting and len(self._tasks) < width and self._signal.reason is None:
+                    at, call = waiting.pop(0)
+                    self._control.running.add(call.call.call_id)
+                    self._tasks[self._start(call)] = at
+                yield await self._next()
+        finally:
+            await self._stop()
+            self._control.running.clear()  # those left behind work for nobody
+
+    def _start(self, ready: Ready) -> asyncio.Task[Outcome]:
+        self._control.has_acted = True  # before it can have begun, whoever looks meanwhile
+        return asyncio.create_task(self._execute(ready))
+
+    async def _next(self) -> list[tuple[int, Outcome]]:
+        """Those that are done; at least one. When told to stop, what is done by then still counts."""
+        try:
+            await self._signal.race(lambda: asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED))
+        except Exception:
+            await self._stop()
+            if done := self._collect():
+                return done  # the reason is raised at the next wait
+            raise
+        return self._collect()
+
+    def _collect(self) -> list[tuple[int, Outcome]]:
+        done = [task for task in self._tasks if task.done() and not task.cancelled()]
+        return [(self._tasks.pop(task), task.result()) for task in done]
+
+    async def _stop(self) -> None:
+        await self._end(self._tasks)
+        self._tasks = {task: at for task, at in self._tasks.items() if task.done() and not task.cancelled()}
+
+    async def close(self) -> None:
+        """Nothing is left running that can be stopped."""
+        if self._early or self._tasks:
+            await self.halt()
+            await self._stop()
+
+    async def _end(self, tasks: Collection[asyncio.Task[Outcome]]) -> None:
+        """Within the grace; what does not end is left behind."""
+        for task in await stop(tasks, self._plan.settings.tool_grace):
+            _log.warning("a tool did not stop when told to; it is left behind")
+            _abandoned.add(task)
+            task.add_done_callback(_abandoned.discard)
+
+    # ---- one call ----
+
+    async def _execute(self, ready: Ready) -> Outcome:
+        """Exactly one result, and those who count are told how it came about."""
+        self._seen.add(ready.call.call_id)
+        began = perf_counter()
+        failures: list[Failure] = []
+        executor = find_executor(ready.definition, ready.toolbox.executors)
+        end: CallEnd = "cancelled"
+        try:
+            outcome = await self._attempt(ready.call, ready.definition, executor, failures.append)
+            end = _end(outcome, failures)
+        finally:
+            self._control.running.discard(ready.call.call_id)
+            is_local = executor is not None and executor.kind is ToolKind.LOCAL
+            self._report(ready.call, ready.definition, end, perf_counter() - began, is_local=is_local)
+        return outcome
+
+    def _report_refused(self, calls: Sequence[Ready | Refused]) -> None:
+        for each in calls:
+            if isinstance(each, Refused):
+                self._report(each.call, None, "refused", 0.0, is_local=False)
+
+    def _report(
+        self, call: OpenCall, definition: ToolDefinition | None, end: CallEnd, seconds: float, *, is_local: bool
+    ) -> None:
+        if not self._control.on_call:
+            return
+        called = Called(
+            response_id=self._plan.response.id,
+            call_id=call.call_id,
+            tool=call.name if definition is None else definition.own_name,
+            label=call.item.server_label if isinstance(call.item, McpCall) else None,
+            is_local=is_local,
+            end=end,
+            seconds=seconds,
+        )
+        for tell in self._control.on_call:
+            tell(called)
+
+    async def _attempt(
+        self,
+        call: OpenCall,
+        definition: ToolDefinition,
+        executor: ToolExecutor | None,
+        failed: Callable[[Failure], None],
+    ) -> Outcome:
+        """Exactly one result, whatever the executor does, unless it hands the call on."""
+        if executor is None:
+            return ToolResult(call.call_id, f"The tool {call.name!r} is not available any more.", is_error=True)
+        asked = ToolCall(id=call.call_id, name=call.name, arguments=call.arguments or "{}", definition=definition)
+        try:
+            result = await executor.execute(asked, self._context(call, failed))
+        except (asyncio.CancelledError, Exception) as exc:
+            if isinstance(exc, asyncio.CancelledError) and _is_told_to_stop():
+                raise
+            if isinstance(exc, ClientsTurn) and isinstance(call.item, FunctionCall):
+                return Handed()
+            _tools_log.warning("the tool %s failed", call.name, exc_info=True)
+            return ToolResult(call.call_id, str(exc) or type(exc).__name__, is_error=True)
+        return ToolResult(call.call_id, result.output, is_error=result.is_error)
+
+    def _context(self, call: OpenCall, failed: Callable[[Failure], None]) -> ToolContext:
+        return ToolContext(
+            response_id=self._plan.response.id,
+            idempotency_key=call.call_id,
+            identity=self._plan.identity,
+            deadline=self._control.deadline,
+            cancelled=self._signal.fired,
+            progress=partial(self._note_progress, call.call_id),
+            failed=failed,
+        )
+
+    def _note_progress(self, call_id: str, _: str) -> None:
+        """A sign of life: whoever waits for the response learns that it goes on. What the tool says is content."""
+        _log.debug("a tool of %s reports progress", self._plan.response.id)
+        self._control.on_progress(call_id)
+
+
+def _is_told_to_stop() -> bool:
+    """Whether a cancellation is meant for this task; a tool can raise one of its own making."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _came_to(task: asyncio.Task[Outcome]) -> Outcome | None:
+    return task.result() if task.done() and not task.cancelled() else None
+
+
+def _end(outcome: Outcome, failures: Sequence[Failure]) -> CallEnd:
+    if isinstance(outcome, Handed):
+        return "handed"
+    if failures:
+        return failures[0]
+    return "error" if outcome.is_error else "ok"
+
+
+def _refusal(refused: Refused) -> ToolResult:
+    return ToolResult(refused.call.call_id, refused.message, is_error=True)
