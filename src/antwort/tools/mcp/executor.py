@@ -1,0 +1,214 @@
+"""All MCP servers as one executor: those of the operator's by label, and those that requests name by address."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+
+import msgspec
+
+from antwort.api.tools import McpTool
+from antwort.api.wire import UNSET
+from antwort.concurrency import stop
+from antwort.identity import Identity
+from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
+from antwort.tools.limits import ToolLimits
+from antwort.tools.mcp.base import ServerSpec, ServerTools, ServerUnavailable, Sessions
+from antwort.tools.mcp.listing import Rules, define, instructions_of, rules_for, strangers_rules
+from antwort.tools.mcp.results import output_of
+from antwort.tools.mcp.servers import McpPolicy, McpServer
+from antwort.tools.mcp.specs import base_spec, own_spec, remembered, strangers_spec
+
+_log = logging.getLogger("antwort.tools.mcp")
+
+_MOST_MADE = 512
+"""Lists that are kept as the model is offered them."""
+_GRACE = 1.0
+
+
+class _Own(msgspec.Struct, frozen=True):
+    """A server of the operator's, with what is the same for each request."""
+
+    server: McpServer
+    spec: ServerSpec
+    rules: Rules
+    declared: McpTool
+
+
+class _Made(msgspec.Struct, frozen=True):
+    listed: ServerTools
+    declared: McpTool
+    tools: tuple[ToolDefinition, ...]
+
+
+class McpExecutor:
+    """Runs the tools of MCP servers.
+
+        docs = McpServer("docs", url="https://docs.example.com/mcp")
+        engine = Engine(provider, executors=[McpExecutor([docs])])
+
+    A request reaches a server by its label: `{"type": "mcp", "server_label": "docs"}`. Servers that requests name by
+    `server_url` are asked only where the `policy` says so. Sessions are opened when they are needed, and closed with
+    the engine that the executor was given to; an executor is of one engine only.
+    """
+
+    kind = ToolKind.MCP
+
+    def __init__(
+        self, servers: Sequence[McpServer] = (), policy: McpPolicy | None = None, sessions: Sessions | None = None
+    ) -> None:
+        """`sessions` are those of the executor's own unless given. Raises `ValueError` for two of the same label."""
+        self._policy = policy or McpPolicy()
+        self._own: dict[str, _Own] = {}
+        for server in servers:
+            if server.label in self._own:
+                raise ValueError(f"There are two MCP servers labelled {server.label!r}.")
+            spec, declared = base_spec(server, self._policy), McpTool(server_label=server.label)
+            self._own[server.label] = _Own(server, spec, rules_for(server), declared)
+        self._strangers = strangers_rules(self._policy)
+        self._sessions = sessions
+        self._made: OrderedDict[bytes, _Made] = OrderedDict()
+        self._down: set[str] = set()
+        self._warming: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"McpExecutor({', '.join(self._own)})"
+
+    @property
+    def labels(self) -> Sequence[str]:
+        return tuple(self._own)
+
+    # ---- what a request is offered ----
+
+    async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
+        """Raises `ServerUnavailable`, and `InvalidField` for what may not be declared so."""
+        own = self._own.get(declared.server_label)
+        if own is None and declared.server_url is UNSET:
+            return None
+        spec = self._spec(declared, identity)
+        listed = await self._list(spec)
+        is_same_for_all = own is not None and own.server.authorization == "own"
+        kept = own.declared if own is not None and is_same_for_all else remembered(declared)
+        return self._defined(spec, listed, kept, self._strangers if own is None else own.rules)
+
+    async def instruct(self, declared: McpTool, identity: Identity) -> str | None:
+        own = self._own.get(declared.server_label)
+        if own is None and declared.server_url is UNSET:
+            return None
+        listed = await self._list(self._spec(declared, identity))
+        return instructions_of(listed, declared, None if own is None else own.server)
+
+    def standing(self, model: str, identity: Identity) -> Sequence[McpTool]:
+        return [
+            own.declared
+            for own in self._own.values()
+            if own.server.standing is not None and own.server.standing.has(model, identity)
+        ]
+
+    def _spec(self, declared: McpTool, identity: Identity) -> ServerSpec:
+        own = self._own.get(declared.server_label)
+        if own is None:
+            return strangers_spec(declared, identity, self._policy)
+        return own_spec(own.server, own.spec, declared, identity)
+
+    def _defined(
+        self, spec: ServerSpec, listed: ServerTools, declared: McpTool, rules: Rules
+    ) -> tuple[ToolDefinition, ...]:
+        """The same objects as long as the list is the same: requests come more often than lists change."""
+        made = self._made.get(spec.key)
+        if made is None or made.listed is not listed or made.declared != declared:
+            made = self._made[spec.key] = _Made(listed, declared, define(listed, declared, rules))
+            if len(self._made) > _MOST_MADE:
+                self._made.popitem(last=False)
+        self._made.move_to_end(spec.key)
+        return made.tools
+
+    async def _list(self, spec: ServerSpec) -> ServerTools:
+        try:
+            listed = await self._pool().get(spec).tools()
+        except ServerUnavailable as news:
+            self._note_down(spec, news)
+            raise
+        self._note_back(spec)
+        return listed
+
+    # ---- running calls ----
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        declared = tool.declared
+        if tool.kind is not ToolKind.MCP or declared is None or declared.server_label != tool.server_label:
+            return False
+        return declared.server_label in self._own or (self._policy.declared and isinstance(declared.server_url, str))
+
+    def limits_of(self, tool: ToolDefinition) -> ToolLimits | None:
+        """What the operator has set for the server; others have what holds for all tools."""
+        own = self._own.get(tool.server_label or "")
+        return None if own is None else own.server.limits
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        declared = call.definition.declared
+        if declared is None or not self.can_execute(call.definition):
+            raise LookupError(f"There is no tool named {call.name!r} here.")
+        if not _is_object(call.arguments):
+            return ToolResult(call.id, "The arguments are not a JSON object.", is_error=True)
+        session = self._pool().get(self._spec(declared, context.identity))
+        name, key = call.definition.own_name, context.idempotency_key
+        try:
+            outcome = await session.call(name, call.arguments, key=key, progress=context.progress)
+        except ServerUnavailable as news:
+            return ToolResult(call.id, str(news), is_error=True)
+        return ToolResult(call.id, output_of(outcome), is_error=outcome.is_error)
+
+    # ---- start and stop ----
+
+    async def open(self) -> None:
+        """Begin to connect to the operator's servers. One that is not there is tried again when it is asked for."""
+        for own in self._own.values():
+            if own.server.sessions == "shared" and own.server.authorization == "own":
+                task = asyncio.create_task(self._warm(own.spec))
+                self._warming.add(task)
+                task.add_done_callback(self._warming.discard)
+
+    async def _warm(self, spec: ServerSpec) -> None:
+        try:
+            await self._list(spec)
+        except ServerUnavailable:
+            pass  # it has been noted
+        except Exception:
+            _log.exception("the MCP server %r could not be connected to", spec.label)
+
+    async def close(self) -> None:
+        await stop(list(self._warming), _GRACE)
+        if self._sessions is not None:
+            await self._sessions.close()
+
+    def _pool(self) -> Sessions:
+        if self._sessions is None:
+            from antwort.tools.mcp.sessions import SessionPool
+
+            self._sessions = SessionPool()
+        return self._sessions
+
+    # ---- what the operator is told: when a server goes and when it comes back, and not for each request ----
+
+    def _note_down(self, spec: ServerSpec, news: ServerUnavailable) -> None:
+        if spec.is_strangers or spec.owner is not None:  # how those stand is nobody's but their own
+            _log.debug("an MCP server that a request uses cannot be asked: %s", news)
+        elif spec.label not in self._down:
+            self._down.add(spec.label)
+            _log.warning("the MCP server %r cannot be used: %s", spec.label, news)
+
+    def _note_back(self, spec: ServerSpec) -> None:
+        if self._down and spec.owner is None and spec.label in self._down:
+            self._down.discard(spec.label)
+            _log.info("the MCP server %r can be used again", spec.label)
+
+
+def _is_object(arguments: str) -> bool:
+    try:
+        msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return False
+    return True

@@ -1,0 +1,146 @@
+"""MCP servers as a program or an operator names them, and what holds for those that requests name.
+
+docs = McpServer("docs", url="https://docs.example.com/mcp", token="…")
+files = McpServer("files", command=("npx", "-y", "@modelcontextprotocol/server-filesystem", "/srv/files"))
+engine = Engine(provider, executors=[McpExecutor([docs, files])])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from antwort.identity import Identity
+from antwort.net.reach import Reach
+from antwort.tools.base import HOUSE_LABEL
+from antwort.tools.limits import ToolLimits
+from antwort.tools.local import NAME
+from antwort.tools.mcp.base import ClientCredentials, Transport
+from antwort.tools.mcp.brought import HeaderRules
+
+Approval: TypeAlias = Literal["always", "writes", "never"]
+
+
+class Audience(msgspec.Struct, frozen=True, kw_only=True):
+    """For whom a server is there without being named by the request. All must fit; None fits all."""
+
+    models: tuple[str, ...] | None = None
+    """By the names that requests ask for; one that ends in `*` stands for all that begin so."""
+    subjects: tuple[str, ...] | None = None
+    tenants: tuple[str, ...] | None = None
+
+    def has(self, model: str, identity: Identity) -> bool:
+        if self.models is not None and not any(_fits(model, pattern) for pattern in self.models):
+            return False
+        is_subject = self.subjects is None or identity.owner in self.subjects
+        return is_subject and (self.tenants is None or identity.tenant in self.tenants)
+
+
+def _fits(model: str, pattern: str) -> bool:
+    return model.startswith(pattern[:-1]) if pattern.endswith("*") else model == pattern
+
+
+class McpToolPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """One tool of a server, otherwise than the server says; None: as the server says, or as for the server. What its
+    calls may take is in the server's `limits`.
+    """
+
+    parallel: bool = True
+    """Off, its calls never overlap."""
+    read_only: bool | None = None
+    idempotent: bool | None = None
+    require_approval: bool | None = None
+
+
+class McpServer(msgspec.Struct, frozen=True):
+    """An MCP server of the program's own. Requests name it by its label: `{"type": "mcp", "server_label": label}`.
+
+    It has either a `url` or a `command`. Raises `ValueError` where that, or anything else, does not go together.
+    """
+
+    label: str
+    url: str | None = None
+    command: tuple[str, ...] = ()
+    """A program that speaks MCP on its standard input and output."""
+    transport: Literal["http", "sse"] = "http"
+    """Of a `url`: streamable HTTP, or its predecessor."""
+    env: Mapping[str, str] = {}
+    """Of a `command`: more environment. Of this process's own it gets only what programs need to run."""
+    folder: str | None = None
+    description: str | None = None
+    """What models are told of it, in the place of what it says itself."""
+    headers: Mapping[str, str] = {}
+    token: str | None = None
+    """Sent as a bearer token."""
+    oauth: ClientCredentials | None = None
+    authorization: Literal["own", "request"] = "own"
+    """`request`: it is logged in to with the `authorization` that a request brings."""
+    sessions: Literal["shared", "identity"] = "shared"
+    allowed_tools: tuple[str, ...] | None = None
+    require_approval: Approval = "never"
+    """Which calls the client must approve, whatever the request says; `writes`: those of tools that do not say that
+    they change nothing."""
+    standing: Audience | None = None
+    """For whom it is there without being named; None: for nobody."""
+    connect: float = 10.0
+    list_age: float = 300.0
+    limits: ToolLimits | None = None
+    """What its calls may take; None: as the calls of other tools."""
+    tools: Mapping[str, McpToolPolicy] = {}
+
+    def __post_init__(self) -> None:
+        if problem := _problem(self):
+            raise ValueError(f"The MCP server {self.label!r} {problem}.")
+
+    def __repr__(self) -> str:
+        """Without the rest: that may be what it is logged in to with."""
+        return f"McpServer({self.label!r})"
+
+    @property
+    def way(self) -> Transport:
+        return "stdio" if self.command else self.transport
+
+
+def _problem(server: McpServer) -> str | None:
+    if not NAME.fullmatch(server.label):
+        return "needs another label: 1 to 64 letters, digits, '_' or '-'"
+    if server.label == HOUSE_LABEL:
+        return "needs another label: calls that are refused show under it"
+    if _is_text(server.command):
+        return "has a command that is one text; write a tuple of the program and its arguments"
+    if bool(server.url) == bool(server.command):
+        return "needs either a url or a command"
+    logins = (server.token is not None, server.oauth is not None, server.authorization == "request")
+    if sum(logins) > 1:
+        return "has more than one of token, oauth and authorization='request'"
+    if server.command and (any(logins) or server.headers):
+        return "has a command, and cannot be logged in to: give its credentials in env"
+    return None
+
+
+def _is_text(command: object) -> bool:
+    return isinstance(command, str)
+
+
+class McpPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for servers that requests name by address, and for all sessions."""
+
+    declared: bool = False
+    """Whether requests may name servers by address at all."""
+    reach: Reach = msgspec.field(default_factory=Reach)
+    """Which addresses they may name; unless it says otherwise, public ones over https."""
+    headers: HeaderRules = msgspec.field(default_factory=HeaderRules)
+    """Which headers they may have sent."""
+    require_approval: Literal["always", "never"] = "always"
+    """What holds where the request does not say."""
+    force_approval: bool = False
+    """Whether it holds whatever the request says, where it is `always`."""
+    connect: float = 10.0
+    largest: int = 16 * 2**20
+    """Bytes of one message of a server, also of the program's own."""
+    sessions: int = 256
+    """How many sessions are open at once."""
+    idle: float = 600.0
+    """Seconds that a session may be idle before it is closed."""
