@@ -27,6 +27,8 @@ class OAuthSettings(Wire):
     """What it asks for."""
     token_url: str | None = None
     """Where tokens are given out; unset, where the server says."""
+    issuer: str | None = None
+    """Who must be the one that gives them out, as its metadata name it; unset, whomever the server names."""
 
 
 class StandingSettings(Wire):

@@ -25,6 +25,8 @@ class ClientCredentials(msgspec.Struct, frozen=True, kw_only=True):
     scopes: tuple[str, ...] = ()
     token_url: str | None = None
     """Where they are instead, for servers that do not say."""
+    issuer: str | None = None
+    """Who must be the one that gives them out; None: whomever the server names."""
 
     def __repr__(self) -> str:
         return f"ClientCredentials({self.client_id!r})"

@@ -62,7 +62,7 @@ class HeaderRules:
             raise InvalidField("headers", "a name is not one that a header can have.")
         where = f"headers.{name}"
         if _is_among(name, self._deny) or not _is_among(name, self._allow):
-            raise InvalidField(where, "this header may not be sent to a server.", code="header_not_allowed")
+            raise InvalidField(where, "this header may not be sent to a server.")
         if len(value) > LONGEST:
             raise InvalidField(where, f"longer than {LONGEST} characters.")
         if value and not _VALUE.fullmatch(value):
