@@ -206,6 +206,10 @@ class TurnEnded(Wire, tag="antwort.turn_ended"):
 
     finish: str
     usage: Usage | UnsetType = UNSET
+    estimate: int | UnsetType = UNSET
+    """The tokens it may have taken, where the backend does not tell."""
+    stop: str | UnsetType = UNSET
+    """Why it was the last one, made without tools: the reason that the response ends for."""
 
 
 CallOutcome: TypeAlias = Literal["ran", "refused", "over_limit", "handed"]
@@ -226,6 +230,8 @@ class Compacted(Wire, tag="antwort.compacted"):
 
     usage: Usage | UnsetType = UNSET
     """What writing it cost."""
+    estimate: int | UnsetType = UNSET
+    """The tokens it may have taken beside that, where the backend does not tell."""
     is_missing: bool | UnsetType = UNSET
     """There is no such item: there was nothing to sum up, or no summary to be had, and the run goes on without."""
 

@@ -92,6 +92,12 @@ class PlainFields(Wire):
     background: bool | None = None
     max_output_tokens: Positive | None = None
     max_tool_calls: Positive | None = None
+    max_turns: Positive | None = None
+    """Ours, as the next two: how often the model is asked."""
+    deadline: Annotated[float, Meta(gt=0)] | None = None
+    """Seconds that the response may take."""
+    token_budget: Positive | None = None
+    """Tokens that all its inferences may take together, read and written."""
     reasoning: ReasoningOptions | None = None
     safety_identifier: Annotated[str, Meta(max_length=64)] | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=64)] | None = None

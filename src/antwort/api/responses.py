@@ -107,6 +107,10 @@ class Response(Wire, kw_only=True):
     """OpenAI's, not the standard's: there only where there is one."""
     user: str | UnsetType = UNSET
     """The same."""
+    max_turns: int | UnsetType = UNSET
+    """Ours, as the next two: there only where the request has set it."""
+    deadline: float | UnsetType = UNSET
+    token_budget: int | UnsetType = UNSET
 
     @property
     def output_text(self) -> str:

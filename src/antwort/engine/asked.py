@@ -29,6 +29,9 @@ class RequestFields(TypedDict, total=False):
     allowed_tools: Sequence[str | Fields]
     parallel_tool_calls: bool | None
     max_tool_calls: int | None
+    max_turns: int | None
+    deadline: float | None
+    token_budget: int | None
     max_output_tokens: int | None
     temperature: float | None
     top_p: float | None
