@@ -45,6 +45,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "tools.routing",
         "tools.limits",
         "tools.grammar",
+        "tools.search",
+        "tools.schemas",
         "identity",
         "errors",
         "ids",

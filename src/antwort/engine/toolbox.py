@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import NamedTuple
 
-from antwort.api.items import CustomToolCall, FunctionCall, McpListTools
+from antwort.api.items import McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.tools import McpTool, OpaqueTool, Tool
-from antwort.api.wire import UNSET, replace
+from antwort.api.wire import replace
 from antwort.concurrency import side_by_side
-from antwort.engine.chosen import allowed_names, check_choice, find_own
+from antwort.engine.chosen import allowed_names, called_name, check_choice, model_name
 from antwort.engine.declared import Grammars, definitions, grammars_told, read_grammars
 from antwort.engine.hosted import note_dropped, policy_for, stand_in
-from antwort.engine.naming import free_name, labelled_name, legal_name, named_apart
+from antwort.engine.naming import named_apart
 from antwort.engine.servers import (
     Offer,
     Shelf,
@@ -138,28 +138,3 @@ def _toolbox(request: CreateRequest, offers: Sequence[Offer], shelf: Shelf) -> T
         may_run=request.choice_mode != "none" and is_registered(shelf.executors, tools),
         instructions=(*said, *grammars_told(tools, shelf.capabilities)),
     )
-
-
-# ---- what the model calls what clients and servers call otherwise ----
-
-
-def called_name(toolbox: Toolbox, call: FunctionCall | CustomToolCall) -> str:
-    """What the model calls the tool that the client knows by this name and namespace."""
-    namespace = None if call.namespace is UNSET else call.namespace
-    if (own := find_own(toolbox.tools, namespace, call.name)) is not None:
-        return own.name
-    if namespace is None:
-        return call.name
-    # Not declared any more; what it was called must not mean another one now.
-    return free_name(labelled_name(namespace, call.name), toolbox.tools)
-
-
-def model_name(toolbox: Toolbox, label: str, name: str) -> str:
-    """What the model calls the tool that its server calls `name`."""
-    for definition in toolbox.tools.values():
-        if definition.server_label == label and definition.own_name == name:
-            return definition.name
-    if label == HOUSE_LABEL:
-        return name  # what the model itself wrote
-    # A tool of a server that this request does not name; what it was called must not mean another one now.
-    return labelled_name(label, name) if name in toolbox.tools else legal_name(name)

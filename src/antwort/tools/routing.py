@@ -41,6 +41,8 @@ class Toolbox(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the loop is on: some executor counts as registered, and tool_choice is not `none`."""
     instructions: tuple[str, ...] = ()
     """What the model is told about the tools beside their descriptions, by the servers that the request names too."""
+    deferred: frozenset[str] = frozenset()
+    """The tools that the model is not told of until it has found them; it may call them all the same."""
 
 
 class Route(enum.Enum):

@@ -1,0 +1,179 @@
+"""Which tools fit what is looked for: BM25 over their names, descriptions and parameters. Pure."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from threading import Lock
+from typing import TypeAlias
+
+from antwort.tools.base import ToolDefinition
+
+_K1, _B = 1.2, 0.75
+_NAME_WEIGHT = 3
+"""A word of the name counts as often as so many in the description."""
+_LONGEST_DESCRIPTION, _LONGEST_ABOUT, _MOST_PARAMETERS = 2000, 300, 64
+"""What of a tool is read: servers may say anything of theirs, at any length."""
+_LONGEST_QUERY, _MOST_WORDS = 1000, 32_768
+_MOST_KEPT = 16_384
+"""Tools in all indexes that are kept for the next search."""
+
+_WORD = re.compile(r"[^\W_]+")
+_LETTERS = bytes(byte if chr(byte).isalnum() and byte < 128 else 32 for byte in range(256)).lower()
+"""ASCII without what stands between words."""
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_DENSE = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
+"""Scripts that set no spaces between words."""
+_EMPTY = frozenset(
+    _WORD.findall(
+        "a an and any are as at be by can do does for from has have how i in into is it its me my of on or our please "
+        "so some that the their them then there these this to tool tools use used using want was we what when where "
+        "which will with you your"
+    )
+)
+"""Words that say nothing about a tool."""
+
+
+class Index:
+    """So many tools, ready to be searched."""
+
+    def __init__(self, tools: Sequence[ToolDefinition]) -> None:
+        self._tools = tuple(tools)
+        self._words = [_counted(tool) for tool in tools]
+        lengths = [words.total() for words in self._words]
+        average = sum(lengths) / max(len(lengths), 1) or 1.0
+        self._norms = [_K1 * (1 - _B + _B * length / average) for length in lengths]
+
+    def best(self, query: str, most: int) -> list[ToolDefinition]:
+        """The tools that fit the query, the best first; none that has no word of it. Of equals, by their names."""
+        asked = query[:_LONGEST_QUERY]
+        meant = asked.strip().casefold()
+        scores = self._scores(Counter(filter(None, words_in(_name(asked)))))
+        found = [
+            (meant not in (tool.name.casefold(), tool.own_name.casefold()), -score, tool.name, at)
+            for at, (score, tool) in enumerate(zip(scores, self._tools, strict=True))
+        ]
+        hits = sorted(each for each in found if each[1] or not each[0])
+        return [self._tools[at] for *_, at in hits[:most]]
+
+    def _scores(self, query: Counter[str]) -> list[float]:
+        scores = [0.0] * len(self._tools)
+        for word, times in query.items():
+            holding = [(at, words[word]) for at, words in enumerate(self._words) if word in words]
+            rarity = math.log(1 + (len(scores) - len(holding) + 0.5) / (len(holding) + 0.5))
+            for at, count in holding:
+                scores[at] += times * rarity * count * (_K1 + 1) / (count + self._norms[at])
+        return scores
+
+
+# ---- words ----
+
+
+def words_in(text: str) -> list[str]:
+    """The words of a text or a name, each in its plain form; those that say nothing are empty."""
+    if text.isascii():  # three times as fast: there may be thousands of tools
+        return [*map(_plain_forms.__getitem__, text.encode().translate(_LETTERS).split())]
+    words = _WORD.findall(f"{text} {' '.join(_pairs(text))}".lower())
+    return [_plain_forms[word.encode(errors="replace")] for word in words]
+
+
+def _name(name: str) -> str:
+    """With a space before each hump."""
+    return name if name.islower() else _HUMP.sub(" ", name)
+
+
+def _counted(tool: ToolDefinition) -> Counter[str]:
+    """How often the tool says what."""
+    name = _name(tool.own_name)
+    said = [name] * _NAME_WEIGHT
+    said += (tool.server_label or "", tool.namespace or "", (tool.description or "")[:_LONGEST_DESCRIPTION])
+    said += _parameters(tool)
+    words = Counter(words_in(" ".join(said)))
+    words.pop("", None)
+    return words
+
+
+def _parameters(tool: ToolDefinition) -> list[str]:
+    properties = (tool.parameters or {}).get("properties")
+    said: list[str] = []
+    if isinstance(properties, dict):
+        for name, schema in islice(properties.items(), _MOST_PARAMETERS):
+            said.append(_name(name[:_LONGEST_ABOUT]))
+            if isinstance(schema, dict) and isinstance(about := schema.get("description"), str):
+                said.append(about[:_LONGEST_ABOUT])
+    return said
+
+
+def _pairs(text: str) -> Iterator[str]:
+    """Characters two by two, where a word is not set apart from the next."""
+    for run in _DENSE.findall(text):
+        yield from (run[at : at + 2] for at in range(max(len(run) - 1, 1)))
+
+
+class _PlainForms(dict[bytes, str]):
+    """Words and their plain forms, as far as they were met: looked up by the hundred thousand."""
+
+    def __missing__(self, word: bytes) -> str:
+        if len(self) >= _MOST_WORDS:
+            self.clear()
+        text = word.decode(errors="replace")
+        plain = self[word] = "" if text in _EMPTY else _plain(text)
+        return plain
+
+
+_plain_forms = _PlainForms()
+
+
+def _plain(word: str) -> str:
+    """Without the ending that tells one from many, or the deed from the doing."""
+    if word.endswith("ies") and len(word) > 4:
+        word = f"{word[:-3]}y"
+    elif word.endswith(("sses", "shes", "ches", "xes", "zes")):
+        word = word[:-2]
+    elif word.endswith("s") and not word.endswith(("ss", "us", "is")) and len(word) > 3:
+        word = word[:-1]
+    for ending, least in (("ing", 6), ("ion", 6), ("ed", 5)):
+        if word.endswith(ending) and len(word) >= least:
+            word = word[: -len(ending)]
+            word = word[:-1] if len(word) > 3 and word[-1] == word[-2] and word[-1] not in "ls" else word
+            break
+    return word[:-1] if word.endswith("e") and len(word) > 4 else word
+
+
+# ---- indexes that were made before ----
+
+_Key: TypeAlias = tuple[tuple[str, str | None, str | None, str | None, str | None, int], ...]
+
+_lock = Lock()
+_kept: OrderedDict[_Key, Index] = OrderedDict()
+
+
+def index_of(tools: Sequence[ToolDefinition]) -> Index:
+    """The index of these tools, made once as long as they are the same. It may be asked for in any thread."""
+    key = _key(tools)
+    with _lock:
+        if (known := _kept.get(key)) is not None:
+            _kept.move_to_end(key)
+            return known
+    made = Index(tools)
+    with _lock:
+        _kept[key] = made
+        while len(_kept) > 1 and sum(map(len, _kept)) > _MOST_KEPT:
+            _kept.popitem(last=False)
+    return made
+
+
+def is_indexed(tools: Sequence[ToolDefinition]) -> bool:
+    """Whether a search in them costs next to nothing."""
+    return _key(tools) in _kept
+
+
+def _key(tools: Iterable[ToolDefinition]) -> _Key:
+    """By what is ranked. Schemas go by identity: an index holds on to its own, so no other has the same."""
+    return tuple(
+        (tool.name, tool.own_name, tool.server_label, tool.namespace, tool.description, id(tool.parameters))
+        for tool in tools
+    )

@@ -1,0 +1,130 @@
+"""Looking for tools: a function of the house's own, for when there are more tools than the model is told of at once.
+
+What a search has found stands in its result, and nowhere else: whoever writes the next prompt reads it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from antwort.api.wire import encode
+from antwort.tools.base import HOUSE_LABEL, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
+from antwort.tools.ranking import index_of, is_indexed
+
+SEARCH = "tool_search"
+"""What the function is called, unless another tool has the name."""
+FOUND_AT_ONCE, MOST_FOUND = 5, 20
+_LONGEST_ABOUT = 200
+_LONG = 200
+"""So many tools are indexed elsewhere than on the event loop."""
+_PURPOSE = (
+    "Find tools that you cannot see yet. There are more tools than those listed here; look for one by a few words on "
+    "what it should do, and those that fit can be called from then on."
+)
+_PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "query": {"type": "string", "description": "What the tool should do, in a few words, or its name."},
+        "limit": {
+            "type": "integer",
+            "description": f"How many tools to return at most; {FOUND_AT_ONCE} unless told.",
+            "minimum": 1,
+            "maximum": MOST_FOUND,
+        },
+    },
+    "required": ["query"],
+}
+_WRONG = "The arguments must be a JSON object with 'query': a few words on what the tool should do."
+_NOTHING = "No tool fits. Try other words, or answer without one."
+
+
+class _Asked(msgspec.Struct):
+    query: str
+    limit: int | float | None = None
+
+
+class _Found(msgspec.Struct, omit_defaults=True):
+    """A tool as a result tells of it, by the name to call it by. The rest of it joins the prompt."""
+
+    name: str
+    server: str | None = None
+    description: str | None = None
+
+
+class _Result(msgspec.Struct, omit_defaults=True):
+    tools: list[_Found]
+    hint: str | None = None
+
+
+class ToolSearch:
+    """Runs searches in a catalogue: the tools that the model must look for, and may call."""
+
+    kind = ToolKind.MCP
+
+    def __init__(self, name: str, catalogue: Sequence[ToolDefinition], hints: Sequence[str] = ()) -> None:
+        """`hints` tell the model what there is to be found, a line each."""
+        self.definition = ToolDefinition(
+            name=name,
+            kind=ToolKind.MCP,
+            description="\n".join((_PURPOSE, *hints)),
+            parameters=_PARAMETERS,
+            server_label=HOUSE_LABEL,
+            read_only=True,
+            idempotent=True,
+        )
+        self._catalogue = tuple(catalogue)
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return is_search(tool) and tool.name == self.definition.name
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:  # noqa: ARG002 - the contract's
+        try:
+            asked = msgspec.json.decode(call.arguments, type=_Asked)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return ToolResult(call.id, _WRONG, is_error=True)
+        if not asked.query.strip():
+            return ToolResult(call.id, _WRONG, is_error=True)
+        limit = int(min(max(asked.limit or FOUND_AT_ONCE, 1), MOST_FOUND))
+        return ToolResult(call.id, _told(await self._search(asked.query, limit)))
+
+    async def _search(self, query: str, limit: int) -> list[ToolDefinition]:
+        if len(self._catalogue) > _LONG and not is_indexed(self._catalogue):
+            await asyncio.to_thread(index_of, self._catalogue)
+        return index_of(self._catalogue).best(query, limit)
+
+
+def is_search(tool: ToolDefinition) -> bool:
+    """Whether it is the house's own function, and nobody else's of that name."""
+    return tool.kind is ToolKind.MCP and tool.server_label == HOUSE_LABEL
+
+
+# ---- what was found, written and read ----
+
+
+def _told(tools: Sequence[ToolDefinition]) -> str:
+    found = [
+        _Found(tool.name, tool.server_label or tool.namespace, _shortened(tool.description or "")) for tool in tools
+    ]
+    return encode(_Result(found, None if found else _NOTHING)).decode()
+
+
+def found_in(output: str) -> Iterator[str]:
+    """The names of the tools that a search has found, by its result. Whatever else the text is finds nothing."""
+    try:
+        result = _read(output)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return
+    yield from (found.name for found in result.tools[:MOST_FOUND])
+
+
+_read = partial(msgspec.json.decode, type=_Result)
+
+
+def _shortened(text: str) -> str | None:
+    words = " ".join(text[: 4 * _LONGEST_ABOUT].split())
+    return words if len(words) <= _LONGEST_ABOUT else f"{words[:_LONGEST_ABOUT].rpartition(' ')[0]}…"
