@@ -179,6 +179,7 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     "insufficient_quota": (errors.QuotaUsedUp, "what the backend grants this server is used up; waiting does not help"),
     "request_head_too_large": (errors.HeadTooLarge, "the address and headers are larger than `server.head_limit`"),
     "server_error": (errors.ServerFault, "something of ours went wrong"),
+    "server_not_allowed": (errors.InvalidField, "the address of an MCP server is one that may not be named here"),
     "server_not_started": (errors.ServerFault, "a mounted server could not be started; its log says why"),
     "storage_error": (errors.StoreFault, "the record could not be read or written"),
     "backend_error": (errors.BackendError, "an inference failed"),

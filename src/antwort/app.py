@@ -12,15 +12,17 @@ from antwort.access import hashed, make_cors, make_door
 from antwort.backends import make_fleet, make_local, patient
 from antwort.config.checks import check, check_ready
 from antwort.config.hosted import check_toolsets
-from antwort.config.problems import CannotStart
+from antwort.config.problems import CannotStart, Problem
 from antwort.config.settings import Settings, WebSocketSettings
 from antwort.engine.engine import Engine
 from antwort.errors import AntwortError
+from antwort.mcpservers import make_mcp
 from antwort.observing import Observation, metrics_for_strangers, observe
 from antwort.providers.fleet import BackendStatus, Fleet
 from antwort.sealing import make_vault
 from antwort.storage.base import ResponseStore
 from antwort.telemetry.port import MetricsPort
+from antwort.tools.mcp.executor import McpExecutor
 from antwort.tools.toolset import ToolsetInfo
 from antwort.toolsets import LoadedTools, load_tools
 from antwort.transport.cors import Cors
@@ -96,6 +98,7 @@ class _Parts(msgspec.Struct, frozen=True):
 
     settings: Settings
     tools: LoadedTools
+    mcp: McpExecutor | None
     door: Keyring | Doorway
     cors: Cors | None
     seen: Observation
@@ -103,11 +106,13 @@ class _Parts(msgspec.Struct, frozen=True):
     local: LocalProvider | None
 
 
-async def build(settings: Settings) -> App:
-    """Raises `CannotStart` when a part cannot be had."""
+async def build(settings: Settings, *, is_near: bool | None = None) -> App:
+    """Raises `CannotStart` when a part cannot be had. `is_near` says whether only this machine can reach the server;
+    unset, by the address that it is to listen on.
+    """
     settings = check(settings)
     check_ready(settings)
-    parts = _make_parts(hashed(settings))
+    parts = _make_parts(hashed(settings), is_near)
     try:
         store, vault = await _open(settings)
     except CannotStart:
@@ -126,15 +131,27 @@ async def _open(settings: Settings) -> tuple[ResponseStore, Vault]:
         raise
 
 
-def _make_parts(settings: Settings) -> _Parts:
+def _make_parts(settings: Settings, is_near: bool | None) -> _Parts:
     offered = settings.tools
     tools = load_tools(offered.modules, entry_points=offered.entry_points, demo=offered.demo)
-    check_toolsets(offered.hosted, tools.labels)
+    labels = {**tools.labels, **dict.fromkeys(_server_labels(settings, tools))}
+    check_toolsets(offered.hosted, labels)
+    mcp = make_mcp(settings, is_near=is_near)
     local = make_local(settings)
     door = make_door(settings)
-    seen = observe(settings, [toolset.label for toolset in tools.toolsets], door)
+    seen = observe(settings, labels, door)
     fleet = make_fleet(settings, wrap=seen.provider, local=local)
-    return _Parts(settings, tools, door, make_cors(settings), seen, fleet, local)
+    return _Parts(settings, tools, mcp, door, make_cors(settings), seen, fleet, local)
+
+
+def _server_labels(settings: Settings, tools: LoadedTools) -> list[str]:
+    """Those of the MCP servers. Raises `CannotStart` for one that a toolset has, too."""
+    labels = [server.label for server in settings.mcp_servers]
+    for at, label in enumerate(labels):
+        if label in tools.labels:
+            problem = Problem(f"mcp_servers[{at}].label", f"is that of a toolset, too: {label!r}", "choose another")
+            raise CannotStart(str(problem))
+    return labels
 
 
 def _assemble(parts: _Parts, store: ResponseStore, vault: Vault) -> App:
@@ -142,7 +159,7 @@ def _assemble(parts: _Parts, store: ResponseStore, vault: Vault) -> App:
     engine = Engine(
         patient(parts.fleet, settings.routing.retry),
         store=seen.store(store),
-        executors=parts.tools.executors,
+        executors=parts.tools.executors if parts.mcp is None else (*parts.tools.executors, parts.mcp),
         settings=settings.engine(),
         on_end=[*seen.on_end, *([parts.door.quotas.count] if isinstance(parts.door, Keyring) else [])],
         on_call=seen.on_call,

@@ -233,7 +233,7 @@ def _kept(settings: Settings) -> Settings:
 async def _build(settings: Settings) -> Parts:
     from antwort.app import build
 
-    return await build(settings)
+    return await build(settings, is_near=False)  # whoever runs or mounts it says where it listens
 
 
 async def _lend(engine: Engine, identify: Identify) -> Parts:

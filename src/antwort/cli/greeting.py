@@ -14,7 +14,7 @@ from antwort.config.addresses import is_loopback, without_query
 from antwort.config.checks import keys_required
 from antwort.config.problems import CannotStart
 from antwort.config.repeating import printable
-from antwort.config.settings import Settings
+from antwort.config.settings import Settings, StandingSettings
 from antwort.observing import metrics_for_strangers
 from antwort.version import __version__
 
@@ -48,6 +48,7 @@ async def announce(app: App, settings: Settings, port: int, file: Path | None = 
     lines = [
         *_backends(app, settings, backends),
         *_tools(app.toolsets),
+        *_mcp(settings),
         ("keys", _keys(settings)),
         *_metrics(app, settings, near),
         *([] if file is None else [("config", str(file))]),
@@ -107,6 +108,18 @@ def _some(names: Sequence[str]) -> str:
 def _tools(toolsets: Sequence[ToolsetInfo]) -> Iterator[tuple[str, str]]:
     for toolset in toolsets:
         yield "tools", f"{toolset.label}: {_some(toolset.tools)} (from {toolset.origin})"
+
+
+def _mcp(settings: Settings) -> Iterator[tuple[str, str]]:
+    """As they are configured: how they stand is not waited for."""
+    for server in settings.mcp_servers:
+        place = f"at {without_query(server.url)}" if server.url else f"run by {printable(server.command[0])}"
+        standing = "" if server.standing is None else _FOR_ALL if server.standing == _ALL else _FOR_SOME
+        yield "mcp", f"{server.label}: {place}{standing}"
+
+
+_ALL = StandingSettings()
+_FOR_ALL, _FOR_SOME = " (in every request)", " (in some requests without being named)"
 
 
 def _keys(settings: Settings) -> str:

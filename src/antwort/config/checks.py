@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from antwort.api.faults import convert
 from antwort.config.addresses import address_problem, checked_backend, is_loopback
 from antwort.config.hosted import about_hosted
+from antwort.config.mcp_checks import about_servers, about_strangers
 from antwort.config.names import is_token
 from antwort.config.paths import expanded
 from antwort.config.problems import BadSettings, CannotStart, Problem
@@ -136,6 +137,8 @@ def find_problems(settings: Settings) -> Iterator[Problem]:
     yield from _about_value(settings.metrics.key, "metrics.key")
     yield from _about_cors(settings.cors)
     yield from about_hosted(settings.tools.hosted)
+    yield from about_servers(settings.mcp_servers)
+    yield from about_strangers(settings.mcp)
     if settings.loop.strict and settings.loop.requires_action == "event":
         yield Problem(
             "loop.requires_action",
@@ -182,6 +185,7 @@ def _about_paths(settings: Settings) -> Iterator[Problem]:
         *((f"tools.modules[{at}]", name) for at, name in enumerate(settings.tools.modules)),
         *((f"backends[{at}].ca_file", backend.ca_file) for at, backend in enumerate(settings.backends)),
         *((f"local.{field}", getattr(settings.local, field)) for field in _LOCAL_FILES),
+        *((f"mcp_servers[{at}].folder", server.folder) for at, server in enumerate(settings.mcp_servers)),
     ):
         try:
             expanded(name or "")
@@ -200,6 +204,10 @@ def tidied(settings: Settings) -> Settings:
         local=replace(settings.local, **{field: _expanded(getattr(settings.local, field)) for field in _LOCAL_FILES}),
         data=_expanded(settings.data),
         tools=replace(settings.tools, modules=tuple(expanded(name) for name in settings.tools.modules)),
+        mcp_servers=tuple(
+            replace(server, url=server.url and server.url.strip(), folder=_expanded(server.folder))
+            for server in settings.mcp_servers
+        ),
     )
 
 

@@ -13,7 +13,7 @@ from antwort.config.addresses import without_query
 from antwort.config.nodes import NOTHING
 from antwort.config.reading import Loaded
 from antwort.config.secrets import Secret
-from antwort.config.settings import BackendSettings
+from antwort.config.settings import BackendSettings, McpServerSettings
 from antwort.config.typed import below
 
 MASK = "••••"
@@ -33,10 +33,8 @@ def plain(value: object) -> object:
     match value:
         case Secret():
             return f"{MASK} (from {value.origin})" if _is_elsewhere(value) else MASK
-        case BackendSettings():
-            fields = _fields(value)
-            url = without_query(value.url)
-            return {**fields, "url": url if url == value.url else f"{url}?{MASK}"}
+        case BackendSettings() | McpServerSettings(url=str()):
+            return {**_fields(value), "url": _address(value.url or "")}
         case Struct():
             return _fields(value)
         case tuple():
@@ -49,6 +47,11 @@ def plain(value: object) -> object:
 
 def _fields(value: Struct) -> dict[str, object]:
     return {name: plain(given) for name in value.__struct_fields__ if (given := getattr(value, name)) is not UNSET}
+
+
+def _address(url: str) -> str:
+    shown = without_query(url)
+    return shown if shown == url else f"{shown}?{MASK}"
 
 
 def _is_elsewhere(secret: Secret) -> bool:

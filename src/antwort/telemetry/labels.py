@@ -117,6 +117,7 @@ _MORE_CODES = frozenset(
         "previous_response_not_found",
         "reserved_label",
         "response_in_progress",
+        "server_not_allowed",
         "server_not_started",
         "string_above_max_length",
         "too_many_items",

@@ -1,0 +1,146 @@
+"""The MCP servers of the settings as an executor. The settings have been checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from msgspec.structs import replace
+
+from antwort.api.wire import UNSET, UnsetType
+from antwort.config.addresses import is_loopback
+from antwort.config.mcp import McpServerSettings, McpSettings, McpToolSettings, OAuthSettings, StandingSettings
+from antwort.config.problems import CannotStart, Problem
+from antwort.config.secrets import Secret
+from antwort.config.settings import Settings
+from antwort.net.places import OutOfReach, read_place
+from antwort.net.reach import Reach, read_pattern
+from antwort.tools.limits import ToolBounds, ToolLimits
+from antwort.tools.mcp.base import ClientCredentials
+from antwort.tools.mcp.brought import HeaderRules
+from antwort.tools.mcp.executor import McpExecutor
+from antwort.tools.mcp.servers import Audience, McpPolicy, McpServer, McpToolPolicy
+
+
+def make_mcp(settings: Settings, *, is_near: bool | None = None) -> McpExecutor | None:
+    """None where there is no server, and no request may name one. Nothing is connected to yet.
+
+    `is_near` says whether nobody but this machine can reach antwort; unset, by the address that it is to listen on.
+    Raises `CannotStart`.
+    """
+    if not settings.mcp_servers and not settings.mcp.declared:
+        return None
+    is_near = is_loopback(settings.server.host) if is_near is None else is_near
+    for problem in _find_problems(settings):
+        raise CannotStart(str(problem))
+    servers = [make_server(server, settings.tools.limits) for server in settings.mcp_servers]
+    return McpExecutor(servers, make_policy(settings.mcp, is_near=is_near))
+
+
+def make_policy(mcp: McpSettings, *, is_near: bool) -> McpPolicy:
+    reach = mcp.reach
+    return McpPolicy(
+        declared=mcp.declared,
+        reach=Reach(
+            allow=reach.allow,
+            deny=reach.deny,
+            only_allowed=reach.only_allowed,
+            http=reach.http,
+            loopback=reach.loopback == "always" or (reach.loopback == "auto" and is_near),
+        ),
+        headers=HeaderRules(mcp.headers_allow, mcp.headers_deny),
+        require_approval=mcp.require_approval,
+        force_approval=mcp.force_approval,
+        connect=mcp.connect,
+        largest=mcp.largest,
+        sessions=mcp.sessions,
+        idle=mcp.idle,
+    )
+
+
+def make_server(server: McpServerSettings, limits: ToolLimits) -> McpServer:
+    """`limits` are what holds for all tools."""
+    return McpServer(
+        label=server.label,
+        url=server.url,
+        command=server.command,
+        transport=server.transport,
+        env=_revealed(server.env),
+        folder=server.folder,
+        description=server.description,
+        headers=_revealed(server.headers),
+        token=None if server.token is None else server.token.reveal(),
+        oauth=None if server.oauth is None else _credentials(server.oauth),
+        authorization=server.authorization,
+        sessions=server.sessions,
+        allowed_tools=server.allowed_tools,
+        require_approval=server.require_approval,
+        standing=None if server.standing is None else _audience(server.standing),
+        connect=server.connect,
+        list_age=server.list_age,
+        limits=_limits(server, limits),
+        tools={name: _tool(tool) for name, tool in server.tools.items()},
+    )
+
+
+def _find_problems(settings: Settings) -> Iterator[Problem]:
+    """What only those can say who read addresses for the connection."""
+    for at, server in enumerate(settings.mcp_servers):
+        try:
+            read_place(server.url or "https://example.com/")
+        except OutOfReach as exc:
+            yield Problem(f"mcp_servers[{at}].url", str(exc).rstrip("."))
+    for field in ("allow", "deny"):
+        for at, entry in enumerate(getattr(settings.mcp.reach, field)):
+            try:
+                read_pattern(entry)
+            except ValueError as exc:
+                yield Problem(f"mcp.reach.{field}[{at}]", str(exc))
+
+
+def _revealed(secrets: Mapping[str, Secret]) -> dict[str, str]:
+    return {name: secret.reveal() for name, secret in secrets.items()}
+
+
+def _credentials(oauth: OAuthSettings) -> ClientCredentials:
+    return ClientCredentials(
+        client_id=oauth.client_id,
+        client_secret=oauth.client_secret.reveal(),
+        scopes=oauth.scopes,
+        token_url=oauth.token_url,
+    )
+
+
+def _audience(standing: StandingSettings) -> Audience:
+    return Audience(models=standing.models, subjects=standing.subjects, tenants=standing.tenants)
+
+
+def _tool(tool: McpToolSettings) -> McpToolPolicy:
+    return McpToolPolicy(
+        parallel=tool.parallel,
+        read_only=_or_none(tool.read_only),
+        idempotent=_or_none(tool.idempotent),
+        require_approval=_or_none(tool.require_approval),
+    )
+
+
+def _or_none(said: bool | UnsetType) -> bool | None:
+    return None if said is UNSET else said
+
+
+def _limits(server: McpServerSettings, usual: ToolLimits) -> ToolLimits:
+    single = {
+        name: ToolBounds(
+            timeout=tool.timeout,
+            concurrency=tool.concurrency,
+            output_bytes=tool.output_bytes,
+            parallel=tool.parallel,
+        )
+        for name, tool in server.tools.items()
+    }
+    return replace(
+        usual,
+        timeout=server.timeout or usual.timeout,
+        total=server.concurrency or usual.total,
+        output_bytes=server.output_bytes or usual.output_bytes,
+        tools={**usual.tools, **single},
+    )
