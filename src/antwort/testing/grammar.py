@@ -191,13 +191,16 @@ class StreamChecker:
         require(_settings(event.response) == _settings(self._so_far), "the response is not the one that was created")
 
     def _check_incomplete(self, response: Response) -> None:
-        """Incomplete items are the last ones of an incomplete response, unless the run was broken off."""
+        """Incomplete items are the last ones that the model said in an incomplete response, unless the run was broken
+        off. Results of calls before them, which began while the model was writing, stand behind.
+        """
         reason = response.incomplete_details.reason if response.incomplete_details else None
         if self._takeover or response.status in ("failed", "cancelled") or reason == "deadline":
             return
-        incomplete = [index for index, item in enumerate(response.output) if item.status == "incomplete"]
+        said = [item for item in response.output if not isinstance(item, FunctionCallOutput)]  # not by the model
+        incomplete = [index for index, item in enumerate(said) if item.status == "incomplete"]
         require(not incomplete or response.status == "incomplete", "an incomplete item makes the response incomplete")
-        last = range(len(response.output) - len(incomplete), len(response.output))
+        last = range(len(said) - len(incomplete), len(said))
         require(incomplete == list(last), "an incomplete item is the last one")
 
     # ---- what holds so far ----
