@@ -79,13 +79,14 @@ class Answers:
 
     def _show_again(self, call: OpenCall, old: McpCall) -> tuple[int, McpCall]:
         at = self._next_index()
-        item_id, call_id = run_ids(call.call_id)
+        item_id, call_id = run_ids(call.call_id, is_approved=old.approval_request_id is not UNSET)
         item = McpCall(
             id=item_id,
             server_label=old.server_label,
             name=old.name,
             arguments="",
             status="in_progress",
+            approval_request_id=old.approval_request_id,
             call_id=call_id,
         )
         self._events += [
@@ -148,6 +149,8 @@ class Answers:
         outcome: CallOutcome = "ran"
         if isinstance(answer, Refused):
             outcome = "over_limit" if answer.is_over_limit else "refused"
+        elif answer.is_search:
+            outcome = "searched"
         self._events.append(CallEnded(call_id=answer.call.call_id, outcome=outcome))
 
     def _next_index(self) -> int:

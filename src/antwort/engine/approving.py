@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from antwort.api.tools import ApprovalFilter, McpTool, McpToolFilter
@@ -50,3 +51,22 @@ def _fits(meant: McpToolFilter | UnsetType, definition: ToolDefinition) -> bool:
         return False
     is_named = not isinstance(names, tuple) or definition.own_name in names
     return is_named and (not isinstance(read_only, bool) or definition.read_only is read_only)
+
+
+# ---- calls that nobody is asked about ----
+
+
+def is_asked(left: int | None, arguments: str, before: int) -> bool:
+    """Whether the client is asked for its approval, where the response may run so many calls yet, less those `before`
+    it: what is refused whatever the client says is not asked for.
+    """
+    return (left is None or before < left) and unasked(arguments) is None
+
+
+def unasked(arguments: str) -> str | None:
+    """Why a call with these arguments is not even asked for, in words the model can use."""
+    try:
+        value = msgspec.json.decode(arguments.strip() or "{}")
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        return f"The arguments are not valid JSON: {error}"
+    return None if isinstance(value, dict) else "The arguments must be a JSON object."

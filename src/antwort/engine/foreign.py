@@ -21,8 +21,6 @@ from antwort.api.items import (
     InputItem,
     InputText,
     InputVideo,
-    McpApprovalRequest,
-    McpApprovalResponse,
     McpCall,
     Message,
     OpaqueItem,
@@ -131,8 +129,6 @@ def note_unseen(stretches: Sequence[Sequence[InputItem]]) -> None:
 def _hidden_in(item: InputItem) -> Iterator[str]:
     """What of an item of a kind that we know is not shown."""
     match item:
-        case McpApprovalRequest() | McpApprovalResponse():
-            yield _type_of(item)
         case FunctionCall(status="incomplete") | CustomToolCall(status="incomplete") | McpCall(status="incomplete"):
             yield _type_of(item)
         case Message(role="assistant"):

@@ -24,6 +24,15 @@ class Shown(msgspec.Struct, frozen=True):
     """Whether it is the client's to run."""
     fits: Callable[[str], bool] | None = None
     """Of a free-form tool: whether its input is right. Such a call is held."""
+    counts: bool = False
+    """Whether it is one of those that a response runs only so many of."""
+    asks: Callable[[str, int], bool] | None = None
+    """Of a tool that the client must approve: whether it is asked to, by the arguments, and by how many calls of the
+    turn count before this one. Such a call is held; as long as this is set, it shows as a request for approval."""
+
+    @property
+    def is_held(self) -> bool:
+        return self.fits is not None or self.asks is not None
 
 
 class HeldCall:
@@ -45,8 +54,9 @@ class HeldCall:
         return self.shown.fits is not None and not self.shown.fits(input_of(self.arguments))
 
 
-def settle(held: Sequence[HeldCall], *, has_clients: bool) -> Iterator[tuple[Shown, str]]:
+def settle(held: Sequence[HeldCall], *, has_clients: bool, counted: int = 0) -> Iterator[tuple[Shown, str]]:
     """How the calls show, and their arguments. `has_clients`: the client has another call of this turn to run already.
+    `counted`: how many count before them.
 
     What is wrong shows as a refused call, under the name that the model called, and waits for its answer; unless the
     client has something to run: then it gets that as well, and its own error goes to the model with all its
@@ -59,4 +69,14 @@ def settle(held: Sequence[HeldCall], *, has_clients: bool) -> Iterator[tuple[Sho
         if is_refused and call.shown.fits is not None:
             yield Shown(call.name, HOUSE_LABEL), wrapped(call.arguments)
         else:
-            yield call.shown, call.arguments
+            yield unless_refused(call, counted), call.arguments
+            counted += call.shown.counts
+
+
+def unless_refused(call: HeldCall, counted: int = 0) -> Shown:
+    """How it shows. One that is refused whatever the client says is not asked for: it shows as a call, and is answered
+    as one.
+    """
+    asks = call.shown.asks
+    is_asked = asks is None or asks(call.arguments, counted)
+    return call.shown if is_asked else msgspec.structs.replace(call.shown, asks=None)

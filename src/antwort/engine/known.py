@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 from antwort.api.faults import without_inner_nulls
 from antwort.api.items import (
@@ -21,6 +21,8 @@ from antwort.api.items import (
     InputItem,
     InputText,
     ItemReference,
+    McpApprovalRequest,
+    McpApprovalResponse,
     McpCall,
     Message,
     OutputText,
@@ -59,7 +61,8 @@ def known_places(items: Sequence[InputItem], held: Sequence[InputItem]) -> froze
     known, found, last = _Held(held), set[int](), -1
     for place, item in enumerate(items):
         if (field := known.changed(item)) is not None:
-            raise InvalidField(f"input[{place}].{field}", _CHANGED)
+            problem = WAITS if isinstance(item, McpApprovalRequest) else _CHANGED
+            raise InvalidField(f"input[{place}].{field}", problem)
         if known.has(item):
             found.add(place)
             last = place if known.is_models(item) else last
@@ -72,6 +75,8 @@ _CHANGED = (
     "a call cannot be changed, and the one of this 'call_id' has no result yet. Send the call as it was made, or leave "
     "it away; what is another call needs another 'call_id'."
 )
+
+WAITS = "a call that waits for approval cannot be changed. Send the request as it was made, or leave it away."
 
 
 def referring(request: CreateRequest, known: frozenset[int]) -> CreateRequest:
@@ -89,6 +94,7 @@ class _Held:
         self._answered = results_in(items)
         self._called: set[str] = set()
         """The calls that were sent again."""
+        self._decided = {(item.approval_request_id, item.approve) for item in items if _is_decision(item)}
         for item in items:
             self._by_id[item.id].append(item)
             if (call_id := _call_id(item)) is not None:
@@ -98,6 +104,8 @@ class _Held:
         """Whether it is there: under its id, or, of a call and its result, under the id of the call."""
         if isinstance(item, ItemReference):
             return item.id in self._by_id
+        if _is_decision(item):  # clients give it no id
+            return (item.approval_request_id, item.approve) in self._decided
         is_known = any(_is_same_item(item, each) for each in self._by_id.get(item.id, ())) or self._has_call(item)
         if is_known and isinstance(item, Call):
             self._called.add(item.call_id)
@@ -105,8 +113,11 @@ class _Held:
 
     def changed(self, item: InputItem) -> str | None:
         """The field in which a call differs from the one under its id that waits for its result: that would be taken
-        for what came of something else.
+        for what came of something else. So it is with one that waits for approval.
         """
+        if isinstance(item, McpApprovalRequest):
+            held = [each for each in self._by_id.get(item.id, ()) if isinstance(each, McpApprovalRequest)]
+            return "arguments" if held and not any(is_same(item, each) for each in held) else None
         if not isinstance(item, Call) or item.status == "incomplete" or item.call_id in self._answered:
             return None
         calls = [each for each in self._by_call.get(item.call_id, ()) if isinstance(each, Call)]
@@ -145,8 +156,12 @@ def _is_of_others(item: InputItem) -> bool:
     return isinstance(item, Message) and item.role != "assistant"
 
 
+def _is_decision(item: InputItem) -> TypeGuard[McpApprovalResponse]:
+    return isinstance(item, McpApprovalResponse)
+
+
 def _is_models(item: InputItem) -> bool:
-    return isinstance(item, Call | McpCall | Reasoning | Compaction) or (
+    return isinstance(item, Call | McpCall | McpApprovalRequest | Reasoning | Compaction) or (
         isinstance(item, Message) and not _is_of_others(item)
     )
 
@@ -165,6 +180,8 @@ def _is_same_item(item: InputItem, held: InputItem) -> bool:
     if isinstance(item, McpCall) and isinstance(held, McpCall):
         is_less = is_bare(item) or (item.output, item.error_text) == (held.output, held.error_text)
         return is_less and is_same(item, held)
+    if isinstance(item, McpApprovalRequest):
+        return is_same(item, held)
     if isinstance(item, Message) and isinstance(held, Message):
         return item.role == held.role and _words(item.content) == _words(held.content)
     if isinstance(item, Reasoning) and isinstance(held, Reasoning):

@@ -10,13 +10,15 @@ from antwort.api.items import (
     FunctionCall,
     FunctionCallOutput,
     InputItem,
+    McpApprovalRequest,
+    McpApprovalResponse,
     McpCall,
     Message,
     OpaqueItem,
     Reasoning,
 )
 from antwort.engine.foreign import foreign_call, foreign_result
-from antwort.engine.pairs import call_id_of
+from antwort.engine.pairs import call_id_of, requested_call
 
 
 def last_turn(items: Sequence[InputItem]) -> Sequence[InputItem]:
@@ -31,6 +33,8 @@ def last_turn(items: Sequence[InputItem]) -> Sequence[InputItem]:
             start, was_told = i, False
         if isinstance(item, McpCall):
             known.add(call_id_of(item))
+        elif isinstance(item, McpApprovalRequest):
+            known.add(requested_call(item.id))
     return items[start:]
 
 
@@ -40,13 +44,13 @@ def _is_told(item: InputItem) -> bool:
         return item.role != "assistant"
     if isinstance(item, OpaqueItem):
         return foreign_result(item) is not None
-    return isinstance(item, FunctionCallOutput | CustomToolCallOutput)
+    return isinstance(item, FunctionCallOutput | CustomToolCallOutput | McpApprovalResponse)
 
 
 def _is_said(item: InputItem, known: Container[str]) -> bool:
     """Whether it is the model's own. How a call was run that is known already is not."""
     match item:
-        case Message() | Reasoning() | FunctionCall() | CustomToolCall():
+        case Message() | Reasoning() | FunctionCall() | CustomToolCall() | McpApprovalRequest():
             return True
         case McpCall():
             return call_id_of(item) not in known

@@ -11,8 +11,6 @@ from antwort.api.items import (
     Compaction,
     InputItem,
     ItemReference,
-    McpApprovalRequest,
-    McpApprovalResponse,
     McpListTools,
 )
 from antwort.api.wire import UNSET, replace
@@ -35,7 +33,7 @@ about as much of what it may take."""
 _MOST_KEPT = 16_384
 """Tokens of the latest turns with all that they hold, where nobody knows the context."""
 _INSTRUCTIONS = ("system", "developer")
-_MUTE = (Compaction, McpListTools, McpApprovalRequest, McpApprovalResponse, ItemReference)
+_MUTE = (Compaction, McpListTools, ItemReference)
 """What says nothing to a model, or nothing any more."""
 
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import TypeGuard
 
-from antwort.api.items import InputItem, ItemReference, McpCall
+from antwort.api.items import InputItem, ItemReference, McpApprovalRequest, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, encode, replace
-from antwort.engine.pairs import call_id_of, is_bare, is_run, is_same, run_of, shown_id
+from antwort.engine.known import WAITS
+from antwort.engine.pairs import asked_in, call_id_of, is_bare, is_run, is_same, run_of, shown_id
 from antwort.engine.recent import Records
 from antwort.engine.steps import results_in
-from antwort.errors import ItemNotFound
+from antwort.errors import InvalidField, ItemNotFound
 from antwort.identity import Identity
 from antwort.storage.base import Link
 
@@ -35,6 +36,8 @@ async def resolve_references(
     for i, item in enumerate(request.input):
         if i not in known and isinstance(item, ItemReference) and item.id not in found:
             raise ItemNotFound(item.id, param=f"input[{i}].id")
+        if i not in known and isinstance(item, McpApprovalRequest):
+            _check_unchanged(item, found.get(item.id), f"input[{i}].arguments")
     items = [item if at in known else _recalled(item, found) for at, item in enumerate(request.input)]
     raw = [
         raw if item is given else encode(item)
@@ -65,7 +68,7 @@ async def recall_runs(
     the input.
     """
     outputs = (item for link in chain for item in link.output)
-    asked = [item for item in (*outputs, *conversation) if _is_asked(item)]
+    asked = [call for item in (*outputs, *conversation) if (call := asked_in(item)) is not None]
     if not asked:
         return request
     earlier = (item for link in chain for item in (*link.input, *link.output))
@@ -82,8 +85,10 @@ async def recall_runs(
     return _with_runs(request, _missing_runs(calls, (), fresh))
 
 
-def _is_asked(item: InputItem) -> TypeGuard[McpCall]:
-    return isinstance(item, McpCall) and item.status == "completed" and is_bare(item)
+def _check_unchanged(item: McpApprovalRequest, record: InputItem | None, place: str) -> None:
+    """Nobody approves another call than the one that was made."""
+    if isinstance(record, McpApprovalRequest) and not is_same(item, record):
+        raise InvalidField(place, WAITS)
 
 
 def _with_runs(request: CreateRequest, runs: Iterable[InputItem]) -> CreateRequest:
@@ -92,12 +97,12 @@ def _with_runs(request: CreateRequest, runs: Iterable[InputItem]) -> CreateReque
     return replace(request, input=(*request.input, *runs), raw_input=(*request.raw_input, *raw)) if runs else request
 
 
-def is_known_by_id(item: InputItem) -> TypeGuard[ItemReference | McpCall]:
+def is_known_by_id(item: InputItem) -> TypeGuard[ItemReference | McpCall | McpApprovalRequest]:
     """Whether the store may know more of it than was sent."""
-    return isinstance(item, ItemReference) or (isinstance(item, McpCall) and is_bare(item))
+    return isinstance(item, ItemReference | McpApprovalRequest) or (isinstance(item, McpCall) and is_bare(item))
 
 
-def _ids_of(item: ItemReference | McpCall) -> Iterator[str]:
+def _ids_of(item: ItemReference | McpCall | McpApprovalRequest) -> Iterator[str]:
     """Where the store may have it. A client that drops the id of the item may still send that of the call."""
     yield item.id
     if isinstance(item, McpCall) and (shown := shown_id(call_id_of(item))) != item.id:
@@ -106,8 +111,8 @@ def _ids_of(item: ItemReference | McpCall) -> Iterator[str]:
         yield run
 
 
-def _run_of(item: ItemReference | McpCall) -> str | None:
-    return run_of(item.id if isinstance(item, ItemReference) else shown_id(call_id_of(item)))
+def _run_of(item: ItemReference | McpCall | McpApprovalRequest) -> str | None:
+    return run_of(shown_id(call_id_of(item)) if isinstance(item, McpCall) else item.id)
 
 
 def _recalled(item: InputItem, found: Mapping[str, InputItem]) -> InputItem:
@@ -129,7 +134,9 @@ def _missing_runs(
 ) -> Iterable[InputItem]:
     sent = {item.id for item in known}
     for item in items:
-        run = found.get(_run_of(item) or "") if isinstance(item, McpCall) and is_bare(item) else None
+        if isinstance(item, ItemReference) or not is_known_by_id(item):
+            continue
+        run = found.get(_run_of(item) or "")
         if run is not None and run.id not in sent and is_same(item, run):
             sent.add(run.id)
             yield run

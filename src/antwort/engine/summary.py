@@ -23,6 +23,7 @@ from antwort.api.items import (
     InputImage,
     InputItem,
     InputVideo,
+    McpApprovalRequest,
     McpCall,
     Message,
     OpaqueItem,
@@ -30,7 +31,9 @@ from antwort.api.items import (
     text_of,
 )
 from antwort.api.wire import UNSET, UnsetType, Wire, encode, replace
+from antwort.engine.decisions import decided, told_of
 from antwort.engine.foreign import foreign_call, foreign_result
+from antwort.engine.pairs import call_id_of, is_bare, requested_call
 from antwort.engine.shortening import short_text
 from antwort.providers.base import ChatMessage
 from antwort.tools.base import Output
@@ -163,7 +166,15 @@ def entries_of(items: Sequence[InputItem]) -> list[Entry]:
         found += _entries(item, names)
         if isinstance(item, FunctionCall | CustomToolCall) and item.call_id not in answered:
             found.append(_result(item.name, _NO_RESULT))
+        elif isinstance(item, McpApprovalRequest) and requested_call(item.id) not in answered:
+            found += [_called(item.name, item.arguments), _result(item.name, _told(item, items))]
     return found
+
+
+def _told(request: McpApprovalRequest, items: Iterable[InputItem]) -> str:
+    """Of a call that was to be approved and that nobody ran."""
+    told = told_of(decided(items).get(request.id))
+    return _NO_RESULT if told is None else f"[{told}]"
 
 
 def _answered(items: Iterable[InputItem]) -> Iterator[str]:
@@ -171,6 +182,8 @@ def _answered(items: Iterable[InputItem]) -> Iterator[str]:
     for item in items:
         if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
             yield item.call_id
+        elif isinstance(item, McpCall) and not is_bare(item):
+            yield call_id_of(item)
         elif isinstance(item, OpaqueItem) and (result := foreign_result(item)) is not None:
             yield result[0]
 

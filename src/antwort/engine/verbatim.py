@@ -17,6 +17,8 @@ from antwort.api.items import (
     FunctionCall,
     FunctionCallOutput,
     InputItem,
+    McpApprovalRequest,
+    McpApprovalResponse,
     McpCall,
     Message,
     OpaqueItem,
@@ -25,7 +27,7 @@ from antwort.api.items import (
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.foreign import foreign_call, foreign_result
 from antwort.engine.latest import last_turn, since_words
-from antwort.engine.pairs import call_id_of, is_bare, is_run, result_of
+from antwort.engine.pairs import call_id_of, is_bare, is_run, requested_call, result_of
 from antwort.tools.base import Output
 
 Measure: TypeAlias = Callable[[InputItem], int]
@@ -93,7 +95,8 @@ def places(items: Sequence[InputItem]) -> list[int]:
     waiting = 0
     for place, item in enumerate(items):
         follows_thought = place > 0 and isinstance(items[place - 1], Reasoning)
-        if not waiting and answered_by(item) is None and not follows_thought:
+        is_answer = answered_by(item) is not None or isinstance(item, McpApprovalResponse)
+        if not waiting and not is_answer and not follows_thought:
             found.append(place)
         waiting += _count(item, opened, results)
     return found
@@ -146,6 +149,8 @@ def _open_calls(items: Sequence[InputItem], before: Sequence[InputItem]) -> list
         results[call_id] -= 1
         if results[call_id] < 0 and id(item) in (latest if isinstance(item, McpCall) else late):
             found.append(item)
+    requests = {item.id for item in found if isinstance(item, McpApprovalRequest)}
+    found += [item for item in before if isinstance(item, McpApprovalResponse) and item.approval_request_id in requests]
     return found
 
 
@@ -156,6 +161,8 @@ def called_by(item: InputItem) -> str | None:
             return None if item.status == "incomplete" else item.call_id
         case McpCall() if is_bare(item) and not is_run(item):
             return call_id_of(item)
+        case McpApprovalRequest():
+            return None if item.status == "incomplete" else requested_call(item.id)
         case OpaqueItem():
             call = foreign_call(item)
             return None if call is None else call.call_id

@@ -1,0 +1,69 @@
+"""What clients have decided about the calls that need their approval. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from antwort.api.items import InputItem, McpApprovalRequest, McpApprovalResponse
+from antwort.api.wire import UNSET
+from antwort.errors import Conflict, InvalidField
+
+NO_APPROVAL = "The call was not run: it needs the user's approval, and none was given."
+
+
+def denial(response: McpApprovalResponse) -> str:
+    """What the model is told of a call that was denied."""
+    reason = "" if response.reason is UNSET else response.reason.strip()
+    return f"The user denied this call. The reason: {reason}" if reason else "The user denied this call."
+
+
+def told_of(response: McpApprovalResponse | None) -> str | None:
+    """What the model is told of a call that nobody ran. Of one that was approved there is no more to say than of any
+    other without a result.
+    """
+    if response is None:
+        return NO_APPROVAL
+    return None if response.approve else denial(response)
+
+
+def decided(items: Iterable[InputItem]) -> Mapping[str, McpApprovalResponse]:
+    """The decisions among the items, by the ids of the requests. Of several the first counts."""
+    found: dict[str, McpApprovalResponse] = {}
+    for item in items:
+        if isinstance(item, McpApprovalResponse):
+            found.setdefault(item.approval_request_id, item)
+    return found
+
+
+def check_decisions(items: Sequence[InputItem], earlier: Iterable[InputItem], first: int = 0) -> None:
+    """A decision is about a request that the conversation knows, and says what was said before, if anything was. Of
+    the items, those from the `first` on count.
+    """
+    given = [(i, item) for i, item in enumerate(items) if i >= first and isinstance(item, McpApprovalResponse)]
+    if not given:
+        return
+    earlier = [*earlier]
+    known = {item.id for item in (*earlier, *items[first:]) if isinstance(item, McpApprovalRequest)}
+    before = decided(earlier)
+    seen: set[str] = set()
+    for i, item in given:
+        place, meant = f"input[{i}].approval_request_id", item.approval_request_id
+        if meant not in known:
+            problem = f"no call waits for approval under the id {meant[:_LONGEST]!r} in this conversation."
+            raise InvalidField(place, problem, code="unknown_approval")
+        if meant in seen:
+            raise InvalidField(place, "it is answered twice in this input.", code="duplicate_approval")
+        if meant in before and before[meant].approve is not item.approve:
+            raise contradiction(place, is_approved=before[meant].approve)
+        seen.add(meant)
+
+
+_LONGEST = 100
+
+
+def contradiction(place: str, *, is_approved: bool) -> Conflict:
+    verdict = "approved" if is_approved else "denied"
+    return Conflict(f"The call was {verdict} before, and that cannot be taken back.", param=place, code=CODE_DECIDED)
+
+
+CODE_DECIDED = "approval_decided"
