@@ -52,7 +52,7 @@ def test_a_function_is_read_as_clients_write_it() -> None:
     parameters = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "properties": {}}
     extra = {"async": True, "defer_loading": False, "allowed_callers": ["direct"], "output_schema": {"type": "string"}}
     (tool,) = asked(function("add", strict=True, description=None, parameters=parameters, **extra)).tools
-    assert tool == FunctionTool(name="add", description=None, parameters=parameters, strict=True)
+    assert tool == FunctionTool(name="add", parameters=parameters, strict=True, defer_loading=False)
 
 
 # ---- free-form tools ----
@@ -107,7 +107,7 @@ def test_a_format_that_nobody_knows_is_refused_by_its_path(form: object, path: s
 
 def test_a_namespace_holds_functions_and_free_form_tools() -> None:
     (tool,) = asked(namespace("crm", function("find", defer_loading=True), custom("note"), description="CRM.")).tools
-    tools = (FunctionTool(name="find"), CustomTool(name="note"))
+    tools = (FunctionTool(name="find", defer_loading=True), CustomTool(name="note"))
     assert tool == NamespaceTool(name="crm", description="CRM.", tools=tools)
 
 

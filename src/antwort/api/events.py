@@ -212,13 +212,13 @@ class TurnEnded(Wire, tag="antwort.turn_ended"):
     """Why it was the last one, made without tools: the reason that the response ends for."""
 
 
-CallOutcome: TypeAlias = Literal["ran", "refused", "over_limit", "handed"]
+CallOutcome: TypeAlias = Literal["ran", "refused", "over_limit", "handed", "searched"]
 
 
 class CallEnded(Wire, tag="antwort.call_ended"):
     """A call has its result: it `ran` here, was `refused`, or came `over_limit` after `max_tool_calls` others.
 
-    Or it was `handed` to the client by the executor that was asked to run it, and has none.
+    Or it was `handed` to the client by the executor that was asked to run it, and has none. Or it `searched` for tools.
     """
 
     call_id: str

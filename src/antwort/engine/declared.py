@@ -95,6 +95,7 @@ def _as_declared(tool: FunctionTool) -> ToolDefinition:
         description=tool.description,
         parameters=tool.parameters,
         strict=tool.strict,
+        is_deferred=tool.defer_loading is True,
     )
 
 
@@ -117,6 +118,7 @@ def _custom(tool: CustomTool, capabilities: Capabilities, grammars: Grammars) ->
         description=_joined(tool.description, told),
         parameters=_parameters(_FITTING if is_told else _PLAIN, pattern),
         grammar=grammar,
+        is_deferred=tool.defer_loading is True,
     )
     return _renamed(definition, legal_name(tool.name))
 
@@ -172,6 +174,7 @@ def _within(
         server_tool=tool.name,
         namespace=namespace.name,
         description=_joined(_shortened(namespace.description), own.description),
+        is_deferred=own.is_deferred or namespace.defer_loading is True,
     )
 
 

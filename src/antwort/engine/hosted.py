@@ -12,6 +12,7 @@ from antwort.engine.settings import EngineSettings, HostedPolicy
 from antwort.errors import InvalidField
 from antwort.notes import note
 from antwort.tools.base import ToolDefinition
+from antwort.tools.search import SEARCH
 
 _log = logging.getLogger("antwort.engine")
 
@@ -26,6 +27,15 @@ def policy_for(kind: str, settings: EngineSettings) -> HostedPolicy:
         return exact
     beginnings = [word for word in settings.hosted if word.endswith("*") and kind.startswith(word[:-1])]
     return settings.hosted[max(beginnings, key=len)] if beginnings else HostedPolicy(do=settings.unknown_tools)
+
+
+def asks_to_search(tool: Tool, settings: EngineSettings) -> bool:
+    """Whether it says that the model may look for tools, which it may in any case. Not where the client is the one to
+    search, nor where the operator has a policy for it.
+    """
+    if not isinstance(tool, OpaqueTool) or tool.type != SEARCH or tool.fields.get("execution") == "client":
+        return False
+    return tool.type not in settings.hosted
 
 
 def stand_in(tool: OpaqueTool, settings: EngineSettings) -> McpTool | None:
@@ -49,7 +59,13 @@ def stands_in(definition: ToolDefinition, kind: str, settings: EngineSettings) -
 
 def in_force(tools: Sequence[Tool], settings: EngineSettings) -> list[Tool]:
     """The tools without those that were dropped; one that a toolset stands in for is there as it was declared."""
-    return [tool for tool in tools if not isinstance(tool, OpaqueTool) or policy_for(tool.type, settings).do == "run"]
+    return [
+        tool
+        for tool in tools
+        if not isinstance(tool, OpaqueTool)
+        or asks_to_search(tool, settings)
+        or policy_for(tool.type, settings).do == "run"
+    ]
 
 
 def note_dropped(kinds: Iterable[str]) -> None:

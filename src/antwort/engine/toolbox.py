@@ -12,7 +12,8 @@ from antwort.api.wire import replace
 from antwort.concurrency import side_by_side
 from antwort.engine.chosen import allowed_names, called_name, check_choice, model_name
 from antwort.engine.declared import Grammars, definitions, grammars_told, read_grammars
-from antwort.engine.hosted import note_dropped, policy_for, stand_in
+from antwort.engine.deferred import abouts_of, hidden_names, with_search
+from antwort.engine.hosted import asks_to_search, note_dropped, policy_for, stand_in
 from antwort.engine.naming import named_apart
 from antwort.engine.servers import (
     Offer,
@@ -67,6 +68,8 @@ def _sources(tools: Sequence[Tool], shelf: Shelf, grammars: Grammars, dropped: l
             case McpTool():
                 yield _Source(tool, f"tools[{i}]")
             case OpaqueTool():
+                if asks_to_search(tool, shelf.settings):
+                    continue
                 if (server := stand_in(tool, shelf.settings)) is None:
                     dropped.append(tool.type)
                 else:
@@ -131,10 +134,21 @@ def _add_list(new: McpListTools, lists: dict[str, McpListTools]) -> None:
 def _toolbox(request: CreateRequest, offers: Sequence[Offer], shelf: Shelf) -> Toolbox:
     tools = named_apart(tool for offer in offers for tool in offer.tools)
     said = dict.fromkeys(offer.instructions for offer in offers if offer.instructions)
-    return Toolbox(
+    hidden = hidden_names(request, tools, shelf.settings)
+    toolbox = Toolbox(
         tools=tools,
         executors=shelf.executors,
         allowed=allowed_names(request.allowed_tools, tools, shelf.settings),
-        may_run=request.choice_mode != "none" and is_registered(shelf.executors, tools),
+        may_run=request.choice_mode != "none" and (bool(hidden) or is_registered(shelf.executors, tools)),
         instructions=(*said, *grammars_told(tools, shelf.capabilities)),
     )
+    return with_search(toolbox, hidden, abouts_of(request, _told_by(offers))) if hidden else toolbox
+
+
+def _told_by(offers: Sequence[Offer]) -> dict[str, str]:
+    """What servers say of themselves, by their labels."""
+    return {
+        offer.tools[0].server_label: offer.instructions
+        for offer in offers
+        if offer.instructions and offer.tools and offer.tools[0].server_label
+    }
