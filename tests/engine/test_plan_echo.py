@@ -129,7 +129,7 @@ def test_credentials_are_never_echoed() -> None:
         {
             "type": "mcp",
             "server_label": "depot",
-            "server_url": "https://example.org/mcp",
+            "server_url": "https://example.org",
             "require_approval": "never",
         },
     )

@@ -16,6 +16,8 @@ class FunctionTool(Wire, tag="function"):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    defer_loading: bool | None | UnsetType = UNSET
+    """Whether the model must look for it before it sees it; the same for the others."""
 
 
 class TextInput(Wire, tag="text"):
@@ -35,6 +37,7 @@ class CustomTool(Wire, tag="custom"):
     name: str
     description: str | None = None
     format: TextInput | GrammarInput = TextInput()
+    defer_loading: bool | UnsetType = UNSET
 
 
 class NamespaceTool(Wire, tag="namespace"):
@@ -43,6 +46,7 @@ class NamespaceTool(Wire, tag="namespace"):
     name: str
     tools: tuple[FunctionTool | CustomTool, ...]
     description: str | None = None
+    defer_loading: bool | UnsetType = UNSET
 
 
 class McpToolFilter(Wire):
@@ -161,20 +165,36 @@ def echo_tool(tool: Tool) -> Plain:
     plain: Plain = to_plain(tool)
     shown = {key: value for key, value in plain.items() if key not in _SECRET}
     if isinstance(tool, McpTool) and isinstance(tool.server_url, str):
-        shown["server_url"] = _without_credentials(tool.server_url)
+        shown["server_url"] = shown_url(tool.server_url)
     return shown
 
 
+def brought_by(tool: McpTool) -> bool:
+    """Whether it says how to log in."""
+    return not (tool.authorization is UNSET and tool.headers is UNSET)
+
+
 def has_credentials(tool: Tool) -> bool:
-    return isinstance(tool, McpTool) and not (tool.authorization is UNSET and tool.headers is UNSET)
+    """Whether it holds something that is not shown; of an address, that is all behind the host."""
+    if not isinstance(tool, McpTool):
+        return False
+    return brought_by(tool) or (isinstance(tool.server_url, str) and shown_url(tool.server_url) != tool.server_url)
 
 
-def _without_credentials(url: str) -> str:
+def shown_url(url: str) -> str:
+    """An address without what may log somebody in: many a server gives out addresses that hold a key of its user."""
     try:
         parts = urlsplit(url)
     except ValueError:
         return ""
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], "", "", ""))
+
+
+def same_place(one: str | UnsetType, other: str | UnsetType) -> bool:
+    """Whether two addresses are those of one server, whatever stands in their queries."""
+    if not isinstance(one, str) or not isinstance(other, str):
+        return one is other
+    return one.partition("?")[0].rstrip("/") == other.partition("?")[0].rstrip("/")
 
 
 def echo_choice(choice: ToolChoice) -> str | Plain:

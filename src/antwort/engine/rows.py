@@ -6,11 +6,10 @@ import contextlib
 from collections.abc import Iterable, Iterator
 
 from antwort.api.items import InputItem, McpListTools
-from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition, transition
-from antwort.api.tools import has_credentials
-from antwort.api.wire import Plain, decode, encode, replace
+from antwort.api.wire import encode, replace
+from antwort.engine.credentials import without_credentials
 from antwort.engine.memory import is_trigger
 from antwort.engine.plan import Plan
 from antwort.errors import AntwortError
@@ -24,7 +23,7 @@ def new_row(plan: Plan, claim: Claim | None = None) -> NewResponse:
     return NewResponse(
         identity=plan.identity,
         response=_on_record(plan) if unkept else plan.response,
-        request=kept_request(request),
+        request=kept_request(plan),
         input=(*unkept, *request.input),
         raw_input=(*(encode(item) for item in unkept), *request.raw_input),
         claim=claim,
@@ -37,15 +36,11 @@ def _on_record(plan: Plan) -> Response:
     return replace(plan.response, previous_response_id=stored[-1] if stored else None)
 
 
-def kept_request(request: CreateRequest) -> bytes:
-    """The request as it came, less what it brought to log in somewhere: that is not kept in clear."""
-    if not any(has_credentials(tool) for tool in request.tools):
-        return request.raw
-    plain: Plain = decode(request.raw, dict)
-    for tool in plain["tools"]:
-        tool.pop("authorization", None)
-        tool.pop("headers", None)
-    return encode(plain)
+def kept_request(plan: Plan) -> bytes:
+    """The request as it came. What it brought to log in somewhere is not kept in clear."""
+    if plan.credentials is None:
+        return without_credentials(plan.request)
+    return plan.credentials.kept(plan.request, plan.response.id)
 
 
 _ADDING = ("completed", "requires_action", "incomplete")

@@ -1,0 +1,155 @@
+"""What a request brings to log in to tool servers, kept with it for those who go on from there: a call that waits for
+an approval, or for the results of the client, is run with it.
+
+It is kept sealed, and opens for the identity and the response that it came with alone. It is in no answer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from antwort.api.requests import CreateRequest, Limits, parse_body, read_request
+from antwort.api.tools import McpTool, Tool, brought_by, has_credentials, same_place, shown_url
+from antwort.api.wire import UNSET, Plain, UnsetType, decode, encode, replace
+from antwort.identity import Identity
+from antwort.notes import note
+from antwort.storage.base import Link
+from antwort.vault import CannotOpen, Vault
+
+_log = logging.getLogger("antwort.engine")
+
+KEY = "antwort_credentials"
+"""Where they stand in a request as it is kept. What a client itself sends there is not kept."""
+_UNBOUNDED = Limits(input_items=2**31, part_bytes=2**40, tools=2**31, metadata_keys=2**31)
+_SECRET = ("authorization", "headers", "server_url")
+
+
+class _Brought(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Of one declaration."""
+
+    authorization: str | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    server_url: str | UnsetType = UNSET
+
+
+_Opened: TypeAlias = Mapping[int, _Brought]
+_read_brought = msgspec.json.Decoder(dict[int, _Brought])
+
+
+class Parent(msgspec.Struct, frozen=True):
+    """An earlier request, for its tools and its policy."""
+
+    request: CreateRequest
+    locked: frozenset[str] = frozenset()
+    """Labels of servers that cannot be asked any more: what they were logged in to with cannot be opened."""
+
+
+class Credentials:
+    """Of one identity."""
+
+    def __init__(self, vault: Callable[[], Vault], identity: Identity) -> None:
+        """The vault is asked for when there is something to seal or to open."""
+        self._vault, self._identity = vault, identity
+
+    def kept(self, request: CreateRequest, response_id: str) -> bytes:
+        """The request as it came, with what it brought sealed."""
+        brought = {i: _brought(tool) for i, tool in enumerate(request.tools) if has_credentials(tool)}
+        if not brought:
+            return without_credentials(request)
+        token = self._vault().seal(self._purpose(response_id), self._identity.tenant, encode(brought))
+        plain: Plain = decode(without_credentials(request), dict)
+        return encode({**plain, KEY: {"tools": list(brought), "sealed": token}})
+
+    def made_under(self, link: Link, now: CreateRequest) -> Parent:
+        """The request of an earlier response, with what it brought. What `now` brings for the same server goes before
+        it: that is newer, and may be all that there is.
+        """
+        plain = parse_body(link.request)
+        kept = plain.pop(KEY, None)
+        # What it tells about itself may have been taken under other limits.
+        request = read_request({**plain, "metadata": None}, _UNBOUNDED, raw=link.request)
+        opened = self._opened(kept, link.response.id)
+        if opened is not None:
+            tools = [_again(_with(tool, opened.get(i)), now.tools) for i, tool in enumerate(request.tools)]
+            return Parent(replace(request, tools=tuple(tools)))
+        found = [_unlocked(tool, now.tools) if i in kept["tools"] else tool for i, tool in enumerate(request.tools)]
+        lost = [tool for tool, again in zip(request.tools, found, strict=True) if again is None]
+        rest = tuple(tool for tool in found if tool is not None)
+        labels = frozenset(tool.server_label for tool in lost if isinstance(tool, McpTool))
+        return Parent(replace(request, tools=rest), labels)
+
+    def _opened(self, kept: Plain | None, response_id: str) -> _Opened | None:
+        """By the place of each declaration; None: they cannot be opened."""
+        if kept is None:
+            return {}
+        try:
+            sealed = self._vault().open(self._purpose(response_id), self._identity.tenant, kept["sealed"])
+            return _read_brought.decode(sealed)
+        except CannotOpen:
+            note(_log, logging.WARNING, "kept credentials cannot be opened: their key is gone", response=response_id)
+            return None
+
+    def _purpose(self, response_id: str) -> str:
+        """Written so that no owner and response pass for others."""
+        return encode(["credentials", self._identity.owner, response_id]).decode()
+
+
+def without_credentials(request: CreateRequest) -> bytes:
+    """The request as it came, less what it brought to log in somewhere."""
+    is_server = [isinstance(tool, McpTool) for tool in request.tools]
+    if not any(map(has_credentials, request.tools)) and not (any(is_server) and KEY.encode() in request.raw):
+        return request.raw
+    plain: Plain = decode(request.raw, dict)
+    plain.pop(KEY, None)
+    pairs = zip(plain["tools"], request.tools, strict=False)  # what a namespace held stands behind them
+    plain["tools"] = [_bare(entry, tool) for entry, tool in pairs]
+    return encode(plain)
+
+
+def _bare(entry: Plain, tool: Tool) -> Plain:
+    if not has_credentials(tool) or not isinstance(tool, McpTool):
+        return entry
+    shown = {} if tool.server_url is UNSET else {"server_url": shown_url(tool.server_url)}
+    return {**{key: value for key, value in entry.items() if key not in _SECRET}, **shown}
+
+
+def _brought(tool: Tool) -> _Brought:
+    assert isinstance(tool, McpTool), "nothing else has credentials"
+    return _Brought(tool.authorization, tool.headers, tool.server_url)
+
+
+def _with(tool: Tool, brought: _Brought | None) -> Tool:
+    if brought is None or not isinstance(tool, McpTool):
+        return tool
+    return replace(
+        tool, authorization=brought.authorization, headers=brought.headers, server_url=brought.server_url
+    )
+
+
+def _again(tool: Tool, tools: Sequence[Tool]) -> Tool:
+    """The declaration with what another one of the same server brings to log in, if one does."""
+    if not isinstance(tool, McpTool) or (other := _declared_in(tools, tool.server_label)) is None:
+        return tool
+    if not brought_by(other) or not same_place(tool.server_url, other.server_url):
+        return tool
+    return replace(tool, authorization=other.authorization, headers=other.headers, server_url=other.server_url)
+
+
+def _unlocked(tool: Tool, tools: Sequence[Tool]) -> Tool | None:
+    """The same where what the declaration itself brought is lost, the rest of its address among it; None: nobody brings
+    anything in its place.
+    """
+    if not isinstance(tool, McpTool) or (other := _declared_in(tools, tool.server_label)) is None:
+        return None
+    shown = other.server_url if other.server_url is UNSET else shown_url(other.server_url)
+    if shown != tool.server_url or not has_credentials(other):
+        return None
+    return replace(tool, authorization=other.authorization, headers=other.headers, server_url=other.server_url)
+
+
+def _declared_in(tools: Sequence[Tool], label: str) -> McpTool | None:
+    return next((tool for tool in tools if isinstance(tool, McpTool) and tool.server_label == label), None)
