@@ -22,6 +22,7 @@ from antwort.api.items import McpListTools
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, replace
 from antwort.concurrency import Signal
+from antwort.engine.accounting import accounted
 from antwort.engine.compacting import compact, weighed
 from antwort.engine.control import Control
 from antwort.engine.dispatch import run_tools, standing
@@ -31,6 +32,7 @@ from antwort.engine.opened import Seal, half_said
 from antwort.engine.plan import Plan
 from antwort.engine.running import Running
 from antwort.engine.steps import Compact, Infer, next_step
+from antwort.engine.stops import closing
 from antwort.engine.translate import chat_request
 from antwort.engine.turn import Turn
 from antwort.engine.window import window_of
@@ -142,7 +144,9 @@ async def infer(
     run: Run, plan: Plan, provider: Provider, control: Control, running: Running
 ) -> AsyncGenerator[Batch, None]:
     """One inference. The items it opened are closed before an error goes on, so the loop never sees half of one."""
-    turn = Turn(len(run.output), partial(plan.shown, run=run), plan.reasoning_style, plan.seal)
+    last = closing(run, plan)
+    shown = partial(plan.shown, run=run) if last is None else plan.refused
+    turn = Turn(len(run.output), shown, plan.reasoning_style, plan.seal)
     whole, window = chat_request(run, plan), window_of(plan, provider)
     is_answered = has_said = False
     while True:
@@ -156,7 +160,7 @@ async def infer(
                     turn.feed(delta)
                 if batch := turn.take():
                     yield batch
-                    if turn.has_whole:  # what was said so far has gone out
+                    if turn.has_whole and last is None:  # what was said so far has gone out
                         running.begin(beginnings(turn, run, plan))
         if has_said or (narrowed := window.narrowed(read, request, whole)) is None:
             break
@@ -167,7 +171,7 @@ async def infer(
     control.is_asking = read is not None and (is_answered or isinstance(read, Interrupted))
     _close(turn, results, read)
     if batch := turn.take():
-        yield batch
+        yield accounted(batch, control.run, len(run.output), request, window.meter, last)
     if results:
         yield standing(results, control.run, plan)
     if read is not None:

@@ -88,3 +88,13 @@ def followed(message: ChatMessage, words: str) -> ChatMessage:
     if isinstance(content, list):
         return replace(message, content=[*content, {"type": "text", "text": words}])
     return replace(message, content=f"{content}\n\n{words}" if content else words)
+
+
+def noted(messages: list[ChatMessage], words: str) -> list[ChatMessage]:
+    """The messages, with a word from the server at their end. It stands with what was said last: there are templates
+    that take no system message there, and no second one of the user. What the model has said itself stays its own.
+    """
+    words = f"[Note of the server: {words}]"
+    if not messages or messages[-1].role not in ("tool", "user"):
+        return [*messages, ChatMessage(role="user", content=words)]
+    return [*messages[:-1], followed(messages[-1], words)]
