@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from antwort.storage.sqlite import SqliteStore
     from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult
     from antwort.tools.local import LocalExecutor, tool
+    from antwort.tools.mcp.executor import McpExecutor
+    from antwort.tools.mcp.servers import McpPolicy, McpServer
     from antwort.tools.toolset import Toolset
     from antwort.vault import Vault
 
@@ -46,6 +48,9 @@ __all__ = [
     "InvalidField",
     "LocalExecutor",
     "LocalProvider",
+    "McpExecutor",
+    "McpPolicy",
+    "McpServer",
     "MemoryStore",
     "NotAuthenticated",
     "NotPermitted",
@@ -84,6 +89,9 @@ _HOMES = {
     "InvalidField": "antwort.errors",
     "LocalExecutor": "antwort.tools.local",
     "LocalProvider": "antwort.local.provider",
+    "McpExecutor": "antwort.tools.mcp.executor",
+    "McpPolicy": "antwort.tools.mcp.servers",
+    "McpServer": "antwort.tools.mcp.servers",
     "MemoryStore": "antwort.storage.memory",
     "NotAuthenticated": "antwort.errors",
     "NotPermitted": "antwort.errors",

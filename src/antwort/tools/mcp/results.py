@@ -95,7 +95,7 @@ def _media(data: object, kind: object, what: str, uri: str = "") -> ResultPart:
         return InputImage(image_url=url)
     if kind in _FILES:
         return InputFile(filename=uri.rpartition("/")[2] or "file", file_data=url)
-    return _left_out(f"{named}{_kind(kind)}, {len(encoded) * 3 // 4} bytes")
+    return _left_out(f"{named}{_kind(kind)}, {len(encoded.rstrip('=')) * 3 // 4} bytes")
 
 
 def _essence(kind: object) -> str:
