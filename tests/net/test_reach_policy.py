@@ -1,0 +1,303 @@
+"""The operator's lists, and what names stand for at the moment of connecting."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from antwort.net import lookup
+from antwort.net.connection import Timeouts
+from antwort.net.exchange import ConnectFailed, ConnectTimedOut
+from antwort.net.http import HttpClient
+from antwort.net.lookup import look_up
+from antwort.net.places import OutOfReach
+from antwort.net.reach import Reach, read_pattern
+from http_kit import OK, fetched
+from replay_backend import Backend, serve
+
+TLS = Path(__file__).parent / "tls"
+PUBLIC = "93.184.216.34"
+
+
+class Names:
+    """A resolver that plays a script, and keeps what it was asked."""
+
+    def __init__(self, *answers: Sequence[str]) -> None:
+        self._answers = list(answers)
+        self.asked: list[tuple[str, int]] = []
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        self.asked.append((host, port))
+        return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+
+
+async def addresses(reach: Reach, url: str) -> Sequence[str]:
+    place = reach.judge(url)
+    return await reach.resolver(place)(place.host, place.port)
+
+
+# ---- lists ----
+
+
+@pytest.mark.parametrize(
+    ("allow", "url"),
+    [
+        ("10.1.0.0/16", "https://10.1.2.3/mcp"),
+        ("10.1.0.0/16", "http://10.1.2.3:8000/mcp"),
+        ("10.1.2.3", "http://10.1.2.3:22/mcp"),
+        ("10.1.0.0/16:8000", "http://10.1.2.3:8000/mcp"),
+        ("127.0.0.1", "http://[::ffff:127.0.0.1]/mcp"),
+        ("fd00::/8", "http://[fd00::1]/mcp"),
+        ("[fd00::/8]:81", "http://[fd00::1]:81/mcp"),
+        ("[::1]:81", "http://[::1]:81/mcp"),
+        ("tools.internal", "http://tools.internal/mcp"),
+        ("Tools.Internal:81", "http://TOOLS.internal.:81/mcp"),
+        ("*.internal", "http://a.b.internal/mcp"),
+        ("bücher.example", "http://xn--bcher-kva.example/"),
+        ("localhost", "http://localhost:8000/"),
+    ],
+)
+async def test_what_is_allowed_may_be_named_whatever_it_stands_for(allow: str, url: str) -> None:
+    reach = Reach(allow=[allow], lookup=Names(["10.1.2.3", "127.0.0.1"]))
+    assert await addresses(reach, url)
+
+
+@pytest.mark.parametrize(
+    ("allow", "url"),
+    [
+        ("10.1.0.0/16", "https://10.2.0.1/mcp"),
+        ("10.1.0.0/16:8000", "https://10.1.2.3:8001/mcp"),
+        ("tools.internal:81", "http://tools.internal/mcp"),
+        ("*.internal", "http://internal/mcp"),
+        ("*.internal", "http://notinternal/mcp"),
+        ("example.com", "http://a.example.com/mcp"),
+    ],
+)
+async def test_an_entry_allows_nothing_else(allow: str, url: str) -> None:
+    with pytest.raises(OutOfReach):
+        await addresses(Reach(allow=[allow], lookup=Names(["192.168.0.1"])), url)
+
+
+@pytest.mark.parametrize(
+    ("deny", "url"),
+    [
+        ("8.8.8.0/24", "https://8.8.8.8/"),
+        ("8.8.8.8", "https://[::ffff:8.8.8.8]/"),
+        ("*.example.com", "https://a.example.com/"),
+        ("a.example.com", "https://a.example.com:8443/"),
+        ("a.example.com:443", "https://a.example.com/"),
+        ("93.184.216.0/24", "https://a.example.com/"),
+    ],
+)
+async def test_what_is_denied_may_not_be_named_though_it_is_allowed(deny: str, url: str) -> None:
+    reach = Reach(allow=["a.example.com", "8.8.8.8"], deny=[deny], lookup=Names([PUBLIC]))
+    with pytest.raises(OutOfReach):
+        await addresses(reach, url)
+
+
+async def test_a_name_that_leads_into_an_allowed_network_may_be_named_also_without_tls() -> None:
+    reach = Reach(allow=["10.1.0.0/16"], lookup=Names(["10.1.2.3"], ["10.1.2.3", PUBLIC], [PUBLIC]))
+    assert await addresses(reach, "http://tools.example.com/") == ("10.1.2.3",)
+    with pytest.raises(OutOfReach):
+        await addresses(reach, "http://tools.example.com/")
+    assert await addresses(reach, "https://tools.example.com/") == (PUBLIC,)
+
+
+async def test_only_those_that_are_listed_may_be_named() -> None:
+    reach = Reach(allow=["tools.example.com"], only_allowed=True, loopback=True, lookup=Names([PUBLIC]))
+    assert await addresses(reach, "https://tools.example.com/") == (PUBLIC,)
+    for url in ("https://other.example.com/", "https://8.8.8.8/", "http://127.0.0.1/", "http://localhost/"):
+        with pytest.raises(OutOfReach):
+            reach.judge(url)
+
+
+async def test_public_addresses_may_be_named_without_tls_where_that_is_said() -> None:
+    reach = Reach(http=True, lookup=Names(["10.0.0.1"]))
+    assert reach.judge("http://8.8.8.8:8000/").port == 8000
+    with pytest.raises(OutOfReach):
+        reach.judge("http://10.0.0.1/")
+    with pytest.raises(OutOfReach):
+        await addresses(reach, "http://tools.example.com/")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:8000/", "https://[::1]/", "http://localhost:81/", "http://2130706433/"]
+)
+async def test_this_machine_may_be_named_where_that_is_said(url: str) -> None:
+    assert await addresses(Reach(loopback=True, lookup=Names(["127.0.0.1", "::1"])), url)
+
+
+async def test_a_name_from_elsewhere_that_stands_for_this_machine_was_made_to_deceive() -> None:
+    reach = Reach(loopback=True, http=True, lookup=Names(["127.0.0.1"]))
+    with pytest.raises(OutOfReach):
+        await addresses(reach, "http://tools.example.com/")
+
+
+@pytest.mark.parametrize(
+    "entry", ["", "10.0.0.0/99", "a b", "https://x", "x/y", "x?y", "*", "a.*.b", "x:0", "x:99999", "u@x", "1.2.3.4.5"]
+)
+def test_an_entry_that_is_no_host_and_no_network_is_told(entry: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a|cannot be one|does not appear"):
+        read_pattern(entry)
+
+
+# ---- what names stand for ----
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        ["127.0.0.1"],
+        [PUBLIC, "10.0.0.1"],
+        ["2606:4700::1111", "::1"],
+        ["::ffff:169.254.169.254"],
+        ["64:ff9b::7f00:1"],
+        ["fe80::1%eth0"],
+        ["nonsense"],
+        [],
+    ],
+)
+async def test_one_address_of_a_name_that_may_not_be_asked_spoils_all(found: Sequence[str]) -> None:
+    with pytest.raises(OutOfReach):
+        await addresses(Reach(lookup=Names(found)), "https://tools.example.com/")
+
+
+async def test_a_refusal_does_not_tell_what_a_name_stands_for() -> None:
+    async def unknown(host: str, port: int) -> Sequence[str]:
+        raise socket.gaierror(f"{host}:{port} is not known")
+
+    words = set()
+    for lookup_ in (unknown, Names(["10.0.0.1"]), Names([])):
+        with pytest.raises(OutOfReach) as caught:
+            await addresses(Reach(lookup=lookup_), "https://git.corp.example/")
+        words.add(str(caught.value))
+    assert len(words) == 1
+    assert "10.0.0.1" not in words.pop()
+
+
+def port_of(backend: Backend) -> int:
+    return int(backend.url.removesuffix("/v1").rpartition(":")[2])
+
+
+async def test_a_name_that_is_rebound_is_refused_when_a_connection_is_made() -> None:
+    """It is public when it is judged, and this machine when it is connected to, and the other way round."""
+    async with serve(OK) as backend:
+        for names in (Names(["127.0.0.1"]), Names(["127.0.0.1", PUBLIC])):
+            reach = Reach(http=True, lookup=names)
+            place = reach.judge(f"http://tools.example.com:{port_of(backend)}/")
+            client = HttpClient(place.origin, resolve=reach.resolver(place))
+            with pytest.raises(OutOfReach):
+                await fetched(client)
+            await client.close()
+    assert backend.connections == 0
+
+
+async def test_a_connection_is_made_to_the_very_address_that_was_judged() -> None:
+    """Whatever the name stands for a moment later: it is looked up once for each connection."""
+    async with serve(OK, OK) as backend:
+        names = Names(["127.0.0.1"], ["10.0.0.1"])
+        reach = Reach(allow=["127.0.0.1"], lookup=names)
+        place = reach.judge(f"http://tools.example.com:{port_of(backend)}/")
+        client = HttpClient(place.origin, resolve=reach.resolver(place))
+        assert await fetched(client) == b'{"ok": true}'
+        assert await fetched(client) == b'{"ok": true}', "the connection that is there was good when it was made"
+        assert names.asked == [("tools.example.com", port_of(backend))]
+        await client.close()
+        assert backend.requests[0].headers["host"] == f"tools.example.com:{port_of(backend)}"
+
+
+async def test_a_certificate_is_held_against_the_name_and_not_the_address() -> None:
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(TLS / "cert.pem", TLS / "key.pem")
+    trusting = ssl.create_default_context(cafile=TLS / "cert.pem")
+    names: list[str | None] = []
+    server.sni_callback = lambda _, name, __: names.append(name)
+    async with serve(OK, OK, tls=server) as backend:
+        good = HttpClient(f"https://localhost:{port_of(backend)}", tls=trusting, resolve=Names(["127.0.0.1"]))
+        assert await fetched(good) == b'{"ok": true}'
+        bad = HttpClient(f"https://tools.example.com:{port_of(backend)}", tls=trusting, resolve=Names(["127.0.0.1"]))
+        with pytest.raises(ConnectFailed) as caught:
+            await fetched(bad)
+        assert isinstance(caught.value.__cause__, ssl.SSLCertVerificationError)
+        await good.close()
+        await bad.close()
+    assert names == ["localhost", "tools.example.com"]
+
+
+async def test_addresses_are_tried_in_their_order_until_one_answers() -> None:
+    async with serve(OK) as backend:
+        client = HttpClient(f"http://x:{port_of(backend)}", resolve=Names(["127.0.0.2", "::1", "127.0.0.1"]))
+        assert await fetched(client) == b'{"ok": true}'
+        await client.close()
+
+
+async def test_an_address_that_does_not_answer_takes_only_its_share_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = []
+
+    async def silent(*_: object, **__: object) -> None:
+        tried.append(1)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "create_connection", silent)
+    names = Names(["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"])
+    client = HttpClient("http://x", resolve=names, timeouts=Timeouts(connect=0.04))
+    with pytest.raises(ConnectTimedOut):
+        await fetched(client)
+    assert len(tried) == 4
+
+
+@pytest.mark.parametrize("found", [[], ["127.0.0.2"]])
+async def test_a_name_without_an_address_that_answers_is_no_connection(found: Sequence[str]) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        client = HttpClient(f"http://x:{closed.getsockname()[1]}", resolve=Names(found))
+        with pytest.raises(ConnectFailed):
+            await fetched(client)
+
+
+# ---- looking up ----
+
+
+async def test_names_of_this_machine_are_looked_up() -> None:
+    assert "127.0.0.1" in [*await look_up("127.0.0.1", 80), *await look_up("localhost", 80)]
+
+
+async def test_a_name_that_cannot_be_looked_up_is_an_error_of_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OSError, match="not a name"):
+        await look_up("a" * 70 + ".example", 80)
+
+    def fails(*_: object, **__: object) -> None:
+        raise socket.gaierror("unknown")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fails)
+    with pytest.raises(socket.gaierror):
+        await look_up("tools.example.com", 80)
+
+
+async def test_lookups_that_hang_hold_up_nobody_but_those_like_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    gate, ask = threading.Event(), socket.getaddrinfo
+
+    def slow(host: str, *rest: object, **named: object) -> object:
+        assert gate.wait(10)
+        return ask("127.0.0.1", 80, type=socket.SOCK_STREAM)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    hanging = [asyncio.create_task(look_up("slow.example", 80)) for _ in range(lookup.MOST)]
+    await asyncio.sleep(0)
+    with pytest.raises(OSError, match="too many"):
+        await look_up("another.example", 80)
+    hanging[0].cancel()
+    assert await asyncio.to_thread(lambda: "free") == "free", "those threads are everybody's"
+    gate.set()
+    await asyncio.gather(*hanging[1:])
+    with pytest.raises(asyncio.CancelledError):
+        await hanging[0]
