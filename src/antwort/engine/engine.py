@@ -20,9 +20,11 @@ from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
 from antwort.concurrency import side_by_side
 from antwort.engine.asked import Asked, RequestFields, read_asked
+from antwort.engine.budgets import budget_of, check_budget
 from antwort.engine.compacting import asks_to_compact, check_compacts, without_tools
 from antwort.engine.control import Called
 from antwort.engine.conversations import Conversations
+from antwort.engine.credentials import Credentials
 from antwort.engine.foreign import note_unseen
 from antwort.engine.history import assemble, load_chain, load_said
 from antwort.engine.hosted import check_hosted
@@ -180,7 +182,7 @@ class Engine:
         if not _must_ask(request):
             return await work
         try:
-            async with asyncio.timeout(self.settings.deadline):
+            async with asyncio.timeout(budget_of(request, self.settings).seconds):
                 return await work
         except TimeoutError as exc:
             raise BackendTimeout("The response could not be prepared in time.") from exc
@@ -295,6 +297,7 @@ class Engine:
 
     async def _means(self, request: CreateRequest, identity: Identity) -> Means:
         _check_background(request)
+        check_budget(request, self.settings)
         model = await self._model_for(request, identity)
         shelf = Shelf(self._executors, identity, self.settings, self._provider.capabilities(model), model)
         compacts = asks_to_compact(request)
@@ -316,7 +319,8 @@ class Engine:
         said, chain = sealed.opened_said(items), sealed.opened_chain(kept)
         request = await recall_runs(request, chain, records, identity, said)
         toolbox, capabilities = means.toolbox, means.shelf.capabilities
-        history = await assemble(request, chain, toolbox, means.shelf, said, sealed.memories)
+        credentials = Credentials(self._open_vault, identity)
+        history = await assemble(request, chain, toolbox, means.shelf, credentials, said, sealed.memories)
         if not means.compacts:
             shown = since_compaction(history.stretches, history.inputs, sealed.memories, history.kept)
             earlier = "conversation" if said else "previous_response_id"
@@ -337,6 +341,7 @@ class Engine:
             chain=kept,
             meter=self._meter,
             memories=sealed.memories,
+            credentials=credentials,
             compacts=means.compacts,
         )
         check_said(plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -13,26 +13,30 @@ from antwort.api.items import (
     FunctionCall,
     FunctionCallOutput,
     InputItem,
+    McpApprovalRequest,
+    McpApprovalResponse,
     McpCall,
     OpaqueItem,
 )
-from antwort.api.requests import CreateRequest, Limits, parse_body, read_request
+from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, replace
+from antwort.engine.budgets import most_calls
+from antwort.engine.credentials import Credentials, Parent
+from antwort.engine.decisions import NO_APPROVAL, check_decisions, decided, denial
 from antwort.engine.foreign import foreign_call
 from antwort.engine.latest import last_turn
 from antwort.engine.memory import Memories, MemoryLost, Said, since_compaction
-from antwort.engine.pairs import call_id_of, is_bare, is_ours, is_run
+from antwort.engine.pairs import as_call, call_id_of, is_bare, is_ours, is_run, requested_call
 from antwort.engine.plan import History, Leftover, OpenCall
 from antwort.engine.recent import Records
 from antwort.engine.steps import OVER_LIMIT, results_in
+from antwort.engine.stops import NO_MORE
 from antwort.engine.toolbox import Shelf, model_name, rebuild_toolbox
 from antwort.errors import Conflict, ConversationNotFound, InvalidField, ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import Link, ResponseStore
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
 from antwort.tools.routing import Route, Toolbox, find_executor, route
-
-_UNBOUNDED = Limits(input_items=2**31, part_bytes=2**40, tools=2**31, metadata_keys=2**31)
 
 
 async def load_chain(
@@ -75,6 +79,7 @@ async def assemble(
     chain: Sequence[Link],
     toolbox: Toolbox,
     shelf: Shelf,
+    credentials: Credentials,
     said: tuple[InputItem, ...] = (),
     memories: Memories | None = None,
 ) -> History:
@@ -86,20 +91,24 @@ async def assemble(
     history = _gathered(request, chain, said)
     counted = _counted(history, memories, request)
     _check_outputs(request.input, counted.stretches[:-1], counted.skipped)
+    check_decisions(request.input, (item for each in counted.stretches[:-1] for item in each), counted.skipped)
     shown = [item for stretch in counted.stretches for item in stretch]
-    answered = results_in(shown)
+    answered, decisions = results_in(shown), decided(shown)
     own = tuple(shown) if counted.is_compacted else (*said, *request.input)
     begun = _begun(item for link in chain for item in (*link.input, *link.output)) | _begun(own)
     leftovers: list[Leftover] = []
     for link in chain:
-        calls = [call for call in _unanswered(link.output, answered, shelf) if call.call_id not in begun]
-        if calls := [call for call in calls if not counted.is_compacted or call.item in shown]:
-            parent = _made_under(link)
+        output = [item for item in link.output if not counted.is_compacted or item in shown]
+        if calls := _unanswered(output, answered | begun, shelf, decisions):
+            parent = credentials.made_under(link, request)
             then = msgspec.structs.replace(shelf, model=link.response.model)
-            leftovers += _leftovers(calls, parent, await rebuild_toolbox(parent, then), _calls_run(link))
+            tools = await rebuild_toolbox(parent.request, then)
+            left = most_calls(parent.request, shelf.settings) - _calls_run(link)
+            leftovers += _leftovers(calls, parent, tools, left, decisions)
     # A client that keeps its history itself sends the open calls in the input: they were made under its own tools. So
     # are those of a conversation, as far as anybody knows.
-    leftovers += _leftovers(_open_in(own, answered | begun, shelf), request, toolbox, 0)
+    left = most_calls(request, shelf.settings)
+    leftovers += _leftovers(_open_in(own, answered | begun, shelf), Parent(request), toolbox, left, decisions)
     # A client's ids may repeat; whoever runs a call answers for all that go by its id.
     first = {left.call.call_id: left for left in reversed(leftovers)}
     return replace(history, leftovers=tuple(reversed(first.values())))
@@ -193,9 +202,11 @@ def _asked(item: InputItem) -> str | None:
 # ---- calls that were left open ----
 
 
-def _unanswered(items: Sequence[InputItem], answered: Container[str], shelf: Shelf) -> list[OpenCall]:
-    """The finished calls without a result that could be ours to run. One under our own label was refused when it was
-    made, also where the client leaves that out.
+def _unanswered(
+    items: Sequence[InputItem], answered: Container[str], shelf: Shelf, decisions: Container[str]
+) -> list[OpenCall]:
+    """The finished calls without a result that could be ours to run, or to refuse where the client has denied them. One
+    under our own label was refused when it was made, also where the client leaves that out.
     """
     calls: list[OpenCall] = []
     for item in items:
@@ -204,6 +215,8 @@ def _unanswered(items: Sequence[InputItem], answered: Container[str], shelf: She
                 call = OpenCall(item.call_id, item.name, item.arguments, None, item)
             case McpCall(status="completed") if is_bare(item) and item.server_label != HOUSE_LABEL:
                 call = OpenCall(call_id_of(item), item.name, item.arguments, None, item)
+            case McpApprovalRequest(status="completed") if item.id in decisions:
+                call = OpenCall(requested_call(item.id), item.name, item.arguments, None, as_call(item))
             case _:
                 continue
         if call.call_id not in answered:
@@ -214,10 +227,17 @@ def _unanswered(items: Sequence[InputItem], answered: Container[str], shelf: She
 def _open_in(items: Sequence[InputItem], answered: Container[str], shelf: Shelf) -> list[OpenCall]:
     """Those of an input. Clients leave out what they were shown, so a server's call is open only where that is certain:
     turns pause at all, it carries an id of ours, nothing shows that it was run, and the model has said nothing since.
+    What was to be approved is so where the model has said nothing since the decision.
     """
     may_pause = shelf.settings.mixed_turns == "pause"
-    calls = _unanswered(last_turn(items), answered, shelf)
-    return [call for call in calls if not isinstance(call.item, McpCall) or (may_pause and is_ours(call.item))]
+    turn = last_turn(items)
+    requests = [item for item in items[: len(items) - len(turn)] if isinstance(item, McpApprovalRequest)]
+    calls = _unanswered([*requests, *turn], answered, shelf, decided(turn))
+    return [call for call in calls if not isinstance(call.item, McpCall) or _is_open(call.item, may_pause=may_pause)]
+
+
+def _is_open(item: McpCall, *, may_pause: bool) -> bool:
+    return item.approval_request_id is not UNSET or (may_pause and is_ours(item))
 
 
 def _begun(items: Iterable[InputItem]) -> frozenset[str]:
@@ -232,39 +252,55 @@ def _is_local(call: FunctionCall, shelf: Shelf) -> bool:
     return find_executor(definition, shelf.executors) is not None
 
 
-def _leftovers(calls: Sequence[OpenCall], request: CreateRequest, toolbox: Toolbox, spent: int) -> list[Leftover]:
-    """Those that are the server's to run, by the tools and the policy of the request they were made under."""
-    left = None if request.max_tool_calls is None else request.max_tool_calls - spent
-    is_parallel = request.parallel_tool_calls is not False
+def _leftovers(
+    calls: Sequence[OpenCall],
+    parent: Parent,
+    toolbox: Toolbox,
+    left: int,
+    decisions: Mapping[str, McpApprovalResponse],
+) -> list[Leftover]:
+    """Those that are the server's to run, by the tools and the policy of the request they were made under. Those that
+    were denied are answered, whatever else holds. Of the others so many as are `left` are run.
+    """
+    request, is_parallel = parent.request, parent.request.parallel_tool_calls is not False
     found: list[Leftover] = []
     for call in (_with_model_name(call, toolbox) for call in calls):
-        problem = None
+        decision, problem = _decision(call, decisions), None
         match route(call.name, toolbox):
+            case _ if decision is not None and not decision.approve:
+                problem = denial(decision)
+            case Route.SERVER if decision is None and toolbox.tools[call.name].needs_approval:
+                problem = NO_APPROVAL
             case Route.SERVER:
-                if left is not None:
-                    left -= 1
-                    problem = OVER_LIMIT if left < 0 else None
+                left -= 1
+                problem = OVER_LIMIT if left < 0 else None
             case Route.UNKNOWN | Route.CLIENT if isinstance(call.item, McpCall) and request.choice_mode != "none":
-                problem = f"The tool {call.item.name!r} is not available any more."
+                problem = _gone(call.item, parent)
             case _:
                 continue
         found.append(Leftover(call, toolbox, is_parallel, problem))
     return found
 
 
-def _made_under(link: Link) -> CreateRequest:
-    """The request, for its tools and its policy. What it tells about itself may have been taken under other limits."""
-    return read_request({**parse_body(link.request), "metadata": None}, _UNBOUNDED, raw=link.request)
+def _decision(call: OpenCall, decisions: Mapping[str, McpApprovalResponse]) -> McpApprovalResponse | None:
+    asked = call.item.approval_request_id if isinstance(call.item, McpCall) else UNSET
+    return None if asked is UNSET else decisions.get(asked)
+
+
+def _gone(call: McpCall, parent: Parent) -> str:
+    if call.server_label in parent.locked:
+        return f"The credentials for the server {call.server_label!r} are lost; declare it again with them."
+    return f"The tool {call.name!r} is not available any more."
 
 
 def _calls_run(link: Link) -> int:
     """How many calls that response has run itself."""
     return sum(
-        item.output != OVER_LIMIT
+        item.output not in (OVER_LIMIT, NO_MORE)
         if isinstance(item, FunctionCallOutput)
         else isinstance(item, McpCall)
         and item.server_label != HOUSE_LABEL
-        and (item.output is not UNSET or item.error_text not in (None, OVER_LIMIT))
+        and (item.output is not UNSET or item.error_text not in (None, OVER_LIMIT, NO_MORE))
         for item in link.output
     )
 

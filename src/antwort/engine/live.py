@@ -71,7 +71,7 @@ class LiveRun:
         self._plan = plan
         self._on_end = on_end
         self._began = perf_counter()  # the clock of some event loops stands still between two turns
-        self._control = Control(Run(plan.response), loop.time() + settings.deadline)
+        self._control = Control(Run(plan.response), loop.time() + plan.budget.seconds)
         self._outlet = Outlet(settings.buffer_events)
         self._answered: Once[None] = Once()
         self._ended: Once[Response] = Once()
@@ -79,7 +79,7 @@ class LiveRun:
         self._control.on_call = on_call
         self._first: float | None = None
         self._held_until = loop.time() + settings.hold_back
-        self._timers = [loop.call_later(settings.deadline, self._control.signal.set, DeadlinePassed())]
+        self._timers = [loop.call_later(plan.budget.seconds, self._control.signal.set, DeadlinePassed())]
         self._pulse: Pulse | None = None
         if plan.request.stream:
             self._pulse = Pulse(plan, self._control, self._outlet)
@@ -177,7 +177,7 @@ class LiveRun:
         plan, run = self._plan, self._control.run
         link = Link(
             response=run.response,
-            request=kept_request(plan.request),
+            request=kept_request(plan),
             input=plan.request.input,
             turn_ends=run.turn_ends,
         )

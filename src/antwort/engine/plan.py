@@ -26,6 +26,8 @@ from antwort.api.responses import ConversationRef, ReasoningEcho, Response
 from antwort.api.tools import AllowedTools, ToolChoice, echo_choice, echo_tool
 from antwort.api.wire import UNSET, Plain
 from antwort.engine.approving import is_asked
+from antwort.engine.budgets import Budget, budget_of, most_calls
+from antwort.engine.credentials import Credentials
 from antwort.engine.declared import is_held
 from antwort.engine.draft import Run
 from antwort.engine.held import Shown
@@ -96,6 +98,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     meter: Meter | None = None
     """What tells how many tokens an inference has."""
     memories: Memories | None = None
+    credentials: Credentials | None = None
+    """What seals those that the request brought; None: they are not kept."""
     """What seals and opens compactions."""
     compacts: bool = False
     """Whether nothing is answered, and what was said is summed up instead."""
@@ -124,6 +128,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def may_be_resumed(self) -> bool:
         """Whether another process picks the run up when this one dies."""
         return bool(self.request.background)
+
+    @property
+    def budget(self) -> Budget:
+        """What the response may take."""
+        return budget_of(self.request, self.settings)
 
     @property
     def leftovers(self) -> tuple[Leftover, ...]:
@@ -159,11 +168,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             definition.own_name, namespace=definition.namespace, is_custom=True, is_clients=is_clients, fits=fits
         )
 
-    def calls_left(self, run: Run) -> int | None:
-        """How many calls it may still run; None: any number. Those that wait for the client's approval count."""
-        limit = self.request.max_tool_calls
+    def refused(self, name: str) -> Shown:
+        """How a call to `name` shows that is refused whatever it is."""
+        definition = self.toolbox.tools.get(name)
+        if definition is not None and definition.kind not in OWN:
+            return Shown(definition.own_name, definition.server_label or HOUSE_LABEL)
+        if self._refuses_as_server or definition is None:
+            return Shown(name, HOUSE_LABEL if self._refuses_as_server else None)
+        return Shown(definition.own_name, namespace=definition.namespace)
+
+    def calls_left(self, run: Run) -> int:
+        """How many calls it may still run. Those that wait for the client's approval count."""
         asked = sum(isinstance(item, McpApprovalRequest) for item in run.output)
-        return None if limit is None else max(0, limit - run.calls_run - asked)
+        return max(0, self.budget.calls - run.calls_run - asked)
 
     @property
     def _refuses_as_server(self) -> bool:
@@ -175,7 +192,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         grammar = definition.grammar
         if grammar is None or is_held(definition) or not self._refuses_as_server:
             return None
-        may_ask_again = self.request.choice_mode != "none" and run.turns + 1 < self.settings.max_turns
+        may_ask_again = self.request.choice_mode != "none" and run.turns + 1 < self.budget.turns
         if not may_ask_again or _has_failed(definition, run):
             return None
         return partial(self._is_right, grammar)
@@ -256,6 +273,7 @@ def draft_response(request: CreateRequest, model: str, settings: EngineSettings)
         truncation=request.truncation or settings.truncation,
         conversation=UNSET if request.conversation is None else ConversationRef(request.conversation),
         service_tier=request.service_tier if request.service_tier not in (None, "auto") else "default",
+        max_tool_calls=None if request.max_tool_calls is None else most_calls(request, settings),
         **given,
     )
 
@@ -270,7 +288,9 @@ _ECHOED = (
     "top_logprobs",
     "temperature",
     "max_output_tokens",
-    "max_tool_calls",
+    "max_turns",
+    "deadline",
+    "token_budget",
     "metadata",
     "safety_identifier",
     "prompt_cache_key",

@@ -20,13 +20,16 @@ from antwort.api.items import (
 from antwort.api.tools import Forced
 from antwort.api.wire import UNSET
 from antwort.engine.approving import unasked
+from antwort.engine.budgets import last_turn
 from antwort.engine.draft import Finish, Run
 from antwort.engine.pairs import call_id_of, is_bare
 from antwort.engine.plan import Leftover, OpenCall, Plan
+from antwort.engine.stops import NO_MORE, closing, is_spent, stop_reason
 from antwort.engine.toolbox import called_name, model_name
 from antwort.engine.unfit import is_unfit, unfit_refusal
-from antwort.tools.base import ToolDefinition
+from antwort.tools.base import HOUSE_LABEL, ToolDefinition
 from antwort.tools.routing import Routed, Toolbox, refusal, route_calls
+from antwort.tools.search import is_search
 
 OVER_LIMIT = "The limit of tool calls for this response is used up. Answer with what you have."
 
@@ -44,6 +47,11 @@ class Ready(msgspec.Struct, frozen=True):
     @property
     def definition(self) -> ToolDefinition:
         return self.toolbox.tools[self.call.name]
+
+    @property
+    def is_search(self) -> bool:
+        """Whether it only looks for tools: that does nothing outside, and counts for nothing."""
+        return is_search(self.definition)
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -79,7 +87,9 @@ def next_step(run: Run, plan: Plan) -> Step:
     if waiting := unanswered_leftovers(run, plan):
         return RunTools(tuple(_leftover_answer(left) for left in waiting), all(left.is_parallel for left in waiting))
     if not run.turns:
-        return Infer()
+        return Finish("incomplete", "token_budget") if is_spent(run, plan) else Infer()
+    if (stop := _stop_of_last_turn(run)) is not None:
+        return _after_last_turn(stop, run, plan)
     if (reason := _CUT.get(run.last_finish)) is not None:
         return Finish("incomplete", reason)
     if calls := open_calls(run, plan.toolbox):
@@ -91,19 +101,32 @@ def next_step(run: Run, plan: Plan) -> Step:
     return _after_results(run, plan) if ended_with_calls(run, plan) else Finish("completed")
 
 
+def _stop_of_last_turn(run: Run) -> str | None:
+    """Why the last turn was made without tools, if it was: it ends the response, whatever came of it."""
+    ended = last_turn(run)
+    return None if ended is None or ended.stop is UNSET else ended.stop
+
+
+def _after_last_turn(stop: str, run: Run, plan: Plan) -> RunTools | Finish:
+    calls = () if run.last_finish in _CUT else open_calls(run, plan.toolbox)
+    return RunTools(tuple(Refused(call, NO_MORE) for call in calls)) if calls else Finish("incomplete", stop)
+
+
 def _leftover_answer(left: Leftover) -> Ready | Refused:
     """By the policy of the response that asked for it, whatever this one says."""
     return Ready(left.call, left.toolbox) if left.refusal is None else Refused(left.call, left.refusal)
 
 
 def answers_to(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
-    """The calls that get a result here and now, in the order of the calls. A turn that pauses runs nothing."""
+    """The calls that get a result here and now, in the order of the calls. A turn that pauses runs nothing, and looks
+    for tools all the same.
+    """
     calls = [call for call in calls if call.call_id not in run.handed]
     routed = route_calls([call for call in calls if not is_unfit(call.item, plan.toolbox)], plan.toolbox)
     found = [answer for call in calls if (answer := _answer(call, routed, plan)) is not None]
     answers = _within_limit(found, run, plan)
     if routed.client and plan.settings.mixed_turns == "pause":
-        return tuple(answer for answer in answers if isinstance(answer, Refused))
+        return tuple(answer for answer in answers if isinstance(answer, Refused) or answer.is_search)
     return answers
 
 
@@ -124,7 +147,7 @@ def _within_limit(answers: Iterable[Ready | Refused], run: Run, plan: Plan) -> t
     left = plan.calls_left(run)
     kept: list[Ready | Refused] = []
     for answer in answers:
-        if isinstance(answer, Ready) and left is not None:
+        if isinstance(answer, Ready) and not answer.is_search:
             if left <= 0:
                 kept.append(Refused(answer.call, OVER_LIMIT, is_over_limit=True))
                 continue
@@ -136,12 +159,10 @@ def _within_limit(answers: Iterable[Ready | Refused], run: Run, plan: Plan) -> t
 def _after_results(run: Run, plan: Plan) -> Infer | Finish:
     if plan.request.choice_mode == "none":
         return Finish("completed")
-    if run.over_limit_turns and run.turns > run.over_limit_turns[0]:  # asked for a final answer, and it called again
-        return Finish("incomplete", "max_tool_calls")
-    if run.turns >= plan.settings.max_turns:
-        return Finish("incomplete", "max_turns")
+    if (reason := stop_reason(run, plan)) is not None and closing(run, plan) is None:
+        return Finish("incomplete", reason)
     if tokens_left(run, plan) == 0:
-        return Finish("incomplete", "max_output_tokens")
+        return Finish("incomplete", reason or "max_output_tokens")
     return Infer()
 
 
@@ -164,9 +185,20 @@ def choice_for(run: Run, plan: Plan) -> str | Forced:
 
 
 def _must_call_again(run: Run, plan: Plan) -> bool:
-    """Whether all that was called so far was refused for its input. Of each tool that happens once."""
+    """Whether all that was called so far was refused for its input, of each tool once, or only looked for tools, in one
+    turn.
+    """
     calls = [item for item in run.output if _is_call(item, plan)]
+    if run.turns == 1 and calls and all(_is_search(item, plan.toolbox) for item in calls):
+        return True
     return bool(calls) and all(is_unfit(item, plan.toolbox) for item in calls)
+
+
+def _is_search(item: InputItem, toolbox: Toolbox) -> bool:
+    if not isinstance(item, McpCall) or item.server_label != HOUSE_LABEL:
+        return False
+    tool = toolbox.tools.get(item.name)
+    return tool is not None and is_search(tool)
 
 
 # ---- reading the items ----

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from antwort.api.items import (
@@ -12,6 +12,7 @@ from antwort.api.items import (
     FunctionCall,
     FunctionCallOutput,
     InputItem,
+    McpApprovalRequest,
     McpCall,
     Message,
     OpaqueItem,
@@ -19,17 +20,20 @@ from antwort.api.items import (
 )
 from antwort.api.wire import UNSET, UnsetType, encode
 from antwort.engine.chosen import forced_names
+from antwort.engine.decisions import decided, told_of
 from antwort.engine.declared import INPUT
+from antwort.engine.deferred import in_prompt
 from antwort.engine.draft import Run
 from antwort.engine.foreign import foreign_call, foreign_result
 from antwort.engine.memory import Said, since_compaction
 from antwort.engine.naming import legal_name
-from antwort.engine.pairs import call_id_of, is_bare, is_same, result_of
+from antwort.engine.pairs import as_call, call_id_of, is_bare, is_same, requested_call, result_of
 from antwort.engine.parts import chat_message, result_text, said_in
 from antwort.engine.plan import Plan
 from antwort.engine.recap import Recap, recalled, recap_of
-from antwort.engine.shortening import Pictures
+from antwort.engine.shortening import Pictures, noted
 from antwort.engine.steps import choice_for, tokens_left
+from antwort.engine.stops import closing, notice
 from antwort.engine.toolbox import called_name, model_name
 from antwort.engine.unwrapping import as_object
 from antwort.errors import InvalidField
@@ -51,7 +55,8 @@ NO_RESULT = "No result was given for this call."
 def chat_request(run: Run, plan: Plan) -> ChatRequest:
     """The next inference."""
     request, capabilities = plan.request, plan.capabilities
-    tools = [_chat_tool(tool) for tool in plan.toolbox.tools.values()]
+    offered = [] if closing(run, plan) else offered_tools(run, plan)
+    tools = [_chat_tool(tool) for tool in offered]
     limit = tokens_left(run, plan)
     is_whole = capabilities.max_tokens_field == "max_completion_tokens"
     wants_logprobs = bool(request.top_logprobs) or "message.output_text.logprobs" in (request.include or ())
@@ -60,7 +65,7 @@ def chat_request(run: Run, plan: Plan) -> ChatRequest:
         messages=messages(run, plan),
         stream=True if request.stream else UNSET,
         tools=tools or UNSET,
-        tool_choice=_chat_choice(run, plan) if tools else UNSET,
+        tool_choice=_chat_choice(run, plan, frozenset(tool.name for tool in offered)) if tools else UNSET,
         parallel_tool_calls=_given(request.parallel_tool_calls) if tools else UNSET,
         temperature=_given(request.temperature),
         top_p=_given(request.top_p),
@@ -86,6 +91,13 @@ def _given(value: Any) -> Any:
 # ---- tools ----
 
 
+def offered_tools(run: Run, plan: Plan) -> list[ToolDefinition]:
+    """The tools that the next inference is told of: all, or what was found so far of those that are too many."""
+    if not plan.toolbox.deferred:
+        return [*plan.toolbox.tools.values()]
+    return in_prompt(plan.toolbox, all_said(run, plan).stretches, plan.settings.max_in_prompt)
+
+
 def _chat_tool(tool: ToolDefinition) -> ChatTool:
     return ChatTool(
         function=ChatToolFunction(
@@ -97,14 +109,16 @@ def _chat_tool(tool: ToolDefinition) -> ChatTool:
     )
 
 
-def _chat_choice(run: Run, plan: Plan) -> str | dict[str, Any] | UnsetType:
+def _chat_choice(run: Run, plan: Plan, offered: frozenset[str]) -> str | dict[str, Any] | UnsetType:
     choice, toolbox = choice_for(run, plan), plan.toolbox
-    meant = sorted((toolbox.allowed or frozenset()) & toolbox.tools.keys())
+    meant = sorted((toolbox.allowed or frozenset()) & offered)
     if not isinstance(choice, str):
         forced = forced_names(choice, toolbox.tools, plan.settings)
-        meant = [name for name in forced if toolbox.allowed is None or name in toolbox.allowed]
-        if len(meant) == 1:
+        meant = [name for name in forced if name in offered and (toolbox.allowed is None or name in toolbox.allowed)]
+        if len(meant) == 1 and toolbox.deferred.isdisjoint(forced):
             return _named(meant[0])
+        if not toolbox.deferred.isdisjoint(forced):  # what is meant may have to be found first
+            meant = []
         choice = "required"
     if meant and plan.capabilities.allowed_tools and choice != "none":
         tools = [_named(name) for name in meant]
@@ -135,7 +149,9 @@ def _response_format(plan: Plan) -> dict[str, Any] | UnsetType:
 
 def messages(run: Run, plan: Plan) -> list[ChatMessage]:
     """The instructions of the request and of its tool servers, then all that was said, oldest first."""
-    return messages_of(all_said(run, plan), plan)
+    said = messages_of(all_said(run, plan), plan)
+    words = notice(run, plan)
+    return said if words is None else noted(said, words)
 
 
 def messages_of(said: Said, plan: Plan) -> list[ChatMessage]:
@@ -188,7 +204,20 @@ def _results(stretches: Iterable[Sequence[InputItem]]) -> Mapping[str, deque[Out
                 found[call_id_of(item)].append(result)
             elif isinstance(item, OpaqueItem) and (answered := foreign_result(item)) is not None:
                 found[answered[0]].append(answered[1])
+    for call_id, reason in _unrun(stretches):
+        if not found[call_id]:
+            found[call_id].append(reason)
     return found
+
+
+def _unrun(stretches: Iterable[Sequence[InputItem]]) -> Iterator[tuple[str, str]]:
+    """What the model is told of the calls that were to be approved and that nobody ran, by their ids."""
+    items = [item for stretch in stretches for item in stretch]
+    requests = [item for item in items if isinstance(item, McpApprovalRequest)]
+    given = decided(items) if requests else {}
+    for request in requests:
+        if (reason := told_of(given.get(request.id))) is not None:
+            yield requested_call(request.id), reason
 
 
 class _Conversation:
@@ -231,12 +260,15 @@ class _Conversation:
                 self._add_own(item.call_id, called_name(self._toolbox, item), arguments)
             case McpCall() if item.status != "incomplete":
                 self._add_server_call(item)
+            case McpApprovalRequest() if item.status != "incomplete":
+                self._add_server_call(as_call(item))
+                self._has_open_calls = self.is_input
             case FunctionCallOutput() | CustomToolCallOutput():
                 self._has_results = True
             case OpaqueItem():
                 self._add_foreign(item)
             case _:
-                pass  # lists of tools, approvals and what this version does not know say nothing to a model
+                pass  # lists of tools, decisions about calls and what this version does not know say nothing to a model
 
     def flush(self) -> None:
         """The assistant message is whole: write it, and the results of its calls in the order of the calls."""
