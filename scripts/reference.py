@@ -58,6 +58,7 @@ WHEN = {
     "response.mcp_call_arguments.delta": "a piece of the arguments of a call that the server runs",
     "response.mcp_call_arguments.done": "the arguments, whole",
     "response.mcp_call.in_progress": "the server runs the call; again at `loop.progress_interval` while it works",
+    "response.mcp_call.progress": "with `include: [\"mcp_call.progress\"]`, an extension: how far the tool says it is",
     "response.mcp_call.completed": "the call has its output",
     "response.mcp_call.failed": "the call ended in an error, which the model is told",
     "response.mcp_list_tools.in_progress": "a tool server that the request names is listed",

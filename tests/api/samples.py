@@ -268,6 +268,7 @@ EVENTS: list[Json] = [
     {"type": "response.mcp_call_arguments.delta", **_AT, "delta": "{"},
     {"type": "response.mcp_call_arguments.done", **_AT, "arguments": "{}"},
     {"type": "response.mcp_call.in_progress", **_AT},
+    {"type": "response.mcp_call.progress", **_AT, "progress": 0.5, "total": 2.0, "message": "half way"},
     {"type": "response.mcp_call.completed", **_AT},
     {"type": "response.mcp_call.failed", **_AT},
     {"type": "response.mcp_list_tools.in_progress", **_AT},

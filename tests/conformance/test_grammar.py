@@ -67,6 +67,7 @@ FIRST_CUT = in_order(message("msg_1", "a", status="incomplete"), message("msg_2"
 ONE_CUT = in_order(message("msg_1", "a", status="incomplete"))
 SECOND_CALL = [*in_order(function_call("fc_1", "call_1", "{}")), *in_order(function_call("fc_2", "call_2"), first=1)]
 STILL_RUNNING = ev.McpCallInProgress(item_id="mcp_1", output_index=2)
+HALF_WAY = ev.McpCallProgress(item_id="mcp_1", output_index=2, progress=1.0, total=2.0)
 GOES_ON = ev.ResponseInProgress(response=CREATED)
 TEXT_IN_CUSTOM = replace(TEXT, item_id="ctc_1")
 WORK = "a call run here"
@@ -295,7 +296,9 @@ MUTATIONS: list[tuple[str, Mutation, str]] = [
     ("a paused call", drop(ev.McpCallInProgress), "arguments come after in_progress"),
     ("a paused call", repeat(ev.McpCallInProgress), "in_progress comes exactly once"),
     ("a paused call", swap(ev.McpCallInProgress, ev.McpArgumentsDelta), "arguments come after in_progress"),
-    (SERVER, insert(STILL_RUNNING, after=ev.McpCallCompleted), "in_progress comes again only while the tool works"),
+    (SERVER, insert(STILL_RUNNING, after=ev.McpCallCompleted), "come again only while the tool works"),
+    (SERVER, insert(HALF_WAY, after=ev.McpCallCompleted), "come again only while the tool works"),
+    (SERVER, insert(HALF_WAY, after=ev.McpCallInProgress), "progress comes after the whole arguments"),
     (SERVER, insert(STILL_RUNNING, after=DONE, nth=-1), "is done and not touched any more"),
     (SERVER, insert(replace(STILL_RUNNING, item_id="mcp_9"), after=ev.McpArgumentsDone), "but the item here is mcp_1"),
     (SERVER, drop(ev.McpArgumentsDone), "the outcome comes after the whole arguments"),

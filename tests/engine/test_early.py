@@ -231,7 +231,7 @@ async def test_no_call_begins_early_where_one_could_need_an_approval() -> None:
 
 async def test_in_a_run_that_may_be_resumed_only_what_can_be_repeated_begins_early() -> None:
     names = ("reads", "repeats", "acts")
-    depot = ToolServerFake("depot", **{name: replies(name) for name in names})
+    depot = ToolServerFake("depot", reads=replies("1"), repeats=replies("2"), acts=replies("3"))
     plan = await plan_of(replace(ask(tools=[SERVER]), background=True), depot)
     tools = dict(plan.toolbox.tools)
     tools["reads"] = replace(tools["reads"], read_only=True)

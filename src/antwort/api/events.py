@@ -178,6 +178,14 @@ class McpCallInProgress(ItemEvent, tag="response.mcp_call.in_progress"):
     pass
 
 
+class McpCallProgress(ItemEvent, tag="response.mcp_call.progress"):
+    """An extension, for requests that include `mcp_call.progress`: how far the tool says it is, in units of its own."""
+
+    progress: float | UnsetType = UNSET
+    total: float | UnsetType = UNSET
+    message: str | UnsetType = UNSET
+
+
 class McpCallCompleted(ItemEvent, tag="response.mcp_call.completed"):
     pass
 
@@ -267,6 +275,7 @@ StreamEvent: TypeAlias = (
     | McpArgumentsDelta
     | McpArgumentsDone
     | McpCallInProgress
+    | McpCallProgress
     | McpCallCompleted
     | McpCallFailed
     | McpListToolsInProgress

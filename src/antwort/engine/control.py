@@ -11,13 +11,14 @@ from antwort.api.events import Batch
 from antwort.concurrency import Signal
 from antwort.engine.draft import Run
 from antwort.errors import AntwortError
+from antwort.tools.base import Progress
 
 
 def _nobody_asks() -> None:
     """Nobody waits for this sign."""
 
 
-def _nobody_watches(_: str) -> None:
+def _nobody_watches(_: str, __: str | Progress) -> None:
     """Nobody waits for this sign either."""
 
 
@@ -61,8 +62,8 @@ class Control:
         """Whether a tool was started here: to make the response once more could do twice what it did."""
         self.running: set[str] = set()
         """The calls that tools work on, by their `call_id`."""
-        self.on_progress: Callable[[str], None] = _nobody_watches
-        """The tool that works on this call reports that it is getting on."""
+        self.on_progress: Callable[[str, str | Progress], None] = _nobody_watches
+        """The tool that works on this call reports that it is getting on, and how far it is."""
         self.on_call: Sequence[Callable[[Called], None]] = ()
         """A call has been answered."""
 

@@ -14,6 +14,8 @@ from antwort.api.items import McpCall, OutputItem
 from antwort.engine.control import Control
 from antwort.engine.pipe import Outlet
 from antwort.engine.plan import Plan
+from antwort.engine.progress import ProgressTold, asks_for_progress
+from antwort.tools.base import Progress
 
 _LOOKS = 4
 """How often a silence is looked at before it counts: it is found out when it has lasted a quarter longer at most."""
@@ -41,6 +43,7 @@ class Pulse:
     def __init__(self, plan: Plan, control: Control, outlet: Outlet) -> None:
         self._settings, self._response = plan.settings, plan.response
         self._control, self._outlet = control, outlet
+        self._progress_told = ProgressTold(control, outlet) if asks_for_progress(plan.request) else None
         self._longest = self._settings.longest_silence
         self._progress = min(self._settings.progress_interval, self._longest)
         self._step = min(self._settings.keepalive_interval, self._progress) / _LOOKS
@@ -54,10 +57,15 @@ class Pulse:
     def stop(self) -> None:
         """Nothing more is sent, and no timer is left."""
         self._is_over = True
+        if self._progress_told is not None:
+            self._progress_told.stop()
         self._timer.cancel()
 
-    def report(self, call_id: str) -> None:
+    def report(self, call_id: str, news: str | Progress) -> None:
         """A tool says that it is getting on: passed on at once, though not each time that it says so."""
+        if self._progress_told is not None:
+            self._progress_told.note(call_id, news)
+            return
         may_tell = self._outlet.is_read and not self._is_over and call_id in self._control.running
         if not may_tell or self._loop.time() < self._next_report:
             return

@@ -21,6 +21,7 @@ from antwort.engine.steps import Ready, Refused
 from antwort.tools.base import (
     ClientsTurn,
     Failure,
+    Progress,
     ToolCall,
     ToolContext,
     ToolDefinition,
@@ -227,10 +228,10 @@ class Running:
             failed=failed,
         )
 
-    def _note_progress(self, call_id: str, _: str) -> None:
+    def _note_progress(self, call_id: str, news: str | Progress) -> None:
         """A sign of life: whoever waits for the response learns that it goes on. What the tool says is content."""
         _log.debug("a tool of %s reports progress", self._plan.response.id)
-        self._control.on_progress(call_id)
+        self._control.on_progress(call_id, news)
 
 
 def _is_told_to_stop() -> bool:

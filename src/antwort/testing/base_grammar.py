@@ -75,7 +75,7 @@ class WorkGrammar:
 
     def go_on(self) -> None:
         """As often as it takes, for those who watch."""
-        require(self.is_begun and self.outcome is None, "in_progress comes again only while the tool works")
+        require(self.is_begun and self.outcome is None, "in_progress and progress come again only while the tool works")
 
     def end(self, outcome: Literal["completed", "failed"]) -> None:
         require(self.is_begun, "the outcome comes after in_progress")

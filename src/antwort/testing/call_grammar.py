@@ -15,6 +15,7 @@ from antwort.api.events import (
     McpCallCompleted,
     McpCallFailed,
     McpCallInProgress,
+    McpCallProgress,
 )
 from antwort.api.items import CustomToolCall, FunctionCall, McpCall
 from antwort.api.wire import UNSET
@@ -73,7 +74,7 @@ class CustomCallGrammar(ItemGrammar[CustomToolCall]):
 
 
 class McpCallGrammar(ItemGrammar[McpCall]):
-    """In progress, the arguments, in progress again while the tool works, the outcome.
+    """In progress, the arguments, in progress again and how far it is while the tool works, the outcome.
 
     Without an outcome it is a paused call (completed, with neither output nor error) or one closed as incomplete.
     """
@@ -106,6 +107,11 @@ class McpCallGrammar(ItemGrammar[McpCall]):
     def _say_arguments(self, event: McpArgumentsDone) -> None:
         require(self._work.is_begun, "arguments come after in_progress")
         self._arguments.say(event.arguments)
+
+    @inside.register
+    def _tell(self, _event: McpCallProgress) -> None:
+        require(self._arguments.is_said, "progress comes after the whole arguments")
+        self._work.go_on()
 
     @inside.register
     def _end(self, event: McpCallCompleted | McpCallFailed) -> None:

@@ -13,7 +13,7 @@ FIELDS = {
     "prompt": "Not offered: send `instructions` and `input`.",
     "model": "The model that answers. Can be left out where there is a default, or only one.",
     "previous_response_id": "The stored response that this one goes on from.",
-    "include": "What else is wanted in the output, such as `reasoning.encrypted_content`.",
+    "include": "What else is wanted in the output, such as `reasoning.encrypted_content`. Ours: `mcp_call.progress`.",
     "metadata": "Kept with the response and given back: short texts under keys of 64 characters at most.",
     "text": "How the text of the answer is written: free, JSON, or JSON after a schema.",
     "temperature": "How freely the model chooses its words.",
