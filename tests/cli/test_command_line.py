@@ -42,7 +42,7 @@ def test_the_help_of_a_command_names_every_flag(name: str, capsys: pytest.Captur
     [command] = [command for each, command in all_commands() if each == name]
     for flag in command.flags:
         assert f"  {flag.name}" in shown
-    words = [f"[{each.metavar}]" for each in command.arguments if each.is_optional]
+    words = [f"[{each.metavar}]" if each.is_optional else each.metavar for each in command.arguments]
     assert shown.startswith(f"usage: {' '.join(['antwort', name, *words, '[options]'])}\n")
     assert max(len(line) for line in shown.splitlines()) <= 120
 
@@ -143,7 +143,7 @@ async def test_help_and_version_import_nothing_that_takes_time(flag: str) -> Non
     )
     _, errors = await process.communicate()
     cli, config = (
-        ["antwort.cli", "antwort.cli.commands", "antwort.cli.parser"],
+        [f"antwort.cli{each}" for each in ("", ".command", ".commands", ".parser", ".tool_commands")],
         ["antwort.config", "antwort.config.flags"],
     )
     assert errors.decode().strip() == str(["antwort", *cli, *config, "antwort.version"])

@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
+from antwort.cli.command import Command
+from antwort.cli.tool_commands import MCP, TOOLS
 from antwort.config.flags import FLAGS, KEY_VARIABLE, Flag
 
-
-class Command(NamedTuple):
-    name: str
-    help: str
-    """One line, for the list of commands."""
-    run: str = ""
-    """`module:function`, imported when the command is run."""
-    flags: tuple[Flag, ...] = ()
-    arguments: tuple[Flag, ...] = ()
-    commands: tuple[Command, ...] = ()
-    description: str = ""
-    examples: str = ""
-
+__all__ = ["COMMANDS", "SHELLS", "Command", "all_commands"]
 
 SHELLS = ("bash", "zsh", "fish")
 _PASSED_ON = ("--backend", "--backend-key-file", "--scripted", "--config")
@@ -234,6 +223,8 @@ COMMANDS: tuple[Command, ...] = (
     _CHAT,
     _DOCTOR,
     _MODEL,
+    TOOLS,
+    MCP,
     _CODEX,
     _CONFIG,
     Command(

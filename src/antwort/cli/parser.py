@@ -92,7 +92,9 @@ def _chosen(prog: str, choice: Sequence[Command], word: str) -> Command:
 
 def _read_flags(prog: str, command: Command, rest: Sequence[str]) -> Mapping[str, object]:
     parser = command_parser(prog, command)
-    chosen, unknown = parser.parse_known_args(rest)
+    # Words that may be many stand between the flags as well, and are still one list.
+    is_open = any(argument.is_repeatable for argument in command.arguments)
+    chosen, unknown = parser.parse_known_intermixed_args(rest) if is_open else parser.parse_known_args(rest)
     if unknown:
         parser.error(_unknown(unknown, ["--help", *(flag.name for flag in command.flags)]))
     given: dict[str, object] = vars(chosen)
@@ -116,7 +118,7 @@ def command_parser(prog: str, command: Command) -> Parser:
             metavar=_word(argument),
             choices=argument.choices or None,
             help=argument.help,
-            nargs="?" if argument.is_optional else None,
+            nargs="+" if argument.is_repeatable else "?" if argument.is_optional else None,
         )
     for group in dict.fromkeys(flag.group for flag in command.flags):
         _add(parser, group, [flag for flag in command.flags if flag.group == group])

@@ -1,0 +1,138 @@
+"""`antwort tools`: what the model would be offered by a request."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from antwort.cli.listed_tools import as_json, as_plain, lines
+from antwort.cli.mcp import UNREACHABLE, conclude, waited
+from antwort.cli.mcp_servers import read_settings
+from antwort.cli.say import tell
+from antwort.cli.subjects import Misused
+from antwort.config.repeating import printable
+
+if TYPE_CHECKING:
+    from antwort.api.items import McpListTools
+    from antwort.config.settings import Settings
+    from antwort.engine.servers import Shelf
+    from antwort.tools.base import ToolDefinition
+    from antwort.tools.routing import Toolbox
+
+
+def run(given: Mapping[str, object]) -> int:
+    return conclude("antwort tools", _show, given)
+
+
+async def _show(given: Mapping[str, object]) -> int:
+    settings = read_settings(given)
+    model = str(given.get("model") or settings.default_model or "")
+    async with _shelf(settings, model) as shelf:
+        labels = _labels(given, shelf)
+        if not labels:
+            return tell(as_json({"servers": []}) if given.get("json") else "No tools are offered here.")
+        toolbox, lists = await waited(_offered(labels, shelf), "asking for tools")
+        standing = _standing(shelf)
+    told = _Told(toolbox, lists, standing, settings)
+    text = [as_json(told.plain())] if given.get("json") else told.lines()
+    return tell(*text) or (UNREACHABLE if any(each.error for each in lists) else 0)
+
+
+@asynccontextmanager
+async def _shelf(settings: Settings, model: str) -> AsyncIterator[Shelf]:
+    """Everything that runs tools, as a server would have it; without a server."""
+    from antwort.engine.servers import Shelf
+    from antwort.identity import ANONYMOUS
+    from antwort.mcpservers import make_mcp
+    from antwort.toolsets import load_tools
+
+    offered = settings.tools
+    loaded = load_tools(offered.modules, entry_points=offered.entry_points, demo=offered.demo)
+    servers = make_mcp(settings)
+    executors = (*loaded.executors, *(() if servers is None else (servers,)))
+    try:
+        yield Shelf(executors, ANONYMOUS, settings.engine(), model=model)
+    finally:
+        if servers is not None:
+            await servers.close()
+
+
+def _labels(given: Mapping[str, object], shelf: Shelf) -> Sequence[str]:
+    from antwort.engine.servers import check_labels
+
+    try:
+        known = check_labels(shelf.executors)
+    except ValueError as exc:
+        raise Misused(str(exc)) from exc
+    asked = given.get("label")
+    wanted = [str(each) for each in asked] if isinstance(asked, list) else list(known)
+    for label in wanted:
+        if label not in known:
+            there = f"there are: {', '.join(known)}" if known else "there are none"
+            raise Misused(f"Nothing is offered under the label {label!r}; {there}.")
+    return wanted
+
+
+def _standing(shelf: Shelf) -> frozenset[str]:
+    from antwort.engine.servers import standing
+
+    return frozenset(tool.server_label for tool in standing(shelf))
+
+
+async def _offered(labels: Sequence[str], shelf: Shelf) -> tuple[Toolbox, Sequence[McpListTools]]:
+    """Of a request that names these labels. What stands in it beside them shows as well."""
+    from antwort.api.requests import CreateRequest
+    from antwort.api.tools import McpTool
+    from antwort.engine.toolbox import build_toolbox
+
+    request = CreateRequest(model=shelf.model, tools=tuple(McpTool(server_label=label) for label in labels))
+    return await build_toolbox(request, shelf)
+
+
+class _Told:
+    """The toolbox of a request, server by server."""
+
+    def __init__(
+        self, toolbox: Toolbox, lists: Sequence[McpListTools], standing: frozenset[str], settings: Settings
+    ) -> None:
+        self._toolbox, self._lists, self._standing, self._settings = toolbox, lists, standing, settings
+
+    def lines(self) -> list[str]:
+        shown: list[str] = []
+        for each in self._lists:
+            shown.append(f"{each.server_label}{self._about(each)}")
+            shown.extend(lines(self._tools(each)))
+        count, most = len(self._toolbox.tools), self._settings.tools.max_in_prompt
+        if count > most:
+            shown.append(f"{count} tools, more than tools.max_in_prompt ({most}): the model searches for them.")
+        return shown
+
+    def _about(self, listed: McpListTools) -> str:
+        marks = [*self._kind(listed.server_label), *(["in every request"] if self._is_standing(listed) else [])]
+        if isinstance(listed.error, str):
+            marks.append(f"cannot be used: {printable(listed.error)}")
+        return f" ({', '.join(marks)})" if marks else ""
+
+    def _kind(self, label: str) -> list[str]:
+        is_server = any(server.label == label for server in self._settings.mcp_servers)
+        return ["MCP server"] if is_server else ["toolset"]
+
+    def _is_standing(self, listed: McpListTools) -> bool:
+        return listed.server_label in self._standing
+
+    def _tools(self, listed: McpListTools) -> list[ToolDefinition]:
+        return [tool for tool in self._toolbox.tools.values() if tool.server_label == listed.server_label]
+
+    def plain(self) -> dict[str, Any]:
+        servers = [
+            {
+                "label": each.server_label,
+                "kind": "mcp" if self._kind(each.server_label) == ["MCP server"] else "toolset",
+                "standing": self._is_standing(each),
+                "problem": each.error if isinstance(each.error, str) else None,
+                "tools": [as_plain(tool) for tool in self._tools(each)],
+            }
+            for each in self._lists
+        ]
+        return {"servers": servers, "instructions": list(self._toolbox.instructions)}
