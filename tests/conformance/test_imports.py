@@ -10,7 +10,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
-LEAVES = ("identity", "errors", "ids", "concurrency", "notes", "patterns", "vault", "version")
+LEAVES = ("identity", "errors", "ids", "concurrency", "notes", "patterns", "pointers", "vault", "version")
 CONTRACTS = ("tools.base", "providers.base", "storage.base", "runs.base")
 ROOMS = (
     "api",

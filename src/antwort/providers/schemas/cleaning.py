@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import msgspec
 
 from antwort.api.wire import Plain
+from antwort.pointers import resolved
 from antwort.providers.schemas.leaves import MOST_ITEMS, bounds, kinds_of, limits, list_of, listed, span, string
 from antwort.providers.schemas.merging import CONSTRAINTS, merged
-from antwort.providers.schemas.pointers import resolved
 from antwort.providers.schemas.unwinding import unwound
 
 ANY: Plain = {"type": ["object", "array", "string", "number", "boolean", "null"]}

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from antwort.api.wire import Plain
+from antwort.pointers import resolved
 from antwort.providers.schemas.leaves import in_both
-from antwort.providers.schemas.pointers import resolved
 
 CONSTRAINTS = frozenset(
     {

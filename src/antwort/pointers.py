@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import unquote
-
-from antwort.api.wire import Plain
 
 _LONGEST = 32
 """References in a row. Nobody writes more, except to keep us busy, and a circle is endless."""
 
 
-def resolved(reference: str, root: Plain) -> tuple[str, object]:
+def resolved(reference: str, root: Mapping[str, Any]) -> tuple[str, object]:
     """Where a reference leads in the end, and what stands there: None for what is not in the document."""
     for _ in range(_LONGEST):
         target = found(reference, root)
@@ -20,7 +20,7 @@ def resolved(reference: str, root: Plain) -> tuple[str, object]:
     return reference, None
 
 
-def found(reference: str, root: Plain) -> object:
+def found(reference: str, root: Mapping[str, Any]) -> object:
     """What a reference points to, be it another one."""
     if reference == "#":
         return root
