@@ -195,12 +195,8 @@ def test_whatever_the_c_library_takes_for_a_number_is_judged_as_that_number(text
     try:
         packed = socket.inet_aton(text)
     except OSError:
-        packed = None
-    try:
-        found = read_place(f"https://{text}/").address
-    except OutOfReach:
         return
-    assert found == (None if packed is None else IPv4Address(packed))
+    assert read_place(f"https://{text}/").address == IPv4Address(packed)
 
 
 @given(st.ip_addresses(v=4))
