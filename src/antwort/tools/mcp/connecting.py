@@ -1,0 +1,231 @@
+"""Sessions as the SDK makes them: the transport, the handshake, and what the server says by itself.
+
+Importing this takes the SDK, which costs over a second: it comes with the first session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+import anyio
+import httpx2
+import mcp_types as types
+import msgspec
+from mcp.client.session import ClientSession, IncomingMessage
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import SubscriptionLost, listen
+from mcp.shared.exceptions import MCPError
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from antwort.net.reach import Reach
+from antwort.tools.mcp.base import ServerSpec, Unauthorized
+from antwort.tools.mcp.connection import Connection
+from antwort.tools.mcp.lean import Line
+from antwort.tools.mcp.login import Login, log_in
+from antwort.tools.mcp.messages import UNAUTHORIZED, Agreement
+from antwort.tools.mcp.program import program
+from antwort.tools.mcp.streams import Ending, Streams
+from antwort.tools.mcp.watching import Watch, Watched
+from antwort.tools.mcp.web import Web, WebTransport
+from antwort.version import __version__
+
+Mode: TypeAlias = Literal["auto", "legacy"]
+"""Whether the server is first asked for the newer versions of the protocol, which know no handshake."""
+
+_PROBE_SHARE = 0.4
+"""Of the time for connecting: what a server has for saying that it does not know the newer versions."""
+_RELISTEN = 30.0
+"""Seconds before a stream of changes that broke off is asked for again."""
+_GOODBYE = 1.0
+_US = types.Implementation(name="antwort", version=__version__)
+
+for _name in ("mcp", "client", "httpx2"):  # they tell addresses, ids of sessions, arguments and results
+    if logging.getLogger(_name).level == logging.NOTSET:
+        logging.getLogger(_name).setLevel(logging.CRITICAL)
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session is made of. `ready` is given the connection, and `left` hears that it is over and only has to be
+    closed; `changed` hears that the tools are others now.
+    """
+
+    spec: ServerSpec
+    reach: Reach | None
+    ready: Callable[[Connection], None]
+    left: Callable[[], None]
+    changed: Callable[[], None]
+
+
+async def hold(setting: Setting, mode: Mode) -> None:
+    """Connect, hand out the connection, and hold it until it is over. One task enters and leaves everything here.
+
+    Raises whatever the SDK raises: groups of exceptions, and cancellations that nobody has asked for, among it.
+    """
+    if setting.spec.transport == "stdio":
+        async with program(setting.spec) as streams:
+            await _Talk(setting, mode).hold(streams)
+        return
+    web = Web(setting.spec, setting.reach)
+    try:
+        await _WebTalk(setting, mode, web).hold_over_http()
+    finally:
+        await web.close()
+
+
+class _Talk:
+    """One session from its handshake to its end."""
+
+    watch: Watch | None = None
+
+    def __init__(self, setting: Setting, mode: Mode) -> None:
+        self._setting = setting
+        self._mode = mode
+        self._over = asyncio.Event()
+        self._connection: Connection | None = None
+
+    async def hold(self, streams: Streams) -> None:
+        read, write = streams
+        dispatcher = JSONRPCDispatcher[Any](Ending(read, self._over), write)
+        async with ClientSession(dispatcher=dispatcher, client_info=_US, message_handler=self._hear) as session:
+            await self._negotiate(session)
+            connection = self._connection = Connection(dispatcher, _agreement(session), self._over, self.watch)
+            self.lighten(connection)
+            try:
+                self._setting.ready(connection)
+                await self._stay(session, connection.agreed)
+            finally:
+                connection.end()
+                self._setting.left()
+            await connection.finish(_GOODBYE)
+
+    def lighten(self, connection: Connection) -> None:
+        """Only sessions over streamable HTTP can be."""
+
+    async def _negotiate(self, session: ClientSession) -> None:
+        if self._mode == "auto" and await self._discover(session):
+            return
+        try:
+            await session.initialize()
+        except MCPError as error:
+            self._check_login()
+            if error.error.code != types.UNSUPPORTED_PROTOCOL_VERSION or self._mode == "legacy":
+                raise
+            await session.discover()  # it was slow to say so, and knows nothing else
+
+    async def _discover(self, session: ClientSession) -> bool:
+        try:
+            with anyio.fail_after(self._setting.spec.connect * _PROBE_SHARE):
+                await session.discover()
+        except (MCPError, TimeoutError, RuntimeError, ValueError):
+            self._check_login()
+            return False
+        return True
+
+    def _check_login(self) -> None:
+        if self.watch is not None and self.watch.is_unauthorized:
+            raise Unauthorized(UNAUTHORIZED)
+
+    async def _stay(self, session: ClientSession, agreed: Agreement) -> None:
+        async with anyio.create_task_group() as beside:
+            if agreed.is_modern and agreed.tells_of_changes:
+                beside.start_soon(self._listen, session)
+            await self._over.wait()
+            beside.cancel_scope.cancel()
+
+    async def _listen(self, session: ClientSession) -> None:
+        """Changes, in the newer versions. What was missed while nobody listened is taken for a change."""
+        while True:
+            try:
+                async with listen(session, tools_list_changed=True) as events:
+                    async for _ in events:
+                        self._setting.changed()
+            except MCPError:
+                return  # it has thought better of it, or the connection is gone
+            except SubscriptionLost:
+                pass
+            self._setting.changed()
+            await anyio.sleep(_RELISTEN)
+
+    async def _hear(self, message: IncomingMessage) -> None:
+        if isinstance(message, types.ToolListChangedNotification):
+            self._setting.changed()
+        elif isinstance(message, types.ProgressNotification) and self._connection is not None:
+            self._connection.hear_progress(message.params.model_dump(by_alias=True, mode="json"))
+
+
+class _WebTalk(_Talk):
+    """Over HTTP, in either of its ways."""
+
+    def __init__(self, setting: Setting, mode: Mode, web: Web) -> None:
+        super().__init__(setting, mode)
+        self._web = web
+        self._login: Login = log_in(setting.spec, web)
+        self.watch: Watch = Watch()
+
+    async def hold_over_http(self) -> None:
+        spec = self._setting.spec
+        if spec.transport == "sse":
+            async with sse_client(spec.url, httpx_client_factory=self._client_for_sse) as streams:
+                await self.hold(streams)
+            return
+        async with (
+            self._client(_nobody) as client,
+            streamable_http_client(spec.url, http_client=client, max_sse_event_size=spec.largest) as streams,
+        ):
+            await self.hold(streams)
+
+    def lighten(self, connection: Connection) -> None:
+        if self._setting.spec.transport == "http":
+            line = Line(self._web.client(), self._web.home.target, self.watch.session, self._login)
+            connection.lighten(line, self._setting.spec.largest, self._setting.changed)
+
+    def _client_for_sse(
+        self,
+        headers: dict[str, str] | None = None,
+        timeout: httpx2.Timeout | None = None,
+        auth: httpx2.Auth | None = None,
+    ) -> httpx2.AsyncClient:
+        """As the SDK asks for it; all of that is known here already. It tells nobody when a message does not get
+        through, and the answer would be waited for for ever: the session is over then.
+        """
+        del headers, timeout, auth
+        return self._client(self._over.set)
+
+    def _client(self, lost: Callable[[], None]) -> httpx2.AsyncClient:
+        """How long an answer may take, whoever asks decides."""
+        spec = self._setting.spec
+        return httpx2.AsyncClient(
+            headers=dict(spec.headers),
+            timeout=httpx2.Timeout(None, connect=spec.connect),
+            auth=self._login.auth,
+            transport=Watched(WebTransport(self._web), self.watch, lost),
+            trust_env=False,
+        )
+
+
+def _nobody() -> None:
+    """The SDK ends a session over streamable HTTP by itself when a message cannot be sent."""
+
+
+def _agreement(session: ClientSession) -> Agreement:
+    version = session.protocol_version or ""
+    capabilities = session.server_capabilities
+    tools = None if capabilities is None else capabilities.tools
+    is_modern = version in MODERN_PROTOCOL_VERSIONS
+    meta = {
+        types.PROTOCOL_VERSION_META_KEY: version,
+        types.CLIENT_INFO_META_KEY: _US.model_dump(by_alias=True, mode="json", exclude_none=True),
+        types.CLIENT_CAPABILITIES_META_KEY: {},
+    }
+    return Agreement(
+        version=version,
+        is_modern=is_modern,
+        meta=meta if is_modern else {},
+        instructions=session.instructions,
+        tells_of_changes=tools is not None and bool(tools.list_changed),
+    )

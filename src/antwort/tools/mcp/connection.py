@@ -1,0 +1,178 @@
+"""A session with a server that stands: what can be asked over it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, cast
+
+from mcp.shared.dispatcher import CallOptions, ProgressFnT
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import encode_header_value, find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
+from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
+from msgspec.structs import replace
+
+from antwort.tools.base import Progress
+from antwort.tools.mcp.base import ServerUnavailable, Unauthorized
+from antwort.tools.mcp.lean import Lean, Line, Unusual
+from antwort.tools.mcp.messages import (
+    BROKEN,
+    NOT_AN_ANSWER,
+    UNAUTHORIZED,
+    Agreement,
+    Ask,
+    Refused,
+    Report,
+    Unsent,
+)
+from antwort.tools.mcp.watching import Watch
+
+
+class Connection:
+    """Requests go over the SDK's dispatcher, each in a task of its own: whoever is cancelled does not wait for the
+    server to hear it. Calls over streamable HTTP go the lean way.
+    """
+
+    def __init__(
+        self,
+        dispatcher: JSONRPCDispatcher[Any],
+        agreed: Agreement,
+        over: asyncio.Event,
+        watch: Watch | None,
+    ) -> None:
+        """`watch` is there for a session over HTTP."""
+        self.agreed = agreed
+        self._dispatcher = dispatcher
+        self._over = over
+        self._watch = watch
+        self._lean: Lean | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._calls = 0
+        self._is_retired = False
+        self._mirrored: dict[str, tuple[Mapping[str, Any], dict[tuple[str, ...], str]]] = {}
+
+    @property
+    def has_ended(self) -> bool:
+        return self._over.is_set()
+
+    def lighten(self, line: Line, largest: int, changed: Callable[[], None]) -> None:
+        """Let calls go the lean way."""
+        self._lean = Lean(line, self.agreed, largest, spawn=self._spawn, changed=changed)
+
+    def end(self) -> None:
+        """Nothing more is asked over it. Its owner leaves it."""
+        self._over.set()
+
+    def retire(self) -> None:
+        """Nobody else gets it. It ends with the last of the calls that are under way."""
+        self._is_retired = True
+        if not self._calls:
+            self.end()
+
+    async def finish(self, grace: float) -> None:
+        """Let what is under way end, such as telling the server of a cancel."""
+        self.end()
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=grace)
+            for task in late:
+                task.cancel()
+
+    def hear_progress(self, params: Mapping[str, Any]) -> None:
+        if self._lean is not None:
+            self._lean.hear_progress(params)
+
+    def takes(self, schema: object) -> bool:
+        """Whether the protocol lets a client use a tool with that schema."""
+        return not self.agreed.is_modern or find_invalid_x_mcp_header(schema) is None
+
+    async def page(self, cursor: str | None) -> object:
+        """Of the list of tools. Raises as `request` does."""
+        params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
+        if self.agreed.meta:
+            params["_meta"] = dict(self.agreed.meta)
+        return await self._request("tools/list", params, {})
+
+    async def call(self, ask: Ask) -> object:
+        """What the server answered. Raises as `request` does."""
+        self._calls += 1
+        try:
+            return await self._called(replace(ask, headers=self._mirror(ask)) if self.agreed.is_modern else ask)
+        finally:
+            self._calls -= 1
+            if self._is_retired:
+                self.retire()
+
+    async def _called(self, ask: Ask) -> object:
+        if self._lean is not None and not self.has_ended:
+            try:
+                return await self._lean.call(ask)
+            except Unusual:
+                self._lean = None
+        params = {**ask.params(self.agreed, None), "arguments": dict(ask.said)}
+        return await self._request("tools/call", params, ask.headers, ask.progress)
+
+    async def _request(
+        self, method: str, params: dict[str, Any], headers: Mapping[str, str], report: Report | None = None
+    ) -> object:
+        """Raises `Refused`, `Unsent`, `ServerUnavailable`."""
+        if self.has_ended:
+            raise Unsent
+        options: CallOptions = {
+            "headers": {"mcp-protocol-version": self.agreed.version, "mcp-method": method, **headers}
+        }
+        if report is not None:
+            options["on_progress"] = _told(report)
+        asked = self._spawn(self._dispatcher.send_raw_request(method, params, options))
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            asked.cancel()
+            if cast("asyncio.Task[Any]", asyncio.current_task()).cancelling():
+                raise
+            self.end()  # the SDK's own, for a connection that is gone
+            raise ServerUnavailable(BROKEN) from None
+        except MCPError as error:
+            raise self._judged(error) from error
+        except Exception as exc:
+            self.end()
+            raise ServerUnavailable(BROKEN) from exc
+
+    def _judged(self, error: MCPError) -> Exception:
+        """The SDK tells some of its own troubles as errors of the server's."""
+        code, refused = error.error.code, None if self._watch is None else self._watch.refused
+        if code == CONNECTION_CLOSED and (self.has_ended or self._watch is not None):
+            return ServerUnavailable(BROKEN)
+        if self._watch is None or (refused is None and code != PARSE_ERROR):
+            return Refused(code, error.error.message)
+        if self._watch.is_unauthorized:
+            return Unauthorized(UNAUTHORIZED)
+        if code == INVALID_REQUEST and not self.agreed.is_modern:
+            return Unsent()
+        if code in (PARSE_ERROR, INTERNAL_ERROR):
+            return ServerUnavailable(NOT_AN_ANSWER)
+        return Refused(code, error.error.message)
+
+    def _mirror(self, ask: Ask) -> dict[str, str]:
+        """What the newer versions want in the head as well, for whoever passes messages on."""
+        headers = {"Mcp-Method": "tools/call", "Mcp-Name": encode_header_value(ask.name)}
+        if ask.schema is None:
+            return headers
+        known = self._mirrored.get(ask.name)
+        if known is None or known[0] is not ask.schema:
+            known = self._mirrored[ask.name] = (ask.schema, x_mcp_header_map(ask.schema))
+        return {**headers, **mcp_param_headers(known[1], ask.said)} if known[1] else headers
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work, context=contextvars.Context())  # it may outlive the run that it is for
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _told(report: Report) -> ProgressFnT:
+    async def tell(progress: float, total: float | None, message: str | None) -> None:
+        report(Progress(message=message, done=progress, total=total))
+
+    return tell

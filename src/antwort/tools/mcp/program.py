@@ -1,0 +1,249 @@
+"""A program of the operator's that speaks MCP on its standard input and output.
+
+It has a process group of its own, and nothing of that is left when the session ends. What it writes is read line by
+line and never held beyond the longest message; the SDK's own way of doing this has no such bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self, cast
+
+import anyio
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
+
+from antwort.notes import note
+from antwort.tools.mcp.base import NotReached, ServerSpec
+
+_log = logging.getLogger(__name__)
+
+_INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
+"""What programs need to run. The rest may be secrets of this process's."""
+_WAITING = 64
+"""Messages that nobody has taken yet, above which no more are read."""
+_UNREAD = 8 * 2**20
+"""Bytes that the program has not read, above which it is taken for hung."""
+_TOLD = 64 * 1024
+"""Bytes of its standard error that go to the log."""
+_GRACE = 1.0
+"""Seconds for ending by itself, and again when it is told to."""
+
+
+def environment(more: Mapping[str, str]) -> dict[str, str]:
+    return {**{name: os.environ[name] for name in _INHERITED if name in os.environ}, **more}
+
+
+@asynccontextmanager
+async def program(spec: ServerSpec) -> AsyncGenerator[tuple[Inbox, Outbox], None]:
+    """Raises `NotReached` when it cannot be started."""
+    loop = asyncio.get_running_loop()
+    talk = Talk(spec.label, spec.largest)
+    try:
+        transport, _ = await loop.subprocess_exec(
+            lambda: talk, *spec.command, env=environment(spec.env), cwd=spec.folder, start_new_session=True
+        )
+    except (OSError, ValueError) as exc:
+        raise NotReached("The program of the MCP server cannot be started.") from exc
+    try:
+        yield Inbox(talk), Outbox(talk)
+    finally:
+        with anyio.CancelScope(shield=True):  # every wait in there is bounded
+            await _end(transport, talk)
+
+
+async def _end(transport: asyncio.SubprocessTransport, talk: Talk) -> None:
+    """It may end by itself, then it is told to, then it is made to. What it has started goes with it."""
+    talk.close()
+    group = transport.get_pid()
+    for signalled in (None, signal.SIGTERM, signal.SIGKILL):
+        if signalled is not None:
+            _signal(group, signalled)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_GRACE):
+                await talk.exited.wait()
+                break
+    _signal(group, signal.SIGKILL)
+    transport.close()
+
+
+def _signal(group: int, signalled: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signalled)
+
+
+class Talk(asyncio.SubprocessProtocol):
+    """Its pipes, as the event loop serves them."""
+
+    def __init__(self, label: str, largest: int) -> None:
+        self._label = label
+        self._largest = largest
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._open: list[bytes] = []
+        self._open_size = 0
+        self._told = 0
+        self._is_paused = False
+        self._waiter: asyncio.Future[None] | None = None
+        self.messages: deque[SessionMessage] = deque()
+        self.is_over = False
+        self.exited = asyncio.Event()
+
+    # called by the event loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.SubprocessTransport", transport)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd == 1:
+            self._read(data)
+        elif self._told < _TOLD:
+            self._told += len(data)
+            text = data[:_TOLD].decode(errors="replace").rstrip()
+            note(
+                _log,
+                logging.DEBUG,
+                "An MCP server's program wrote to its standard error.",
+                server=self._label,
+                text=text,
+            )
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        del exc  # why does not matter
+        if fd in (0, 1):
+            self.finish()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+        self.finish()
+
+    # called by the session
+
+    async def wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def take(self) -> SessionMessage:
+        message = self.messages.popleft()
+        if self._is_paused and len(self.messages) < _WAITING // 2:
+            self._is_paused = False
+            self._output().resume_reading()
+        return message
+
+    def write(self, data: bytes) -> bool:
+        """Whether it goes there: not to a program that has ended, nor to one that reads nothing."""
+        pipe = self._input()
+        if self.is_over or pipe is None or pipe.is_closing() or pipe.get_write_buffer_size() > _UNREAD:
+            self.finish()
+            return False
+        pipe.write(data)
+        return True
+
+    def close(self) -> None:
+        """Its standard input ends: it should, too."""
+        self.finish()
+        pipe = self._input()
+        if pipe is not None:
+            pipe.close()
+
+    def finish(self) -> None:
+        self.is_over = True
+        self._wake()
+
+    # within
+
+    def _read(self, data: bytes) -> None:
+        *lines, rest = data.split(b"\n")
+        if self.is_over:
+            return
+        if lines:
+            lines[0] = b"".join([*self._open, lines[0]])
+            self._open, self._open_size = [], 0
+        if rest:
+            self._open.append(rest)
+            self._open_size += len(rest)
+        if self._open_size > self._largest or any(len(line) > self._largest for line in lines):
+            note(_log, logging.WARNING, "An MCP server's program wrote a message that is too long.", server=self._label)
+            self.finish()
+            return
+        for line in lines:
+            self._parse(line)
+        self._wake()
+
+    def _parse(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        try:
+            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValueError:  # programs print what they should log
+            note(_log, logging.DEBUG, "An MCP server's program wrote a line that is no message.", server=self._label)
+            return
+        self.messages.append(SessionMessage(message))
+        if len(self.messages) > _WAITING and not self._is_paused:
+            self._is_paused = True
+            self._output().pause_reading()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _input(self) -> asyncio.WriteTransport | None:
+        pipe = self._transport.get_pipe_transport(0) if self._transport is not None else None
+        return cast("asyncio.WriteTransport | None", pipe)
+
+    def _output(self) -> asyncio.ReadTransport:
+        assert self._transport is not None
+        return cast("asyncio.ReadTransport", self._transport.get_pipe_transport(1))
+
+
+class _Stream:
+    """One direction, as the SDK takes it."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+
+    async def aclose(self) -> None:
+        self._talk.finish()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+
+class Inbox(_Stream):
+    async def receive(self) -> SessionMessage | Exception:
+        while not self._talk.messages:
+            if self._talk.is_over:
+                raise anyio.EndOfStream
+            await self._talk.wait()
+        return self._talk.take()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+
+class Outbox(_Stream):
+    async def send(self, item: SessionMessage, /) -> None:
+        data = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+        if not self._talk.write(data.encode() + b"\n"):
+            raise anyio.BrokenResourceError

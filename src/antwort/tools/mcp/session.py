@@ -1,0 +1,202 @@
+"""With one server, in one name: its list of tools, kept while it is good, and calls of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from antwort.concurrency import Once, stop
+from antwort.net.reach import Reach
+from antwort.notes import note
+from antwort.tools.base import Progress
+from antwort.tools.mcp.base import (
+    CallOutcome,
+    NotReached,
+    ServerSpec,
+    ServerTool,
+    ServerTools,
+    ServerUnavailable,
+)
+from antwort.tools.mcp.messages import (
+    HEADER_MISMATCH,
+    METHOD_NOT_FOUND,
+    NOT_AN_ANSWER,
+    Ask,
+    Refused,
+    Unsent,
+    checked_arguments,
+    outcome_of,
+    refusal,
+)
+from antwort.tools.mcp.owner import Owner
+from antwort.tools.mcp.tool_list import ToolList
+
+if TYPE_CHECKING:
+    from antwort.tools.mcp.connection import Connection
+
+_log = logging.getLogger(__name__)
+
+SLOW_LIST = "The MCP server takes too long to list its tools."
+_LISTING = 60.0
+"""Seconds for a whole list. Those who wait for it give up sooner; whoever asks later has it."""
+_BETWEEN_CHANGES = 1.0
+"""Seconds between lists that a server makes us ask for by saying that it has changed."""
+_AFTER_FAILURE = 10.0
+"""Seconds after which a list that could not be had is asked for again; meanwhile the old one serves."""
+
+T = TypeVar("T")
+
+
+class ServerSession:
+    """What `Session` promises, for those who ask through the pool."""
+
+    def __init__(self, spec: ServerSpec, reach: Reach | None = None) -> None:
+        self.spec = spec
+        self._owner = Owner(spec, reach, self._change)
+        self._list: ServerTools | None = None
+        self._by_name: dict[str, ServerTool] = {}
+        self._stale_at = 0.0
+        self._listed_at = float("-inf")
+        self._listing: Once[ServerTools] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is anything to close."""
+        return self._owner.is_connected or self._listing is not None
+
+    async def tools(self) -> ServerTools:
+        if self._list is None:
+            return await self._first()
+        if self._now() >= self._stale_at:
+            self._refresh()
+        return self._list
+
+    async def call(
+        self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
+    ) -> CallOutcome:
+        """Raises `ValueError` for arguments that are no JSON object, else as `Session` says."""
+        raw, said = checked_arguments(arguments)
+        ask = Ask(name=name, arguments=raw, said=said, key=key, progress=progress)
+        try:
+            return outcome_of(await self._asked(lambda connection: connection.call(self._known(ask))))
+        except Refused as refused:
+            if refused.code != HEADER_MISMATCH:
+                return refusal(refused)
+        await self._first()  # what it takes is not what it took: the server says so before it runs anything
+        try:
+            return outcome_of(await self._asked(lambda connection: connection.call(self._known(ask))))
+        except Refused as refused:
+            return refusal(refused)
+
+    async def close(self, grace: float) -> None:
+        """Leave the server. The list stays; a later question connects anew."""
+        if self._task is not None:
+            await stop([self._task], grace)
+        await self._owner.close(grace)
+
+    # calls
+
+    def _known(self, ask: Ask) -> Ask:
+        """With what the server says of the tool now."""
+        tool = self._by_name.get(ask.name)
+        if tool is None:
+            return ask
+        hints = tool.annotations or {}
+        is_repeatable = hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
+        return Ask(
+            name=ask.name,
+            arguments=ask.arguments,
+            said=ask.said,
+            key=ask.key,
+            progress=ask.progress,
+            schema=tool.input_schema,
+            is_repeatable=is_repeatable,
+        )
+
+    async def _asked(self, question: Callable[[Connection], Awaitable[T]]) -> T:
+        """Asked over a connection, and over a fresh one where the first has not carried it."""
+        connection = await self._owner.connection()
+        try:
+            return await self._answered(question, connection)
+        except Unsent:
+            self._owner.replace(connection)
+        connection = await self._owner.connection()
+        try:
+            return await self._answered(question, connection)
+        except Unsent as exc:
+            self._owner.replace(connection)
+            raise ServerUnavailable(NOT_AN_ANSWER) from exc
+
+    async def _answered(self, question: Callable[[Connection], Awaitable[T]], connection: Connection) -> T:
+        try:
+            answer = await question(connection)
+        except Refused:
+            self._owner.worked()
+            raise
+        self._owner.worked()
+        return answer
+
+    # the list
+
+    async def _first(self) -> ServerTools:
+        try:
+            async with asyncio.timeout(self.spec.connect):
+                return await self._refresh().wait()
+        except TimeoutError as exc:
+            raise NotReached(SLOW_LIST) from exc
+
+    def _refresh(self) -> Once[ServerTools]:
+        """Begin to ask for the list, unless somebody has."""
+        if self._listing is None:
+            self._listing = Once()
+            self._listed_at = self._now()
+            work = self._fetch(self._listing)
+            self._task = asyncio.create_task(work, name="mcp list", context=contextvars.Context())
+        return self._listing
+
+    async def _fetch(self, listing: Once[ServerTools]) -> None:
+        fault = ServerUnavailable(NOT_AN_ANSWER)
+        try:
+            async with asyncio.timeout(_LISTING):
+                tools = await self._asked(self._pages)
+            self._list = tools if tools != self._list else self._list
+            self._by_name = {tool.name: tool for tool in self._list.tools}
+            listing.set(self._list)
+        except ServerUnavailable as exc:
+            fault = exc
+        except TimeoutError:
+            fault = NotReached(SLOW_LIST)
+            self._owner.renew()
+        except Refused as refused:
+            fault.__cause__ = refused
+        finally:
+            self._listing = None
+            if not listing.is_set:
+                self._stale_at = self._now() + min(self.spec.list_age, _AFTER_FAILURE)
+                note(_log, logging.INFO, f"An MCP server has not listed its tools: {fault}", server=self.spec.label)
+                listing.fail(fault)
+
+    async def _pages(self, connection: Connection) -> ServerTools:
+        found = ToolList(self.spec.label, connection.takes)
+        self._stale_at = self._now() + self.spec.list_age  # what changes from here on may not be in it
+        cursor: str | None = None
+        try:
+            while (cursor := found.feed(await connection.page(cursor))) is not None:
+                pass
+        except Refused as refused:
+            if refused.code != METHOD_NOT_FOUND:  # a server without tools
+                raise
+        return ServerTools(tools=found.tools, instructions=connection.agreed.instructions)
+
+    def _change(self) -> None:
+        """The server says that its list has changed, or may have without our hearing of it."""
+        self._stale_at = 0.0
+        if self._list is not None and self._now() - self._listed_at >= _BETWEEN_CHANGES:
+            self._refresh()
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

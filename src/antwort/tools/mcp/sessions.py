@@ -1,0 +1,141 @@
+"""All sessions with MCP servers: one for each server and name, made when needed, bounded in number and in time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+
+from antwort.net.reach import Reach
+from antwort.tools.base import Progress
+from antwort.tools.mcp.base import CallOutcome, ServerSpec, ServerTools, ServerUnavailable
+from antwort.tools.mcp.owner import CLOSED
+from antwort.tools.mcp.session import ServerSession
+
+_GRACE = 2.0
+"""Seconds for leaving a server in good order, and again for breaking off what will not end."""
+
+
+class SessionPool:
+    """`limit` sessions, each closed after `idle` seconds without use. Beyond the limit, the one that was not used for
+    longest makes room; one in use never does, so there may be more as long as all are.
+
+    An operator's server that nobody has used for long is left, and its list of tools kept: to ask for it again takes
+    no connection. What a request has brought is forgotten altogether.
+    """
+
+    def __init__(self, *, limit: int = 256, idle: float = 600.0, reach: Reach | None = None) -> None:
+        """`reach`: which addresses strangers may name; None: the strictest."""
+        self._limit = limit
+        self._idle = idle
+        self._reach = reach
+        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def open_sessions(self) -> int:
+        return sum(entry.session.is_open for entry in self._entries.values())
+
+    def get(self, spec: ServerSpec) -> PooledSession:
+        return PooledSession(self, spec)
+
+    async def close(self) -> None:
+        """End all, in use or not, within a few seconds."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for entry in self._entries.values():
+            self._leave(entry)
+        self._entries.clear()
+        while self._closing:
+            await asyncio.wait(self._closing)
+
+    @asynccontextmanager
+    async def using(self, spec: ServerSpec, key: bytes) -> AsyncGenerator[ServerSession, None]:
+        """The session, which stays as long as it is used."""
+        if self._is_closed:
+            raise ServerUnavailable(CLOSED)
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = _Entry(ServerSession(spec, self._reach))
+        self._entries.move_to_end(key)
+        entry.uses += 1
+        self._make_room()
+        try:
+            yield entry.session
+        finally:
+            entry.uses -= 1
+            entry.used_at = asyncio.get_running_loop().time()
+            self._watch()
+
+    # within
+
+    def _make_room(self) -> None:
+        spare = len(self._entries) - self._limit
+        for key in [key for key, entry in self._entries.items() if not entry.uses][: max(0, spare)]:
+            self._leave(self._entries.pop(key))
+
+    def _watch(self) -> None:
+        if self._timer is None and not self._is_closed:
+            self._timer = asyncio.get_running_loop().call_later(self._idle, self._look_at_the_clock)
+
+    def _look_at_the_clock(self) -> None:
+        self._timer = None
+        now = asyncio.get_running_loop().time()
+        waiting = [entry.used_at for key, entry in list(self._entries.items()) if not self._is_left(key, entry, now)]
+        if waiting:
+            later = max(0.0, min(waiting) + self._idle - now)
+            self._timer = asyncio.get_running_loop().call_later(later, self._look_at_the_clock)
+
+    def _is_left(self, key: bytes, entry: _Entry, now: float) -> bool:
+        """Whether there is nothing more to watch; leaves what was idle for too long."""
+        if entry.uses:
+            return True  # it is watched again after its use
+        if now - entry.used_at < self._idle:
+            return False
+        if entry.session.spec.owner is not None:
+            del self._entries[key]
+        self._leave(entry)
+        return True
+
+    def _leave(self, entry: _Entry) -> None:
+        if entry.session.is_open:
+            task = asyncio.create_task(entry.session.close(_GRACE), name="mcp closing")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+
+class _Entry:
+    __slots__ = ("session", "used_at", "uses")
+
+    def __init__(self, session: ServerSession) -> None:
+        self.session = session
+        self.uses = 0
+        self.used_at = 0.0
+
+
+class PooledSession:
+    """Asks for its session each time: it may have been closed between two questions, and is then made again."""
+
+    __slots__ = ("_key", "_pool", "_spec")
+
+    def __init__(self, pool: SessionPool, spec: ServerSpec) -> None:
+        self._pool = pool
+        self._spec = spec
+        self._key = spec.key
+
+    async def tools(self) -> ServerTools:
+        async with self._pool.using(self._spec, self._key) as session:
+            return await session.tools()
+
+    async def call(
+        self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
+    ) -> CallOutcome:
+        async with self._pool.using(self._spec, self._key) as session:
+            return await session.call(name, arguments, key=key, progress=progress)

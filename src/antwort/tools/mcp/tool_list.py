@@ -1,0 +1,99 @@
+"""A server's list of tools, as it comes in pages: what is a tool, and how much of it is taken. Pure."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from antwort.notes import note
+from antwort.tools.mcp.base import ServerTool, ServerUnavailable
+from antwort.tools.mcp.messages import NOT_AN_ANSWER
+
+_log = logging.getLogger(__name__)
+
+MOST_TOOLS = 5_000
+MOST_PAGES = 500
+MOST_BYTES = 32 * 2**20
+_LONGEST_NAME = 256
+
+
+class ToolList:
+    """Takes pages until there are no more, or no more are taken. `usable` judges what a tool takes."""
+
+    def __init__(self, label: str, usable: Callable[[object], bool]) -> None:
+        self._label = label
+        self._usable = usable
+        self._found: dict[str, ServerTool] = {}
+        self._cursors: set[str] = set()
+        self._pages = self._bytes = 0
+
+    @property
+    def tools(self) -> tuple[ServerTool, ...]:
+        return tuple(self._found.values())
+
+    def feed(self, page: object) -> str | None:
+        """Take a page; gives the cursor of the next one to ask for. Raises `ServerUnavailable`."""
+        if not isinstance(page, dict) or not isinstance(listed := page.get("tools"), list):
+            raise ServerUnavailable(NOT_AN_ANSWER)
+        self._pages += 1
+        self._bytes += _size(listed)
+        left_out = sum(not self._add(one) for one in listed)
+        if left_out:
+            self._tell("An MCP server lists something that is no tool; it is left out.", left_out)
+        return self._next(page.get("nextCursor"))
+
+    def _next(self, cursor: object) -> str | None:
+        if not isinstance(cursor, str) or not cursor:
+            return None
+        is_full = len(self._found) >= MOST_TOOLS or self._pages >= MOST_PAGES or self._bytes >= MOST_BYTES
+        if is_full or cursor in self._cursors:  # or it goes round in circles
+            self._tell("An MCP server's list of tools is too long; the rest is left out.", len(self._found))
+            return None
+        self._cursors.add(cursor)
+        return cursor
+
+    def _add(self, one: object) -> bool:
+        tool = read_tool(one)
+        if tool is None or not self._usable(tool.input_schema) or tool.name in self._found:
+            return False
+        if len(self._found) < MOST_TOOLS:
+            self._found[tool.name] = tool
+        return True
+
+    def _tell(self, text: str, tools: int) -> None:
+        note(_log, logging.WARNING, text, server=self._label, tools=tools)
+
+
+def read_tool(one: object) -> ServerTool | None:
+    """None for what is no tool."""
+    if not isinstance(one, dict):
+        return None
+    name, schema = one.get("name"), one.get("inputSchema", {})
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not isinstance(schema, dict):
+        return None
+    return ServerTool(
+        name=name,
+        title=_text(one, "title"),
+        description=_text(one, "description"),
+        input_schema=schema,
+        output_schema=_mapping(one, "outputSchema"),
+        annotations=_mapping(one, "annotations"),
+    )
+
+
+def _text(one: Mapping[str, Any], field: str) -> str | None:
+    return value if isinstance(value := one.get(field), str) else None
+
+
+def _mapping(one: Mapping[str, Any], field: str) -> Mapping[str, Any] | None:
+    return value if isinstance(value := one.get(field), dict) else None
+
+
+def _size(listed: list[Any]) -> int:
+    try:
+        return len(msgspec.json.encode(listed))
+    except (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError):
+        return MOST_BYTES  # nothing that could be sent on
