@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from antwort.concurrency import Once, Signal, stop
+from antwort.concurrency import Once, Signal, side_by_side, stop
 from antwort.errors import Cancelled, ClientLeft
 
 
@@ -437,3 +437,55 @@ async def test_stop_lets_a_task_end_in_its_own_way() -> None:
     await settle()
     assert await stop([task], 1) == set()
     assert task.result() == "tidied"
+
+
+# ---- side by side ----
+
+
+async def test_work_side_by_side_is_begun_together_and_given_in_its_order() -> None:
+    second_began = asyncio.Event()
+
+    async def first() -> str:
+        await second_began.wait()
+        return "first"
+
+    async def second() -> str:
+        second_began.set()
+        return "second"
+
+    assert await side_by_side([first(), second()]) == ["first", "second"]
+
+
+async def test_the_first_error_breaks_off_the_rest() -> None:
+    ended = asyncio.Event()
+
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def fail() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        await side_by_side([hang(), fail()])
+    assert ended.is_set()
+
+
+async def test_whoever_is_cancelled_breaks_off_the_work() -> None:
+    ended: list[int] = []
+
+    async def hang(number: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(number)
+
+    task = asyncio.create_task(side_by_side([hang(1), hang(2)]))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == [1, 2]
