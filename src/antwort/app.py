@@ -183,6 +183,8 @@ def _assemble(parts: _Parts, store: ResponseStore, vault: Vault) -> App:
             backends=parts.fleet.status,
             is_listed=parts.fleet.lists,
         )
+        if (mcp := parts.mcp) is not None:
+            seen.metrics.watch_servers(mcp.status, lambda: mcp.open_sessions)
     return app
 
 

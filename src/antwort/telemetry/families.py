@@ -116,6 +116,20 @@ CALL_TIME = Family(
     ("gen_ai_tool_name", "server_label", "error_type"),
     _OPERATION,
 )
+MCP_UP = Family(
+    "antwort_mcp_server_up",
+    "gauge",
+    "1 if an MCP server of the operator's could be used when it was last asked, 0 if it could not.",
+    ("server_label",),
+)
+MCP_FAILURES = Family(
+    "antwort_mcp_failures_total",
+    "counter",
+    "Lists and calls that failed because their MCP server could not be asked or did not answer as one; those of all "
+    "servers that requests name by address are `other`.",
+    ("server_label",),
+)
+MCP_SESSIONS = Family("antwort_mcp_sessions_open", "gauge", "Sessions with MCP servers that are open.")
 
 # ---- the store, and the program ----
 
@@ -149,6 +163,9 @@ FAMILIES = (
     CIRCUIT_OPEN,
     CALLS,
     CALL_TIME,
+    MCP_UP,
+    MCP_FAILURES,
+    MCP_SESSIONS,
     STORE_TIME,
     BUILD,
 )

@@ -29,8 +29,25 @@ class BackendStatus(Protocol):
         """`ok`, `open` (it has failed too often and is left alone), or another word."""
 
 
+class ServerStatus(Protocol):
+    """How an MCP server of the operator's stands; without a label, all others together."""
+
+    @property
+    def label(self) -> str | None: ...
+
+    @property
+    def is_up(self) -> bool | None: ...
+
+    @property
+    def failures(self) -> int: ...
+
+
 def _none() -> int:
     return 0
+
+
+def _no_servers() -> Sequence[ServerStatus]:
+    return ()
 
 
 def _no_backends() -> Sequence[BackendStatus]:
@@ -55,6 +72,8 @@ class Metrics:
         self._sockets: Callable[[], int] = _none
         self._runs: Callable[[], int] = _none
         self._backends: Callable[[], Iterable[BackendStatus]] = _no_backends
+        self._servers: Callable[[], Iterable[ServerStatus]] = _no_servers
+        self._sessions: Callable[[], int] = _none
         self._is_listed: Callable[[str], bool] = _nobody_lists
         self._requests = Histogram(families.REQUESTS)
         self._request_errors = Counter(families.REQUEST_ERRORS)
@@ -87,6 +106,10 @@ class Metrics:
         """
         self._streams, self._requests_open, self._runs, self._backends = streams, requests, runs, backends
         self._sockets, self._is_listed = sockets, is_listed
+
+    def watch_servers(self, servers: Callable[[], Iterable[ServerStatus]], sessions: Callable[[], int]) -> None:
+        """The same for MCP servers, and for how many sessions with them are open."""
+        self._servers, self._sessions = servers, sessions
 
     # ---- what has happened ----
 
@@ -158,7 +181,13 @@ class Metrics:
         yield from (self.inferences, self.inference_time, self.first_chunk, self.tokens, self._truncated)
         yield Gauge(families.BACKEND_UP, lambda: [((each.name,), each.state == "ok") for each in backends])
         yield Gauge(families.CIRCUIT_OPEN, lambda: [((each.name,), each.state == "open") for each in backends])
-        yield from (self._calls, self._call_time, self.store_time)
+        yield from (self._calls, self._call_time)
+        servers = tuple(self._servers())
+        known = [((each.label or OTHER,), each.is_up) for each in servers if each.is_up is not None]
+        yield Gauge(families.MCP_UP, lambda: known)
+        yield Gauge(families.MCP_FAILURES, lambda: [((each.label or OTHER,), each.failures) for each in servers])
+        yield Gauge(families.MCP_SESSIONS, lambda: [((), self._sessions())])
+        yield self.store_time
         yield Gauge(families.BUILD, lambda: [((__version__,), 1)])
 
 

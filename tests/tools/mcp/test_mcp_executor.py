@@ -30,8 +30,8 @@ from antwort.tools.base import (
     ToolServer,
 )
 from antwort.tools.limits import Bounded, ToolLimits
-from antwort.tools.mcp.base import CallOutcome, ServerUnavailable
-from antwort.tools.mcp.executor import McpExecutor
+from antwort.tools.mcp.base import CallOutcome, ServerUnavailable, Unauthorized
+from antwort.tools.mcp.executor import McpExecutor, ServerStatus
 from antwort.tools.mcp.servers import Audience, McpPolicy, McpServer
 from mcp_sessions_kit import ScriptedServer, ScriptedSessions, text, tools
 
@@ -130,6 +130,40 @@ async def test_a_server_that_cannot_be_asked_is_news_once_and_again_when_it_is_b
         "the MCP server 'docs' cannot be used: The tool server 'docs' cannot be reached.",
         "the MCP server 'docs' can be used again",
     ]
+
+
+async def test_how_servers_stand_is_counted_by_the_operators_labels_alone() -> None:
+    server = ScriptedServer()
+    executor = executor_of(server, docs(), McpServer("more", url=URL, authorization="request"))
+    tool = await first(executor)
+    server.down = ServerUnavailable("The MCP server cannot be reached.")
+    await executor.execute(call_of(tool), context())
+    for declared in (DOCS, STRANGER, McpTool(server_label="more", authorization="mine")):
+        with pytest.raises(ServerUnavailable):
+            await executor.discover(declared, ANNE)
+    assert executor.status() == [
+        ServerStatus("docs", False, 2),
+        ServerStatus("more", None, 1),
+        ServerStatus(None, None, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("The MCP server cannot be reached.", "The MCP server 'docs' cannot be reached."),
+        ("The connection to the MCP server ended.", "The connection to the MCP server 'docs' ended."),
+        ("The MCP server's answer is too long.", "The MCP server's answer is too long."),
+        ("The MCP servers are being closed.", "The MCP servers are being closed."),
+        ("The MCP server 'docs' is busy.", "The MCP server 'docs' is busy."),
+    ],
+)
+async def test_whoever_reads_what_is_wrong_learns_with_which_server(said: str, told: str) -> None:
+    server = ScriptedServer()
+    server.down = Unauthorized(said)
+    with pytest.raises(Unauthorized) as caught:
+        await executor_of(server).discover(DOCS, ANONYMOUS)
+    assert str(caught.value) == told
 
 
 async def test_how_a_strangers_server_stands_is_not_the_operators_news(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+import re
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 
 import msgspec
@@ -26,6 +27,18 @@ _log = logging.getLogger("antwort.tools.mcp")
 _MOST_MADE = 512
 """Lists that are kept as the model is offered them."""
 _GRACE = 1.0
+_SERVER = re.compile(r"\bMCP server(?![\w'])(?! ')")
+
+
+class ServerStatus(msgspec.Struct, frozen=True):
+    """How a server stands."""
+
+    label: str | None
+    """None: all those that requests name by address."""
+    is_up: bool | None
+    """Whether it could be used when it was last asked; None: it was not, or each session has its own answer."""
+    failures: int
+    """Lists and calls that came to nothing because of it."""
 
 
 class _Own(msgspec.Struct, frozen=True):
@@ -70,7 +83,8 @@ class McpExecutor:
         self._strangers = strangers_rules(self._policy)
         self._sessions = sessions
         self._made: OrderedDict[bytes, _Made] = OrderedDict()
-        self._down: set[str] = set()
+        self._is_up: dict[str, bool] = {}
+        self._failures: Counter[str | None] = Counter()
         self._warming: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
@@ -129,8 +143,8 @@ class McpExecutor:
         try:
             listed = await self._pool().get(spec).tools()
         except ServerUnavailable as news:
-            self._note_down(spec, news)
-            raise
+            self._note_down(spec, named := _named(news, spec.label))
+            raise named from news
         self._note_back(spec)
         return listed
 
@@ -153,12 +167,13 @@ class McpExecutor:
             raise LookupError(f"There is no tool named {call.name!r} here.")
         if not _is_object(call.arguments):
             return ToolResult(call.id, "The arguments are not a JSON object.", is_error=True)
-        session = self._pool().get(self._spec(declared, context.identity))
+        spec = self._spec(declared, context.identity)
         name, key = call.definition.own_name, context.idempotency_key
         try:
-            outcome = await session.call(name, call.arguments, key=key, progress=context.progress)
+            outcome = await self._pool().get(spec).call(name, call.arguments, key=key, progress=context.progress)
         except ServerUnavailable as news:
-            return ToolResult(call.id, str(news), is_error=True)
+            self._count_failure(spec)
+            return ToolResult(call.id, str(_named(news, spec.label)), is_error=True)
         return ToolResult(call.id, output_of(outcome), is_error=outcome.is_error)
 
     # ---- start and stop ----
@@ -188,22 +203,43 @@ class McpExecutor:
         if self._sessions is None:
             from antwort.tools.mcp.sessions import SessionPool
 
-            self._sessions = SessionPool()
+            policy = self._policy
+            self._sessions = SessionPool(limit=policy.sessions, idle=policy.idle, reach=policy.reach)
         return self._sessions
 
     # ---- what the operator is told: when a server goes and when it comes back, and not for each request ----
 
+    def status(self) -> Sequence[ServerStatus]:
+        """How the operator's servers stand, and all others together, as far as is known."""
+        own = [ServerStatus(label, self._is_up.get(label), self._failures[label]) for label in self._own]
+        return [*own, ServerStatus(None, None, self._failures[None])]
+
+    @property
+    def open_sessions(self) -> int:
+        return getattr(self._sessions, "open_sessions", 0)
+
     def _note_down(self, spec: ServerSpec, news: ServerUnavailable) -> None:
-        if spec.is_strangers or spec.owner is not None:  # how those stand is nobody's but their own
+        self._count_failure(spec)
+        if spec.owner is not None:  # how those stand is nobody's but their own
             _log.debug("an MCP server that a request uses cannot be asked: %s", news)
-        elif spec.label not in self._down:
-            self._down.add(spec.label)
+        elif self._is_up.get(spec.label) is not False:
+            self._is_up[spec.label] = False
             _log.warning("the MCP server %r cannot be used: %s", spec.label, news)
 
     def _note_back(self, spec: ServerSpec) -> None:
-        if self._down and spec.owner is None and spec.label in self._down:
-            self._down.discard(spec.label)
-            _log.info("the MCP server %r can be used again", spec.label)
+        if spec.owner is None and not self._is_up.get(spec.label):
+            if self._is_up.get(spec.label) is False:
+                _log.info("the MCP server %r can be used again", spec.label)
+            self._is_up[spec.label] = True
+
+    def _count_failure(self, spec: ServerSpec) -> None:
+        self._failures[None if spec.is_strangers else spec.label] += 1
+
+
+def _named(news: ServerUnavailable, label: str) -> ServerUnavailable:
+    """The same with the label in it: sessions do not know who will read it beside which others."""
+    text = _SERVER.sub(lambda found: f"{found[0]} {label!r}", str(news), count=1)
+    return news if text == str(news) else type(news)(text)
 
 
 def _is_object(arguments: str) -> bool:
