@@ -49,7 +49,12 @@ class HeaderRules:
             return dict(headers)
         if any(name.lower() == "authorization" for name in headers):
             raise InvalidField("authorization", "is in 'headers', too. Send one of them.")
+        if not self._lets("Authorization"):
+            raise InvalidField("authorization", "may not be sent to a server.")
         return {**headers, "Authorization": _authorization(declared.authorization)}
+
+    def _lets(self, name: str) -> bool:
+        return _is_among(name, self._allow) and not _is_among(name, self._deny)
 
     def _check_size(self, headers: Mapping[str, str]) -> None:
         if len(headers) > MOST:
@@ -61,7 +66,7 @@ class HeaderRules:
         if not _NAME.fullmatch(name) or len(name) > 256:
             raise InvalidField("headers", "a name is not one that a header can have.")
         where = f"headers.{name}"
-        if _is_among(name, self._deny) or not _is_among(name, self._allow):
+        if not self._lets(name):
             raise InvalidField(where, "this header may not be sent to a server.")
         if len(value) > LONGEST:
             raise InvalidField(where, f"longer than {LONGEST} characters.")

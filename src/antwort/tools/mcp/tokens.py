@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 from typing import Any, Protocol
@@ -21,6 +22,9 @@ _TOKEN = re.compile("[!-~]+")
 _PROBE = {"jsonrpc": "2.0", "id": 0, "method": "ping"}
 _REFUSED = "The server could not be logged in to: no token was given out."
 _UNREACHED = "The server could not be logged in to: nobody answers where its tokens are given out."
+
+# It writes the answers of those who give out tokens, and they may repeat what they were sent. Whoever asked tells it.
+logging.getLogger("mcp.client.auth.oauth2").addFilter(lambda record: not record.exc_info)
 
 
 class Clients(Protocol):

@@ -1,0 +1,288 @@
+"""Logging in to a server: what each request carries, and what is done when that is not taken."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import parse_qs
+
+import httpx2
+import pytest
+
+from antwort.net.reach import Reach
+from antwort.tools.mcp import tokens
+from antwort.tools.mcp.base import ClientCredentials, NotReached, ServerSpec, ServerUnavailable, Unauthorized
+from antwort.tools.mcp.login import FixedLogin, Login, TokenLogin, log_in
+from antwort.tools.mcp.tokens import Token
+from antwort.tools.mcp.web import Web
+from replay_backend import Answer, Backend, whole
+
+SECRET = "s3 cret/"
+
+
+class Office(Backend):
+    """A server that wants a token, and beside it where tokens are given out: each time another one."""
+
+    def __init__(self) -> None:
+        super().__init__(())
+        self.given = 0
+        self.announces = True
+        self.wants_token = True
+        self.takes_basic = True
+        self.refuses = False
+        self.answer: dict[str, Any] = {}
+        """What the answer of the token endpoint says beside the token."""
+        self._answers = (Answer(),)
+
+    @property
+    def origin(self) -> str:
+        return self.url.removesuffix("/v1")
+
+    @property
+    def paths(self) -> list[str]:
+        return [f"{seen.method} {seen.path}" for seen in self.requests]
+
+    def chosen(self) -> Answer:
+        seen = self.requests[-1]
+        match seen.path:
+            case "/mcp":
+                return self._door(seen.headers)
+            case "/.well-known/oauth-protected-resource/mcp" if self.announces:
+                return _json({"resource": f"{self.origin}/mcp", "authorization_servers": [f"{self.origin}/auth"]})
+            case "/.well-known/oauth-authorization-server/auth" if self.announces:
+                return _json(self._metadata())
+            case "/auth/token":
+                return self._desk(seen.headers, parse_qs(seen.body.decode()))
+            case _:
+                return _json({}, 404)
+
+    def _door(self, headers: Mapping[str, str]) -> Answer:
+        if not self.wants_token or headers.get("authorization") == f"Bearer token-{self.given}":
+            return _json({"jsonrpc": "2.0", "id": 0, "result": {}})
+        return whole(b"", 401, {"www-authenticate": "Bearer"})
+
+    def _desk(self, headers: Mapping[str, str], form: Mapping[str, list[str]]) -> Answer:
+        basic = "Basic " + base64.b64encode(b"depot%3A1:s3%20cret%2F").decode()
+        knows = (self.takes_basic and headers.get("authorization") == basic) or form.get("client_secret") == [SECRET]
+        if self.refuses or not knows or form["grant_type"] != ["client_credentials"]:
+            return _json({"error": "invalid_client", "error_description": SECRET}, 401)
+        self.given += 1
+        return _json({"access_token": f"token-{self.given}", "token_type": "Bearer", **self.answer})
+
+    def _metadata(self) -> dict[str, Any]:
+        there = f"{self.origin}/auth"
+        return {
+            "issuer": there,
+            "authorization_endpoint": f"{there}/authorize",
+            "token_endpoint": f"{there}/token",
+            "response_types_supported": ["code"],
+            "grant_types_supported": ["client_credentials"],
+        }
+
+
+def _json(body: object, status: int = 200) -> Answer:
+    return whole(json.dumps(body).encode(), status)
+
+
+@asynccontextmanager
+async def office() -> AsyncGenerator[Office, None]:
+    there = Office()
+    server = await asyncio.start_server(there.accept, "127.0.0.1", 0)
+    there.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    try:
+        yield there
+    finally:
+        server.close()
+        await there.close()
+
+
+@asynccontextmanager
+async def login_at(there: Office, *, direct: bool = False, issuer: str | None = None) -> AsyncGenerator[Login, None]:
+    credentials = ClientCredentials(
+        client_id="depot:1",
+        client_secret=SECRET,
+        scopes=("read", "write"),
+        token_url=f"{there.origin}/auth/token" if direct else None,
+        issuer=issuer,
+    )
+    spec = ServerSpec(label="depot", url=f"{there.origin}/mcp", headers={"X-Team": "a"}, oauth=credentials)
+    web = Web(spec)
+    try:
+        yield log_in(spec, web)
+    finally:
+        await web.close()
+
+
+def both() -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("direct", [False, True], ids=["announced", "told"])
+
+
+async def test_headers_that_stay_the_same_have_no_second_try() -> None:
+    spec = ServerSpec(label="depot", url="http://127.0.0.1:81/mcp", headers={"Authorization": "Bearer sesame"})
+    login = log_in(spec, Web(spec))
+    assert isinstance(login, FixedLogin)
+    assert await login.headers() is await login.headers()
+    assert await login.headers() == {"Authorization": "Bearer sesame"}
+    assert login.auth is None
+    assert not await login.renew(await login.headers())
+
+
+async def test_nobody_logs_in_by_oauth_to_a_strangers_server() -> None:
+    credentials = ClientCredentials(client_id="a", client_secret="b", token_url="http://127.0.0.1:81/token")
+    spec = ServerSpec(label="depot", url="http://127.0.0.1:81/mcp", oauth=credentials, is_strangers=True)
+    assert isinstance(log_in(spec, Web(spec, Reach(loopback=True))), FixedLogin)
+
+
+@both()
+async def test_a_token_is_fetched_once_and_used_until_it_is_refused(direct: bool) -> None:
+    async with office() as there, login_at(there, direct=direct) as login:
+        first = await login.headers()
+        assert first == {"X-Team": "a", "Authorization": "Bearer token-1"}
+        assert await login.headers() is first
+        assert await login.renew(first)
+        assert await login.headers() == {"X-Team": "a", "Authorization": "Bearer token-2"}
+    assert there.given == 2
+
+
+@both()
+async def test_those_who_come_at_the_same_time_wait_for_one_renewal(direct: bool) -> None:
+    async with office() as there, login_at(there, direct=direct) as login:
+        several = await asyncio.gather(*[login.headers() for _ in range(5)])
+        assert there.given == 1
+        assert all(await asyncio.gather(*[login.renew(several[0]) for _ in range(5)]))
+        assert there.given == 2
+
+
+@both()
+async def test_requests_of_the_sdk_carry_the_token_and_are_sent_again_when_it_is_refused(direct: bool) -> None:
+    async with office() as there, login_at(there, direct=direct) as login:
+        web = Web(ServerSpec(label="depot", url=f"{there.origin}/mcp"))
+        async with web.http_client(auth=login.auth) as client:
+            assert (await client.post(f"{there.origin}/mcp", json={})).status_code == 200
+            there.given = 7  # it knows no token of before any more
+            assert (await client.post(f"{there.origin}/mcp", json={})).status_code == 200
+        assert (await login.headers())["Authorization"] == "Bearer token-8"
+        await web.close()
+
+
+@both()
+async def test_a_token_is_renewed_before_it_ends(direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with office() as there, login_at(there, direct=direct) as login:
+        there.answer = {"expires_in": 100}
+        clock = asyncio.get_running_loop().time
+        first = await login.headers()
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock() + 60)
+        assert await login.headers() is first
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock() + 75)
+        assert await login.headers() != first
+
+
+@both()
+async def test_a_login_that_is_refused_is_told_without_a_secret(direct: bool, caplog: pytest.LogCaptureFixture) -> None:
+    async with office() as there, login_at(there, direct=direct) as login:
+        there.refuses = True
+        with pytest.raises(Unauthorized) as caught:
+            await login.headers()
+        assert SECRET not in f"{caught.value} {caplog.text}"
+        assert "127.0.0.1" not in str(caught.value)
+        web = Web(ServerSpec(label="depot", url=f"{there.origin}/mcp"))
+        async with web.http_client(auth=login.auth) as client:
+            assert (await client.post(f"{there.origin}/mcp", json={})).status_code == 401
+        await web.close()
+
+
+@both()
+async def test_an_office_that_is_not_there_is_not_reached(direct: bool) -> None:
+    async with office() as there:
+        pass
+    async with login_at(there, direct=direct) as login:
+        with pytest.raises(NotReached):
+            await login.headers()
+
+
+async def test_credentials_go_in_the_form_where_they_are_not_taken_otherwise() -> None:
+    async with office() as there, login_at(there, direct=True) as login:
+        there.takes_basic = False
+        assert (await login.headers())["Authorization"] == "Bearer token-1"
+    first, second = (parse_qs(seen.body.decode()) for seen in there.requests)
+    assert first["scope"] == second["scope"] == ["read write"]
+    assert "client_secret" not in first
+
+
+async def test_a_server_that_wants_no_token_is_asked_once_whether_it_does() -> None:
+    async with office() as there, login_at(there) as login:
+        there.wants_token = False
+        assert await login.headers() is await login.headers()
+        assert await login.headers() == {"X-Team": "a"}
+        assert there.paths == ["POST /mcp"]
+        there.wants_token = True
+        assert await login.renew(await login.headers())
+        assert (await login.headers())["Authorization"] == "Bearer token-1"
+
+
+async def test_tokens_come_only_from_the_issuer_that_the_operator_names() -> None:
+    async with office() as there, login_at(there, issuer=f"{there.origin}/auth") as login:
+        assert (await login.headers())["Authorization"] == "Bearer token-1"
+    async with office() as there, login_at(there, issuer="https://other.example") as login:
+        with pytest.raises(Unauthorized):
+            await login.headers()
+    assert there.given == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{"token_type": "mac"}, {"access_token": "two\r\nlines"}, {"access_token": None}, {"access_token": "with space"}],
+)
+async def test_what_cannot_be_sent_as_a_token_is_none(answer: dict[str, Any]) -> None:
+    async with office() as there, login_at(there, direct=True) as login:
+        there.answer = answer
+        with pytest.raises(Unauthorized):
+            await login.headers()
+
+
+async def test_an_answer_that_is_not_json_is_no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with office() as there, login_at(there, direct=True) as login:
+        monkeypatch.setattr(there, "_desk", lambda *_: whole(b"<html>"))
+        with pytest.raises(Unauthorized):
+            await login.headers()
+
+
+@pytest.mark.parametrize(("said", "used"), [(3600, 3570.0), ("3600", 3570.0), (20, 10.0), (None, None), ("soon", None)])
+def test_how_long_a_token_is_used(said: object, used: float | None) -> None:
+    assert tokens._checked({"access_token": "a", "expires_in": said}).seconds == used
+
+
+async def test_one_refusal_that_lasts_is_one_more_try_and_no_more() -> None:
+    given = [Token("a"), Token("a"), Token("b")]
+
+    async def fetch() -> Token:
+        return given.pop(0)
+
+    login = TokenLogin({}, fetch)
+    used = await login.headers()
+    assert not await login.renew(used), "the same token again is not worth a try"
+    assert await login.renew(used)
+
+
+async def test_a_renewal_that_fails_leaves_the_answer_of_the_server() -> None:
+    given = [Token("a")]
+
+    async def fetch() -> Token:
+        if not given:
+            raise ServerUnavailable("gone")
+        return given.pop()
+
+    login = TokenLogin({}, fetch)
+    client = httpx2.AsyncClient(auth=login.auth, transport=httpx2.MockTransport(lambda _: httpx2.Response(401)))
+    async with client:
+        assert (await client.get("http://x/")).status_code == 401
+
+
+def test_nothing_shows_a_secret() -> None:
+    credentials = ClientCredentials(client_id="a", client_secret="sesame")
+    spec = ServerSpec(label="depot", headers={"Authorization": "sesame"}, oauth=credentials)
+    assert "sesame" not in f"{credentials} {spec} {Token('sesame')} {FixedLogin(spec.headers)}"
