@@ -10,13 +10,15 @@ AntwortError                 what a client may be told: status, type, code, para
 │   │   ├── ResponseNotFound
 │   │   ├── ItemNotFound
 │   │   ├── ConversationNotFound
+│   │   ├── ApprovalNotFound
 │   │   └── ModelNotFound
 │   ├── MethodNotAllowed     405
 │   ├── RequestTooSlow       408 it took too long to come in
 │   ├── Conflict             409
 │   │   ├── KeyReused        the same Idempotency-Key, another body
 │   │   ├── KeyInUse         its response is being made elsewhere
-│   │   └── ConversationLocked  its turn did not come in time
+│   │   ├── ConversationLocked  its turn did not come in time
+│   │   └── ApprovalInUse    another response acts on it
 │   ├── ConnectionTooOld     400 a WebSocket has been open as long as one may be
 │   ├── BodyTooLarge         413
 │   ├── WrongMediaType       415
@@ -184,6 +186,13 @@ class ConversationNotFound(NotFound):
         super().__init__(f"No conversation with id {conversation_id!r}.", param=param)
 
 
+class ApprovalNotFound(NotFound):
+    code = "approval_not_found"
+
+    def __init__(self, approval_id: str) -> None:
+        super().__init__(f"No approval with id {approval_id!r}.")
+
+
 class ModelNotFound(NotFound):
     code = "model_not_found"
 
@@ -237,6 +246,14 @@ class ConversationLocked(Conflict):
     def __init__(self) -> None:
         message = "Another request is being answered in this conversation. Please retry in a few seconds."
         super().__init__(message, param="conversation", retry_after=2.0)
+
+
+class ApprovalInUse(Conflict):
+    code = "approval_in_use"
+    may_pass = True
+
+    def __init__(self) -> None:
+        super().__init__("Another request acts on the same approval right now.", retry_after=1.0)
 
 
 class BodyTooLarge(RequestError):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from antwort.api.approvals import Approval
 from antwort.api.events import Mark
 from antwort.api.responses import Response
 from antwort.engine.engine import Engine
@@ -33,10 +34,11 @@ class FullDisk(MemoryStore):
         response: Response,
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
+        approvals: Sequence[Approval] = (),
     ) -> None:
         if self.is_full:
             raise StoreFault("The disk is full.")
-        await super().finish(identity, response, marks, entries)
+        await super().finish(identity, response, marks, entries, approvals)
 
 
 @pytest.mark.proves("RULING-6")

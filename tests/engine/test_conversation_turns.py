@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from antwort.api.approvals import Approval
 from antwort.api.events import Mark
 from antwort.api.items import InputItem
 from antwort.api.responses import ConversationRef, Response
@@ -233,10 +234,11 @@ class Failing(MemoryStore):
         response: Response,
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
+        approvals: Sequence[Approval] = (),
     ) -> None:
         if self.is_broken:
             raise StoreFault("The disk is full.")
-        await super().finish(identity, response, marks, entries)
+        await super().finish(identity, response, marks, entries, approvals)
 
     async def add_entries(
         self, identity: Identity, conversation_id: str, entries: Sequence[Entry]

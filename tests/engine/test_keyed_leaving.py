@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from antwort.api.approvals import Approval
 from antwort.api.events import Mark
 from antwort.api.responses import Response
 from antwort.engine.engine import Engine
@@ -94,10 +95,11 @@ async def test_a_run_that_ends_by_itself_although_all_have_left_keeps_its_key() 
             response: Response,
             marks: Sequence[tuple[int, Mark]],
             entries: Sequence[Entry] = (),
+            approvals: Sequence[Approval] = (),
         ) -> None:
             self.asked.set()
             await self.go.wait()
-            await super().finish(identity, response, marks, entries)
+            await super().finish(identity, response, marks, entries, approvals)
 
     store = Late()
     async with ground(HELLO, store=store) as at:

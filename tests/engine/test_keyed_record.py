@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from antwort.api.approvals import Approval
 from antwort.api.events import Mark
 from antwort.api.responses import Response
 from antwort.engine import kept
@@ -211,10 +212,11 @@ async def test_an_end_that_could_not_be_recorded_is_still_what_the_key_stands_fo
             response: Response,
             marks: Sequence[tuple[int, Mark]],
             entries: Sequence[Entry] = (),
+            approvals: Sequence[Approval] = (),
         ) -> None:
             if self.is_full:
                 raise StoreFault("The disk is full.")
-            await super().finish(identity, response, marks, entries)
+            await super().finish(identity, response, marks, entries, approvals)
 
     store = Full()
     asked = ask(tools=[WEATHER])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from antwort.api.approvals import Approval
 from antwort.api.events import Mark, ResponseFailed
 from antwort.api.responses import Response
 from antwort.errors import ResponseNotFound, StoreFault
@@ -38,12 +39,13 @@ class BrokenStore(MemoryStore):
         response: Response,
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
+        approvals: Sequence[Approval] = (),
     ) -> None:
         if self._at == "finish":
             raise StoreFault("The disk is full.")
         if self._at == "unexpected":
             raise ZeroDivisionError("secret")
-        await super().finish(identity, response, marks, entries)
+        await super().finish(identity, response, marks, entries, approvals)
 
     async def check(self) -> None:
         raise StoreFault("The disk is full.")

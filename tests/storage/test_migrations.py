@@ -27,6 +27,7 @@ TABLES = {
     "run_events",
     "conversations",
     "conversation_items",
+    "approvals",
 }
 
 
@@ -135,7 +136,7 @@ async def test_conversations_can_be_taken_back(path: Path) -> None:
     response = await tell(store, "hello")
     await store.close()
     migrations.downgrade(path, "0002")
-    assert tables(path) == TABLES - {"conversations", "conversation_items"} | {"alembic_version"}
+    assert tables(path) == TABLES - {"conversations", "conversation_items", "approvals"} | {"alembic_version"}
     store = await SqliteStore.open(path)
     assert await store.get(ME, response.id) == response
     await store.close()

@@ -11,6 +11,7 @@ from openai import AsyncOpenAI
 from openai.pagination import AsyncCursorPage
 from openai.types.responses import Response as SdkResponse
 
+from antwort.api.approvals import Approval
 from antwort.api.events import Mark
 from antwort.api.responses import Response
 from antwort.engine.engine import Engine
@@ -154,10 +155,11 @@ class Failing(MemoryStore):
         response: Response,
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
+        approvals: Sequence[Approval] = (),
     ) -> None:
         if self.is_broken:
             raise StoreFault("The disk is full.")
-        await super().finish(identity, response, marks, entries)
+        await super().finish(identity, response, marks, entries, approvals)
 
 
 async def test_an_end_that_could_not_be_written_is_written_for_the_list() -> None:

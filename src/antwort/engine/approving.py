@@ -1,4 +1,4 @@
-"""Which calls of a server's tools the client must approve: what the operator demands, and what the request says. Pure."""
+"""Which calls the client must approve: what the operator demands, and what the request says. Pure."""
 
 from __future__ import annotations
 

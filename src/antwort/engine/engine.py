@@ -10,6 +10,7 @@ from typing import Self, TypeVar, Unpack
 
 import msgspec
 
+from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.compactions import CompactedResponse, as_compaction
 from antwort.api.events import StreamEvent
 from antwort.api.items import McpListTools
@@ -19,6 +20,7 @@ from antwort.api.status import FINAL
 from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
 from antwort.concurrency import side_by_side
+from antwort.engine.approvals import look_up, weighed
 from antwort.engine.asked import Asked, RequestFields, read_asked
 from antwort.engine.budgets import budget_of, check_budget
 from antwort.engine.compacting import asks_to_compact, check_compacts, without_tools
@@ -46,6 +48,7 @@ from antwort.engine.translate import check_said
 from antwort.engine.window import count_input
 from antwort.errors import (
     AntwortError,
+    ApprovalNotFound,
     BackendTimeout,
     Cancelled,
     InvalidField,
@@ -56,7 +59,17 @@ from antwort.errors import (
 )
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import OtherName, Provider
-from antwort.storage.base import EVERYTHING, Claim, ItemPage, Page, ResponsePage, ResponseStore, Wanted
+from antwort.storage.base import (
+    EVERYTHING,
+    ApprovalPage,
+    Claim,
+    ItemPage,
+    Page,
+    ResponsePage,
+    ResponseStore,
+    Wanted,
+    as_of,
+)
 from antwort.tools.limits import Limited, Runs, all_limited
 from antwort.tools.routing import Toolbox
 from antwort.vault import Vault
@@ -102,7 +115,7 @@ class Engine:
     ) -> None:
         """`on_end` are told of each run when it has ended, `on_call` of each tool call when it has been answered; they
         must neither wait nor raise. What is given out sealed is sealed by the `vault`; without one, it opens in this
-        engine only. Idempotency keys expire by the `clock`.
+        engine only. Idempotency keys and approvals expire by the `clock`.
         """
         self.settings = checked(settings)
         self._provider = provider
@@ -122,6 +135,7 @@ class Engine:
         self._has_begun = False
         """Whether there are rows of its own, which must not be taken for a dead process's."""
         self._on_end, self._on_call = tuple(on_end), tuple(on_call)
+        self._clock = clock
         self._keyed = KeyedRuns(self, self._store, self.settings, clock)
         self.conversations = Conversations(self._store, self.settings.limits, clock, self._open_vault)
         """What clients keep in conversations, beside taking turns in them."""
@@ -193,6 +207,8 @@ class Engine:
             self._check_open()  # planning may have waited
             if plan.request.is_stored:
                 await self._begin(plan, self._store, claim)
+            elif plan.decisions:
+                await self._store.decide(plan.identity, plan.response.id, plan.decisions)
             store = self._store if plan.request.is_stored or plan.request.conversation is not None else None
             run = LiveRun(plan, self._provider, store, self._ended, self._on_call)
         except BaseException:
@@ -315,12 +331,15 @@ class Engine:
         known = known_places(request.input, [*items, *held_in(kept)])
         request = referring(request, known)
         own = sealed.opened_input(request.input)
+        decided = await look_up((*items, *request.input), kept, self._store, identity, self._live.__contains__)
         request = await resolve_references(request, records, identity, known)
         said, chain = sealed.opened_said(items), sealed.opened_chain(kept)
         request = await recall_runs(request, chain, records, identity, said)
         toolbox, capabilities = means.toolbox, means.shelf.capabilities
         credentials = Credentials(self._open_vault, identity)
         history = await assemble(request, chain, toolbox, means.shelf, credentials, said, sealed.memories)
+        now = int(self._clock())
+        history, decisions = (history, ()) if means.compacts else weighed(history, request, decided, now)
         if not means.compacts:
             shown = since_compaction(history.stretches, history.inputs, sealed.memories, history.kept)
             earlier = "conversation" if said else "previous_response_id"
@@ -343,6 +362,8 @@ class Engine:
             memories=sealed.memories,
             credentials=credentials,
             compacts=means.compacts,
+            decisions=decisions,
+            clock=self._clock,
         )
         check_said(plan)
         check_compacts(plan)
@@ -431,6 +452,22 @@ class Engine:
         if found is None:
             raise ResponseNotFound(response_id)
         return found
+
+    async def approvals(
+        self, identity: Identity = ANONYMOUS, page: Page = Page(), status: ApprovalStatus | None = None  # noqa: B008
+    ) -> ApprovalPage:
+        """Calls of stored responses that wait, or waited, for approval, each as it stands now."""
+        for response_id in [*self._unwritten]:
+            await self._catch_up(identity, response_id)
+        now = int(self._clock())
+        found = await self._store.approvals(identity, page, status, now)
+        return replace(found, approvals=tuple(as_of(approval, now) for approval in found.approvals))
+
+    async def approval(self, approval_id: str, identity: Identity = ANONYMOUS) -> Approval:
+        found = await self._store.find_approvals(identity, [approval_id])
+        if approval_id not in found:
+            raise ApprovalNotFound(approval_id)
+        return as_of(found[approval_id], int(self._clock()))
 
     def _live_run(self, identity: Identity, response_id: str) -> LiveRun | None:
         run = self._live.get(response_id)

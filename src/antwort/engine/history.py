@@ -98,8 +98,9 @@ async def assemble(
     begun = _begun(item for link in chain for item in (*link.input, *link.output)) | _begun(own)
     leftovers: list[Leftover] = []
     for link in chain:
-        output = [item for item in link.output if not counted.is_compacted or item in shown]
-        if calls := _unanswered(output, answered | begun, shelf, decisions):
+        asked = (item for item in link.input if isinstance(item, McpApprovalRequest))
+        left_open = [item for item in (*asked, *link.output) if not counted.is_compacted or item in shown]
+        if calls := _unanswered(left_open, answered | begun, shelf, decisions):
             parent = credentials.made_under(link, request)
             then = msgspec.structs.replace(shelf, model=link.response.model)
             tools = await rebuild_toolbox(parent.request, then)

@@ -16,6 +16,7 @@ from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
 from antwort.api.wire import UNSET
 from antwort.concurrency import Once
+from antwort.engine.approvals import asked_for
 from antwort.engine.compacting import window_of
 from antwort.engine.control import Called, Control
 from antwort.engine.draft import Run
@@ -155,7 +156,8 @@ class LiveRun:
         """Write the end that could not be written. A row that is gone or ended by now needs none."""
         with contextlib.suppress(ResponseNotFound, IllegalTransition):
             entries = new_entries(self._plan, self.response)
-            await store.finish(self.identity, self.response, self._control.run.marks, entries)
+            asked = asked_for(self._plan, self.response)
+            await store.finish(self.identity, self.response, self._control.run.marks, entries, asked)
 
     def account(self) -> Ended:
         run = self._control.run

@@ -13,6 +13,7 @@ import msgspec
 from antwort.api.events import MARKS, TERMINAL, Batch, ResponseFailed, StreamEvent, Terminal
 from antwort.api.responses import Response
 from antwort.api.wire import replace
+from antwort.engine.approvals import asked_for
 from antwort.engine.control import Control
 from antwort.engine.draft import error_of
 from antwort.engine.plan import Plan
@@ -59,7 +60,7 @@ async def _commit(response: Response, store: ResponseStore, plan: Plan, control:
     """Of a response that is not kept, what it adds to its conversation is."""
     entries, conversation = new_entries(plan, response), plan.request.conversation
     if plan.request.is_stored:
-        await store.finish(plan.identity, response, control.run.marks, entries)
+        await store.finish(plan.identity, response, control.run.marks, entries, asked_for(plan, response))
     elif entries and conversation is not None:
         await store.add_entries(plan.identity, conversation, entries)
 

@@ -41,10 +41,11 @@ from antwort.errors import UnsupportedFeature
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.providers.base import Capabilities
-from antwort.storage.base import Link
+from antwort.storage.base import Decision, Link
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
 from antwort.tools.grammar import Checks, Grammar
 from antwort.tools.routing import Route, Toolbox, route
+from antwort.tools.search import is_search
 
 
 class OpenCall(msgspec.Struct, frozen=True):
@@ -98,11 +99,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     meter: Meter | None = None
     """What tells how many tokens an inference has."""
     memories: Memories | None = None
+    """What seals and opens compactions."""
     credentials: Credentials | None = None
     """What seals those that the request brought; None: they are not kept."""
-    """What seals and opens compactions."""
     compacts: bool = False
     """Whether nothing is answered, and what was said is summed up instead."""
+    decisions: tuple[Decision, ...] = ()
+    """What the request decides about calls that wait for approval, to be put on record when the run begins."""
+    clock: Callable[[], float] = time.time
     place: Place | None = None
     """The turn in its conversation, held until the end of the run is on record."""
 
@@ -155,7 +159,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             return Shown(definition.own_name, definition.server_label or HOUSE_LABEL, counts=True, asks=asks)
         if definition is not None and definition.kind not in OWN:
             label = definition.server_label or HOUSE_LABEL
-            return Shown(definition.own_name, label, counts=way is Route.SERVER)
+            return Shown(definition.own_name, label, counts=way is Route.SERVER and not is_search(definition))
         if is_refused and self._refuses_as_server:
             return Shown(name, HOUSE_LABEL)
         if definition is None:

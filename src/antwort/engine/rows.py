@@ -27,6 +27,7 @@ def new_row(plan: Plan, claim: Claim | None = None) -> NewResponse:
         input=(*unkept, *request.input),
         raw_input=(*(encode(item) for item in unkept), *request.raw_input),
         claim=claim,
+        decisions=plan.decisions,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.conversations import Conversation
 from antwort.api.events import Mark
 from antwort.api.items import InputItem, OutputItem
@@ -31,6 +32,16 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     response_id: str
 
 
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What the client has decided about a call that waits for its approval."""
+
+    id: str
+    """Of the approval."""
+    status: Literal["approved", "denied"]
+    after: str | None = None
+    """The response that was told so before, as far as is known, and does not act on it any more."""
+
+
 class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What is known before the first inference."""
 
@@ -42,6 +53,8 @@ class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
     raw_input: tuple[bytes, ...]
     """The JSON of each input item as it came; `input[i].id` is the id it goes by."""
     claim: Claim | None = None
+    decisions: tuple[Decision, ...] = ()
+    """What its request decides, and the response acts on."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +123,17 @@ class ResponsePage(msgspec.Struct, frozen=True, kw_only=True):
     has_more: bool
 
 
+class ApprovalPage(msgspec.Struct, frozen=True, kw_only=True):
+    approvals: tuple[Approval, ...]
+    has_more: bool
+
+
+def as_of(approval: Approval, now: int) -> Approval:
+    """As it stands at that time: one that nobody has decided expires, and no store writes that down."""
+    is_late = approval.status == "pending" and approval.expires_at <= now
+    return msgspec.structs.replace(approval, status="expired") if is_late else approval
+
+
 class ResponseStore(Protocol):
     """Methods raise `StoreFault` when the record cannot be read or written, and nothing else of their own.
 
@@ -117,10 +141,12 @@ class ResponseStore(Protocol):
     """
 
     async def begin(self, new: NewResponse) -> None:
-        """Commit the row, the input items and the claim, `in_progress`, before the first inference: all or nothing.
+        """Commit the row, the input items, the claim and the decisions, `in_progress`, before the first inference: all
+        or nothing.
 
         Raises `ResponseNotFound` naming `previous_response_id` when that response is gone by now, and `KeyInUse` when
-        the key of the claim stands for another response: one that is there, by a claim that has not expired.
+        the key of the claim stands for another response: one that is there, by a claim that has not expired; and what
+        `decide` raises.
         """
         ...
 
@@ -138,12 +164,14 @@ class ResponseStore(Protocol):
         response: Response,
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
+        approvals: Sequence[Approval] = (),
     ) -> None:
         """Commit the outcome and the output items. `marks` are the run's own events, each with the number of output
         items there were when it happened. Returns only when the commit is done.
 
         `entries` are added to the conversation that the response names, in this order and with nothing between them,
-        by the same commit; where that conversation is gone by now, they are not.
+        by the same commit; where that conversation is gone by now, they are not. `approvals` are those that it asks
+        for; they go when it is deleted.
 
         Raises `IllegalTransition` when the row is final already, `ResponseNotFound` when it is gone: a response
         deleted while it ran stays deleted.
@@ -182,6 +210,26 @@ class ResponseStore(Protocol):
     async def items(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, InputItem]:
         """The newest item under each id, across responses, as far as found; what no response has, across
         conversations.
+        """
+        ...
+
+    # ---- approvals ----
+
+    async def find_approvals(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, Approval]:
+        """Those that are there, as they are written: `as_of` tells which have expired."""
+        ...
+
+    async def approvals(self, identity: Identity, page: Page, status: ApprovalStatus | None, now: int) -> ApprovalPage:
+        """In the order in which they were asked for, as they are written; with a status, those that have it `now`.
+        There may be fewer than the page has room for, and yet more to come.
+
+        `after` and `before` may be any that the identity has. Raises `InvalidField` naming the one that is not there.
+        """
+        ...
+
+    async def decide(self, identity: Identity, response_id: str, decisions: Sequence[Decision]) -> None:
+        """What `begin` does with the decisions of a response, for one that is not kept: all or nothing. What is not
+        there is passed over. Raises `Conflict` where another response was told a decision since, or another one.
         """
         ...
 

@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
+from antwort.api.approvals import Approval
 from antwort.api.events import Mark
-from antwort.api.items import InputItem
+from antwort.api.items import InputItem, McpApprovalRequest
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
 from antwort.api.wire import UNSET, replace
 from antwort.errors import KeyInUse, ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import Claim, Claimed, Entry, ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
+from antwort.storage.memory_approvals import MemoryApprovals
 from antwort.storage.memory_conversations import Key, MemoryConversations
 from antwort.storage.rules import check_beginning, check_ending, cycle, failed, select, select_responses, turn_ends
 
@@ -36,7 +38,7 @@ class _Row:
         return Link(response=self.response, request=self.request, input=self.input, turn_ends=self.turn_ends)
 
 
-class MemoryStore(MemoryConversations):
+class MemoryStore(MemoryConversations, MemoryApprovals):
     """Beyond `max_responses`, a new response drives out the oldest that is finished and that no other follows.
 
     So a chain goes from its end, never from its middle, and a store full of running responses grows past the bound
@@ -44,7 +46,8 @@ class MemoryStore(MemoryConversations):
     """
 
     def __init__(self, max_responses: int = 10_000, max_entries: int = 100_000) -> None:
-        super().__init__(max_entries)
+        MemoryConversations.__init__(self, max_entries)
+        MemoryApprovals.__init__(self)
         self._max_responses = max_responses
         self._rows: dict[Key, _Row] = {}
         self._items: dict[Key, list[tuple[_Row, InputItem]]] = {}
@@ -61,12 +64,14 @@ class MemoryStore(MemoryConversations):
             raise StoreFault("A response with this id exists already.")
         if new.claim is not None and self._claimed(identity, new.claim.key, new.claim.now) is not None:
             raise KeyInUse
+        self._check(identity, new.decisions)
         parent = self._follow(identity, response.previous_response_id)
         response = replace(response, output=()) if response.output else response
         self._rows[key] = row = _Row(key, parent, response, new.request, new.input)
         self._index(row, new.input)
         if new.claim is not None:
             self._claim(row, new.claim)
+        self._decide(identity, response.id, new.decisions)
         while len(self._rows) > self._max_responses and self._loose:
             self._remove(next(iter(self._loose)))
 
@@ -85,6 +90,7 @@ class MemoryStore(MemoryConversations):
         response: Response,
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
+        approvals: Sequence[Approval] = (),
     ) -> None:
         row = self._find(identity, response.id)
         if row is None:
@@ -92,6 +98,7 @@ class MemoryStore(MemoryConversations):
         check_ending(row.response.status, response.status)
         row.response, row.turn_ends = response, turn_ends(marks)
         self._index(row, response.output)
+        self._keep(identity, approvals)
         if not row.children:
             self._loose[row.key] = None
         if response.conversation is not UNSET:
@@ -105,6 +112,7 @@ class MemoryStore(MemoryConversations):
         row = self._find(identity, response_id)
         if row is None:
             return False
+        self._forget_approvals(row)
         if row.children:
             row.is_deleted = True
         else:
@@ -191,6 +199,12 @@ class MemoryStore(MemoryConversations):
         if row.claim is not None and (found := self._claims.get(row.claim)) is not None and found[1] is row:
             del self._claims[row.claim]
 
+    def _forget_approvals(self, row: _Row) -> None:
+        tenant, owner, _ = row.key
+        self._drop_approvals(
+            tenant, owner, [item.id for item in row.response.output if isinstance(item, McpApprovalRequest)]
+        )
+
     def _index(self, row: _Row, items: Sequence[InputItem]) -> None:
         tenant, owner, _ = row.key
         for item in items:
@@ -213,6 +227,7 @@ class MemoryStore(MemoryConversations):
             self._loose.pop(gone, None)
             self._unindex(row)
             self._unclaim(row)
+            self._forget_approvals(row)
             gone = None if row.parent is None else self._release(self._rows[row.parent])
 
     def _release(self, parent: _Row) -> Key | None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from antwort.api.approvals import Approval
 from antwort.api.events import Mark, TurnEnded
 from antwort.api.responses import Response, ResponseError
 from antwort.api.status import FINAL, IllegalTransition, ResponseStatus, transition
 from antwort.api.wire import encode, replace
 from antwort.errors import InvalidField
-from antwort.storage.base import LARGEST_PAGE, Page, ResponsePage, Wanted
+from antwort.storage.base import LARGEST_PAGE, ApprovalPage, Page, ResponsePage, Wanted
 
 _LONGEST = 100
 """As much of a client's own text as is worth repeating to it."""
@@ -57,6 +58,20 @@ def select_responses(responses: Sequence[Response], page: Page, wanted: Wanted) 
     chosen = (window if forwards else window[::-1])[: page.limit]
     chosen = chosen[: within_size(len(encode(response)) for response in chosen)]
     return ResponsePage(responses=tuple(chosen if forwards else reversed(chosen)), has_more=len(window) > len(chosen))
+
+
+def select_approvals(approvals: Sequence[Approval], page: Page, fits: Callable[[Approval], bool]) -> ApprovalPage:
+    """The page out of all that there are, the oldest first."""
+    places = _between([approval.id for approval in approvals], page)
+    window = [approvals[place] for place in places if fits(approvals[place])]
+    forwards = starts_at_front(page)
+    chosen = (window if forwards else window[::-1])[: page.limit]
+    chosen = chosen[: within_size(map(size_of, chosen))]
+    return ApprovalPage(approvals=tuple(chosen if forwards else reversed(chosen)), has_more=len(window) > len(chosen))
+
+
+def size_of(approval: Approval) -> int:
+    return len(approval.arguments.encode())
 
 
 def within_size(sizes: Iterable[int]) -> int:

@@ -13,6 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Self, TypeAlias
 
+from antwort.api.approvals import Approval
 from antwort.api.events import Mark
 from antwort.api.items import InputItem
 from antwort.api.responses import Response
@@ -23,6 +24,9 @@ from antwort.errors import ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage import claims
 from antwort.storage import statements as sql
+from antwort.storage.approvals import SqliteApprovals, approval_rows, decide, decision_rows
+from antwort.storage.approvals import delete as delete_approvals
+from antwort.storage.approvals import insert as insert_approvals
 from antwort.storage.base import Claimed, Entry, ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
 from antwort.storage.conversation_statements import NEWEST as NEWEST_ENTRIES
 from antwort.storage.conversations import EntryRow, SqliteConversations, add, entry_rows
@@ -49,7 +53,7 @@ Values: TypeAlias = dict[str, Value]
 _MOST_WARNINGS = 1000
 
 
-class SqliteStore(SqliteConversations):
+class SqliteStore(SqliteConversations, SqliteApprovals):
     """The default store. What it is given is turned into rows before it is queued, so that the writer only writes."""
 
     def __init__(self, database: Database) -> None:
@@ -72,7 +76,9 @@ class SqliteStore(SqliteConversations):
     async def begin(self, new: NewResponse) -> None:
         check_beginning(new.response.status)
         claim = None if new.claim is None else claims.to_values(new.identity, new.response.id, new.claim)
-        await self._database.write(partial(_begin, values=_row(new), items=input_rows(new), claim=claim))
+        decisions = decision_rows(new.identity, new.response.id, new.decisions)
+        begin = partial(_begin, values=_row(new), items=input_rows(new), claim=claim, decisions=decisions)
+        await self._database.write(begin)
 
     async def claimed(self, identity: Identity, key: str, now: int) -> Claimed | None:
         values: Values = {"tenant": identity.tenant, "owner": identity.owner, "key": key, "now": now}
@@ -87,10 +93,12 @@ class SqliteStore(SqliteConversations):
         response: Response,
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
+        approvals: Sequence[Approval] = (),
     ) -> None:
         items, turns, added = output_rows(response.output), mark_rows(marks), entry_rows(entries)
         values = _name(identity, response.id) | {"body": to_body(response)}
-        end = partial(_finish, response=response, values=values, items=items, turns=turns, entries=added)
+        asked = approval_rows(identity, approvals)
+        end = partial(_finish, response=response, values=values, items=items, turns=turns, entries=added, asked=asked)
         await self._database.write(end)
 
     async def get(self, identity: Identity, response_id: str) -> Response | None:
@@ -156,7 +164,13 @@ def _row(new: NewResponse) -> Values:
 # ---- writing ----
 
 
-def _begin(connection: sqlite3.Connection, values: Values, items: list[ItemRow], claim: Values | None = None) -> None:
+def _begin(
+    connection: sqlite3.Connection,
+    values: Values,
+    items: list[ItemRow],
+    claim: Values | None = None,
+    decisions: Sequence[Values] = (),
+) -> None:
     statement = sql.INSERT_FIRST if values["parent_id"] is None else sql.INSERT_CHILD
     inserted = connection.execute(statement, values)
     if inserted.rowcount == 0:
@@ -164,6 +178,7 @@ def _begin(connection: sqlite3.Connection, values: Values, items: list[ItemRow],
     _insert_items(connection, inserted.lastrowid, values, items)
     if claim is not None:
         claims.take(connection, claim)
+    decide(connection, decisions)
 
 
 def _finish(
@@ -173,6 +188,7 @@ def _finish(
     items: list[ItemRow],
     turns: list[MarkRow],
     entries: list[EntryRow],
+    asked: Sequence[Values] = (),
 ) -> None:
     row = connection.execute(sql.STATUS, values).fetchone()
     if row is None:
@@ -182,6 +198,7 @@ def _finish(
     connection.execute(sql.UPDATE, (response.status, response.completed_at, values["body"], key))
     _insert_items(connection, key, values, items)
     connection.executemany(sql.INSERT_TURN, [(key, *turn) for turn in turns])
+    insert_approvals(connection, key, asked)
     if entries and response.conversation is not UNSET:
         add(connection, values | {"id": response.conversation.id}, entries)
 
@@ -194,6 +211,8 @@ def _insert_items(connection: sqlite3.Connection, key: int | None, values: Value
 def _delete(connection: sqlite3.Connection, values: Values) -> bool:
     """Hidden first; then it goes unless others follow it, and so do the hidden ones before it that none follows now."""
     hidden = rows = connection.execute(sql.HIDE, values).fetchall()
+    for (key,) in hidden:
+        delete_approvals(connection, key)
     while rows and rows[0][0] is not None:
         rows = connection.execute(sql.REMOVE_HIDDEN, rows[0]).fetchall()
     return bool(hidden)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from time import perf_counter
 from typing import TypeVar
 
+from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.conversations import Conversation
 from antwort.api.events import Mark
 from antwort.api.items import InputItem
@@ -13,7 +14,9 @@ from antwort.api.responses import Metadata, Response
 from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import (
+    ApprovalPage,
     Claimed,
+    Decision,
     Entry,
     ItemPage,
     Link,
@@ -60,8 +63,9 @@ class MeasuredStore:
         response: Response,
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
+        approvals: Sequence[Approval] = (),
     ) -> None:
-        await self._timed("finish", self._store.finish(identity, response, marks, entries))
+        await self._timed("finish", self._store.finish(identity, response, marks, entries, approvals))
 
     async def get(self, identity: Identity, response_id: str) -> Response | None:
         return await self._timed("get", self._store.get(identity, response_id))
@@ -80,6 +84,15 @@ class MeasuredStore:
 
     async def items(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, InputItem]:
         return await self._timed("items", self._store.items(identity, ids))
+
+    async def find_approvals(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, Approval]:
+        return await self._timed("find_approvals", self._store.find_approvals(identity, ids))
+
+    async def approvals(self, identity: Identity, page: Page, status: ApprovalStatus | None, now: int) -> ApprovalPage:
+        return await self._timed("approvals", self._store.approvals(identity, page, status, now))
+
+    async def decide(self, identity: Identity, response_id: str, decisions: Sequence[Decision]) -> None:
+        await self._timed("decide", self._store.decide(identity, response_id, decisions))
 
     async def begin_conversation(
         self, identity: Identity, conversation: Conversation, entries: Sequence[Entry]

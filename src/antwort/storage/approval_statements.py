@@ -1,0 +1,31 @@
+"""The SQL of `approvals.py`."""
+
+from __future__ import annotations
+
+INSERT = """
+    INSERT OR IGNORE INTO approvals (tenant, owner, response_key, id, response_id, status, created_at, expires_at,
+                                     server_label, name, arguments)
+    VALUES (:tenant, :owner, :response_key, :id, :response_id, 'pending', :created_at, :expires_at,
+            :server_label, :name, :arguments)
+"""
+# What was decided stays so; who acts on it may change.
+DECIDE = """
+    UPDATE approvals SET status = :status, decided_by = :by
+    WHERE tenant = :tenant AND owner = :owner AND id = :id
+      AND decided_by IS :after AND status IN ('pending', :status)
+"""
+IS_THERE = "SELECT 1 FROM approvals WHERE tenant = :tenant AND owner = :owner AND id = :id"
+DELETE = "DELETE FROM approvals WHERE response_key = ?"
+PLACE = "SELECT key FROM approvals WHERE tenant = :tenant AND owner = :owner AND id = :id"
+FOUND = """
+    SELECT id, response_id, status, created_at, expires_at, decided_by, server_label, name, arguments
+    FROM approvals
+    WHERE tenant = ? AND owner = ? AND id IN ({})
+"""
+LISTED = """
+    SELECT id, response_id, status, created_at, expires_at, decided_by, server_label, name, arguments
+    FROM approvals
+    WHERE tenant = :tenant AND owner = :owner {terms}
+    ORDER BY key {order}
+    LIMIT :limit
+"""
