@@ -1,0 +1,275 @@
+"""What requests bring to log in to tool servers: kept sealed for calls that wait, and shown to nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from antwort.api.items import McpCall
+from antwort.api.requests import CreateRequest
+from antwort.api.responses import Response
+from antwort.api.tools import McpTool, same_place, shown_url
+from antwort.api.wire import UNSET, decode, encode
+from antwort.engine.credentials import KEY, Credentials, without_credentials
+from antwort.engine.engine import Engine
+from antwort.engine.recent import Recent
+from antwort.identity import ANONYMOUS, Identity
+from antwort.storage.base import Link, ResponseStore
+from antwort.storage.memory import MemoryStore
+from antwort.storage.sqlite import SqliteStore
+from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
+from antwort.tools.base import ToolCall, ToolContext, ToolDefinition
+from antwort.vault import Vault
+from engine_kit import CLOCK, ask, function_calls, only
+
+KEY_ONE, KEY_TWO = "one secret of a vault", "another secret of a vault"
+URL = "https://tools.example.com/u/sesame1/mcp?k=sesame2"
+SERVER = {
+    "type": "mcp",
+    "server_label": "depot",
+    "server_url": URL,
+    "authorization": "sesame3",
+    "headers": {"X-Key": "sesame4"},
+    "require_approval": "never",
+}
+
+
+class Door(ToolServerFake):
+    """A server that keeps by which declaration its tools were found and its calls were run."""
+
+    def __init__(self) -> None:
+        super().__init__("depot", lookup=self._run)
+        self.found: list[McpTool] = []
+        self.ran: list[McpTool | None] = []
+
+    async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
+        tools = await super().discover(declared, identity)
+        if tools is None:
+            return None
+        self.found.append(declared)
+        return [msgspec.structs.replace(tool, declared=declared) for tool in tools]
+
+    async def _run(self, call: ToolCall, context: ToolContext) -> str:
+        del context
+        self.ran.append(call.definition.declared)
+        return "found"
+
+
+class House:
+    """An engine, and what of it outlives a restart."""
+
+    def __init__(self, store: ResponseStore, secret: str = KEY_ONE) -> None:
+        self.store, self.secret = store, secret
+        self.door = Door()
+
+    def engine(self, *turns: Any) -> Engine:
+        self.door = Door()
+        return Engine(ScriptedProvider(*turns), store=self.store, executors=[self.door], vault=Vault([self.secret]))
+
+    async def paused(self, *tools: Any, identity: Identity = ANONYMOUS) -> Response:
+        """A turn in which the client has a call to answer, and the server's call waits for that."""
+        engine = self.engine(answer(call("lookup"), call("clock")))
+        return await engine.create(ask(tools=[*(tools or (SERVER,)), CLOCK]), identity)
+
+    async def gone_on(self, first: Response, *tools: Any, identity: Identity = ANONYMOUS) -> McpCall:
+        engine = self.engine(answer(say("Done.")))
+        request = ask([noon(first)], previous_response_id=first.id, tools=list(tools))
+        return only(await engine.create(request, identity), McpCall)
+
+
+def noon(response: Response) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": function_calls(response)[0].call_id, "output": "noon"}
+
+
+@pytest.fixture
+def house() -> House:
+    return House(MemoryStore())
+
+
+async def test_a_call_that_waited_is_run_with_what_its_request_brought(house: House) -> None:
+    first = await house.paused()
+    assert first.status == "requires_action"
+    assert (await house.gone_on(first)).output == "found"
+    assert house.door.ran == [
+        McpTool(
+            server_label="depot",
+            server_url=URL,
+            authorization="sesame3",
+            headers={"X-Key": "sesame4"},
+            require_approval="never",
+        )
+    ]
+
+
+async def test_it_is_sealed_in_the_store_and_survives_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "responses.db"
+    store = await SqliteStore.open(file)
+    first = await House(store).paused()
+    await store.close()
+    assert b"sesame" not in _all_bytes(tmp_path)
+    store = await SqliteStore.open(file)
+    later = House(store)
+    assert (await later.gone_on(first)).output == "found"
+    assert [tool.authorization for tool in later.door.ran if tool] == ["sesame3"]
+    assert "sesame" not in encode(await Engine(ScriptedProvider(), store=store).retrieve(ANONYMOUS, first.id)).decode()
+    await store.close()
+
+
+def _all_bytes(folder: Path) -> bytes:
+    written = b"".join(each.read_bytes() for each in folder.iterdir())
+    assert b"tools.example.com" in written, "the rest of the request is there"
+    return written
+
+
+async def test_a_response_shows_none_of_it(house: House) -> None:
+    first = await house.paused()
+    assert "sesame" not in encode(first).decode()
+    assert first.tools[0]["server_url"] == "https://tools.example.com"
+    [link] = await house.store.chain(ANONYMOUS, first.id)
+    assert b"sesame" not in link.request
+    assert "sesame" not in repr(house.door.found)
+
+
+async def test_a_key_that_is_gone_answers_the_call_with_a_clear_error(house: House) -> None:
+    first = await house.paused()
+    house.secret = KEY_TWO
+    item = await house.gone_on(first)
+    assert item.status == "failed"
+    assert item.error_text == "The credentials for the server 'depot' are lost; declare it again with them."
+    assert house.door.found == [], "nobody is asked without them"
+
+
+async def test_a_follow_up_that_brings_its_own_for_the_same_server_goes_before(house: House) -> None:
+    first = await house.paused()
+    await house.gone_on(first, {**SERVER, "authorization": "newer", "headers": None, "require_approval": "never"})
+    [ran] = house.door.ran
+    assert ran is not None
+    assert (ran.authorization, ran.headers, ran.server_url) == ("newer", UNSET, URL)
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        {**SERVER, "authorization": "newer", "server_url": "https://tools.example.com/other"},
+        {**SERVER, "authorization": "newer", "server_url": "https://evil.example/u/sesame1/mcp"},
+        {"type": "mcp", "server_label": "depot", "authorization": "newer"},
+        {"type": "mcp", "server_label": "depot", "server_url": URL},
+    ],
+    ids=["another path", "another host", "by its label", "nothing brought"],
+)
+async def test_what_is_brought_for_another_server_of_that_label_does_not_count(
+    house: House, again: dict[str, Any]
+) -> None:
+    first = await house.paused()
+    await house.gone_on(first, again)
+    [ran] = house.door.ran
+    assert ran is not None
+    assert (ran.authorization, ran.server_url) == ("sesame3", URL)
+
+
+async def test_what_is_brought_again_replaces_what_is_lost(house: House) -> None:
+    first = await house.paused()
+    house.secret = KEY_TWO
+    assert (await house.gone_on(first, SERVER)).output == "found"
+    assert [tool.authorization for tool in house.door.ran if tool] == ["sesame3"]
+
+
+async def test_what_is_lost_is_not_brought_by_a_server_elsewhere(house: House) -> None:
+    first = await house.paused()
+    house.secret = KEY_TWO
+    item = await house.gone_on(first, {**SERVER, "server_url": "https://evil.example/u/sesame1/mcp"})
+    assert item.error_text is not None
+    assert "lost" in item.error_text
+
+
+async def test_another_server_of_the_same_request_is_not_touched_by_what_is_lost(house: House) -> None:
+    plain = {"type": "mcp", "server_label": "depot"}
+    other = {**SERVER, "server_label": "elsewhere"}
+    request = ask(tools=[other, plain])
+    link = Link(response=await house.paused(), request=b"", input=(), turn_ends=())
+    kept = Credentials(lambda: Vault([KEY_ONE]), ANONYMOUS).kept(request, link.response.id)
+    parent = Credentials(lambda: Vault([KEY_TWO]), ANONYMOUS).made_under(
+        msgspec.structs.replace(link, request=kept), ask()
+    )
+    assert parent.locked == {"elsewhere"}
+    assert [tool.server_label for tool in parent.request.tools if isinstance(tool, McpTool)] == ["depot"]
+
+
+@pytest.mark.parametrize(
+    ("identity", "response_id"),
+    [(Identity("a", "bob"), "resp_1"), (Identity("b", "ann"), "resp_1"), (Identity("a", "ann"), "resp_2")],
+    ids=["another owner", "another tenant", "another response"],
+)
+async def test_it_opens_for_its_own_identity_and_response_alone(
+    house: House, identity: Identity, response_id: str
+) -> None:
+    vault = Vault([KEY_ONE])
+    kept = Credentials(lambda: vault, Identity("a", "ann")).kept(ask(tools=[SERVER]), "resp_1")
+    response = msgspec.structs.replace(await house.paused(), id=response_id)
+    link = Link(response=response, request=kept, input=(), turn_ends=())
+    assert Credentials(lambda: vault, identity).made_under(link, ask()).locked == {"depot"}
+
+
+async def test_a_connection_that_remembers_what_no_store_keeps_holds_it_sealed_too(house: House) -> None:
+    engine = house.engine(answer(call("lookup"), call("clock")), answer(say("Done.")))
+    recent = Recent()
+    run = await engine.launch(await engine.plan(ask(tools=[SERVER, CLOCK], store=False), recent=recent))
+    first = await run.whole()
+    recent.keep(run.chain())
+    assert "sesame" not in str([link.request for link in recent.links()])
+    again = ask([noon(first)], previous_response_id=first.id, store=False)
+    second = await (await engine.launch(await engine.plan(again, recent=recent))).whole()
+    assert only(second, McpCall).output == "found"
+    assert [tool.headers for tool in house.door.ran if tool] == [{"X-Key": "sesame4"}]
+
+
+def test_a_request_that_brings_nothing_is_kept_as_it_came() -> None:
+    request = ask(tools=[{"type": "mcp", "server_label": "depot"}, CLOCK])
+    assert Credentials(_no_vault, ANONYMOUS).kept(request, "resp_1") is request.raw
+
+
+def test_an_address_alone_is_sealed_for_what_it_may_hold() -> None:
+    request = ask(tools=[{"type": "mcp", "server_label": "depot", "server_url": URL}])
+    assert b"sesame" not in Credentials(Vault.ephemeral, ANONYMOUS).kept(request, "resp_1")
+    assert b"sesame" not in without_credentials(request)
+
+
+def test_what_a_client_writes_where_it_is_kept_is_not_kept() -> None:
+    planted: CreateRequest = ask(
+        tools=[{"type": "mcp", "server_label": "depot"}], **{KEY: {"tools": [0], "sealed": "x"}}
+    )
+    assert KEY not in decode(Credentials(_no_vault, ANONYMOUS).kept(planted, "resp_1"), dict)
+
+
+def _no_vault() -> Vault:
+    raise AssertionError("there is nothing to seal")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://tools.example.com", "https://tools.example.com"),
+        ("https://tools.example.com:8443/u/key/mcp?k=1#f", "https://tools.example.com:8443"),
+        ("https://user:key@tools.example.com/", "https://tools.example.com"),
+        ("https://[broken/", ""),
+    ],
+)
+def test_an_address_is_shown_up_to_its_host(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("https://x/mcp?k=1", "https://x/mcp/?k=2", True),
+        ("https://x/mcp", "https://x/mcp2", False),
+        (UNSET, UNSET, True),
+        ("https://x/mcp", UNSET, False),
+    ],
+)
+def test_a_server_is_the_same_by_its_address_less_the_query(one: Any, other: Any, *, is_same: bool) -> None:
+    assert same_place(one, other) is is_same
