@@ -50,7 +50,7 @@ async def test_at_the_turn_limit_the_last_tools_still_run_and_the_response_is_in
 @pytest.mark.proves("FR-015")
 async def test_the_turn_limit_is_ten_unless_set() -> None:
     assert EngineSettings().max_turns == 10
-    provider = ScriptedProvider(*[answer(call("weather", city="x")) for _ in range(11)])
+    provider = ScriptedProvider(*[answer(call("weather", city=f"city {i}")) for i in range(11)])
     await engine_of(provider, weather_tool()).create(ask(tools=[WEATHER]))
     assert len(provider.requests) == 10
 

@@ -175,4 +175,5 @@ def test_reasoning_is_echoed_in_todays_words(given: dict[str, str], echoed: Reas
 def test_tools_that_were_dropped_are_not_echoed() -> None:
     response = draft_response(ask(tools=[{"type": "web_search"}, CLOCK]), "m", EngineSettings())
     assert [tool["name"] for tool in response.tools] == ["clock"]
-    assert set(to_plain(response)) == {*Response.__struct_fields__} - {"conversation", "user"}
+    only_where_given = {"conversation", "user", "max_turns", "deadline", "token_budget"}
+    assert set(to_plain(response)) == {*Response.__struct_fields__} - only_where_given

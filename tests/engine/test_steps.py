@@ -307,7 +307,7 @@ LIMITS = {
     "the client's calls in the last turn are the client's": Case(
         after=(called(1, "clock"), ended()), executors=LOCAL, settings={"max_turns": 1}, then="requires_action"
     ),
-    "nine turns are fine": Case(after=_ONE_TURN * 9, executors=LOCAL, then="infer"),
+    "nine turns are fine": Case(after=_ONE_TURN * 9, executors=LOCAL, settings={"stuck_after": None}, then="infer"),
     "ten turns are enough": Case(after=_ONE_TURN * 10, executors=LOCAL, then="incomplete: max_turns"),
 }
 

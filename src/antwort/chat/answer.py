@@ -265,5 +265,7 @@ _REASONS = {
     "max_turns": "The answer was cut off: the model had been asked as often as it may be.",
     "max_tool_calls": "The answer was cut off: as many tools had been called as may be.",
     "deadline": "The answer was cut off: it had taken as long as it may.",
+    "token_budget": "The answer was cut off: it had taken as many tokens as it may.",
+    "stuck": "The answer was cut off: the tools brought nothing new.",
     "content_filter": "The answer was cut off by a content filter.",
 }

@@ -99,13 +99,14 @@ async def compact(run: Run, plan: Plan, provider: Provider, control: Control) ->
     try:
         memory = await _summed_up(run, plan, scribe)
     except Exception as error:
-        yield [Compacted(usage=scribe.usage, is_missing=True)]
+        yield [Compacted(usage=scribe.usage, estimate=scribe.estimate, is_missing=True)]
         if plan.compacts or not isinstance(error, AntwortError):
             raise
         said = f"{error.code}{reason_behind(error)}"
         note(_log, logging.WARNING, "went on without compacting: there is no summary", error=said)
     else:
-        yield [*_shown(run, plan, memory), Compacted(usage=scribe.usage, is_missing=memory is None or UNSET)]
+        mark = Compacted(usage=scribe.usage, estimate=scribe.estimate, is_missing=memory is None or UNSET)
+        yield [*_shown(run, plan, memory), mark]
 
 
 def _shown(run: Run, plan: Plan, memory: Memory | None) -> Batch:

@@ -67,6 +67,12 @@ class Scribe:
         self._most_words: int | None = None
         self.usage: Usage | UnsetType = UNSET
         """What it took so far, as far as the backend tells."""
+        self._untold = 0
+
+    @property
+    def estimate(self) -> int | UnsetType:
+        """Tokens that it may have taken beside the usage."""
+        return self._untold or UNSET
 
     async def sum_up(self, entries: Sequence[Entry], earlier: str, room: int | None = None) -> str:
         """One summary of the entries and of what was summed up earlier. Without entries, the earlier one stands, unless
@@ -215,11 +221,13 @@ class Scribe:
         if finished is None:
             raise BackendCut("The backend's answer broke off.")
         control.is_asking = False
-        self._account(request, finished.usage)
-        return "".join(texts), finished.finish
+        said = "".join(texts)
+        self._account(request, said, finished.usage)
+        return said, finished.finish
 
-    def _account(self, request: ChatRequest, usage: Usage | None) -> None:
+    def _account(self, request: ChatRequest, said: str, usage: Usage | None) -> None:
         if usage is None:
+            self._untold += self._size(request.messages) + self._tokens(said)
             return
         self.usage = usage if self.usage is UNSET else self.usage + usage
         if self._plan.meter is not None:

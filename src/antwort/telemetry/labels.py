@@ -16,7 +16,8 @@ _LONGEST_NAME = 128
 METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS", "WS"})
 """And what a turn on a WebSocket goes by."""
 STATUSES: tuple[str, ...] = get_args(ResponseStatus)
-REASONS = frozenset({"", "max_output_tokens", "content_filter", "max_turns", "max_tool_calls", "deadline"})
+STOPS = frozenset({"max_turns", "max_tool_calls", "deadline", "token_budget", "stuck"})
+REASONS = frozenset({"", "max_output_tokens", "content_filter", *STOPS})
 OUTCOMES = frozenset({"ok", "cancelled"})
 
 _PLACES = frozenset(

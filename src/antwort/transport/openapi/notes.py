@@ -25,7 +25,12 @@ FIELDS = {
     "stream_options": "Taken, and not looked at.",
     "background": "Not offered: can only be false.",
     "max_output_tokens": "The most tokens that the model may write for this response.",
-    "max_tool_calls": "The most calls that are carried out for this response.",
+    "max_tool_calls": "The most calls that are carried out for this response; more than the server allows is as many as"
+    " it does.",
+    "max_turns": "Ours: how often the model is asked for this response, at most. Only less than the server allows.",
+    "deadline": "Ours: the seconds that the response may take. Only less than the server allows.",
+    "token_budget": "Ours: the tokens that all inferences of the response may take together, read and written. Only"
+    " less than the server allows.",
     "reasoning": "How much the model thinks, and whether a summary of it is wanted.",
     "safety_identifier": "Your word for the person behind the request; given back.",
     "prompt_cache_key": "Requests with the same key have much in common; passed on to backends that take it.",
