@@ -1,0 +1,1 @@
+"""Schemas of servers' tools, made plain for backends that take no others. All pure."""

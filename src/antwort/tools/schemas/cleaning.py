@@ -1,0 +1,235 @@
+"""Schemas of servers' tools as every backend takes them. Pure.
+
+References, alternatives with null, lists of types, constants, schemas that are true or false, and whatever else only a
+validator understands are told in plainer words or left out. So a schema may let through what the tool's own does not:
+whoever runs a call checks its arguments against that. What the tool takes, the schema takes, but for two things. A
+property that may be left out need not take null. What has no type, and speaks of properties, is an object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from antwort.api.wire import Plain
+from antwort.pointers import resolved
+from antwort.tools.schemas.merging import at_once, united
+from antwort.tools.schemas.plain import (
+    ANY,
+    MOST_ITEMS,
+    OPEN,
+    annotated,
+    any_of,
+    kinds_of,
+    listed,
+    number,
+    span,
+    string,
+    stub,
+)
+
+_BOUNDS = ((16, 1000), (6, 300), (3, 100))
+"""How deep a cleaned schema goes and how many parts it has; where it is too long all the same, the next are tried."""
+_LONGEST = 48 * 1024
+_MOST_PARTS = 64
+_MOST_KEPT = 8192
+_SHAPE = frozenset({"type", "properties", "required", "items", "prefixItems", "enum", "const", "additionalProperties"})
+_TOLD = ("description", "default")
+
+
+class _Place(msgspec.Struct, frozen=True):
+    depth: int = 0
+    path: tuple[str, ...] = ("#",)
+    """The references that led here: what is met again would go on for ever."""
+    may_omit: bool = False
+    """Whether what stands here may be left out: then nobody needs to say null."""
+
+    def within(self, *, may_omit: bool = False) -> _Place:
+        return _Place(self.depth + 1, self.path, may_omit)
+
+    def beside(self) -> _Place:
+        return _Place(self.depth + 1, self.path, self.may_omit)
+
+    def after(self, pointer: str) -> _Place:
+        return _Place(self.depth, (*self.path, pointer), self.may_omit)
+
+
+class _Cleaning:
+    """Cleans one schema."""
+
+    def __init__(self, root: Mapping[str, object], deepest: int, most: int) -> None:
+        self._root, self._deepest, self._left = root, deepest, most
+
+    def node(self, schema: object, place: _Place) -> Plain | None:
+        """None: nothing fits it."""
+        self._left -= 1
+        if schema is False:
+            return None
+        if not isinstance(schema, dict) or not schema:
+            return ANY
+        if place.depth > self._deepest or self._left < 0 or (place.depth and isinstance(schema.get("$id"), str)):
+            return annotated(stub(schema), schema)
+        parts, inner = self._parts(schema, place)
+        words = at_once(parts)
+        cleaned = self._cleaned(words, inner)
+        return None if cleaned is None else annotated(cleaned, words)
+
+    def _parts(self, schema: Plain, place: _Place) -> tuple[list[Plain], _Place]:
+        """All that holds at once, references followed. Of what stands beside one, only what it tells people counts: to
+        older validators the rest is not there.
+        """
+        parts: list[Plain] = []
+        waiting: list[object] = [schema]
+        while waiting and len(parts) < _MOST_PARTS:
+            part = waiting.pop(0)
+            if not isinstance(part, dict):
+                parts += [{"enum": []}] if part is False else []
+            elif isinstance(reference := part.get("$ref"), str):
+                parts.append({word: part[word] for word in _TOLD if word in part})
+                pointer, target = resolved(reference, self._root)
+                if pointer in place.path:
+                    parts.append({} if (cut := stub(target)) is ANY else cut)
+                elif target is not None:
+                    place = place.after(pointer)
+                    waiting.append(target)
+            else:
+                parts.append({word: value for word, value in part.items() if word != "allOf"})
+                more = part.get("allOf")
+                waiting += more if isinstance(more, list) else []
+        return parts, place
+
+    def _cleaned(self, words: Plain, place: _Place) -> Plain | None:
+        if choices := _choices(words):
+            return self._any_of(choices, place)
+        if "const" in words:
+            return listed([words["const"]], may_omit=place.may_omit)
+        if isinstance(values := words.get("enum"), list):
+            return listed(values, may_omit=place.may_omit)
+        kinds = kinds_of(words)
+        if place.may_omit and len(kinds) > 1:
+            kinds = tuple(kind for kind in kinds if kind != "null")
+        if not kinds:
+            return ANY
+        made = [each for kind in kinds if (each := self._of_kind(kind, words, place)) is not None]
+        return any_of(made) if made else None
+
+    def _any_of(self, choices: list[object], place: _Place) -> Plain | None:
+        cleaned = [each for choice in choices if (each := self.node(choice, place.beside())) is not None]
+        if place.may_omit:
+            cleaned = [each for each in cleaned if each.get("type") != "null"] or cleaned
+        return any_of(cleaned) if cleaned else None
+
+    def _of_kind(self, kind: str, words: Plain, place: _Place) -> Plain | None:
+        match kind:
+            case "object":
+                return self._object(words, place)
+            case "array":
+                return self._array(words, place)
+            case "string":
+                return string(words)
+            case "integer" | "number":
+                return number(kind, words)
+            case _:
+                return {"type": kind}
+
+    # ---- objects and arrays ----
+
+    def _object(self, words: Plain, place: _Place) -> Plain | None:
+        given, more = words.get("properties"), words.get("additionalProperties", True)
+        properties: dict[str, object] = dict(given) if isinstance(given, dict) else {}
+        required = [name for name in _list(words.get("required")) if isinstance(name, str)]
+        if more is not False:  # else it contradicts itself, and nothing fits it anyway
+            properties |= {name: more for name in required if name not in properties}
+        needed = frozenset(required)
+        cleaned = {
+            name: self.node(inner, place.within(may_omit=name not in needed)) for name, inner in properties.items()
+        }
+        if any(each is None and name in needed for name, each in cleaned.items()):
+            return None
+        kept = {name: each for name, each in cleaned.items() if each is not None}
+        made: Plain = {"type": "object", **({"properties": kept} if kept else {})}
+        if names := [name for name in kept if name in needed]:
+            made["required"] = names
+        return made | ({} if words.get("patternProperties") else self._additional(more, place))
+
+    def _additional(self, more: object, place: _Place) -> Plain:
+        cleaned = self.node(more, place.within())
+        if cleaned is None:
+            return {"additionalProperties": False}
+        return {} if cleaned == ANY else {"additionalProperties": cleaned}
+
+    def _array(self, words: Plain, place: _Place) -> Plain:
+        first, rest = _item_schemas(words)
+        made: Plain = {"type": "array", "items": {}, **span(words, "minItems", "maxItems", MOST_ITEMS)}
+        cleaned = [each for item in (*first, rest) if (each := self.node(item, place.within())) is not None]
+        if rest is False:
+            made["maxItems"] = min(len(first), made.get("maxItems", len(first)))
+        return {**made, "items": any_of(cleaned)} if cleaned else made
+
+
+def _choices(words: Plain) -> list[object]:
+    """The alternatives, where the schema is nothing else: what holds for all of them beside is told instead of them."""
+    for word in ("anyOf", "oneOf"):
+        choices = words.get(word)
+        if isinstance(choices, list) and choices:
+            shape = _SHAPE.intersection(words)
+            if not shape:
+                return choices
+            if shape == {"type"}:
+                return [{"allOf": [choice, {"type": words["type"]}]} for choice in choices]
+    return []
+
+
+def _item_schemas(words: Plain) -> tuple[list[object], object]:
+    """Those of the first items, and that of the others. Older drafts have a list under `items`."""
+    items = words.get("items", True)
+    if isinstance(items, list):
+        return items, words.get("additionalItems", True)
+    return _list(words.get("prefixItems")), items
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+# ---- the whole ----
+
+_by_identity: OrderedDict[int, tuple[Plain, Plain]] = OrderedDict()
+"""Schemas and what came of them. Each is held on to, so that no other can have its place in memory."""
+_by_content: OrderedDict[bytes, Plain] = OrderedDict()
+
+
+def clean(schema: Plain) -> Plain:
+    """The arguments of a tool, told plainly. The same schema once more costs nothing; nobody may change the result."""
+    known = _by_identity.get(id(schema))
+    if known is not None:
+        return known[1]
+    cleaned = _known_or_cleaned(schema)
+    _by_identity[id(schema)] = (schema, cleaned)
+    if len(_by_identity) > _MOST_KEPT:
+        _by_identity.popitem(last=False)
+    return cleaned
+
+
+def _known_or_cleaned(schema: Plain) -> Plain:
+    try:
+        key = hashlib.sha256(msgspec.json.encode(schema)).digest()
+    except (TypeError, ValueError, RecursionError):
+        return OPEN  # no JSON, or nested beyond reason
+    if (known := _by_content.get(key)) is None:
+        known = _by_content[key] = _first_that_fits(_attempts(schema))
+        if len(_by_content) > _MOST_KEPT:
+            _by_content.popitem(last=False)
+    return known
+
+
+def _attempts(schema: Plain) -> Iterator[Plain]:
+    for deepest, most in _BOUNDS:
+        yield united(_Cleaning(schema, deepest, most).node({"type": "object", **schema}, _Place()))
+
+
+def _first_that_fits(attempts: Iterator[Plain]) -> Plain:
+    return next((each for each in attempts if len(msgspec.json.encode(each)) <= _LONGEST), OPEN)
