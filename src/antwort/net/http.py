@@ -117,6 +117,7 @@ class HttpClient:
         pool: Pool | None = None,
         tls: ssl.SSLContext | None = None,
         resolve: Resolve | None = None,
+        is_prompt: bool = False,
     ) -> None:
         url = urlsplit(origin)
         if url.scheme not in ("http", "https") or not url.hostname:
@@ -126,6 +127,7 @@ class HttpClient:
         self._is_secure = url.scheme == "https"
         self._tls = tls
         self._resolve = resolve
+        self._is_prompt = is_prompt
         self._fields = header_lines(
             {"Host": _authority(self.host, url.port), "User-Agent": f"antwort/{__version__}", **(headers or {})}
         )
@@ -138,6 +140,10 @@ class HttpClient:
     @property
     def idle_expiry(self) -> float:
         return self.pool.idle_expiry
+
+    @property
+    def is_prompt(self) -> bool:
+        return self._is_prompt
 
     @property
     def open_connections(self) -> int:

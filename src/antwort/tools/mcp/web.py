@@ -105,6 +105,7 @@ class Web:
                 pool=_POOL,
                 tls=self._tls,
                 resolve=None if self._reach is None else self._reach.resolver(place),
+                is_prompt=True,
             )
         return client
 
