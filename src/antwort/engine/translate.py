@@ -26,7 +26,7 @@ from antwort.engine.deferred import in_prompt
 from antwort.engine.draft import Run
 from antwort.engine.foreign import foreign_call, foreign_result
 from antwort.engine.memory import Said, since_compaction
-from antwort.engine.naming import legal_name
+from antwort.engine.naming import OWN, legal_name
 from antwort.engine.pairs import as_call, call_id_of, is_bare, is_same, requested_call, result_of
 from antwort.engine.parts import chat_message, result_text, said_in
 from antwort.engine.plan import Plan
@@ -48,6 +48,7 @@ from antwort.providers.base import (
 )
 from antwort.tools.base import Output, ToolDefinition
 from antwort.tools.routing import Toolbox
+from antwort.tools.schemas.cleaning import clean
 
 NO_RESULT = "No result was given for this call."
 
@@ -103,10 +104,17 @@ def _chat_tool(tool: ToolDefinition) -> ChatTool:
         function=ChatToolFunction(
             name=tool.name,
             description=_given(tool.description),
-            parameters={"type": "object", "properties": {}} if tool.parameters is None else tool.parameters,
+            parameters=_parameters(tool),
             strict=_given(tool.strict),
         )
     )
+
+
+def _parameters(tool: ToolDefinition) -> dict[str, Any]:
+    """Of the request's own tools as they are: a client knows its model. Servers write theirs for any."""
+    if tool.parameters is None:
+        return {"type": "object", "properties": {}}
+    return tool.parameters if tool.kind in OWN else clean(tool.parameters)
 
 
 def _chat_choice(run: Run, plan: Plan, offered: frozenset[str]) -> str | dict[str, Any] | UnsetType:
