@@ -126,6 +126,10 @@ class CreateRequest(PlainFields):
     """The id of the conversation that it is a turn of, in whichever form it came."""
     raw: bytes = b"{}"
 
+    def __repr__(self) -> str:
+        """Without what it holds: some of that is to log in somewhere."""
+        return f"CreateRequest(model={self.model!r})"
+
     @property
     def is_stored(self) -> bool:
         return self.store is not False
