@@ -16,6 +16,7 @@ from antwort.errors import InvalidField
 from antwort.patterns import plain_pattern
 from antwort.providers.base import Capabilities
 from antwort.tools.base import Describing, ToolDefinition, ToolKind
+from antwort.tools.limits import offers
 from antwort.tools.routing import find_executor
 
 if TYPE_CHECKING:
@@ -79,12 +80,13 @@ def _function(tool: FunctionTool, shelf: Shelf) -> ToolDefinition:
     executor = find_executor(declared, shelf.executors)
     if executor is None:
         return _renamed(declared, legal_name(tool.name))
-    if not isinstance(executor, Describing) or (own := executor.describe(declared)) is None:
+    if not offers(executor, Describing) or (own := executor.describe(declared)) is None:
         return declared  # under the name by which somebody here runs it
     return replace(
         declared,
         description=own.description if tool.description is None else tool.description,
         parameters=own.parameters if tool.parameters is None else tool.parameters,
+        needs_approval=own.needs_approval is True,
     )
 
 

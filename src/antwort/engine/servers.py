@@ -29,6 +29,7 @@ from antwort.tools.base import (
     ToolServer,
     Unanswered,
 )
+from antwort.tools.limits import offers
 
 _tools_log = logging.getLogger("antwort.tools")  # what a tool says in an exception is not for the log
 
@@ -79,7 +80,7 @@ def standing(shelf: Shelf) -> list[McpTool]:
     return [
         tool
         for executor in shelf.executors
-        if isinstance(executor, Standing)
+        if offers(executor, Standing)
         for tool in executor.standing(shelf.model, shelf.identity)
     ]
 
@@ -131,7 +132,7 @@ def _no_server(tool: McpTool, path: str) -> InvalidField:
 async def _ask(tool: McpTool, shelf: Shelf) -> Offer | None:
     """None: nobody goes by that label."""
     for executor in shelf.executors:
-        if isinstance(executor, ToolServer):
+        if offers(executor, ToolServer):
             try:
                 async with asyncio.timeout(shelf.settings.discovery):
                     found = await executor.discover(tool, shelf.identity)
@@ -155,7 +156,7 @@ async def _ask(tool: McpTool, shelf: Shelf) -> Offer | None:
 
 async def _offer(tool: McpTool, tools: Sequence[ToolDefinition], server: ToolServer, identity: Identity) -> Offer:
     """A server of which no tool is used has nothing to say."""
-    if tools and isinstance(server, Instructing):
+    if tools and offers(server, Instructing):
         return Offer(tools, await server.instruct(tool, identity))
     return Offer(tools)
 

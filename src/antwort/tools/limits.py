@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 from msgspec.structs import replace
 
@@ -43,9 +44,12 @@ __all__ = [
     "ToolLimits",
     "all_limited",
     "limited",
+    "offers",
 ]
 
 _log = logging.getLogger("antwort.tools")
+
+P = TypeVar("P")
 
 
 class Limited:
@@ -53,6 +57,11 @@ class Limited:
 
     def __init__(self, executor: ToolExecutor, limits: ToolLimits | None = None) -> None:
         self._executor = executor
+        # To hold something against a protocol takes long, and none of them changes.
+        self._describing = executor if isinstance(executor, Describing) else None
+        self._bounded_by = executor if isinstance(executor, Bounded) else None
+        self._timed_by = executor if isinstance(executor, Timed) else None
+        self._offers: dict[type, bool] = {}
         self._limits = limits or ToolLimits()
         self._places = Places()
         self._left_behind: set[asyncio.Task[object]] = set()
@@ -73,10 +82,18 @@ class Limited:
             return ToolResult(call.id, problem, is_error=True)
         outcome = await self._in_turn(call, context, limits)
         result = conclude(outcome, call, context)
-        return replace(result, output=cap(result.output, limits.output_bytes_of(name), limits.media_bytes))
+        output = cap(result.output, limits.output_bytes_of(name), limits.media_bytes)
+        return result if output is result.output else replace(result, output=output)
+
+    def offers(self, protocol: type) -> bool:
+        """Whether it is what the protocol says."""
+        known = self._offers.get(protocol)
+        if known is None:
+            known = self._offers[protocol] = isinstance(self, protocol)
+        return known
 
     def describe(self, tool: ToolDefinition) -> ToolDefinition | None:
-        return self._executor.describe(tool) if isinstance(self._executor, Describing) else None
+        return None if self._describing is None else self._describing.describe(tool)
 
     async def open(self) -> None:
         if isinstance(self._executor, Opening):
@@ -87,7 +104,7 @@ class Limited:
             await self._executor.close()
 
     def _limits_of(self, tool: ToolDefinition) -> ToolLimits:
-        own = self._executor.limits_of(tool) if isinstance(self._executor, Bounded) else None
+        own = None if self._bounded_by is None else self._bounded_by.limits_of(tool)
         return own or self._limits
 
     def _is_serial(self, tool: ToolDefinition, limits: ToolLimits) -> bool:
@@ -114,22 +131,26 @@ class Limited:
     async def _placed(
         self, call: ToolCall, context: ToolContext, limits: ToolLimits, passage: Passage | None = None
     ) -> object:
-        async with self._places.one(call.definition, limits, context.identity):
+        place = self._places.one(call.definition, limits, context.identity)
+        await place.take()
+        try:
             return await self._bounded(call, context, limits, passage)
+        finally:
+            place.leave()
 
     async def _bounded(
         self, call: ToolCall, context: ToolContext, limits: ToolLimits, passage: Passage | None
     ) -> object:
         """In a task of its own, so that a tool that will not be stopped holds up nobody."""
-        wish = self._executor.timeout_of(call.definition) if isinstance(self._executor, Timed) else None
+        wish = None if self._timed_by is None else self._timed_by.timeout_of(call.definition)
         seconds = limits.timeout_of(call.definition.own_name, wish)
         ends = asyncio.get_running_loop().time() + seconds
         deadline = ends if context.deadline is None else min(ends, context.deadline)
         schema = call.definition.parameters if limits.check_arguments else None
         task = asyncio.create_task(self._attempt(call, replace(context, deadline=deadline), schema))
         try:
-            done, _ = await asyncio.wait({task}, timeout=seconds)
-            return task.result() if done else Late(seconds)
+            await _ended(task, seconds)
+            return task.result() if task.done() else Late(seconds)
         finally:
             if not task.done() and not await self._stop(task, limits.grace):
                 _log.warning("The tool %r does not stop when told to and is left behind (call %s)", call.name, call.id)
@@ -161,15 +182,17 @@ class LimitedServer(Limited):
     def __init__(self, server: ToolServer, limits: ToolLimits | None = None) -> None:
         super().__init__(server, limits)
         self._server = server
+        self._instructing = server if isinstance(server, Instructing) else None
+        self._standing = server if isinstance(server, Standing) else None
 
     async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
         return await self._server.discover(declared, identity)
 
     async def instruct(self, declared: McpTool, identity: Identity) -> str | None:
-        return await self._server.instruct(declared, identity) if isinstance(self._server, Instructing) else None
+        return None if self._instructing is None else await self._instructing.instruct(declared, identity)
 
     def standing(self, model: str, identity: Identity) -> Sequence[McpTool]:
-        return self._server.standing(model, identity) if isinstance(self._server, Standing) else ()
+        return () if self._standing is None else self._standing.standing(model, identity)
 
 
 def limited(executor: ToolExecutor, limits: ToolLimits | None = None) -> Limited:
@@ -177,6 +200,29 @@ def limited(executor: ToolExecutor, limits: ToolLimits | None = None) -> Limited
     if isinstance(executor, Limited):
         return executor
     return LimitedServer(executor, limits) if isinstance(executor, ToolServer) else Limited(executor, limits)
+
+
+def offers(executor: object, protocol: Callable[..., P]) -> TypeGuard[P]:
+    """The same as `isinstance`, for what is asked with each request: of executors within limits it is remembered."""
+    assert isinstance(protocol, type)
+    return executor.offers(protocol) if isinstance(executor, Limited) else isinstance(executor, protocol)
+
+
+async def _ended(task: asyncio.Task[object], seconds: float) -> None:
+    """Waits until the task has ended, or for so long. Whoever waits may be cancelled; the task is not."""
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+    timer = loop.call_later(seconds, _wake, waiter)
+    task.add_done_callback(partial(_wake, waiter))
+    try:
+        await waiter
+    finally:
+        timer.cancel()
+
+
+def _wake(waiter: asyncio.Future[None], _: object = None) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 Runs: TypeAlias = ToolExecutor | LocalTool[..., Any]

@@ -23,6 +23,8 @@ def cap(output: Output, text_bytes: int, media_bytes: int) -> Output:
     Text is cut at a character and followed by a mark; another part that does not fit is replaced by a sentence.
     """
     if isinstance(output, str):
+        if output.isascii() and len(output) <= text_bytes:
+            return output
         (part,) = _cap_texts((Text(text=output),), text_bytes)
         return part.text
     capped = iter(_cap_texts([part for part in output if isinstance(part, TextPart)], text_bytes))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Hashable
-from contextlib import asynccontextmanager
+from collections.abc import Hashable
 from weakref import WeakValueDictionary
 
 from antwort.api.wire import UNSET
@@ -22,19 +21,38 @@ class Places:
     def __len__(self) -> int:
         return len(self._taken)
 
-    @asynccontextmanager
-    async def one(self, tool: ToolDefinition, limits: ToolLimits, identity: Identity) -> AsyncGenerator[None, None]:
-        """Waits for a place of the tool's, then for one of its server's: who waits for a tool that hangs takes no place
-        of its neighbours'.
-        """
+    def one(self, tool: ToolDefinition, limits: ToolLimits, identity: Identity) -> Place:
         server = server_of(tool, identity)
         of_tool = self._places((server, tool.own_name), limits.concurrency_of(tool.own_name))
-        of_server = self._places(server, limits.total)
-        async with of_tool, of_server:
-            yield
+        return Place(of_tool, self._places(server, limits.total))
 
     def _places(self, key: Hashable, number: int) -> asyncio.Semaphore:
-        return self._taken.setdefault(key, asyncio.Semaphore(number))
+        places = self._taken.get(key)
+        if places is None:
+            places = self._taken[key] = asyncio.Semaphore(number)
+        return places
+
+
+class Place:
+    """Of a tool, and of its server. Who waits for a tool that hangs takes no place of its neighbours'."""
+
+    __slots__ = ("_of_server", "_of_tool")
+
+    def __init__(self, of_tool: asyncio.Semaphore, of_server: asyncio.Semaphore) -> None:
+        self._of_tool, self._of_server = of_tool, of_server
+
+    async def take(self) -> None:
+        """Wait for it; it is to be left again."""
+        await self._of_tool.acquire()
+        try:
+            await self._of_server.acquire()
+        except BaseException:
+            self._of_tool.release()
+            raise
+
+    def leave(self) -> None:
+        self._of_server.release()
+        self._of_tool.release()
 
 
 def server_of(tool: ToolDefinition, identity: Identity | None = None) -> Hashable:
