@@ -16,7 +16,7 @@ from antwort.identity import ANONYMOUS, Identity
 from antwort.testing.executors import call, context
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult, ToolServer
 from antwort.tools.function import ClientsTurn, FunctionExecutor
-from antwort.tools.limits import Limited, LimitedServer, ToolLimits, all_limited, limited
+from antwort.tools.limits import Limited, LimitedServer, ToolBounds, ToolLimits, all_limited, limited
 from antwort.tools.local import LocalExecutor, tool
 from antwort.tools.toolset import Toolset
 
@@ -100,11 +100,26 @@ async def test_what_can_be_discovered_stays_discoverable() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"concurrency": 0}, {"timeout": 0.0}, {"timeouts": {"x": -1.0}}, {"grace": 0.0}], ids=str
+    "wrong",
+    [
+        {"concurrency": 0},
+        {"total": 0},
+        {"arguments_bytes": 0},
+        {"timeout": 0.0},
+        {"timeouts": {"x": -1.0}},
+        {"grace": 0.0},
+    ],
+    ids=str,
 )
 def test_limits_that_let_nothing_through_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"must be"):
         ToolLimits(**wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"concurrency": 0}, {"output_bytes": 0}, {"timeout": 0.0}], ids=str)
+def test_bounds_of_a_tool_that_let_nothing_through_are_refused_too(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must be"):
+        ToolBounds(**wrong)
 
 
 # ---- time ----
@@ -170,6 +185,8 @@ async def test_a_thread_that_hangs_is_left_behind() -> None:
         (ToolLimits(timeout=0.02), 0.03, "0.03 s"),
         (ToolLimits(timeouts={"hang": 0.01}), 0.03, "0.01 s"),
         (ToolLimits(timeout=0.02, timeouts={"other": 0.01}), None, "0.02 s"),
+        (ToolLimits(timeouts={"hang": 0.01}, tools={"hang": ToolBounds(timeout=0.04)}), 0.03, "0.04 s"),
+        (ToolLimits(timeouts={"hang": 0.01}, tools={"hang": ToolBounds(concurrency=1)}), 0.03, "0.01 s"),
     ],
 )
 async def test_the_operators_word_on_a_tool_goes_before_the_tools_own_and_that_before_the_default(
