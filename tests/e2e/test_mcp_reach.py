@@ -154,6 +154,20 @@ async def test_a_call_that_waited_is_run_with_what_the_request_brought_and_nobod
     assert "sesame" not in written_in(tmp_path)
 
 
+async def test_a_call_that_is_approved_later_is_run_with_what_the_request_brought(tmp_path: Path) -> None:
+    settings = in_front_of(data=tmp_path)
+    async with served(TryServer(faults=Faults(token="sesame2"))) as server:
+        async with house(settings=settings) as ours:
+            first = await ours.ask({**secrets(server.url), "require_approval": "always"}, ECHO)
+        (asked,) = [item for item in first["output"] if item["type"] == "mcp_approval_request"]
+        assert "sesame" not in json.dumps(first)
+        async with house(settings=settings) as later:
+            approval = {"type": "mcp_approval_response", "approval_request_id": asked["id"], "approve": True}
+            body = {"model": "test-model", "input": [approval], "previous_response_id": first["id"]}
+            second = (await later.server.ask("POST", RESPONSES, body)).json()
+        assert called(second)[0]["output"] == "hello"
+
+
 async def test_a_key_that_is_gone_answers_the_call_with_an_error_that_says_so(tmp_path: Path) -> None:
     async with served(TryServer(faults=Faults(token="sesame2"))) as server:
         async with house(settings=in_front_of(data=tmp_path)) as ours:
