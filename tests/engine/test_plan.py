@@ -293,10 +293,10 @@ def shown(plan: Plan, name: str) -> Shown:
 @pytest.mark.parametrize(
     ("name", "as_server_call", "as_function_call"),
     [
-        ("weather", Shown("weather"), Shown("weather")),
+        ("weather", Shown("weather", counts=True), Shown("weather", counts=True)),
         ("clock", Shown("clock", "antwort"), Shown("clock")),
         ("dance", Shown("dance", "antwort"), Shown("dance")),
-        ("depot_stock", Shown("stock", "depot"), Shown("stock", "depot")),
+        ("depot_stock", Shown("stock", "depot", counts=True), Shown("stock", "depot", counts=True)),
         ("stock", Shown("stock", "antwort"), Shown("stock")),
     ],
     ids=["run here", "not allowed", "unknown", "a server's", "a server's own name"],
@@ -331,7 +331,7 @@ async def test_a_servers_tool_that_keeps_its_name_goes_by_it_everywhere() -> Non
     plan = await plan_of(ask(tools=[declared], tool_choice=_choice(entry)), depot(prefix=""))
     assert list(plan.toolbox.tools) == ["stock", "price"]
     assert plan.toolbox.allowed == frozenset({"price"})
-    assert shown(plan, "price") == Shown("price", "depot")
+    assert shown(plan, "price") == Shown("price", "depot", counts=True)
     forced = await plan_of(ask(tools=[declared], tool_choice=entry), depot(prefix=""))
     assert len(forced.toolbox.tools) == 2
 

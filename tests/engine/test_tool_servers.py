@@ -67,13 +67,6 @@ async def test_a_server_that_cannot_be_asked_shows_a_failed_list_and_the_respons
     assert "tools" not in sent(provider.requests[0])
 
 
-async def test_approvals_that_cannot_be_asked_for_are_refused_and_not_skipped() -> None:
-    depot = ToolServerFake("depot", lookup=replies("found"))
-    with pytest.raises(InvalidField) as caught:
-        await engine_of(ScriptedProvider(), depot).create(ask(tools=[{**SERVER, "require_approval": "always"}]))
-    assert caught.value.param == "tools[0].require_approval"
-
-
 async def test_a_label_that_nobody_offers_is_a_fault_of_the_request() -> None:
     with pytest.raises(InvalidField) as caught:
         await engine_of(ScriptedProvider(), weather_tool()).create(ask(tools=[WEATHER, SERVER]))

@@ -51,6 +51,7 @@ class LocalTool(Generic[P, R]):
         read_only: bool = False,
         idempotent: bool = False,
         parallel: bool = True,
+        require_approval: bool = False,
     ) -> None:
         functools.update_wrapper(self, function)
         self.signature = read_signature(function)
@@ -68,6 +69,7 @@ class LocalTool(Generic[P, R]):
             read_only=read_only,
             idempotent=idempotent,
             is_serial=not parallel,
+            needs_approval=require_approval,
         )
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -104,6 +106,7 @@ def tool(
     read_only: bool = False,
     idempotent: bool = False,
     parallel: bool = True,
+    require_approval: bool = False,
 ) -> Callable[[Callable[P, R]], LocalTool[P, R]]: ...
 
 
@@ -112,6 +115,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
 
     `timeout` is in seconds and holds instead of the executor's. A tool that is `read_only` or `idempotent` may be
     run again when it is not known whether it ran. Without `parallel`, its calls never overlap, whoever makes them.
+    With `require_approval`, no call is run that the client has not approved, whatever a request says.
     """
     return LocalTool(function, **options) if function is not None else partial(LocalTool, **options)
 

@@ -78,6 +78,7 @@ class Toolset:
         read_only: bool = False,
         idempotent: bool = False,
         parallel: bool = True,
+        require_approval: bool = False,
     ) -> Callable[[Callable[P, R]], LocalTool[P, R]]: ...
 
     def tool(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
