@@ -29,6 +29,7 @@ from antwort.tools.base import (
     ToolKind,
     ToolResult,
 )
+from antwort.tools.limits import Limited
 from antwort.tools.routing import find_executor
 
 _log = logging.getLogger("antwort.engine")
@@ -106,6 +107,10 @@ class Running:
             self._report_refused(calls)
             yield refused
         waiting = [(at, call) for at, call in enumerate(calls) if isinstance(call, Ready)]
+        if len(waiting) == 1 and not self._early and _always_ends(waiting[0][1]):
+            at, call = waiting[0]
+            yield [(at, await self._alone(call))]
+            return
         try:
             if self._early:
                 waiting = await self._take_over(waiting)
@@ -118,6 +123,15 @@ class Running:
         finally:
             await self._stop()
             self._control.running.clear()  # those left behind work for nobody
+
+    async def _alone(self, ready: Ready) -> Outcome:
+        """One that nobody runs beside needs no task of its own: what is told to stop here stops the tool in time."""
+        self._control.has_acted = True
+        self._control.running.add(ready.call.call_id)
+        try:
+            return await self._signal.race(partial(self._execute, ready))
+        finally:
+            self._control.running.clear()
 
     def _start(self, ready: Ready) -> asyncio.Task[Outcome]:
         self._control.has_acted = True  # before it can have begun, whoever looks meanwhile
@@ -232,6 +246,11 @@ class Running:
         """A sign of life: whoever waits for the response learns that it goes on. What the tool says is content."""
         _log.debug("a tool of %s reports progress", self._plan.response.id)
         self._control.on_progress(call_id, news)
+
+
+def _always_ends(ready: Ready) -> bool:
+    """Whether its executor leaves a tool behind that does not stop."""
+    return isinstance(find_executor(ready.definition, ready.toolbox.executors), Limited)
 
 
 def _is_told_to_stop() -> bool:

@@ -216,6 +216,9 @@ async def _ended(task: asyncio.Task[object], seconds: float) -> None:
     task.add_done_callback(partial(_wake, waiter))
     try:
         await waiter
+    except asyncio.CancelledError:
+        if not task.done():
+            raise  # else the result is there, and whoever waits for it ends with it
     finally:
         timer.cancel()
 
