@@ -37,6 +37,7 @@ def theirs(url: str, **more: Any) -> dict[str, Any]:
 # ---- where ----
 
 
+@pytest.mark.proves("CP-030", "CP-036")
 async def test_every_evil_address_is_refused_before_anything_is_asked() -> None:
     async with house(mcp=FAR) as ours:
         for url in EVIL:
@@ -100,6 +101,7 @@ async def test_a_server_leads_nobody_elsewhere(location: str) -> None:
         assert outer.requests, "that one was asked"
 
 
+@pytest.mark.proves("CP-030", "CP-036")
 async def test_a_header_that_may_not_be_sent_is_told_by_its_name() -> None:
     async with house() as ours:
         for headers, field in (

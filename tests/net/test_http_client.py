@@ -11,7 +11,7 @@ import pytest
 
 from antwort.net.connection import CONNECT_SHARE, Timeouts
 from antwort.net.exchange import HEAD_CAP, BadAnswer, ConnectFailed
-from antwort.net.http import HttpClient, Reply
+from antwort.net.http import HttpClient, Reply, header_lines
 from http_kit import OK, client_of, fetched, gone
 from replay_backend import Answer, serve, sse
 
@@ -173,6 +173,26 @@ def test_a_host_is_written_as_a_head_can_carry_it(origin: str, host: str, field:
     client = HttpClient(origin)
     assert client.host == host
     assert f"Host: {field}\r\n".encode() in client._message("GET", "/", None)[0]
+
+
+async def test_a_request_has_headers_of_its_own_and_a_body_of_any_type() -> None:
+    fields = header_lines({"Content-Type": "application/x-www-form-urlencoded", "X-Key": "1"})
+    async with serve(OK) as backend, client_of(backend) as client:
+        for body in (b"a=b", None):
+            async with await client.request("POST", "/", body, fields=fields) as reply:
+                await reply.read(100)
+    first, second = backend.requests
+    assert (first.headers["content-type"], first.headers["x-key"]) == ("application/x-www-form-urlencoded", "1")
+    assert first.body == b"a=b"
+    assert (second.headers["x-key"], second.headers.get("content-length")) == ("1", None)
+
+
+@pytest.mark.parametrize(
+    "header", [("X-A", "1\r\nX-B: 2"), ("X A", "1"), ("X:A", "1"), ("", "1"), ("X-A", "ü"), ("é", "1")]
+)
+def test_a_header_that_could_be_read_as_another_is_refused(header: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match="cannot be sent"):
+        header_lines(dict([header]))
 
 
 def test_a_host_that_cannot_be_one_is_refused() -> None:

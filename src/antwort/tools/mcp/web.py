@@ -116,7 +116,7 @@ class Web:
 
     def _response(self, request: httpx2.Request, reply: Reply) -> httpx2.Response:
         kept = [(name, value) for name, value in reply.headers.items() if name != "set-cookie"]
-        if reply.headers.get("content-encoding", "identity") != "identity":
+        if reply.headers.get("content-encoding", "identity").lower() != "identity":
             reply.close()
             raise httpx2.RemoteProtocolError("the answer is packed, and nobody asked for that", request=request)
         is_stream = reply.headers.get("content-type", "").lower().startswith("text/event-stream")
