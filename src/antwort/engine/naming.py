@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
+from functools import lru_cache
 
 from msgspec.structs import replace
 
@@ -57,10 +58,11 @@ def labelled_name(label: str, name: str) -> str:
     return legal_name(f"{label}__{name}")
 
 
+@lru_cache(maxsize=16_384)
 def legal_name(name: str) -> str:
     """The name itself if backends take it, or one like it that they take."""
     legal = _ILLEGAL.sub("_", name)
-    if legal == name and len(name) <= _LONGEST:
+    if legal == name and 0 < len(name) <= _LONGEST:
         return name
     # What is cut off or replaced may be all that told two names apart.
     mark = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:8]

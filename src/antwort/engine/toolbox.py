@@ -14,6 +14,7 @@ from antwort.engine.chosen import allowed_names, called_name, check_choice, mode
 from antwort.engine.declared import Grammars, definitions, grammars_told, read_grammars
 from antwort.engine.deferred import abouts_of, hidden_names, with_search
 from antwort.engine.hosted import asks_to_search, note_dropped, policy_for, stand_in
+from antwort.engine.listings import shortened
 from antwort.engine.naming import named_apart
 from antwort.engine.servers import (
     Offer,
@@ -59,7 +60,7 @@ async def build_toolbox(
     note_dropped(dropped)
     toolbox = _toolbox(request, offers, shelf)
     check_choice(request, toolbox, shelf.settings)
-    return toolbox, tuple(lists.values())
+    return toolbox, tuple(map(shortened, lists.values()))
 
 
 def _sources(tools: Sequence[Tool], shelf: Shelf, grammars: Grammars, dropped: list[str]) -> Iterator[_Source]:
