@@ -5,6 +5,7 @@ whoever connects. Pure.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from typing import TypeAlias
 from urllib.parse import quote
@@ -53,6 +54,7 @@ class Place(msgspec.Struct, frozen=True):
         return self.origin + self.target
 
 
+@lru_cache(maxsize=256)
 def read_place(url: str) -> Place:
     """Raises `OutOfReach`."""
     if len(url) > LONGEST:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -32,7 +33,7 @@ class ClientCredentials(msgspec.Struct, frozen=True, kw_only=True):
         return f"ClientCredentials({self.client_id!r})"
 
 
-class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
+class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """How a server is reached, with the credentials in clear: it is never shown and never stored."""
 
     label: str
@@ -54,7 +55,7 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     largest: int = 16 * 2**20
     """Bytes of one message of the server's; what is longer is not read, and the call has failed."""
 
-    @property
+    @cached_property
     def key(self) -> bytes:
         """The same for those who share a session: what is reached, how, and in whose name."""
         return hashlib.sha256(msgspec.msgpack.encode(self)).digest()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import msgspec
 
@@ -83,6 +83,7 @@ class McpExecutor:
         self._strangers = strangers_rules(self._policy)
         self._sessions = sessions
         self._made: OrderedDict[bytes, _Made] = OrderedDict()
+        self._specs: dict[Hashable, ServerSpec] = {}
         self._is_up: dict[str, bool] = {}
         self._failures: Counter[str | None] = Counter()
         self._warming: set[asyncio.Task[None]] = set()
@@ -124,8 +125,20 @@ class McpExecutor:
     def _spec(self, declared: McpTool, identity: Identity) -> ServerSpec:
         own = self._own.get(declared.server_label)
         if own is None:
-            return strangers_spec(declared, identity, self._policy)
+            return self._strangers_spec(declared, identity)
         return own_spec(own.server, own.spec, declared, identity)
+
+    def _strangers_spec(self, declared: McpTool, identity: Identity) -> ServerSpec:
+        """Remembered where no credentials are in it: the same one is asked for with each call."""
+        if any(each is not UNSET for each in (declared.authorization, declared.headers, declared.connector_id)):
+            return strangers_spec(declared, identity, self._policy)
+        asked = (declared.server_label, declared.server_url, identity.tenant, identity.owner)
+        spec = self._specs.get(asked)
+        if spec is None:
+            if len(self._specs) >= _MOST_MADE:
+                self._specs.clear()
+            spec = self._specs[asked] = strangers_spec(declared, identity, self._policy)
+        return spec
 
     def _defined(
         self, spec: ServerSpec, listed: ServerTools, declared: McpTool, rules: Rules

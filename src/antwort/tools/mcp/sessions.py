@@ -78,7 +78,9 @@ class SessionPool:
 
     def _make_room(self) -> None:
         spare = len(self._entries) - self._limit
-        for key in [key for key, entry in self._entries.items() if not entry.uses][: max(0, spare)]:
+        if spare <= 0:
+            return
+        for key in [key for key, entry in self._entries.items() if not entry.uses][:spare]:
             self._leave(self._entries.pop(key))
 
     def _watch(self) -> None:
