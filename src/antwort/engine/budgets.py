@@ -43,7 +43,7 @@ def check_budget(request: CreateRequest, settings: EngineSettings) -> None:
     for field in ("max_turns", "deadline", "token_budget"):
         asked, most = getattr(request, field), getattr(settings, field)
         if asked is not None and asked > most:
-            raise InvalidField(field, f"this server allows {most:g} at most, and a request may only ask for less.")
+            raise InvalidField(field, f"this server allows {most:.15g} at most, and a request may only ask for less.")
 
 
 # ---- what was spent ----
