@@ -98,7 +98,7 @@ class _Parts(msgspec.Struct, frozen=True):
 
     settings: Settings
     tools: LoadedTools
-    mcp: McpExecutor | None
+    mcp: McpExecutor
     door: Keyring | Doorway
     cors: Cors | None
     seen: Observation
@@ -159,7 +159,7 @@ def _assemble(parts: _Parts, store: ResponseStore, vault: Vault) -> App:
     engine = Engine(
         patient(parts.fleet, settings.routing.retry),
         store=seen.store(store),
-        executors=parts.tools.executors if parts.mcp is None else (*parts.tools.executors, parts.mcp),
+        executors=(*parts.tools.executors, parts.mcp),
         settings=settings.engine(),
         on_end=[*seen.on_end, *([parts.door.quotas.count] if isinstance(parts.door, Keyring) else [])],
         on_call=seen.on_call,
@@ -183,8 +183,7 @@ def _assemble(parts: _Parts, store: ResponseStore, vault: Vault) -> App:
             backends=parts.fleet.status,
             is_listed=parts.fleet.lists,
         )
-        if (mcp := parts.mcp) is not None:
-            seen.metrics.watch_servers(mcp.status, lambda: mcp.open_sessions)
+        seen.metrics.watch_servers(parts.mcp.status, lambda: parts.mcp.open_sessions)
     return app
 
 

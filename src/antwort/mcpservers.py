@@ -21,14 +21,12 @@ from antwort.tools.mcp.executor import McpExecutor
 from antwort.tools.mcp.servers import Audience, McpPolicy, McpServer, McpToolPolicy
 
 
-def make_mcp(settings: Settings, *, is_near: bool | None = None) -> McpExecutor | None:
-    """None where there is no server, and no request may name one. Nothing is connected to yet.
+def make_mcp(settings: Settings, *, is_near: bool | None = None) -> McpExecutor:
+    """Nothing is connected to yet.
 
     `is_near` says whether nobody but this machine can reach antwort; unset, by the address that it is to listen on.
     Raises `CannotStart`.
     """
-    if not settings.mcp_servers and not settings.mcp.declared:
-        return None
     is_near = is_loopback(settings.server.host) if is_near is None else is_near
     for problem in _find_problems(settings):
         raise CannotStart(str(problem))
@@ -107,6 +105,7 @@ def _credentials(oauth: OAuthSettings) -> ClientCredentials:
         client_secret=oauth.client_secret.reveal(),
         scopes=oauth.scopes,
         token_url=oauth.token_url,
+        issuer=oauth.issuer,
     )
 
 
