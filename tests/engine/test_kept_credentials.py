@@ -139,7 +139,7 @@ async def test_a_key_that_is_gone_answers_the_call_with_a_clear_error(house: Hou
     house.secret = KEY_TWO
     item = await house.gone_on(first)
     assert item.status == "failed"
-    assert item.error_text == "The credentials for the server 'depot' are lost; declare it again with them."
+    assert item.error_text == "The address and the credentials of the server 'depot' are lost; declare it again."
     assert house.door.found == [], "nobody is asked without them"
 
 

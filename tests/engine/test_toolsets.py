@@ -153,7 +153,7 @@ async def test_a_call_left_open_at_a_server_whose_label_is_a_toolsets_now_is_ans
     """The toolset would refuse the address that the earlier request gave; the request of today gave none."""
     store = MemoryStore()
     provider = ScriptedProvider(answer(call("lookup"), call("add")), answer(say("Done.")))
-    elsewhere = {**CALC, "server_url": "https://example.com/mcp"}
+    elsewhere = {**CALC, "server_url": "https://example.com"}
     first = await engine_of(provider, ToolServerFake("calc", lookup=replies("found")), store=store).create(
         ask(tools=[elsewhere, ADD])
     )

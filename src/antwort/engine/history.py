@@ -290,7 +290,7 @@ def _decision(call: OpenCall, decisions: Mapping[str, McpApprovalResponse]) -> M
 
 def _gone(call: McpCall, parent: Parent) -> str:
     if call.server_label in parent.locked:
-        return f"The credentials for the server {call.server_label!r} are lost; declare it again with them."
+        return f"The address and the credentials of the server {call.server_label!r} are lost; declare it again."
     return f"The tool {call.name!r} is not available any more."
 
 
