@@ -89,6 +89,18 @@ def test_what_a_backend_would_refuse_is_written_otherwise_and_stays_apart() -> N
     assert names[0].startswith("a_b_")
 
 
+def test_names_that_differ_by_their_case_alone_are_different() -> None:
+    assert [*seen(of("s", "add"), of("s", "Add"), of("t", "ADD"))] == ["add", "Add", "ADD"]
+
+
+def test_a_name_does_not_depend_on_what_else_is_offered_unless_it_is_the_same() -> None:
+    names = ["stock", "größe", "a/b", "x" * 200, "天気"]
+    alone = [*seen(*(of("depot", name) for name in names))]
+    others = [of("other", f"other_{n}") for n in range(2000)]
+    assert [*seen(*others[:1000], *(of("depot", name) for name in names), *others[1000:])][1000:1005] == alone
+    assert all(LEGAL.fullmatch(name) for name in alone)
+
+
 def test_the_requests_own_functions_keep_their_names_whatever_they_are() -> None:
     assert "a.b" in seen(function("a.b"), of("files", "a.b"))
 
@@ -118,7 +130,7 @@ def test_no_tool_is_lost_and_every_name_is_legal_whatever_is_offered(found: list
     assert all(name == tool.name and LEGAL.fullmatch(name) for name, tool in named.items())
 
 
-@given(st.text(min_size=1))
+@given(st.text())
 def test_a_legal_name_stays_legal(name: str) -> None:
     assert LEGAL.fullmatch(legal_name(name))
     assert legal_name(legal_name(name)) == legal_name(name)
