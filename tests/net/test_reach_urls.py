@@ -94,3 +94,20 @@ def test_what_the_standard_library_takes_for_private_is_never_public(address: IP
     if address.is_private or address.is_loopback or address.is_link_local or address.is_multicast:
         mapped = getattr(address, "ipv4_mapped", None)
         assert not is_public(address) or (mapped is not None and is_public(mapped))
+
+
+PIECES = st.sampled_from(
+    ["https://", "http://", "[", "]", "::1", "@", ":", ".", "%", "/", "?", "#", "127.0.0.1", "0x", "é"]
+)
+
+
+@given(st.lists(st.one_of(PIECES, st.text(max_size=8)), max_size=8).map("".join))
+def test_any_text_is_refused_or_read_as_one_place(text: str) -> None:
+    for url in (text, f"https://{text}"):
+        try:
+            place = read_place(url)
+        except OutOfReach:
+            continue
+        assert place.url.isascii()
+        assert not set(place.host) & set(" /?#@\\%[]")
+        assert read_place(place.url) == place
