@@ -38,29 +38,32 @@ _EMPTY = frozenset(
 
 
 class Index:
-    """So many tools, ready to be searched."""
+    """So many tools, ready to be searched. It keeps their words and not the tools: what they were declared with may be
+    a secret, and an index outlives the request.
+    """
 
     def __init__(self, tools: Sequence[ToolDefinition]) -> None:
-        self._tools = tuple(tools)
+        self._names = [(tool.name, tool.own_name) for tool in tools]
+        self._schemas = [tool.parameters for tool in tools]  # held, so that no other is taken for one of them
         self._words = [_counted(tool) for tool in tools]
         lengths = [words.total() for words in self._words]
         average = sum(lengths) / max(len(lengths), 1) or 1.0
         self._norms = [_K1 * (1 - _B + _B * length / average) for length in lengths]
 
-    def best(self, query: str, most: int) -> list[ToolDefinition]:
-        """The tools that fit the query, the best first; none that has no word of it. Of equals, by their names."""
+    def best(self, query: str, most: int) -> list[int]:
+        """Which of the tools fit the query, the best first; none that has no word of it. Of equals, by their names."""
         asked = query[:_LONGEST_QUERY]
         meant = asked.strip().casefold()
         scores = self._scores(Counter(filter(None, words_in(_name(asked)))))
         found = [
-            (meant not in (tool.name.casefold(), tool.own_name.casefold()), -score, tool.name, at)
-            for at, (score, tool) in enumerate(zip(scores, self._tools, strict=True))
+            (meant not in (name.casefold(), own.casefold()), -score, name, at)
+            for at, (score, (name, own)) in enumerate(zip(scores, self._names, strict=True))
         ]
         hits = sorted(each for each in found if each[1] or not each[0])
-        return [self._tools[at] for *_, at in hits[:most]]
+        return [at for *_, at in hits[:most]]
 
     def _scores(self, query: Counter[str]) -> list[float]:
-        scores = [0.0] * len(self._tools)
+        scores = [0.0] * len(self._names)
         for word, times in query.items():
             holding = [(at, words[word]) for at, words in enumerate(self._words) if word in words]
             rarity = math.log(1 + (len(scores) - len(holding) + 0.5) / (len(holding) + 0.5))

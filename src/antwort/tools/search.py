@@ -95,7 +95,7 @@ class ToolSearch:
     async def _search(self, query: str, limit: int) -> list[ToolDefinition]:
         if len(self._catalogue) > _LONG and not is_indexed(self._catalogue):
             await asyncio.to_thread(index_of, self._catalogue)
-        return index_of(self._catalogue).best(query, limit)
+        return [self._catalogue[at] for at in index_of(self._catalogue).best(query, limit)]
 
 
 def is_search(tool: ToolDefinition) -> bool:
