@@ -25,7 +25,7 @@ _FREE = 1024
 
 _UNKNOWN = "names a host that is not known, or that may not be named here."
 """The same for both: what a name of somebody's own network stands for is not told."""
-_OWN_NETWORK = "names an address of a network of its own; only public ones may be named here."
+_OWN_NETWORK = "names an address that is not public; such may not be named here."
 _NOT_LISTED = "names a host that may not be named here."
 _PLAIN = "must begin with https://."
 _ODD_PORT = "names a port that belongs to other services."
