@@ -92,7 +92,7 @@ def _about(tool: ServerTool, hints: Mapping[str, Any]) -> str | None:
 def _schema(schema: object) -> dict[str, Any]:
     if not isinstance(schema, Mapping) or not schema:
         return {"type": "object", "properties": {}}
-    return dict(schema)
+    return schema if isinstance(schema, dict) else dict(schema)  # the same one for all: what is made of it is kept
 
 
 def _needs_approval(own: McpToolPolicy, rules: Rules, *, read_only: bool) -> bool | None:
