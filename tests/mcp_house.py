@@ -36,7 +36,7 @@ class ObedientBackend(ChatBackend):
             wanted = json.loads(last["content"])
         except ValueError:
             return Says()
-        return Calls([(name, json.dumps(arguments)) for name, arguments in wanted])
+        return Calls([(name, json.dumps(arguments)) for name, arguments in wanted]) if wanted else Says()
 
     @property
     def results(self) -> list[str]:
@@ -112,5 +112,6 @@ async def nothing_left_behind() -> AsyncIterator[None]:
 
 
 def left_of(before: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
-    """The tasks that came after, ours alone."""
-    return {task for task in asyncio.all_tasks() - before if not any(name in repr(task) for name in _FOREIGN)}
+    """The tasks that came after, but for the one that asks."""
+    after = asyncio.all_tasks() - before - {asyncio.current_task()}
+    return {task for task in after if not any(name in repr(task) for name in _FOREIGN)}

@@ -7,12 +7,17 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from antwort.testing.mcp.record import Entry, What, read_record
+
+if TYPE_CHECKING:
+    from antwort.testing.mcp import Served, TryServer
 
 PATIENCE = 30.0
 COMMAND = (sys.executable, "-m", "antwort.testing.mcp")
@@ -86,6 +91,29 @@ async def until_true(claim: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not claim():  # noqa: ASYNC110 - what is waited for has no event of its own
             await asyncio.sleep(0.005)
+
+
+@contextmanager
+def served_beside(server: TryServer | None = None) -> Iterator[Served]:
+    """The server in a thread and an event loop of its own, for those who bring their own loop."""
+    from antwort.testing.mcp import served
+
+    ready: Future[tuple[Served, Callable[[], object]]] = Future()
+
+    async def serve() -> None:
+        end, loop = asyncio.Event(), asyncio.get_running_loop()
+        async with served(server) as running:
+            ready.set_result((running, lambda: loop.call_soon_threadsafe(end.set)))
+            await end.wait()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    running, stop = ready.result(PATIENCE)
+    try:
+        yield running
+    finally:
+        stop()
+        thread.join(PATIENCE)
 
 
 def nobody_there() -> int:

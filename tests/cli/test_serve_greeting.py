@@ -164,6 +164,30 @@ async def test_a_key_in_the_query_of_the_address_is_sent_and_not_shown() -> None
     assert "hush" not in shown + log
 
 
+MCP = """
+mcp_servers:
+  - {label: docs, url: "http://127.0.0.1:9/mcp?key=hush", standing: {}}
+  - {label: files, command: [no-such-program-here, /srv], standing: {models: [qwen]}}
+  - {label: more, url: "http://127.0.0.1:9/mcp", token: hush-hush}
+"""
+
+
+async def test_mcp_servers_are_named_and_not_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "antwort.yaml"
+    file.write_text(MCP)
+    async with launched("--scripted", "--memory", "--config", str(file)) as server:
+        shown = [line for line in server.greeting if line.startswith("  mcp")]
+        reply = await ask(server.port, "POST", "/v1/responses", b'{"model": "scripted", "input": "Hi"}')
+        status, log = await server.stop()
+    assert shown == [
+        "  mcp      docs: at http://127.0.0.1:9/mcp (in every request)",
+        "  mcp      files: run by no-such-program-here (in some requests without being named)",
+        "  mcp      more: at http://127.0.0.1:9/mcp",
+    ]
+    assert [item["type"] for item in reply.json()["output"]] == ["mcp_list_tools", "message"]
+    assert (status, "hush" in log, log.count("'more' cannot be used")) == (0, False, 1)
+
+
 GREET = """
 import asyncio
 from antwort.app import build

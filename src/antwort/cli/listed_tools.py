@@ -35,7 +35,7 @@ def marks(tool: ToolDefinition) -> list[str]:
         "read-only": tool.read_only,
         "idempotent": tool.idempotent and not tool.read_only,
         "one at a time": tool.is_serial,
-        "searched for": tool.is_deferred,
+        "looked for": tool.is_deferred,
     }
     return [mark for mark, is_so in found.items() if is_so]
 

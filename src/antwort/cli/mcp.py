@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,6 +37,8 @@ def show_tools(given: Mapping[str, object]) -> int:
 def conclude(
     name: str, work: Callable[[Mapping[str, object]], Coroutine[None, None, int]], given: Mapping[str, object]
 ) -> int:
+    """Run it; the exit status. What is wrong is said here, and not by the log as well."""
+    logging.getLogger("antwort").addHandler(logging.NullHandler())
     try:
         return asyncio.run(work(given))
     except Misused as exc:

@@ -64,10 +64,13 @@ def _nothing(label: str | None, labels: Sequence[str]) -> str:
 
 
 def _unnamed(given: Mapping[str, object]) -> McpServer:
+    from antwort.net.places import OutOfReach, read_place
     from antwort.tools.mcp.servers import McpServer
 
     url, command = given.get("url"), given.get("command")
     try:
+        if url is not None:
+            read_place(str(url))
         words = tuple(shlex.split(str(command))) if command is not None else ()
         return McpServer(
             UNNAMED,
@@ -76,7 +79,7 @@ def _unnamed(given: Mapping[str, object]) -> McpServer:
             transport=_transport(given, str(url or "")),
             token=None if words else token(given),
         )
-    except ValueError as exc:
+    except (OutOfReach, ValueError) as exc:
         raise Misused(f"{'--url' if command is None else '--command'} cannot be used: {exc}") from exc
 
 

@@ -50,12 +50,11 @@ async def _shelf(settings: Settings, model: str) -> AsyncIterator[Shelf]:
     offered = settings.tools
     loaded = load_tools(offered.modules, entry_points=offered.entry_points, demo=offered.demo)
     servers = make_mcp(settings)
-    executors = (*loaded.executors, *(() if servers is None else (servers,)))
+    executors = (*loaded.executors, servers)
     try:
         yield Shelf(executors, ANONYMOUS, settings.engine(), model=model)
     finally:
-        if servers is not None:
-            await servers.close()
+        await servers.close()
 
 
 def _labels(given: Mapping[str, object], shelf: Shelf) -> Sequence[str]:
@@ -99,13 +98,15 @@ class _Told:
         self._toolbox, self._lists, self._standing, self._settings = toolbox, lists, standing, settings
 
     def lines(self) -> list[str]:
+        from antwort.tools.base import HOUSE_LABEL
+
         shown: list[str] = []
         for each in self._lists:
             shown.append(f"{each.server_label}{self._about(each)}")
             shown.extend(lines(self._tools(each)))
-        count, most = len(self._toolbox.tools), self._settings.tools.max_in_prompt
-        if count > most:
-            shown.append(f"{count} tools, more than tools.max_in_prompt ({most}): the model searches for them.")
+        if hidden := len(self._toolbox.deferred):
+            count = sum(tool.server_label != HOUSE_LABEL for tool in self._toolbox.tools.values())
+            shown.append(f"The model is told of {count - hidden} of these {count} tools, and looks for the others.")
         return shown
 
     def _about(self, listed: McpListTools) -> str:
@@ -122,7 +123,11 @@ class _Told:
         return listed.server_label in self._standing
 
     def _tools(self, listed: McpListTools) -> list[ToolDefinition]:
-        return [tool for tool in self._toolbox.tools.values() if tool.server_label == listed.server_label]
+        """As the model meets them: which are kept back depends on how many there are."""
+        from msgspec.structs import replace
+
+        own = [tool for tool in self._toolbox.tools.values() if tool.server_label == listed.server_label]
+        return [replace(tool, is_deferred=tool.name in self._toolbox.deferred) for tool in own]
 
     def plain(self) -> dict[str, Any]:
         servers = [

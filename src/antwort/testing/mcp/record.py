@@ -43,10 +43,11 @@ class Record:
     def count(self, what: What, tool: str | None = None) -> int:
         return sum(entry.what == what and (tool is None or entry.tool == tool) for entry in self.entries)
 
-    async def until(self, claim: Callable[[], bool]) -> None:
-        """Wait for something that an entry makes true."""
-        while not claim():
-            await self._changed.wait()
+    async def until(self, claim: Callable[[], bool], within: float = 10.0) -> None:
+        """Wait for something that an entry makes true. Raises `TimeoutError` when that many seconds have passed."""
+        async with asyncio.timeout(within):
+            while not claim():
+                await self._changed.wait()
 
     async def until_seen(self, what: What, tool: str | None = None, times: int = 1) -> None:
         await self.until(lambda: self.count(what, tool) >= times)
