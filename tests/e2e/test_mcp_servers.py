@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from antwort import Engine, McpExecutor, McpServer
+from antwort.api.items import McpCall
 from antwort.api.wire import replace
 from antwort.config import Secret, Settings
 from antwort.config.settings import (
@@ -21,6 +23,7 @@ from antwort.config.settings import (
     StandingSettings,
     ToolSettings,
 )
+from antwort.testing import ScriptedProvider, answer, call, say
 from antwort.testing.mcp import Faults, Served, TryServer, served
 from antwort.testing.mcp.tools import PIXEL
 from key_kit import bearing
@@ -116,8 +119,8 @@ async def test_servers_whose_tools_have_one_name_are_told_apart() -> None:
         asked = request("one", ("other__echo", {"text": "hi"}))
         asked["tools"].append({"type": "mcp", "server_label": "other"})
         response = (await ours.server.ask("POST", RESPONSES, asked)).json()
-        (call,) = called(response)
-        assert (call["server_label"], call["name"], call["output"]) == ("other", "echo", "hi")
+        (only,) = called(response)
+        assert (only["server_label"], only["name"], only["output"]) == ("other", "echo", "hi")
         assert (one.server.record.count("called"), other.server.record.count("called")) == (0, 1)
 
 
@@ -256,3 +259,12 @@ async def test_a_conversation_goes_on_after_a_restart_of_the_server(tmp_path: Pa
             more = await ours.ask("try", ("echo", {"text": "again"}), previous_response_id=first["id"])
             assert called(more)[0]["output"] == "again"
             assert ours.backend.results == ["hello", "again"]
+
+
+async def test_a_program_gives_an_engine_servers_of_its_own() -> None:
+    provider = ScriptedProvider(answer(call("echo", text="hello")), answer(say("Done.")))
+    async with served() as server:
+        tools = McpExecutor([McpServer("try", url=server.url)])
+        async with Engine(provider, executors=[tools]) as engine:
+            response = await engine.create(input="Hi", tools=[{"type": "mcp", "server_label": "try"}])
+        assert [item.output for item in response.output if isinstance(item, McpCall)] == ["hello"]
