@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SLOW = "The MCP server takes too long to connect to."
-CLOSED = "The MCP servers are being closed."
+ALL_CLOSING = "The MCP servers are being closed."
 _UNREACHED = "The MCP server cannot be reached."
 _SESSIONS = "antwort.tools.mcp.connecting"
 _GOODBYE = 3.0
@@ -107,7 +107,7 @@ class Owner:
         return coming
 
     async def _own(self, coming: Once[Connection]) -> None:
-        fault: ServerUnavailable | None = ServerUnavailable(CLOSED)
+        fault: ServerUnavailable | None = ServerUnavailable(ALL_CLOSING)
         guard: asyncio.TimerHandle | None = None
         try:
             await load_sdk()

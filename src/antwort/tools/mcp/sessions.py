@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from antwort.net.reach import Reach
 from antwort.tools.base import Progress
 from antwort.tools.mcp.base import CallOutcome, ServerSpec, ServerTools, ServerUnavailable
-from antwort.tools.mcp.owner import CLOSED
+from antwort.tools.mcp.owner import ALL_CLOSING
 from antwort.tools.mcp.session import ServerSession
 
 _GRACE = 2.0
@@ -60,7 +60,7 @@ class SessionPool:
     async def using(self, spec: ServerSpec, key: bytes) -> AsyncGenerator[ServerSession, None]:
         """The session, which stays as long as it is used."""
         if self._is_closed:
-            raise ServerUnavailable(CLOSED)
+            raise ServerUnavailable(ALL_CLOSING)
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry(ServerSession(spec, self._reach))
