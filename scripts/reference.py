@@ -58,7 +58,7 @@ WHEN = {
     "response.mcp_call_arguments.delta": "a piece of the arguments of a call that the server runs",
     "response.mcp_call_arguments.done": "the arguments, whole",
     "response.mcp_call.in_progress": "the server runs the call; again at `loop.progress_interval` while it works",
-    "response.mcp_call.progress": "with `include: [\"mcp_call.progress\"]`, an extension: how far the tool says it is",
+    "response.mcp_call.progress": 'with `include: ["mcp_call.progress"]`, an extension: how far the tool says it is',
     "response.mcp_call.completed": "the call has its output",
     "response.mcp_call.failed": "the call ended in an error, which the model is told",
     "response.mcp_list_tools.in_progress": "a tool server that the request names is listed",
@@ -86,12 +86,20 @@ def _fields(event: type[msgspec.Struct]) -> str:
 # ---- errors ----
 
 MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
+    "approval_decided": (errors.Conflict, "the call was approved or denied before, and this says the opposite"),
+    "approval_expired": (
+        errors.InvalidField,
+        "the call waited longer than `tools.approval_time`; it can only be denied",
+    ),
+    "approval_in_use": (errors.ApprovalInUse, "another request acts on the same approval; its result is there soon"),
+    "approval_not_found": (errors.ApprovalNotFound, "no such approval of yours"),
     "context_length_exceeded": (errors.ContextTooLong, "more than the model can read"),
     "conversation_locked": (
         errors.ConversationLocked,
         "others are answered in this conversation, and this request waited `loop.conversation_wait` in vain",
     ),
     "conversation_not_found": (errors.ConversationNotFound, "no such conversation of yours"),
+    "duplicate_approval": (errors.InvalidField, "a call that waits for approval is decided twice in one input"),
     "duplicate_output": (errors.InvalidField, "the call has a result already"),
     "duplicate_tool": (errors.InvalidField, "two tools of the request have the same name"),
     "invalid_encrypted_content": (
@@ -126,6 +134,7 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     "too_many_keys": (errors.InvalidField, "more keys in `metadata` than `limits.metadata_keys`"),
     "too_many_tools": (errors.InvalidField, "more tools than `limits.tools`"),
     "unexpected_parameter": (errors.InvalidField, "a field that does not go with this tool server"),
+    "unknown_approval": (errors.InvalidField, "a decision about a call that does not wait for one in the conversation"),
     "unknown_call_id": (errors.InvalidField, "an output for a call that the conversation does not know"),
     "unknown_tool": (errors.InvalidField, "`tool_choice` names a tool that the request does not have"),
     "unknown_tool_server": (errors.InvalidField, "no tool server has that label"),

@@ -26,6 +26,7 @@ _PLACES = frozenset(
         "/v1/responses/input_tokens",
         "/v1/responses/compact",
         "/v1/conversations",
+        "/v1/approvals",
         "/v1/models",
         "/v1/toolsets",
         "/healthz",
@@ -43,6 +44,7 @@ ROUTES = frozenset(
         "/v1/responses/{id}",
         *(f"/v1/responses/{{id}}/{part}" for part in _PARTS),
         *(f"{_CONVERSATION}{part}" for part in ("", "/items", "/items/{id}")),
+        "/v1/approvals/{id}",
         "/v1/models/{id}",
         OTHER,
     }
@@ -90,6 +92,8 @@ def route_of(path: str) -> str:
             return f"{_CONVERSATION}/items"
         case ["v1", "conversations", subject, "items", item] if subject and item and "/" not in subject:
             return f"{_CONVERSATION}/items/{{id}}"
+        case ["v1", "approvals", subject] if subject:
+            return "/v1/approvals/{id}"
         case ["v1", "models", *name] if name and name != [""]:
             return "/v1/models/{id}"
     whole = f"/{'/'.join(place)}"
@@ -100,9 +104,12 @@ def route_of(path: str) -> str:
 
 _MORE_CODES = frozenset(
     {
+        "approval_decided",
+        "approval_expired",
         "backend_circuit_open",
         "backend_closed",
         "backend_connect_timeout",
+        "duplicate_approval",
         "duplicate_output",
         "duplicate_tool",
         "host_not_allowed",
@@ -125,6 +132,7 @@ _MORE_CODES = frozenset(
         "too_many_keys",
         "too_many_tools",
         "unexpected_parameter",
+        "unknown_approval",
         "unknown_call_id",
         "unknown_tool",
         "unknown_tool_server",

@@ -8,6 +8,7 @@ import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, TypeAlias
 
+from antwort.api.approvals import Approval
 from antwort.api.items import InputItem
 from antwort.api.responses import Response
 from antwort.api.wire import Wire
@@ -44,6 +45,6 @@ def item_list(items: tuple[InputItem, ...], *, has_more: bool = False) -> ItemLi
     return ItemList(data=items, first_id=first, last_id=last, has_more=has_more)
 
 
-def ends(listed: Sequence[InputItem | Response]) -> tuple[str, str] | tuple[None, None]:
+def ends(listed: Sequence[InputItem | Response | Approval]) -> tuple[str, str] | tuple[None, None]:
     """The ids of the first and the last."""
     return (listed[0].id, listed[-1].id) if listed else (None, None)

@@ -24,6 +24,7 @@ from antwort.errors import (
     UnsupportedFeature,
 )
 from antwort.identity import Identity
+from antwort.transport.approvals import ApprovalRoutes
 from antwort.transport.conversations import ConversationRoutes
 from antwort.transport.described import Description
 from antwort.transport.endpoints import LONGEST_ID, Endpoint, Offered, ends, is_id, item_list, readable
@@ -105,6 +106,7 @@ class Routes:
         self._response: Offered = {**readable(self.retrieve), "DELETE": self.delete}
         self._parts: dict[str, Offered] = {"cancel": {"POST": self.cancel}, "input_items": readable(self.input_items)}
         self._model = readable(self.model)
+        self._approvals = ApprovalRoutes(engine, self._encode)
         self._conversations = ConversationRoutes(engine.conversations, self._encode, body_limit)
 
     def offered(self) -> dict[tuple[str, str], Endpoint]:
@@ -115,6 +117,7 @@ class Routes:
             **{f"/v1/responses/{{id}}/{part}": offered for part, offered in self._parts.items()},
             "/v1/models/{name}": self._model,
             **self._conversations.offered(),
+            **self._approvals.offered(),
         }
         return {
             (method, address): endpoint
@@ -150,6 +153,8 @@ class Routes:
             case ("v1", "models", *name) if name != [""]:  # the name of a model may have slashes in it
                 return self._model, "/".join(name)
             case ("v1", "conversations", *names) if (found := self._conversations.locate(names)) is not None:
+                return found
+            case ("v1", "approvals", *names) if (found := self._approvals.locate(names)) is not None:
                 return found
         raise NotFound(f"There is nothing at {path[:LONGEST_ID]!r}.", code="unknown_url")
 

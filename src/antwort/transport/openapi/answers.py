@@ -24,6 +24,7 @@ from antwort.api.tools import (
     NamespaceTool,
 )
 from antwort.api.wire import Plain, Wire
+from antwort.transport.approvals import ApprovalList
 from antwort.transport.conversations import ConversationDeleted
 from antwort.transport.endpoints import ItemList
 from antwort.transport.errors import ErrorBody, SocketError
@@ -62,7 +63,7 @@ class Health(Wire):
 
 def answer_schemas() -> Schemas:
     """Every schema of an answer, by its name."""
-    lists: Structs = (InputTokens, ItemList, ModelList, ResponseList, ToolsetList)
+    lists: Structs = (ApprovalList, InputTokens, ItemList, ModelList, ResponseList, ToolsetList)
     kept: Structs = (CompactedResponse, Conversation, ConversationDeleted)
     roots: Structs = (ErrorBody, SocketError, Health, Deleted, *lists, *kept, *TOOLS, *FORCED, AllowedTools, *EVENTS)
     made = components(roots, as_written)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from antwort.api.wire import Plain
 from antwort.transport.offer import Offer
+from antwort.transport.openapi.approvals import OF_APPROVALS
 from antwort.transport.openapi.conversations import OF_CONVERSATIONS
 from antwort.transport.openapi.operation import JSON, LISTED, READ, Answered, Operation, as_json
 from antwort.transport.openapi.parts import QUOTA
@@ -26,6 +27,7 @@ _ASKED = (502, 503, 504)
 TAGS = {
     "Responses": "Answers of a model, with the tools that it called on the way. What is stored is its owner's alone.",
     "Conversations": "Items that stay together under one id, for any number of requests. Not in the standard.",
+    "Approvals": "Calls that are run only when the client says so. Not in the standard.",
     "Models": "What can be asked.",
     "Tools": "What can be called here.",
     "Server": "The server itself. Open to all, but for the metrics where keys are asked for.",
@@ -235,6 +237,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     **_OF_A_RESPONSE,
     **OF_CONVERSATIONS,
+    **OF_APPROVALS,
     **_OF_MODELS_AND_TOOLS,
     **_OF_THE_SERVER,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
+from antwort.api.approvals import ApprovalStatus
 from antwort.api.inputs import LONGEST_ID as LONGEST_ITEM_ID
 from antwort.api.status import ResponseStatus
 from antwort.api.wire import Plain
@@ -33,6 +34,7 @@ _KEY: Plain = {"type": "string", "pattern": f"^[!-~]{{1,{LONGEST_KEY}}}$"}
 PARAMETERS: dict[str, Plain] = {
     "id": _path("id", "The id of a response.", _ID),
     "conversation": _path("id", "The id of a conversation.", _ID),
+    "approval": _path("id", "The id of an approval: that of its `mcp_approval_request`.", _ID),
     "item": _path("item_id", "The id of an item.", {"type": "string", "minLength": 1, "maxLength": LONGEST_ITEM_ID}),
     "name": _path("name", "The name of a model; it may have slashes in it.", {"type": "string", "minLength": 1}),
     "limit": _query("limit", "How many at most.", {"type": "integer", "minimum": 1, "maximum": 100, "default": 20}),
@@ -45,6 +47,7 @@ PARAMETERS: dict[str, Plain] = {
         "Only those that stand so; several are separated by commas, or given one by one.",
         {"type": "string", "pattern": f"^({_STATUSES})(,({_STATUSES}))*$"},
     ),
+    "approval_status": _query("status", "Only those that stand so.", {"enum": [*get_args(ApprovalStatus)]}),
     "stream": _query("stream", "Not offered: a stored response is not streamed.", {"enum": ["false", "0", ""]}),
     "X-Request-ID": _header(
         "X-Request-ID",
@@ -110,7 +113,10 @@ ERRORS: dict[int, tuple[str, str]] = {
     403: ("NotPermitted", "You may not use this model, or the server does not answer under this name."),
     404: ("NotFound", "There is nothing here that has this name, or nothing that is yours."),
     408: ("RequestTooSlow", "The request took too long to come in."),
-    409: ("Conflict", "Something of that name is still under way, or was made of another request."),
+    409: (
+        "Conflict",
+        "Something of that name is still under way, was made of another request, or is decided otherwise.",
+    ),
     413: ("BodyTooLarge", "The body is too large."),
     415: ("WrongMediaType", "The body is not JSON."),
     429: ("RateLimited", "Too much has been asked for; it says when to try again."),

@@ -46,7 +46,10 @@ _CONVERSATION: Plain = {"type": "string", "minLength": 1, "maxLength": LONGEST_I
 _ERROR: Plain = any_of(TEXT, OBJECT, NULL)
 _FILE_ID: Plain = any_of(TEXT, NULL, description="An image with nothing else is refused: no files are kept here.")
 _FILE: Plain = any_of(TEXT, NULL, description="A file with nothing else is refused: only `file_data` is taken.")
-_APPROVAL: Plain = {"description": "`never`, which is what happens when it is left out. All else is refused."}
+_APPROVAL: Plain = {
+    "description": "Which calls the client must approve before they are run. The operator may demand more. Left out:"
+    " all of a server that is named by its address, unless the operator says otherwise; of others, what it says."
+}
 _READ_AS_THEY_ARE = ("McpToolFilter", "TextFormat", "FunctionTool", "GrammarInput")
 """In these, null stands for nothing but where their own types say so."""
 
