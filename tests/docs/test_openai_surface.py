@@ -57,7 +57,7 @@ def scripted(count: int = 1) -> tuple[Engine, ScriptedProvider]:
 
 def test_the_tables_are_there_and_have_no_other_verdicts() -> None:
     assert {row.verdict for row in ADDRESSES} == {"yes", "ours", "400", "404", "405"}
-    assert {row.verdict for row in FIELDS} == {"yes", "some", "echoed", "ignored", "400"}
+    assert {row.verdict for row in FIELDS} == {"yes", "ours", "some", "echoed", "ignored", "400"}
     assert {row.verdict for row in ITEMS} == {"yes", "kept", "some", "400"}
     assert all(row.named for row in (*ADDRESSES, *FIELDS, *ITEMS))
 
@@ -125,7 +125,8 @@ def test_every_field_of_openai_and_every_field_that_is_read_is_named() -> None:
     read = {*CreateRequest.__struct_fields__} - ONLY_OURS - ONLY_ON_SOCKETS
     assert theirs - named == set()
     assert read - named == set()
-    assert {*each(FIELDS, "yes", "some", "echoed")} <= read
+    assert {*each(FIELDS, "yes", "ours", "some", "echoed")} <= read
+    assert not theirs & {*each(FIELDS, "ours")}
 
 
 @pytest.mark.parametrize("field", each(FIELDS, "400"))

@@ -166,19 +166,25 @@ async def test_a_client_that_leaves_makes_a_cancelled_inference_and_response() -
     assert value(found, "http_server_request_duration_seconds_count", **route) == 1
 
 
+_LOOK = answer(call("weather", city="Paris"), usage=tokens(10, 10))
+
+
 @pytest.mark.parametrize(
-    ("said", "settings", "reason"),
+    ("script", "settings", "reason"),
     [
-        (answer(say("Too lo"), finish="length"), {}, "max_output_tokens"),
-        (answer(say("Uh"), finish="content_filter"), {}, "content_filter"),
-        (answer(say("Too la"), asyncio.Event()), {"deadline": 0.01}, "deadline"),
-        (answer(call("weather", city="Paris")), {"max_turns": 1}, "max_turns"),
+        ([answer(say("Too lo"), finish="length")], {}, "max_output_tokens"),
+        ([answer(say("Uh"), finish="content_filter")], {}, "content_filter"),
+        ([answer(say("Too la"), asyncio.Event())], {"deadline": 0.01}, "deadline"),
+        ([_LOOK], {"max_turns": 1}, "max_turns"),
+        ([_LOOK] * 3, {"max_tool_calls": 1}, "max_tool_calls"),
+        ([_LOOK], {"token_budget": 20}, "token_budget"),
+        ([_LOOK] * 3, {"stuck_after": 2}, "stuck"),
     ],
 )
 async def test_the_reason_of_an_incomplete_response_is_counted(
-    said: Answer, settings: dict[str, float], reason: str
+    script: list[Answer], settings: dict[str, float], reason: str
 ) -> None:
-    wired = Wired(ScriptedProvider(said), weather_tool(), settings=settings)
+    wired = Wired(ScriptedProvider(*script), weather_tool(), settings=settings)
     async with serving(wired.engine, wired.app) as server:
         await server.ask("POST", RESPONSES, {**HELLO, "tools": [WEATHER]})
     assert value(wired.samples(), "antwort_responses_total", status="incomplete", reason=reason) == 1
