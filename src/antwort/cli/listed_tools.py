@@ -11,7 +11,7 @@ from antwort.config.repeating import printable
 if TYPE_CHECKING:
     from antwort.tools.base import ToolDefinition
 
-_WIDEST = 40
+_WIDEST = 56
 _LONGEST = 160
 
 
