@@ -48,7 +48,8 @@ $(NODE_READY): $(NODE_CLIENTS)/package.json $(NODE_CLIENTS)/package-lock.json
 
 CLIENT ?=
 
-test-clients: $(READY) $(NODE_READY)  ## take real clients through all cases and tell of it in docs/reference/compatibility.md (needs npm; CLIENT=codex: one alone)
+test-clients: $(READY) $(NODE_READY)  ## try MCP servers for Node, take real clients through all cases, and tell of it in docs/reference/compatibility.md (needs npm; CLIENT=codex: one alone)
+	@$(if $(CLIENT),:,$(BIN)/python -m pytest -q tests/clients/reference_servers.py)
 	@PYTHONPATH=tests $(BIN)/python -m clients.run --out docs/assets/compatibility.jsonl $(if $(CLIENT),--only $(CLIENT)); \
 	status=$$?; $(BIN)/python scripts/compatibility.py && exit $$status
 

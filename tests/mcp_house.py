@@ -30,7 +30,7 @@ class ObedientBackend(ChatBackend):
 
     def answer(self, request: dict[str, Any]) -> Answer:
         last = request["messages"][-1]
-        if last["role"] != "user":
+        if last["role"] != "user" or not isinstance(last["content"], str):  # what a tool has to show comes as parts
             return Says(["I have", " seen it."])
         try:
             wanted = json.loads(last["content"])
@@ -97,7 +97,8 @@ async def house(
     """Up and running, in front of its backend."""
     async with ObedientBackend() as backend:
         asked = with_servers(settings or in_front_of(), *servers, mcp=mcp)
-        app = await build(replace(asked, backends=in_front_of(backend.url).backends))
+        patient = replace(asked.loop, discovery=60.0)  # a machine may be busy
+        app = await build(replace(asked, backends=in_front_of(backend.url).backends, loop=patient))
         async with serving(app.engine, app.asgi) as server:
             yield House(server, backend)
 

@@ -136,7 +136,7 @@ async def test_fifty_megabytes_are_not_taken(tmp_path: Path) -> None:
 
 
 async def test_fifty_megabytes_of_a_program_are_not_taken() -> None:
-    await _fifty_megabytes(McpServerSettings(label="try", command=STDIO))
+    await _fifty_megabytes(McpServerSettings(label="try", command=STDIO, connect=60))
 
 
 @pytest.mark.parametrize("kind", ["text", "json", "shape"])
@@ -162,7 +162,7 @@ async def test_garbage_in_the_place_of_a_list_is_a_list_that_could_not_be_had(ki
 
 async def test_garbage_over_standard_output_fails_the_call_too() -> None:
     command = (*STDIO, "--garbage", "call")
-    async with house(McpServerSettings(label="try", command=command, timeout=1)) as ours:
+    async with house(McpServerSettings(label="try", command=command, connect=60, timeout=1)) as ours:
         response = await ours.ask("try", ECHO)
         assert called(response)[0]["error"]
         assert spoke(response)
@@ -240,7 +240,7 @@ async def test_a_command_that_is_not_there_is_a_server_that_is_down() -> None:
 async def test_a_process_that_dies_is_started_again(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
     command = (*STDIO, "--record", str(record))
-    async with house(McpServerSettings(label="try", command=command)) as ours:
+    async with house(McpServerSettings(label="try", command=command, connect=60)) as ours:
         dead = await ours.ask("try", ("die", {}))
         assert called(dead)[0]["error"]
         assert spoke(dead)

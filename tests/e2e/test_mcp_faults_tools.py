@@ -170,7 +170,7 @@ async def test_a_client_that_leaves_is_a_cancellation_for_the_server(way: str) -
 @pytest.mark.proves("TR-021")
 async def test_a_client_that_leaves_is_a_cancellation_for_a_process_of_ours(tmp_path: Path) -> None:
     record = tmp_path / "record.jsonl"
-    async with house(McpServerSettings(label="try", command=(*STDIO, "--record", str(record)))) as ours:
+    async with house(McpServerSettings(label="try", command=(*STDIO, "--record", str(record)), connect=60)) as ours:
         await _leave(ours)
         await until_true(lambda: record.exists() and '"cancelled"' in record.read_text())
         assert called(await ours.ask("try", ECHO))[0]["output"] == "hello"

@@ -17,7 +17,7 @@ PAGE = (
 
 
 def reference(label: str, module: str, *arguments: str) -> McpServerSettings:
-    return McpServerSettings(label=label, command=(sys.executable, "-m", module, *arguments))
+    return McpServerSettings(label=label, command=(sys.executable, "-m", module, *arguments), connect=60)
 
 
 @asynccontextmanager
