@@ -24,13 +24,15 @@ from antwort.storage.base import ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.storage.migrations import upgrade
 from antwort.storage.sqlite import SqliteStore
-from antwort.testing import ScriptedProvider, answer, say
+from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
+from antwort.transport.approvals import ApprovalRoutes
 from antwort.transport.conversations import ConversationRoutes
 from antwort.transport.http import Transport, everyone_is_anonymous
 from antwort.transport.keys import Keyring
 from antwort.transport.offer import Offer
 from antwort.transport.quotas import Quotas
 from antwort.transport.routes import Routes
+from engine_kit import replies
 from key_kit import a_key, bearing
 from raw_http import Reply
 from serving import HELLO, RESPONSES, STREAMED, Serving, serving, until
@@ -53,13 +55,17 @@ OTHERS = {
 }
 NOBODIES = {"no key": {}, "a wrong key": bearing("sk-wrong"), "no bearer": {"authorization": "Basic sk-ann"}}
 CONVERSATIONS = "/v1/conversations"
+APPROVALS = "/v1/approvals"
+GUARDED = {"type": "mcp", "server_label": "depot", "require_approval": "always"}
 SPOKEN = {"role": "user", "content": "A secret", "id": "msg_of_the_conversation"}
 GIVEN = [{"role": "user", "content": "Hello", "id": "msg_of_the_input"}]
 
 
 @dataclass
 class World:
-    """What Ann has: a response that has ended, one that runs, one that runs and is not stored, and a conversation."""
+    """What Ann has: a response that has ended, one that runs, one that runs and is not stored, a conversation, and a
+    call that waits for her approval.
+    """
 
     server: Serving
     finished: str
@@ -68,6 +74,8 @@ class World:
     live: str
     unstored: str
     conversation: str
+    approval: str
+    asking_for: str
     asking: list[asyncio.Task[Reply]]
     hold: asyncio.Event
 
@@ -77,6 +85,7 @@ class World:
         for response_id in (self.finished, self.live):
             paths += [f"{RESPONSES}/{response_id}", f"{RESPONSES}/{response_id}/input_items"]
         paths += [f"{CONVERSATIONS}/{self.conversation}", f"{CONVERSATIONS}/{self.conversation}/items"]
+        paths += [APPROVALS, f"{APPROVALS}/{self.approval}"]
         replies = [await self.server.ask("GET", path, None, ANN) for path in paths]
         return [(reply.status, reply.body) for reply in replies] + sorted(self.server.engine._live)
 
@@ -157,6 +166,21 @@ def copying(target: str) -> Way:
     )
 
 
+def of_approval(tail: str = "/", query: str = "") -> Way:
+    target = "approval" if tail == "/" or query else ""
+    return Way(f"approval{tail}{query}", target, lambda name: (f"{APPROVALS}{tail}{query}{name}", None))
+
+
+def deciding(target: str = "approval") -> Way:
+    """Approving what is another's, by its id alone."""
+
+    def make(name: str) -> Made:
+        decision = {"type": "mcp_approval_response", "approval_request_id": name, "approve": True}
+        return RESPONSES, {**HELLO, "tools": [GUARDED], "input": [{"type": "item_reference", "id": name}, decision]}
+
+    return Way(f"approve {target}", target, make)
+
+
 def plain(path: str) -> Way:
     return Way(path, "", lambda _: (path, None))
 
@@ -174,6 +198,10 @@ ITEMS = [
 ]
 SAID = "/items/msg_of_the_conversation"
 TOLD = [of_conversation("/items"), of_conversation("/items?after=msg_of_the_conversation")]
+WAITING = [
+    *[plain(f"{APPROVALS}{query}") for query in ("", "?status=pending", "?order=asc")],
+    *[of_approval("", f"?{cursor}=") for cursor in ("after", "before")],
+]
 ROWS: dict[tuple[str, str], list[Way]] = {
     ("POST", "/v1/responses"): [
         after("finished"),
@@ -184,6 +212,7 @@ ROWS: dict[tuple[str, str], list[Way]] = {
         referring("input_item"),
         turn_of(),
         turn_of(stream=True),
+        deciding(),
     ],
     ("POST", "/v1/responses/compact"): [compacting("finished"), compacting("live", owner=409)],
     ("POST", "/v1/responses/input_tokens"): [counting("finished"), counting("live", owner=409)],
@@ -210,6 +239,10 @@ ROWS: dict[tuple[str, str], list[Way]] = {
     ("GET", "/v1/conversations/{id}/items/{item_id}"): [of_conversation(SAID)],
     ("HEAD", "/v1/conversations/{id}/items/{item_id}"): [of_conversation(SAID)],
     ("DELETE", "/v1/conversations/{id}/items/{item_id}"): [of_conversation(SAID)],
+    ("GET", "/v1/approvals"): WAITING,
+    ("HEAD", "/v1/approvals"): WAITING,
+    ("GET", "/v1/approvals/{id}"): [of_approval()],
+    ("HEAD", "/v1/approvals/{id}"): [of_approval()],
     # Nothing of anybody's:
     ("GET", "/v1/models"): [plain("/v1/models")],
     ("HEAD", "/v1/models"): [plain("/v1/models")],
@@ -237,7 +270,7 @@ def test_every_route_has_a_row() -> None:
     assert offered.keys() == ROWS.keys()
     endpoints = {
         f"{kind.__name__}.{name}"
-        for kind in (Routes, ConversationRoutes)
+        for kind in (Routes, ConversationRoutes, ApprovalRoutes)
         for name, _ in inspect.getmembers(kind, inspect.iscoroutinefunction)
         if name[0] != "_"
     }
@@ -265,10 +298,11 @@ async def store(request: pytest.FixtureRequest, migrated: Path, tmp_path: Path) 
 async def created(store: ResponseStore) -> AsyncIterator[World]:
     hold = asyncio.Event()
     held = answer(say("Hello"), hold, say(" there"))
-    provider = ScriptedProvider(answer(say("Hello")), held, held, answer(say("And more")))
-    engine = Engine(provider, store=store)
+    provider = ScriptedProvider(answer(say("Hello")), answer(call("ship")), held, held, answer(say("And more")))
+    engine = Engine(provider, store=store, executors=[ToolServerFake("depot", ship=replies("A secret"))])
     async with serving(engine, Transport(engine, identify=RING.identify, quotas=RING.quotas)) as server:
         finished = (await server.ask("POST", RESPONSES, {**HELLO, "input": GIVEN}, ANN)).json()
+        waiting = (await server.ask("POST", RESPONSES, {**HELLO, "tools": [GUARDED]}, ANN)).json()
         begun = (await server.ask("POST", CONVERSATIONS, {"items": [SPOKEN], "metadata": {"of": "ann"}}, ANN)).json()
         asking = [
             asyncio.create_task(server.ask("POST", RESPONSES, {**STREAMED, "input": GIVEN, "store": stored}, ANN))
@@ -284,6 +318,8 @@ async def created(store: ResponseStore) -> AsyncIterator[World]:
             live=ids[True],
             unstored=ids[False],
             conversation=begun["id"],
+            approval=waiting["output"][-1]["id"],
+            asking_for=waiting["id"],
             asking=asking,
             hold=hold,
         )
@@ -340,7 +376,7 @@ async def test_the_list_of_one_who_has_nothing_is_empty_and_the_owners_is_not(st
             assert (await world.server.ask("GET", RESPONSES, None, headers)).json()["data"] == []
         for headers in (ANN, ANN_TOO):
             found = (await world.server.ask("GET", RESPONSES, None, headers)).json()["data"]
-            assert [response["id"] for response in found] == [world.live, world.finished]
+            assert [response["id"] for response in found] == [world.live, world.asking_for, world.finished]
         await world.end()
 
 

@@ -32,6 +32,9 @@ from telemetry_kit import Wired
         ("/v1/conversations/conv_1", "/v1/conversations/{id}"),
         ("/v1/conversations/conv_1/items", "/v1/conversations/{id}/items"),
         ("/v1/conversations/conv_1/items/msg%2F1", "/v1/conversations/{id}/items/{id}"),
+        ("/v1/approvals", "/v1/approvals"),
+        ("/v1/approvals/mcpr_1", "/v1/approvals/{id}"),
+        ("/v1/approvals/mcpr_1/x", OTHER),
         ("/healthz", "/healthz"),
         ("/readyz", "/readyz"),
         ("/metrics", "/metrics"),
@@ -54,6 +57,7 @@ async def test_every_address_that_is_offered_has_a_route_and_no_other() -> None:
     places = [*("/" + "/".join(place) for place in routes._places), "/v1/responses/x", "/v1/models/x"]
     places += [f"/v1/responses/x/{part}" for part in routes._parts]
     places += [address.replace("{id}", "x").replace("{item_id}", "y") for address in routes._conversations.offered()]
+    places += [address.replace("{id}", "x") for address in routes._approvals.offered()]
     assert {route_of(place) for place in places} == ROUTES - {OTHER}
     nowhere = ("/v1/conversations/", "/v1/conversations/a/b", "/v1/conversations/a/items/", "/v1/conversations//items")
     for path in (

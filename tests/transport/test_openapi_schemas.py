@@ -168,7 +168,6 @@ async def test_what_is_always_refused_is_not_described_or_says_so() -> None:
     assert faults("CreateResponse", {"background": False}) == faults("CreateResponse", {"background": None}) == []
     schemas = described()["components"]["schemas"]
     for name, field in (
-        ("McpToolParam", "require_approval"),
         ("InputImageParam", "file_id"),
         ("InputFileParam", "file_url"),
     ):
