@@ -138,8 +138,9 @@ class Run:
                                 model=pre + "tools-3",
                                 c=c,
                                 d=f"{a.secs}s",
+                                warm="3s",  # the first call connects to the MCP server
                                 store="false",
-                                extra=json.dumps(peer["loop"]),
+                                extra=json.dumps(peer["loop"]).replace("@BACKEND", f"http://127.0.0.1:{BACKEND_PORT}"),
                             ),
                         )
 
