@@ -29,7 +29,9 @@ async def until(claim: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def pooled(limit: int = 256, idle: float = 600.0, reach: Reach | None = None) -> AsyncGenerator[SessionPool, None]:
+async def pooled(
+    limit: int = 256, idle: float = 600.0, reach: Reach | None = None
+) -> AsyncGenerator[SessionPool, None]:
     pool = SessionPool(limit=limit, idle=idle, reach=reach)
     try:
         async with asyncio.timeout(PATIENCE):
@@ -169,6 +171,7 @@ class Puppet:
         self.port = 0
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
 
     @property
     def spec(self) -> ServerSpec:
@@ -188,11 +191,16 @@ class Puppet:
     async def stop(self) -> None:
         assert self._server is not None
         self._server.close()
+        await asyncio.sleep(0)  # whoever has been let in already is served by a task
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)  # lets the event loop close the sockets
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
         task = asyncio.ensure_future(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -175,10 +175,9 @@ class Lean:
         if 300 <= reply.status < 400:
             raise Unusual
         if reply.status in (400, 404):
-            if kind == _JSON:
-                message = decoded(await reply.read(_REFUSAL_CAP))
-                if "error" in message and (self._agreed.is_modern or message.get("id") == number):
-                    return result_of(message)
+            message = await _words(reply) if kind == _JSON else {}
+            if "error" in message and (self._agreed.is_modern or message.get("id") == number):
+                return result_of(message)
             raise Unsent  # the session is not known there (any more)
         raise ServerUnavailable(f"The MCP server answered the call with HTTP status {reply.status}.")
 
@@ -212,6 +211,13 @@ def merged(theirs: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]
     """Both; ours where they have the same name, in whatever case."""
     names = {name.lower() for name in ours}
     return {**{name: value for name, value in theirs.items() if name.lower() not in names}, **ours}
+
+
+async def _words(reply: Reply) -> dict[str, Any]:
+    """Of a refusal, if it has any."""
+    with suppress(BadAnswer, ServerUnavailable):
+        return decoded(await reply.read(_REFUSAL_CAP))
+    return {}
 
 
 def _answer(message: Mapping[str, Any], number: str) -> object:

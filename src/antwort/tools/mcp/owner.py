@@ -50,8 +50,9 @@ class Owner:
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def is_connected(self) -> bool:
-        return self._standing is not None or self._coming is not None
+    def is_open(self) -> bool:
+        """Whether there is a connection, one that is being made, or one that is being left."""
+        return bool(self._tasks)
 
     async def connection(self) -> Connection:
         """The one that stands, or a fresh one. Raises `ServerUnavailable`, at most `spec.connect` seconds later; at

@@ -66,7 +66,7 @@ class ServerSession:
     @property
     def is_open(self) -> bool:
         """Whether there is anything to close."""
-        return self._owner.is_connected or self._listing is not None
+        return self._owner.is_open or self._listing is not None
 
     async def tools(self) -> ServerTools:
         if self._list is None:

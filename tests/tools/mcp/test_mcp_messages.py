@@ -1,0 +1,160 @@
+"""What answers of servers mean, lists of tools, and pauses: the pure parts of sessions."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.tools.mcp import tool_list
+from antwort.tools.mcp.base import ServerUnavailable
+from antwort.tools.mcp.messages import Refused, checked_arguments, decoded, outcome_of, progress_of, refusal, result_of
+from antwort.tools.mcp.pauses import Pauses
+from antwort.tools.mcp.tool_list import ToolList, read_tool
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)
+anything = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["content", "isError", "tools", "name", "inputSchema", "error", "code", "nextCursor", "x"]),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(anything)
+def test_whatever_a_server_answers_is_an_outcome_or_a_server_that_cannot_be_used(value: Any) -> None:
+    try:
+        outcome = outcome_of(value)
+    except ServerUnavailable:
+        return
+    assert all(isinstance(part, dict) for part in outcome.content)
+    assert isinstance(outcome.is_error, bool)
+
+
+@given(st.dictionaries(st.sampled_from(["result", "error", "id"]), anything))
+def test_whatever_a_message_says_is_a_result_a_refusal_or_none(message: dict[str, Any]) -> None:
+    with suppress(ServerUnavailable, Refused):
+        assert result_of(message) == message.get("result")
+
+
+def test_a_refusal_is_the_tools_own_failure_in_the_servers_words() -> None:
+    with pytest.raises(Refused) as refused:
+        result_of({"error": {"code": -32602, "message": "no such tool"}})
+    assert refusal(refused.value).content == ({"type": "text", "text": "no such tool"},)
+    assert refusal(Refused(0, "")).content[0]["text"] == "The MCP server refused the call."
+
+
+@given(st.binary(max_size=40) | anything.map(lambda value: json.dumps(value).encode()))
+def test_whatever_comes_is_a_message_or_a_server_that_cannot_be_used(data: bytes) -> None:
+    with suppress(ServerUnavailable):
+        assert isinstance(decoded(data), dict)
+
+
+@given(anything)
+def test_whatever_is_told_as_progress_is_understood_or_passed_over(params: Any) -> None:
+    said = progress_of(params)
+    assert said is None or isinstance(said[1].done, float)
+
+
+@given(st.text(max_size=30))
+def test_arguments_are_sent_as_they_are_or_not_at_all(text: str) -> None:
+    try:
+        raw, said = checked_arguments(text)
+    except ValueError:
+        return
+    assert json.loads(bytes(raw)) == said
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [
+        [{"tools": [{"name": "a"}, {"name": "b"}], "nextCursor": "2"}, {"tools": [{"name": "c"}]}],
+        [{"tools": [{"name": name}], "nextCursor": name} for name in "ab"]
+        + [{"tools": [{"name": "c"}], "nextCursor": ""}],
+    ],
+)
+def test_pages_make_one_list(pages: list[dict[str, Any]]) -> None:
+    found = ToolList("x", lambda schema: True)
+    cursors = [found.feed(page) for page in pages]
+    assert [tool.name for tool in found.tools] == ["a", "b", "c"]
+    assert cursors == [page.get("nextCursor") or None for page in pages]
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries({"tools": st.lists(anything, max_size=3)}, optional={"nextCursor": scalars}), max_size=3
+    )
+)
+def test_pages_of_whatever_kind_hold_tools_of_different_names_only(pages: list[dict[str, Any]]) -> None:
+    found = ToolList("x", lambda schema: True)
+    for page in pages:
+        cursor = found.feed(page)
+        assert cursor is None or isinstance(cursor, str)
+    assert len({tool.name for tool in found.tools}) == len(found.tools)
+
+
+@pytest.mark.parametrize("bound", ["MOST_TOOLS", "MOST_PAGES", "MOST_BYTES"])
+def test_a_list_without_end_ends(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_list, bound, 50)
+    found = ToolList("x", lambda schema: True)
+    pages = 0
+    while found.feed({"tools": [{"name": f"tool_{pages}"}], "nextCursor": str(pages)}) is not None:
+        pages += 1
+    assert pages <= 50
+    assert 0 < len(found.tools) <= 51
+
+
+def test_a_page_with_more_tools_than_are_taken_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_list, "MOST_TOOLS", 10)
+    found = ToolList("x", lambda schema: True)
+    assert found.feed({"tools": [{"name": f"tool_{i}"} for i in range(100)]}) is None
+    assert len(found.tools) == 10
+
+
+def test_a_tool_that_the_protocol_forbids_is_left_out() -> None:
+    found = ToolList("x", lambda schema: schema != {"type": "odd"})
+    found.feed({"tools": [{"name": "a", "inputSchema": {"type": "odd"}}, {"name": "b"}]})
+    assert [tool.name for tool in found.tools] == ["b"]
+
+
+def test_what_a_server_says_of_a_tool_is_kept() -> None:
+    tool = read_tool(
+        {
+            "name": "a",
+            "title": "A",
+            "description": "d",
+            "inputSchema": {"type": "object"},
+            "outputSchema": {"type": "array"},
+            "annotations": {"readOnlyHint": True},
+        }
+    )
+    assert tool is not None
+    assert (tool.title, tool.description) == ("A", "d")
+    assert (tool.input_schema, tool.output_schema) == ({"type": "object"}, {"type": "array"})
+    assert tool.annotations == {"readOnlyHint": True}
+
+
+def test_the_first_failure_has_no_pause_and_the_next_ones_grow_up_to_half_a_minute() -> None:
+    pauses = Pauses()
+    lengths = []
+    for _ in range(12):
+        pauses.failed(100.0)
+        lengths.append(pauses.left(100.0))
+    assert lengths[:5] == [0.0, 0.5, 1.0, 2.0, 4.0]
+    assert lengths[-1] == 30.0
+    assert pauses.left(129.0) == 1.0
+    assert pauses.left(200.0) == 0.0
+    pauses.worked()
+    assert pauses.left(100.0) == 0.0
+    pauses.failed(100.0)
+    assert pauses.left(100.0) == 0.0

@@ -1,0 +1,170 @@
+"""Programs that speak MCP on their standard input and output: nothing of them is left, whatever they do."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import textwrap
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+from mcp.shared.message import SessionMessage
+from mcp_types import JSONRPCNotification
+
+from antwort.tools.mcp.base import ServerSpec
+from antwort.tools.mcp.program import Inbox, Outbox, environment, program
+from session_kit import until
+
+HELLO = SessionMessage(JSONRPCNotification(jsonrpc="2.0", method="hello"))
+
+
+@asynccontextmanager
+async def running(script: str, *arguments: str, largest: int = 10_000) -> AsyncGenerator[tuple[Inbox, Outbox], None]:
+    command = (sys.executable, "-c", textwrap.dedent(script), *arguments)
+    async with program(ServerSpec(label="x", transport="stdio", command=command, largest=largest)) as streams:
+        yield streams
+
+
+def is_alive(number: int) -> bool:
+    """A process that has ended and only waits to be collected is not."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+STUBBORN = """
+    import os, signal, subprocess, sys, time
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    print('{"jsonrpc": "2.0", "method": "%d/%d"}' % (os.getpid(), child.pid), flush=True)
+    time.sleep(600)
+"""
+
+
+async def test_one_that_will_not_end_is_killed_with_all_that_it_has_started() -> None:
+    async with running(STUBBORN) as (inbox, _):
+        message = await inbox.receive()
+        assert isinstance(message, SessionMessage)
+        assert isinstance(message.message, JSONRPCNotification)
+        numbers = [int(number) for number in message.message.method.split("/")]
+        assert all(map(is_alive, numbers))
+    await until(lambda: not any(map(is_alive, numbers)))
+
+
+async def test_one_that_ends_by_itself_takes_what_it_has_started_with_it() -> None:
+    async with running(STUBBORN.replace("    time.sleep(600)", "    sys.stdin.read()")) as (inbox, _):
+        message = await inbox.receive()
+        assert isinstance(message, SessionMessage)
+        assert isinstance(message.message, JSONRPCNotification)
+        numbers = [int(number) for number in message.message.method.split("/")]
+    await until(lambda: not any(map(is_alive, numbers)))
+
+
+async def test_whoever_is_cancelled_leaves_no_process() -> None:
+    started = asyncio.Event()
+    numbers: list[int] = []
+
+    async def use() -> None:
+        async with running(STUBBORN) as (inbox, _):
+            message = await inbox.receive()
+            assert isinstance(message, SessionMessage)
+            assert isinstance(message.message, JSONRPCNotification)
+            numbers.extend(int(number) for number in message.message.method.split("/"))
+            started.set()
+            await asyncio.Event().wait()
+
+    using = asyncio.create_task(use())
+    await started.wait()
+    using.cancel()
+    await asyncio.wait([using])
+    await until(lambda: not any(map(is_alive, numbers)))
+
+
+async def test_lines_come_whole_however_they_are_cut_and_what_is_no_message_is_passed_over() -> None:
+    script = """
+        import sys, time
+        for piece in ('print', ' and pray', chr(10), chr(10), '{"jsonrpc": "2.0", "meth', 'od": "a"}' + chr(10) +
+                      '{"jsonrpc": "2.0", "method": "b"}' + chr(10) + '{"jsonrpc"', ': "2.0", "method": "c"}', chr(10)):
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+            time.sleep(0.01)
+    """
+    async with running(script) as (inbox, _):
+        got = [item.message async for item in inbox if isinstance(item, SessionMessage)]
+        assert [message.method for message in got if isinstance(message, JSONRPCNotification)] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("ending", ["", "chr(10)"])
+async def test_a_line_that_is_too_long_ends_it_and_is_not_kept(ending: str) -> None:
+    script = f"""
+        import sys
+        for _ in range(800):
+            sys.stdout.write("x" * 65536)
+        sys.stdout.write({ending or '""'})
+        sys.stdout.flush()
+        sys.stdin.read()
+    """
+    async with running(script) as (inbox, outbox):
+        with pytest.raises(anyio.EndOfStream):
+            await inbox.receive()
+        with pytest.raises(anyio.BrokenResourceError):
+            await outbox.send(HELLO)
+
+
+async def test_one_that_talks_without_end_is_read_no_faster_than_it_is_heard() -> None:
+    script = """
+        import sys
+        while True:
+            sys.stdout.write('{"jsonrpc": "2.0", "method": "x"}' + chr(10))
+    """
+    async with running(script) as (inbox, _):
+        talk = inbox._talk
+        await until(lambda: talk._is_paused)
+        waiting = len(talk.messages)
+        for _ in range(3 * waiting):
+            await inbox.receive()
+        assert len(talk.messages) <= 2 * waiting + 4000
+
+
+async def test_one_that_reads_nothing_is_taken_for_hung(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antwort.tools.mcp.program._UNREAD", 100_000)
+    big = SessionMessage(JSONRPCNotification(jsonrpc="2.0", method="x" * 100_000))
+    async with running("import time; time.sleep(600)") as (_, outbox):
+        await outbox.send(big)
+        await outbox.send(big)
+        with pytest.raises(anyio.BrokenResourceError):
+            await outbox.send(big)
+
+
+async def test_what_it_writes_to_its_standard_error_is_for_those_who_look_for_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="antwort.tools.mcp.program")
+    script = """
+        import sys
+        for _ in range(100):
+            sys.stderr.write("what it did " * 1000)
+        sys.stderr.flush()
+    """
+    async with running(script) as (inbox, _):
+        assert [item async for item in inbox] == []
+    told = [record for record in caplog.records if "standard error" in record.message]
+    texts = [str(getattr(record, "fields", {}).get("text")) for record in told]
+    assert texts
+    assert "what it did" in texts[0]
+    assert sum(map(len, texts)) <= 2 * 64 * 1024
+    assert all(record.levelno == logging.DEBUG for record in told)
+
+
+def test_of_our_environment_it_gets_only_what_programs_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTWORT_SECRET", "s")
+    given = environment({"TOKEN": "t"})
+    assert given["PATH"] == os.environ["PATH"]
+    assert given["TOKEN"] == "t"
+    assert "ANTWORT_SECRET" not in given
