@@ -21,7 +21,8 @@ from antwort.api.items import (
 from antwort.api.wire import replace
 from antwort.engine.held import Shown
 from antwort.engine.naming import legal_name
-from antwort.engine.plan import Plan, check_capabilities
+from antwort.engine.plan import Plan
+from antwort.engine.readable import check_capabilities
 from antwort.engine.settings import EngineSettings
 from antwort.engine.toolbox import Shelf, build_toolbox, model_name
 from antwort.errors import InvalidField, UnsupportedFeature

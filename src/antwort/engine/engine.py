@@ -35,8 +35,9 @@ from antwort.engine.known import held_in, known_places, referring
 from antwort.engine.live import Ended, LiveRun
 from antwort.engine.memory import since_compaction
 from antwort.engine.meter import Meter
-from antwort.engine.plan import Plan, check_capabilities, draft_response
+from antwort.engine.plan import Plan, draft_response
 from antwort.engine.queues import Place, Queues
+from antwort.engine.readable import check_capabilities
 from antwort.engine.recall import is_known_by_id, recall_runs, resolve_references, without_references
 from antwort.engine.recent import Recent, Records
 from antwort.engine.rows import end_unborn, new_row
@@ -454,7 +455,10 @@ class Engine:
         return found
 
     async def approvals(
-        self, identity: Identity = ANONYMOUS, page: Page = Page(), status: ApprovalStatus | None = None  # noqa: B008
+        self,
+        identity: Identity = ANONYMOUS,
+        page: Page = Page(),
+        status: ApprovalStatus | None = None,  # noqa: B008
     ) -> ApprovalPage:
         """Calls of stored responses that wait, or waited, for approval, each as it stands now."""
         for response_id in [*self._unwritten]:

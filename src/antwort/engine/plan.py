@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -12,14 +12,10 @@ import msgspec
 from antwort.api.items import (
     CustomToolCall,
     FunctionCall,
-    InputFile,
-    InputImage,
     InputItem,
-    InputVideo,
     McpApprovalRequest,
     McpCall,
     McpListTools,
-    Message,
 )
 from antwort.api.requests import CreateRequest, TextOptions
 from antwort.api.responses import ConversationRef, ReasoningEcho, Response
@@ -37,7 +33,6 @@ from antwort.engine.meter import Meter
 from antwort.engine.naming import OWN
 from antwort.engine.queues import Place
 from antwort.engine.settings import EngineSettings
-from antwort.errors import UnsupportedFeature
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.providers.base import Capabilities
@@ -214,48 +209,6 @@ def _has_failed(definition: ToolDefinition, run: Run) -> bool:
         and item.error is not UNSET
         for item in run.output
     )
-
-
-# ---- what the backend can take ----
-
-
-def check_capabilities(
-    stretches: Sequence[Sequence[InputItem]],
-    capabilities: Capabilities,
-    earlier_param: str = "previous_response_id",
-    first: int = 0,
-) -> None:
-    """Refuse what the backend cannot read, before it is asked. The new input is the last stretch; its items are counted
-    from `first` on.
-
-    Results of calls are let through: a client that sends all that was said each time would be barred for good by one
-    picture that a tool gave. The model is told of it in words instead.
-    """
-    *earlier, new = stretches
-    for said in (item for stretch in earlier for item in stretch if isinstance(item, Message)):
-        for content in said.content:
-            _check_part(content, earlier_param, capabilities)
-    for i, item in enumerate(new, start=first):
-        for j, part in enumerate(item.content if isinstance(item, Message) else ()):
-            _check_part(part, f"input[{i}].content[{j}]", capabilities)
-
-
-def _check_part(part: object, path: str, capabilities: Capabilities) -> None:
-    if isinstance(part, InputImage):
-        if not capabilities.vision:
-            raise UnsupportedFeature("The model does not take images.", param=path)
-        if part.image_url is None:
-            raise UnsupportedFeature(f"Images are taken by 'image_url' only. {_NO_FILES}", param=path)
-    elif isinstance(part, InputVideo) and not capabilities.vision:
-        raise UnsupportedFeature("The model does not take videos.", param=path)
-    elif isinstance(part, InputFile):
-        if not capabilities.files:
-            raise UnsupportedFeature("The model does not take files.", param=path)
-        if not isinstance(part.file_data, str):
-            raise UnsupportedFeature(f"Files are taken as 'file_data' only. {_NO_FILES}", param=path)
-
-
-_NO_FILES = "No files are kept here to be named by 'file_id', and no address is fetched."
 
 
 # ---- the response as it starts ----
