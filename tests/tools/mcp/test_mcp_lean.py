@@ -35,7 +35,8 @@ from session_kit import (
 
 async def test_a_call_carries_the_sessions_headers_and_those_of_its_server() -> None:
     async with puppet() as server:
-        spec = replace(server.spec, headers={"Authorization": "Bearer t", "x-team": "a", "accept": "text/html"})
+        theirs = {"Authorization": "Bearer t", "x-team": "a", "accept": "text/html", "Content-Length": "1", "Host": "x"}
+        spec = replace(server.spec, headers=theirs)
         async with session_with(spec) as session:
             await session.call("do", "{}", key="k")
             headers = (await server.until("tools/call")).headers
@@ -44,6 +45,7 @@ async def test_a_call_carries_the_sessions_headers_and_those_of_its_server() -> 
             assert headers["accept"] == "application/json, text/event-stream"
             assert headers["content-type"] == "application/json"
             assert (headers["authorization"], headers["x-team"]) == ("Bearer t", "a")
+            assert headers["host"] == f"127.0.0.1:{server.port}"
             assert headers["user-agent"].startswith("antwort/")  # and not the SDK's
 
 

@@ -38,6 +38,10 @@ _ALWAYS = {"Accept": f"{_JSON}, {_EVENTS}", "Content-Type": _JSON}
 _COURTESY = Timeouts(connect=2.0, first_byte=5.0, idle=5.0)
 """For what nobody waits for."""
 _REFUSAL_CAP = 64 * 1024
+_HTTPS_OWN = frozenset(
+    ("host", "user-agent", "accept-encoding", "connection", "content-length", "transfer-encoding", "keep-alive", "te")
+)
+"""What the client below writes itself."""
 _UNSUPPORTED = {"code": -32601, "message": "Not supported by this client."}
 
 
@@ -208,8 +212,8 @@ class Lean:
 
 
 def merged(theirs: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
-    """Both; ours where they have the same name, in whatever case."""
-    names = {name.lower() for name in ours}
+    """Both; ours where they have the same name, in whatever case, and nothing that belongs to HTTP itself."""
+    names = {name.lower() for name in ours} | _HTTPS_OWN
     return {**{name: value for name, value in theirs.items() if name.lower() not in names}, **ours}
 
 
