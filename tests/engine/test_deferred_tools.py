@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antwort.api.items import FunctionCall, McpCall, McpListTools
+from antwort.api.items import FunctionCall, McpApprovalRequest, McpCall, McpListTools
 from antwort.api.responses import Response
 from antwort.api.wire import to_plain
 from antwort.engine.settings import HostedPolicy
@@ -140,6 +140,18 @@ async def test_a_tool_that_was_not_looked_for_is_run_all_the_same_and_joins() ->
     provider = ScriptedProvider(answer(call("tool_3")), answer(say("Done.")))
     response = await engine_of(provider, big(), max_in_prompt=5).create(ask(tools=[SERVER]))
     assert only(response, McpCall).output == "tool_3 ran"
+    assert offered(provider) == ["tool_search", "tool_3"]
+
+
+async def test_a_tool_that_waits_for_approval_has_joined_when_it_is_approved() -> None:
+    provider = ScriptedProvider(answer(call("tool_3")), answer(say("Done.")))
+    engine = engine_of(provider, big(), max_in_prompt=5)
+    tools = [{**SERVER, "require_approval": "always"}]
+    first = await engine.create(ask(tools=tools))
+    (asked,) = [item for item in first.output if isinstance(item, McpApprovalRequest)]
+    given = {"type": "mcp_approval_response", "approval_request_id": asked.id, "approve": True}
+    second = await engine.create(ask([given], tools=tools, previous_response_id=first.id))
+    assert only(second, McpCall).output == "tool_3 ran"
     assert offered(provider) == ["tool_search", "tool_3"]
 
 

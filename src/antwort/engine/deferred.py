@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from antwort.api.items import CustomToolCall, FunctionCall, InputItem, McpCall
+from antwort.api.items import CustomToolCall, FunctionCall, InputItem, McpApprovalRequest, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.tools import McpTool, NamespaceTool
 from antwort.api.wire import UNSET
@@ -130,7 +130,7 @@ def _names_in(item: InputItem, toolbox: Toolbox) -> Iterable[str]:
     match item:
         case McpCall(server_label=label) if label == HOUSE_LABEL:
             return found_in(item.output) if item.output is not UNSET else ()
-        case McpCall():
+        case McpCall() | McpApprovalRequest():
             return (model_name(toolbox, item.server_label, item.name),)
         case FunctionCall() | CustomToolCall():
             return (called_name(toolbox, item),)
