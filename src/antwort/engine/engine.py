@@ -457,8 +457,8 @@ class Engine:
     async def approvals(
         self,
         identity: Identity = ANONYMOUS,
-        page: Page = Page(),
-        status: ApprovalStatus | None = None,  # noqa: B008
+        page: Page = Page(),  # noqa: B008 - a frozen value
+        status: ApprovalStatus | None = None,
     ) -> ApprovalPage:
         """Calls of stored responses that wait, or waited, for approval, each as it stands now."""
         for response_id in [*self._unwritten]:
