@@ -50,7 +50,7 @@ def or_null(schema: Plain) -> Plain:
 
 def other_than(known: Iterable[str], description: str, required: Sequence[str] = ("type",)) -> Plain:
     """An object of a type that is none of these: whatever it holds."""
-    kind = {"type": "string", "not": {"enum": sorted(known)}}
+    kind = {"type": "string", "minLength": 1, "not": {"enum": sorted(known)}}
     return {**OBJECT, "description": description, "properties": {"type": kind}, "required": list(required)}
 
 
