@@ -127,4 +127,4 @@ _read = partial(msgspec.json.decode, type=_Result)
 
 def _shortened(text: str) -> str | None:
     words = " ".join(text[: 4 * _LONGEST_ABOUT].split())
-    return words if len(words) <= _LONGEST_ABOUT else f"{words[:_LONGEST_ABOUT].rpartition(' ')[0]}…"
+    return (words or None) if len(words) <= _LONGEST_ABOUT else f"{words[:_LONGEST_ABOUT].rpartition(' ')[0]}…"
