@@ -9,7 +9,7 @@ SERVE_LOCK := requirements/serve.lock
 MODELS := .models
 WORKERS ?= 3
 
-.PHONY: help setup serve test test-clients check format coverage manifest reference docs bench bench-websocket bench-toolcalling bench-toolcalling-variants fuzz lock clean
+.PHONY: help setup serve test test-clients check format coverage manifest reference docs bench bench-websocket bench-faults bench-toolcalling bench-toolcalling-variants fuzz lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -108,6 +108,11 @@ CONNECTIONS ?= 1000
 
 bench-websocket: $(READY) $(BENCH)/.ready  ## hold CONNECTIONS=1000 WebSockets open with a turn on each, and as many SSE streams
 	PYTHONPATH=bench $(BIN)/python -m connections.run --mock $(BENCH)/bin/mock --connections $(CONNECTIONS) --out $(BENCH)/websocket.json
+
+REQUESTS ?= 1000
+
+bench-faults: $(READY)  ## time REQUESTS=1000 requests while MCP servers that others use are hung, down, huge or dying
+	PYTHONPATH=bench:tests $(BIN)/python -m faults.run --requests $(REQUESTS)
 
 HALF ?= test
 

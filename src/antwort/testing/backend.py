@@ -215,6 +215,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as exc:
         raise SystemExit(f"Cannot listen on {chosen.host}, port {chosen.port}: {exc.strerror}.") from exc
     with sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # pieces of a stream go out as they come
         host, port = sock.getsockname()
         print(f"a stand-in for a model answers on http://{host}:{port}/v1", flush=True)  # noqa: T201 - a program
         app = DemoBackend(

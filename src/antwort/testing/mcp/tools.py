@@ -104,7 +104,7 @@ async def _whoami(_: TryServer, context: Context, __: Mapping[str, Any]) -> type
 
 
 async def _big(_: TryServer, __: Context, given: Mapping[str, Any]) -> types.CallToolResult:
-    return text("x" * given["bytes"])
+    return text("x" * given.get("bytes", 50 * 2**20))
 
 
 async def _stubborn(server: TryServer, _: Context, given: Mapping[str, Any]) -> types.CallToolResult:
@@ -181,7 +181,9 @@ TOOLS: tuple[TryTool, ...] = (
     TryTool("change", "Add a tool of that name to the list.", _change, name="string", annotations=_AGAIN),
     TryTool("counter", "How often it was called in this session.", _counter),
     TryTool("whoami", "What the server sees of who calls.", _whoami, annotations=_READS),
-    TryTool("big", "An answer of that many bytes.", _big, bytes="integer", annotations=_READS),
+    TryTool(
+        "big", "An answer of that many bytes, or 50 MB.", _big, bytes="integer", optional=("bytes",), annotations=_READS
+    ),
     TryTool("stubborn", "Like `hold`, and not to be cancelled.", _stubborn, name="string"),
     TryTool("block", "Let the whole server stand still for that many seconds.", _block, seconds="number"),
     TryTool("die", "End the server at once.", _die),

@@ -139,8 +139,12 @@ async def _run(web: TryWeb, end: asyncio.Event) -> asyncio.Task[None]:
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket to serve on; a port that was left a moment ago is free again."""
-    return socket.create_server((host, port), backlog=512)
+    """A socket to serve on; a port that was left a moment ago is free again. What is written to it goes out at once:
+    the event loop sees to that only for sockets that say which protocol they are of.
+    """
+    sock = socket.create_server((host, port), backlog=512)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
 
 
 def quiet() -> None:
