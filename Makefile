@@ -9,7 +9,7 @@ SERVE_LOCK := requirements/serve.lock
 MODELS := .models
 WORKERS ?= 3
 
-.PHONY: help setup serve test test-clients check format coverage manifest reference docs bench bench-websocket bench-faults bench-toolcalling bench-toolcalling-variants fuzz lock clean
+.PHONY: help setup serve test test-clients check format coverage manifest reference docs bench bench-websocket bench-eager bench-faults bench-toolcalling bench-toolcalling-variants fuzz lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -108,6 +108,9 @@ CONNECTIONS ?= 1000
 
 bench-websocket: $(READY) $(BENCH)/.ready  ## hold CONNECTIONS=1000 WebSockets open with a turn on each, and as many SSE streams
 	PYTHONPATH=bench $(BIN)/python -m connections.run --mock $(BENCH)/bin/mock --connections $(CONNECTIONS) --out $(BENCH)/websocket.json
+
+bench-eager: $(READY)  ## time turns with tool calls, with calls that begin while the model still writes and without
+	PYTHONPATH=bench $(BIN)/python -m eager.run
 
 REQUESTS ?= 1000
 
