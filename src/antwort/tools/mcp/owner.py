@@ -11,8 +11,8 @@ import importlib
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
 
 from antwort.concurrency import Once, stop
 from antwort.net.reach import Reach
@@ -32,7 +32,7 @@ ALL_CLOSING = "The MCP servers are being closed."
 _UNREACHED = "The MCP server cannot be reached."
 _SESSIONS = "antwort.tools.mcp.connecting"
 _GOODBYE = 3.0
-"""Seconds in which a session is left in good order; then it is broken off."""
+"""Seconds in which a session is left in good order; then it is broken off, which may take as long again."""
 
 
 class Owner:
@@ -80,17 +80,20 @@ class Owner:
         if self._standing is not None:
             self.replace(self._standing)
 
-    async def close(self, grace: float) -> None:
-        """Leave the server; a later question connects anew."""
+    def leave(self) -> Coroutine[Any, Any, None]:
+        """Leave the server now: whoever asks next connects anew. What is given back waits until all is closed, and
+        breaks off what will not end.
+        """
         standing, self._standing = self._standing, None
+        coming, self._coming = self._coming, None
+        tasks = set(self._tasks)
         if standing is not None:
             standing.end()
-        tasks = set(self._tasks)
-        if not tasks:
-            return
-        if self._coming is None:
-            await asyncio.wait(tasks, timeout=grace)
-        await stop(tasks, grace)
+        if coming is not None:
+            coming.fail(ServerUnavailable(ALL_CLOSING))
+            for task in tasks:
+                task.cancel()
+        return _ended(tasks)
 
     # within
 
@@ -128,7 +131,7 @@ class Owner:
             return await self._held(coming, "legacy", deadline)
         fault = await self._held(coming, "auto", deadline)
         is_odd = fault is not None and type(fault) is ServerUnavailable
-        if coming.is_set or not is_odd or _is_cancelled():
+        if coming.is_set or not is_odd:
             return fault
         return await self._held(coming, "legacy", deadline)  # some break at what they do not know
 
@@ -163,12 +166,13 @@ class Owner:
         return NotReached(SLOW) if scope.cancelled_caught and not coming.is_set else None
 
     def _stand(self, connection: Connection, coming: Once[Connection]) -> None:
+        if self._coming is not coming:  # nobody waits for it any more
+            connection.end()
+            return
         if self._has_stood:
             self._changed()  # while nobody listened
         self._has_stood = True
-        self._standing, self._failure = connection, None
-        if self._coming is coming:
-            self._coming = None
+        self._standing, self._failure, self._coming = connection, None, None
         coming.set(connection)
 
     def _give_up(self, coming: Once[Connection]) -> None:
@@ -189,9 +193,10 @@ async def load_sdk() -> None:
         await asyncio.to_thread(importlib.import_module, _SESSIONS)
 
 
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+async def _ended(tasks: set[asyncio.Task[None]]) -> None:
+    if tasks:
+        await asyncio.wait(tasks, timeout=_GOODBYE)
+        await stop(tasks, _GOODBYE)
 
 
 def fault_behind(error: BaseException) -> ServerUnavailable:

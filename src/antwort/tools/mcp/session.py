@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from antwort.concurrency import Once, stop
+from antwort.concurrency import Once
 from antwort.net.reach import Reach
 from antwort.notes import note
 from antwort.tools.base import Progress
@@ -31,7 +31,7 @@ from antwort.tools.mcp.messages import (
     outcome_of,
     refusal,
 )
-from antwort.tools.mcp.owner import Owner
+from antwort.tools.mcp.owner import ALL_CLOSING, Owner
 from antwort.tools.mcp.tool_list import ToolList
 
 if TYPE_CHECKING:
@@ -92,11 +92,14 @@ class ServerSession:
         except Refused as refused:
             return refusal(refused)
 
-    async def close(self, grace: float) -> None:
-        """Leave the server. The list stays; a later question connects anew."""
+    def leave(self) -> Coroutine[Any, Any, None]:
+        """Leave the server now, and keep the list; what is given back waits until all is closed."""
+        listing, self._listing = self._listing, None
+        if listing is not None:
+            listing.fail(ServerUnavailable(ALL_CLOSING))
         if self._task is not None:
-            await stop([self._task], grace)
-        await self._owner.close(grace)
+            self._task.cancel()
+        return _left(self._task, self._owner.leave())
 
     # calls
 
@@ -174,7 +177,8 @@ class ServerSession:
         except Refused as refused:
             fault.__cause__ = refused
         finally:
-            self._listing = None
+            if self._listing is listing:
+                self._listing = None
             if not listing.is_set:
                 self._stale_at = self._now() + min(self.spec.list_age, _AFTER_FAILURE)
                 note(_log, logging.INFO, f"An MCP server has not listed its tools: {fault}", server=self.spec.label)
@@ -200,3 +204,9 @@ class ServerSession:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+async def _left(listing: asyncio.Task[None] | None, ended: Coroutine[Any, Any, None]) -> None:
+    await ended
+    if listing is not None:
+        await asyncio.wait([listing])

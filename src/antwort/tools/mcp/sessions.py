@@ -13,9 +13,6 @@ from antwort.tools.mcp.base import CallOutcome, ServerSpec, ServerTools, ServerU
 from antwort.tools.mcp.owner import ALL_CLOSING
 from antwort.tools.mcp.session import ServerSession
 
-_GRACE = 2.0
-"""Seconds for leaving a server in good order, and again for breaking off what will not end."""
-
 
 class SessionPool:
     """`limit` sessions, each closed after `idle` seconds without use. Beyond the limit, the one that was not used for
@@ -108,7 +105,7 @@ class SessionPool:
 
     def _leave(self, entry: _Entry) -> None:
         if entry.session.is_open:
-            task = asyncio.create_task(entry.session.close(_GRACE), name="mcp closing")
+            task = asyncio.create_task(entry.session.leave(), name="mcp closing")
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
