@@ -236,3 +236,12 @@ def test_an_odd_field_does_not_hide_the_others() -> None:
     answer = Answer(began=0.0)
     answer.feed(read_frame(payload), 1.0)
     assert (answer.status, answer.response_id, answer.usage) == ("completed", "r", Tokens())
+
+
+def test_a_call_that_waits_to_be_approved_is_one_of_those_that_are_asked_about() -> None:
+    request = {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "demo", "name": "add"}
+    events = [(1.0, added(0, **request, arguments=ARGUMENTS)), (1.0, done(0, **request, arguments=ARGUMENTS))]
+    answer = fed(*events, (2.0, ended("completed", status="requires_action")))
+    (called,) = answer.asked
+    assert (called.title, called.arguments, called.approval, called.is_done) == ("demo.add", ARGUMENTS, "mcpr_1", True)
+    assert (called.error, called.seconds(3.0), answer.status) == ("", None, "completed")

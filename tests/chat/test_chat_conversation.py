@@ -7,10 +7,10 @@ from typing import cast
 import msgspec
 import pytest
 
-from antwort.chat.answer import Answer, Status
+from antwort.chat.answer import Answer, Called, Status
 from antwort.chat.calls import arguments_shown, result_shown, seconds_shown
 from antwort.chat.commands import COMMANDS, Typed, completions, parse, unknown
-from antwort.chat.conversation import Conversation
+from antwort.chat.conversation import Conversation, Decided
 from antwort.chat.home import Home
 from antwort.chat.orders import Orders
 from antwort.chat.server import Report
@@ -183,3 +183,22 @@ def test_long_arguments_and_results_are_shortened() -> None:
 )
 def test_seconds_are_as_exact_as_they_need_to_be(seconds: float, shown: str) -> None:
     assert seconds_shown(seconds) == shown
+
+
+# ---- what becomes of calls ----
+
+
+def test_what_was_decided_is_sent_as_such_and_told_in_words() -> None:
+    ship, wipe = Called("ship", "depot", approval="mcpr_1"), Called("wipe", "depot", approval="mcpr_2")
+    given = [Decided(ship, is_approved=True), Decided(wipe, is_approved=False)]
+    conversation = Conversation()
+    conversation.note("Ship it.", ended())
+    request = conversation.request(given)
+    sent = [
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_2", "approve": False},
+    ]
+    assert (request["previous_response_id"], request["input"]) == ("resp_1", sent)
+    conversation.note(given, ended(response_id=""))
+    assert conversation.turns[-1][0] == "approved: depot.ship\ndenied: depot.wipe"
+    assert conversation.request("And?")["input"] == [user("Ship it."), ITEM, *sent, ITEM, user("And?")]

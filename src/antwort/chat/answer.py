@@ -49,6 +49,8 @@ class Called:
     output: str = ""
     error: str = ""
     is_done: bool = False
+    approval: str = ""
+    """The id by which it is approved or denied, where it waits for that."""
 
     @property
     def title(self) -> str:
@@ -95,6 +97,11 @@ class Answer:
     @property
     def text(self) -> str:
         return "\n\n".join(part.text for part in self.parts if isinstance(part, Said) and part.text)
+
+    @property
+    def asked(self) -> list[Called]:
+        """The calls that wait to be approved."""
+        return [part for part in self.parts if isinstance(part, Called) and part.approval]
 
     def feed(self, frame: Frame, now: float) -> None:
         match frame.type.removeprefix("response."):
@@ -164,6 +171,11 @@ class Answer:
                 called.began = now if called.began is None else called.began
             case "function_call_output" | "custom_tool_call_output":
                 self._answer_call(item, now)
+            case "mcp_approval_request":
+                self._note_piece(now)
+                called = self._place(at, Called)
+                self._name(called, item)
+                called.approval, called.is_done = item.id, True
             case "mcp_list_tools" if problem := message_in(item.error):
                 self.parts.append(Problem(problem))
 

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import msgspec
 
-from antwort.chat.answer import Answer
+from antwort.chat.answer import Answer, Called
 
-Item = dict[str, object] | msgspec.Raw
+Item: TypeAlias = dict[str, object] | msgspec.Raw
 
 _FORGOTTEN = frozenset({"previous_response_not_found", "response_not_found"})
+
+
+@dataclass(slots=True, frozen=True)
+class Decided:
+    """A call that waited to be approved, and what was said to it."""
+
+    call: Called
+    is_approved: bool
+
+
+Asked: TypeAlias = str | Sequence[Decided]
+"""What somebody says: words, or what becomes of calls."""
+
+
+def in_words(asked: Asked) -> str:
+    if isinstance(asked, str):
+        return asked
+    return "\n".join(f"{'approved' if each.is_approved else 'denied'}: {each.call.title}" for each in asked)
+
+
+def _items(asked: Asked) -> list[Item]:
+    if isinstance(asked, str):
+        return [{"type": "message", "role": "user", "content": asked}]
+    kind = "mcp_approval_response"
+    return [{"type": kind, "approval_request_id": each.call.approval, "approve": each.is_approved} for each in asked]
 
 
 @dataclass(slots=True)
@@ -28,9 +55,9 @@ class Conversation:
     _is_kept: bool = True
     """Whether the server keeps what was said; otherwise all of it is sent each time."""
 
-    def request(self, text: str) -> dict[str, object]:
-        message: Item = {"type": "message", "role": "user", "content": text}
-        body: dict[str, object] = {"stream": True, "input": [message]}
+    def request(self, asked: Asked) -> dict[str, object]:
+        said = _items(asked)
+        body: dict[str, object] = {"stream": True, "input": said}
         if self.model:
             body["model"] = self.model
         if self.system:
@@ -40,14 +67,14 @@ class Conversation:
         if self._previous and self._is_kept:
             body["previous_response_id"] = self._previous
         elif self._items:
-            body["input"] = [*self._items, message]
+            body["input"] = [*self._items, *said]
         return body
 
-    def note(self, text: str, answer: Answer) -> None:
+    def note(self, asked: Asked, answer: Answer) -> None:
         """The turn is over. It counts for what follows if it came to its end."""
-        self.turns.append((text, answer))
+        self.turns.append((in_words(asked), answer))
         if answer.status in ("completed", "incomplete"):
-            self._items += [{"type": "message", "role": "user", "content": text}, *answer.output]
+            self._items += [*_items(asked), *answer.output]
             self._previous = answer.response_id or None
             self._is_kept = self._is_kept and self._previous is not None
 

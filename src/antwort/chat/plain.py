@@ -9,7 +9,7 @@ import time
 from antwort.chat.answer import Answer
 from antwort.chat.receiving import receive
 from antwort.chat.scrub import in_one_line, scrub_for_file
-from antwort.chat.start import Options, begin, find_home
+from antwort.chat.start import WAITS, Options, begin, find_home
 
 _A_MOMENT = 0.05
 
@@ -53,6 +53,9 @@ def _write(text: str) -> None:
 
 def _status(answer: Answer) -> int:
     """An answer that was cut off is one; whoever reads only that does not have to know."""
+    if answer.asked:
+        sys.stderr.write(f"antwort: {WAITS}\n")
+        return 1
     if answer.status != "completed":
         sys.stderr.write(f"antwort: {in_one_line(answer.problem or answer.status, 2000)}\n")
     return 0 if answer.status in ("completed", "incomplete") else 1

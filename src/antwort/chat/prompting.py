@@ -18,9 +18,14 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.shortcuts import CompleteStyle
 
+from antwort.chat.scrub import in_one_line
+
 _LARGEST = 1024 * 1024
 """Bytes of the history; of a larger one the older half is dropped."""
 _NEW_ENTRY = b"\n# "
+
+_LONGEST_QUESTION = 200
+_ANSWERS = {"y": True, "yes": True, "n": False, "no": False}
 
 Complete = Callable[[str], Iterable[str]]
 
@@ -43,6 +48,19 @@ class Prompt:
 
     async def ask(self) -> str:
         return await self._session.prompt_async(handle_sigint=False)
+
+    async def confirm(self, question: str) -> bool:
+        """Whether they say yes; asked until it is clear. Ctrl-C is as good as the end: it never means yes."""
+        session: PromptSession[str] = PromptSession(
+            FormattedText([("ansiyellow", f"{in_one_line(question, _LONGEST_QUESTION)} [y/n] ")])
+        )
+        while True:
+            try:
+                said = (await session.prompt_async(handle_sigint=False)).strip().lower()
+            except KeyboardInterrupt as exc:
+                raise EOFError from exc
+            if said in _ANSWERS:
+                return _ANSWERS[said]
 
 
 class _Words(Completer):

@@ -9,7 +9,7 @@ import time
 from antwort.chat.answer import Answer
 from antwort.chat.client import ChatFault, Refused
 from antwort.chat.commands import parse
-from antwort.chat.conversation import Conversation
+from antwort.chat.conversation import Asked, Conversation, Decided
 from antwort.chat.home import Home
 from antwort.chat.orders import Orders
 from antwort.chat.prompting import Prompt, unechoed
@@ -48,27 +48,39 @@ class Session:
         with unechoed(sys.stdin):
             if (typed := parse(line)) is not None:
                 return await self._orders.obey(typed)
-            if line.strip():
-                await self._turn(line.strip())
+            answer = await self._turn(line.strip()) if line.strip() else None
+        while answer is not None and answer.asked:
+            answer = await self._decide(prompt, answer)
         return True
 
-    async def _turn(self, text: str) -> Answer:
+    async def _decide(self, prompt: Prompt, answer: Answer) -> Answer | None:
+        """The turn behind what was decided; None where nobody wants to decide, and the calls go on waiting."""
+        self._screen.blank()
+        try:
+            given = [Decided(each, await prompt.confirm(f"Run {each.title}?")) for each in answer.asked]
+        except EOFError:
+            self._screen.say("Nothing is run.")
+            return None
+        with unechoed(sys.stdin):
+            return await self._turn(given)
+
+    async def _turn(self, asked: Asked) -> Answer:
         """Ask, and show the answer as it comes. What goes wrong is told, and the next turn may go better."""
         answer = Answer(began=time.monotonic())
         writing = Writing(self._screen, answer)
         try:
-            if not await self._interrupts.run(self._follow(text, answer, writing)):
+            if not await self._interrupts.run(self._follow(asked, answer, writing)):
                 await self._cancel(answer)
         except ChatFault as fault:
             answer.finish("failed", self._said(fault), time.monotonic())
-        self._conversation.note(text, answer)
+        self._conversation.note(asked, answer)
         writing.finish(time.monotonic())
         return answer
 
-    async def _follow(self, text: str, answer: Answer, writing: Writing) -> None:
+    async def _follow(self, asked: Asked, answer: Answer, writing: Writing) -> None:
         """Until the answer has ended. What takes long to draw is drawn less often."""
         await awaited(self._screen, self._home.ready)
-        receiving = asyncio.create_task(receive(self._home, self._conversation, text, answer))
+        receiving = asyncio.create_task(receive(self._home, self._conversation, asked, answer))
         try:
             while not receiving.done():
                 began = time.monotonic()

@@ -11,7 +11,7 @@ from antwort.chat.prompting import Prompt
 from antwort.chat.screen import Screen
 from antwort.chat.server import Report
 from antwort.chat.session import Session
-from antwort.chat.start import Options, begin, find_home
+from antwort.chat.start import WAITS, Options, begin, find_home
 from antwort.chat.waiting import awaited
 from antwort.version import __version__
 
@@ -40,7 +40,10 @@ async def _hold(screen: Screen, home: Home, options: Options) -> int:
     conversation = await begin(home, options)
     session = Session(screen, home, conversation)
     if options.question is not None:
-        return _STATUS.get((await session.ask(options.question)).status, 1)
+        answer = await session.ask(options.question)
+        if answer.asked:
+            screen.say(WAITS, "yellow")
+        return 1 if answer.asked else _STATUS.get(answer.status, 1)
     _greet(screen, home, conversation, options)
     await session.talk(_prompt(screen, home, options))
     return 0

@@ -14,6 +14,8 @@ from antwort.chat.conversation import Conversation
 from antwort.chat.home import Home
 from antwort.chat.server import Report
 
+WAITS = "A call waits to be approved, and there is nobody to ask. Run `antwort chat` without a question for that."
+
 
 @dataclass(frozen=True, slots=True)
 class Options:

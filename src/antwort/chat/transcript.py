@@ -48,6 +48,8 @@ def _call(called: Called) -> str:
     took = "" if seconds is None else f", {seconds_shown(seconds)}"
     head = f"**{called.title}**{took}{', failed' if called.error else ''}"
     language = "json" if called.arguments.lstrip().startswith("{") else ""  # a free-form tool takes any text
+    if called.approval:
+        return "\n\n".join([f"{head}, to be approved", fenced(called.arguments, language)])
     return "\n\n".join([head, fenced(called.arguments, language), fenced(called.error or called.output)])
 
 

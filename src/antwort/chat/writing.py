@@ -106,6 +106,8 @@ class Writing:
         glyphs = self._screen.glyphs
         if not called.is_done:
             return self._spinner(now), "cyan"
+        if called.approval:
+            return "?", "yellow"
         return (glyphs.failed, "red") if called.error else (glyphs.ran, "green")
 
     # ---- text ----
@@ -220,7 +222,7 @@ def _call_look(called: Called, mark: tuple[str, str], now: float) -> RenderableT
         f"({arguments_shown(called.arguments)})",
         ("" if seconds is None else f"  {seconds_shown(seconds)}", "dim"),
     )
-    if not called.is_done:
+    if not called.is_done or called.approval:
         return head
     said, style = (called.error, "red") if called.error else (called.output, "dim")
     return Group(head, Padding(Text(result_shown(said), style=style), (0, 0, 0, _INDENT)))
