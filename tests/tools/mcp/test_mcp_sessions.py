@@ -81,6 +81,16 @@ async def test_an_idle_session_is_left_and_an_operators_list_is_kept() -> None:
         assert server.sessions == 2
 
 
+async def test_whoever_asks_while_an_idle_session_is_left_gets_a_fresh_one() -> None:
+    async with puppet() as server, pooled(idle=600.0) as pool:
+        session = pool.get(server.spec)
+        await session.call("do", "{}", key="k")
+        pool._idle = 0.0
+        pool._look_at_the_clock()
+        assert not (await session.call("do", "{}", key="k")).is_error
+        assert server.sessions == 2
+
+
 async def test_what_a_request_has_brought_is_forgotten_with_its_idle_session() -> None:
     async with puppet() as server, pooled(idle=0.01) as pool:
         await pool.get(replace(server.spec, owner=("tenant", "ann"))).tools()

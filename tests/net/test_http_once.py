@@ -1,0 +1,63 @@
+"""Requests that must not be sent twice, and answers that are acknowledged at once."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import pytest
+
+from antwort.net import connection
+from antwort.net.exchange import Cut
+from antwort.net.http import HttpClient
+from http_kit import CLOSED_UNANSWERED, OK, client_of, fetched
+from replay_backend import serve
+
+
+async def test_a_request_that_must_not_be_sent_twice_is_not_sent_again_over_a_fresh_connection() -> None:
+    async with serve(OK, CLOSED_UNANSWERED, OK) as backend, client_of(backend) as client:
+        await fetched(client)
+        with pytest.raises(Cut):
+            await client.request("POST", "/x", b"{}", resends=False)
+        assert len(backend.requests) == 2
+        assert await fetched(client) == b'{"ok": true}'
+
+
+class Link:
+    def __init__(self) -> None:
+        self.told: list[tuple[int, ...]] = []
+
+    def setsockopt(self, *option: int) -> None:
+        self.told.append(option)
+        if len(self.told) > 1:
+            raise OSError
+
+
+class Wire:
+    def __init__(self, link: Link | None) -> None:
+        self._link = link
+
+    def get_extra_info(self, name: str) -> Link | None:
+        return self._link if name == "socket" else None
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="only Linux has it")
+def test_the_system_is_told_to_acknowledge_and_a_closed_socket_is_no_matter() -> None:
+    wire: Any = Wire(link := Link())
+    connection._acknowledge_at_once(wire)
+    connection._acknowledge_at_once(wire)
+    assert link.told == [(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)] * 2
+    nowhere: Any = Wire(None)
+    connection._acknowledge_at_once(nowhere)
+
+
+@pytest.mark.parametrize("is_prompt", [True, False])
+async def test_only_a_prompt_client_acknowledges_each_answer(is_prompt: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(connection, "_acknowledge_at_once", told.append)
+    async with serve(OK, OK) as backend:
+        client = HttpClient(backend.url.removesuffix("/v1"), is_prompt=is_prompt)
+        for _ in range(2):
+            await fetched(client)
+        await client.close()
+    assert len(told) == (2 if is_prompt else 0)
