@@ -188,10 +188,25 @@ async def measure(name: str, trouble: Trouble, place: Ground, number: int) -> Fi
     return Figures(name, beside, statistics.median(took), took[int(len(took) * 0.99)], took[-1])
 
 
-async def run(number: int) -> list[Figures]:
+async def left(place: Ground, times: int) -> list[float]:
+    """Milliseconds from a client's leaving in mid-call to the server's record of the cancellation."""
+    took = []
+    for at in range(place.mcp.count("cancelled") + 1, place.mcp.count("cancelled") + 1 + times):
+        async with connected(place.server.port) as wire:
+            wire.send("POST", RESPONSES, {**calling("try", "wait"), "stream": True})
+            await place.mcp.until_seen("called", "wait", place.mcp.count("cancelled") + 1)
+            began = time.perf_counter()
+            wire.vanish()
+            await place.mcp.until_seen("cancelled", "wait", at)
+            took.append((time.perf_counter() - began) * 1000)
+    return took
+
+
+async def run(number: int) -> tuple[list[Figures], list[float]]:
     with tempfile.TemporaryDirectory() as folder:
         async with ground(Path(folder)) as place:
-            return [await measure(name, trouble, place, number) for name, trouble in TROUBLES.items()]
+            cancelled = await left(place, 20)
+            return [await measure(name, trouble, place, number) for name, trouble in TROUBLES.items()], cancelled
 
 
 def main() -> None:
@@ -199,10 +214,15 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=400)
     parser.add_argument("--out", type=Path, metavar="FILE")
     chosen = parser.parse_args()
-    figures = asyncio.run(run(chosen.requests))
+    figures, cancelled = asyncio.run(run(chosen.requests))
     print("| trouble elsewhere | requests in it | p50 ms | p99 ms | longest ms |\n|---|---|---|---|---|")
     for each in figures:
         print(f"| {each.trouble} | {each.beside} | {each.p50:.1f} | {each.p99:.1f} | {each.longest:.1f} |")
+    longest = max(cancelled)
+    print(
+        f"\nA client that leaves is a cancellation for the server after {statistics.median(cancelled):.0f} ms", end=""
+    )
+    print(f" (median of {len(cancelled)}; {longest:.0f} ms at most).")
     if chosen.out:
         chosen.out.write_text(json.dumps([each._asdict() for each in figures], indent=2))
 

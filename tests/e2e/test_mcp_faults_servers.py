@@ -111,6 +111,17 @@ async def test_a_server_that_never_says_what_it_offers_keeps_nobody_else(step: A
         assert spoke(response)
 
 
+@pytest.mark.parametrize("step", ["initialize", "list"])
+async def test_a_server_that_is_slow_to_say_what_it_offers_is_waited_for_by_its_own_requests_alone(step: Any) -> None:
+    async with beside(Faults(slow=(step,)), connect=60) as (ours, server):
+        asking = asyncio.create_task(ours.ask("try", ECHO))
+        await server.server.record.until_seen("opened")
+        assert await is_well(ours)
+        assert not asking.done()
+        server.server.latch("slow").set()
+        assert called(await asking)[0]["output"] == "hello"
+
+
 async def test_a_hung_call_of_a_broken_server_does_not_keep_its_other_calls() -> None:
     async with beside(Faults()) as (ours, server):
         asking = asyncio.create_task(ours.ask("try", ("hold", {"name": "it"})))

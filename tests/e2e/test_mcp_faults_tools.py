@@ -13,10 +13,12 @@ import pytest
 from antwort.api.wire import replace
 from antwort.config.settings import McpServerSettings
 from antwort.testing.mcp import served
+from chat_backend import Calls, ChatBackend, Says
+from live_server import launched
 from mcp_house import House, called, house, nothing_left_behind, request, spoke
-from mcp_kit import STDIO, mcp_process, until_true
+from mcp_kit import STDIO, children, mcp_process, nobody_there, until_true
 from raw_http import connected
-from serving import RESPONSES, until
+from serving import RESPONSES, until, until_quiet
 from settings_kit import in_front_of
 
 ECHO = ("echo", {"text": "hello"})
@@ -176,6 +178,24 @@ async def test_a_client_that_leaves_is_a_cancellation_for_a_process_of_ours(tmp_
         assert called(await ours.ask("try", ECHO))[0]["output"] == "hello"
 
 
+async def test_faults_again_and_again_leave_no_task(tmp_path: Path) -> None:
+    async with mcp_process(tmp_path) as server:
+        dead = McpServerSettings(label="dead", url=f"http://127.0.0.1:{nobody_there()}/mcp")
+        async with house(at(server.url, timeout=0.05), dead) as ours:
+
+            async def troubles() -> None:
+                hung = ours.ask("try", ("wait", {}), ("raise", {}), ("fail", {}), ("stubborn", {"name": "never"}))
+                await asyncio.gather(hung, ours.ask("dead"), _leave(ours))
+
+            await troubles()
+            tasks = await until_quiet(lambda: len(asyncio.all_tasks()))
+            for _ in range(10):
+                await troubles()
+            await until(lambda: len(asyncio.all_tasks()) <= tasks)
+            await until(lambda: ours.server.engine.live == 0)
+            assert called(await ours.ask("try", ECHO))[0]["output"] == "hello"
+
+
 @pytest.mark.proves("FR-014")
 async def test_a_cancel_is_a_cancellation_for_the_server() -> None:
     async with served() as server, house(at(server.url)) as ours, connected(ours.server.port) as wire:
@@ -195,10 +215,6 @@ async def test_a_cancel_is_a_cancellation_for_the_server() -> None:
 
 async def test_a_server_that_is_stopped_takes_its_processes_along(tmp_path: Path) -> None:
     """`antwort serve`, as a process of its own, is told to stop while a call is under way."""
-    from chat_backend import Calls, ChatBackend, Says
-    from live_server import launched
-    from mcp_kit import children
-
     record = tmp_path / "record.jsonl"
     config = tmp_path / "antwort.yaml"
     async with ChatBackend(Calls([("wait", "{}")]), Says()) as backend:

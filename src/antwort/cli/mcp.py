@@ -97,9 +97,9 @@ def _way(server: McpServer) -> str:
     """Without anything that it is logged in to with: addresses may have that in their query."""
     import shlex
 
-    if server.command:
-        return printable(shlex.join(server.command))
-    return printable(str(server.url).partition("?")[0])
+    from antwort.config.addresses import without_query
+
+    return printable(shlex.join(server.command)) if server.command else without_query(str(server.url))
 
 
 def _state(found: Sequence[ToolDefinition] | CannotAsk) -> str:

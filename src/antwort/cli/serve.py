@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import os
 import socket
@@ -121,6 +122,7 @@ async def serve(settings: Settings, file: Path | None = None) -> int:
         app = await build(settings)
         try:
             await app.start()
+            _spare_the_collector()
             port, sockets = sock.getsockname()[1], settings.server.websocket
             server = Server(
                 app.asgi,
@@ -138,6 +140,14 @@ async def serve(settings: Settings, file: Path | None = None) -> int:
         finally:
             await app.close()
     return 1 if server.force_exit else 0
+
+
+def _spare_the_collector() -> None:
+    """What is there now stays, and what a request leaves behind is mostly freed without it: to look through all of it
+    after every few hundred objects would take a tenth of the time of a short request.
+    """
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 def _listen(settings: Settings) -> socket.socket:

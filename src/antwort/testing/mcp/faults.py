@@ -26,6 +26,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
     hang: tuple[Step, ...] = ()
     """It takes these requests and never answers them."""
+    slow: tuple[Step, ...] = ()
+    """It answers these when its latch `slow` is set, as the tool `release` does."""
     garbage: tuple[Step, ...] = ()
     """It answers these with something that is no answer."""
     garbage_as: Garbage = "text"

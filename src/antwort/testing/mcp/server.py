@@ -111,6 +111,8 @@ class TryServer:
             self._note("opened", ctx)
         if step in faults.hang:
             await self._hang(step, ctx)
+        if step in faults.slow:
+            await self.latch("slow").wait()
         if step in faults.garbage and self.scribble is not None:
             self.scribble(garbage_for(faults.garbage_as, ctx.request_id))
             await asyncio.Event().wait()
