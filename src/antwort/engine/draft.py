@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from functools import reduce
 from typing import Any, Literal
 
 import msgspec
@@ -69,29 +68,36 @@ class Finish(msgspec.Struct, frozen=True):
 
 def apply(run: Run, event: RunEvent) -> Run:
     """The run after `event`. A delta changes nothing: the `done` of its item carries the whole."""
-    fold = _FOLDS.get(type(event))
-    return run if fold is None else fold(run, event)
+    return fold(run, (event,))
 
 
 def fold(run: Run, events: Iterable[RunEvent]) -> Run:
-    return reduce(apply, events, run)
+    """The run after `events`, one after the other. What happens to items is gathered: a response is made anew for all
+    of it together.
+    """
+    output: list[OutputItem] | None = None
+    for event in events:
+        if (place := _PLACES.get(type(event))) is not None:
+            output = list(run.output) if output is None else output
+            place(output, event)
+        elif (change := _FOLDS.get(type(event))) is not None:
+            run, output = change(run if output is None else _with_output(run, tuple(output)), event), None
+    return run if output is None else _with_output(run, tuple(output))
 
 
-def _added(run: Run, event: OutputItemAdded) -> Run:
-    return _with_output(run, (*run.output, event.item))
+def _added(output: list[OutputItem], event: OutputItemAdded) -> None:
+    output.append(event.item)
 
 
-def _done(run: Run, event: OutputItemDone) -> Run:
-    at = event.output_index
-    return _with_output(run, (*run.output[:at], event.item, *run.output[at + 1 :]))
+def _done(output: list[OutputItem], event: OutputItemDone) -> None:
+    output[event.output_index] = event.item
 
 
-def _arguments(run: Run, event: McpArgumentsDone) -> Run:
+def _arguments(output: list[OutputItem], event: McpArgumentsDone) -> None:
     """An open call keeps its arguments: it may be run by somebody who did not see its deltas."""
-    at = event.output_index
-    item = run.output[at]
+    item = output[event.output_index]
     assert isinstance(item, McpCall)
-    return _with_output(run, (*run.output[:at], replace(item, arguments=event.arguments), *run.output[at + 1 :]))
+    output[event.output_index] = replace(item, arguments=event.arguments)
 
 
 def _turn_ended(run: Run, event: TurnEnded) -> Run:
@@ -143,10 +149,12 @@ def _with_output(run: Run, output: tuple[OutputItem, ...]) -> Run:
     return msgspec.structs.replace(run, response=replace(run.response, output=output))
 
 
-_FOLDS: dict[type, Callable[[Run, Any], Run]] = {
+_PLACES: dict[type, Callable[[list[OutputItem], Any], None]] = {
     OutputItemAdded: _added,
     OutputItemDone: _done,
     McpArgumentsDone: _arguments,
+}
+_FOLDS: dict[type, Callable[[Run, Any], Run]] = {
     TurnEnded: _turn_ended,
     CallEnded: _call_ended,
     Compacted: _compacted,

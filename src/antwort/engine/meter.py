@@ -95,6 +95,8 @@ class Meter:
         """As `learn`, for what other conversations have: of this one nothing is remembered, and where much is known
         already, few reports are listened to, so that it costs next to nothing.
         """
+        if tokens < _TELLING * LEAST:  # of so few, none is told below
+            return
         known = self._rates.get(request.model)
         if known is None or known.wants_more():
             self._note(request, tokens, whole, who, size_of(request))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TypeAlias
 
 import msgspec
@@ -206,12 +206,12 @@ def _is_search(item: InputItem, toolbox: Toolbox) -> bool:
 
 def open_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
     """The calls of this response that have no result yet, in order. A call cut short is not one."""
-    answered = results_in(run.output)
-    return [
-        call
-        for at, item in enumerate(run.output)
-        if (call := _call_of(item, at, toolbox)) is not None and call.call_id not in answered
-    ]
+    output = run.output
+    calls = [call for at, item in enumerate(output) if (call := _call_of(item, at, toolbox)) is not None]
+    if not calls:
+        return calls
+    answered = results_in(output)
+    return [call for call in calls if call.call_id not in answered]
 
 
 def _call_of(item: InputItem, at: int, toolbox: Toolbox) -> OpenCall | None:
@@ -229,15 +229,13 @@ def _call_of(item: InputItem, at: int, toolbox: Toolbox) -> OpenCall | None:
 
 def results_in(items: Iterable[InputItem]) -> frozenset[str]:
     """The ids of the calls that have a result among `items`."""
-    return frozenset(_results(items))
-
-
-def _results(items: Iterable[InputItem]) -> Iterator[str]:
+    found: set[str] = set()
     for item in items:
         if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
-            yield item.call_id
+            found.add(item.call_id)
         elif isinstance(item, McpCall) and not is_bare(item):
-            yield call_id_of(item)
+            found.add(call_id_of(item))
+    return frozenset(found)
 
 
 def unanswered_leftovers(run: Run, plan: Plan) -> list[Leftover]:

@@ -22,6 +22,10 @@ class Candidate(msgspec.Struct, frozen=True):
     is_small: bool = False
     """Whether the request is certainly longer than its context."""
 
+    def is_there(self) -> bool:
+        """Whether it can be asked at once, and has a place, which is taken then."""
+        return self.member.is_well and self.member.places.take()
+
     @property
     def length(self) -> int | None:
         """Of its context, as far as is known by now."""
@@ -33,6 +37,8 @@ async def next_of(left: list[Candidate], failures: list[AntwortError]) -> Candid
     the first of these to have one, or to be back. Those that are too small are asked when no other one is well. When
     all that are left are left alone, these are failures.
     """
+    if len(left) == 1 and left[0].is_there():
+        return left.pop()
     while able := askable(left):
         well = [each for each in able if each.member.is_well]
         fitting = [each for each in well if not each.is_small]

@@ -47,6 +47,8 @@ class Constrained:
     ) -> None:
         self._provider, self._mode = provider, mode
         self._learned = Learned(clock, LASTS)
+        self._known: tuple[Capabilities | None, Capabilities] = (None, Capabilities())
+        """What the backend has said of itself last, and what comes of it."""
 
     def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         if not offered(request) and not has_calls(request.messages):
@@ -67,6 +69,11 @@ class Constrained:
         inner = self._provider.capabilities(model)
         if self._mode == "native":
             return inner
+        if inner is not self._known[0]:
+            self._known = (inner, self._own(inner))
+        return self._known[1]
+
+    def _own(self, inner: Capabilities) -> Capabilities:
         # Schemas that are cleaned for decoders keep plain patterns only; `auto` may ask as the backend is asked.
         is_held = self._mode == "constrained" or inner.grammar != "described"
         return replace(inner, allowed_tools=True, folds=True, grammar="plain_pattern" if is_held else "described")

@@ -94,7 +94,9 @@ class Fleet:
         has_answered = False
         while (candidate := await next_of(left, failures)) is not None:
             attempt = Attempt(candidate.member, is_streamed=request.stream is True, clock=self._clock)
-            CONNECT_SHARE.set(share_of(candidate.member, len(askable(left)) + 1, time_left))
+            CONNECT_SHARE.set(
+                None if time_left is None else share_of(candidate.member, len(askable(left)) + 1, time_left)
+            )
             try:
                 with attempt:
                     async with aclosing(candidate.member.provider.infer(self._outgoing(request, candidate))) as batches:
