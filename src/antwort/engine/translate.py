@@ -204,6 +204,7 @@ def _own_stretches(run: Run) -> Iterable[Sequence[InputItem]]:
 def _results(stretches: Iterable[Sequence[InputItem]]) -> Mapping[str, deque[Output]]:
     """What calls came to, wherever the results stand. Ids may repeat in a client's history; their order tells."""
     found: dict[str, deque[Output]] = defaultdict(deque)
+    requests: list[McpApprovalRequest] = []
     for stretch in stretches:
         for item in stretch:
             if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
@@ -212,17 +213,19 @@ def _results(stretches: Iterable[Sequence[InputItem]]) -> Mapping[str, deque[Out
                 found[call_id_of(item)].append(result)
             elif isinstance(item, OpaqueItem) and (answered := foreign_result(item)) is not None:
                 found[answered[0]].append(answered[1])
-    for call_id, reason in _unrun(stretches):
+            elif isinstance(item, McpApprovalRequest):
+                requests.append(item)
+    for call_id, reason in _unrun(requests, stretches) if requests else ():
         if not found[call_id]:
             found[call_id].append(reason)
     return found
 
 
-def _unrun(stretches: Iterable[Sequence[InputItem]]) -> Iterator[tuple[str, str]]:
+def _unrun(
+    requests: Iterable[McpApprovalRequest], stretches: Iterable[Sequence[InputItem]]
+) -> Iterator[tuple[str, str]]:
     """What the model is told of the calls that were to be approved and that nobody ran, by their ids."""
-    items = [item for stretch in stretches for item in stretch]
-    requests = [item for item in items if isinstance(item, McpApprovalRequest)]
-    given = decided(items) if requests else {}
+    given = decided([item for stretch in stretches for item in stretch])
     for request in requests:
         if (reason := told_of(given.get(request.id))) is not None:
             yield requested_call(request.id), reason
@@ -280,6 +283,9 @@ class _Conversation:
 
     def flush(self) -> None:
         """The assistant message is whole: write it, and the results of its calls in the order of the calls."""
+        if not (self._calls or self._texts or self._reasoning):
+            self._has_results = self._has_server_results = self._has_open_calls = False
+            return
         is_thought = self._capabilities.reasoning_field is not None and any(self._reasoning)
         if any(self._texts) or self._calls or is_thought:
             self._say(self._assistant())
