@@ -49,6 +49,7 @@ CASES = {
 EXTRAS = {
     "handoff": "an agent of several steps that hands over to another",
     "toolset": "a toolset of the server's, and its calls replayed as input",
+    "approval": "a toolset's call that the client approves, and one that it denies",
     "session": "a session that the client keeps",
     "sealed-reasoning": "reasoning brought back encrypted, nothing stored",
     "item-reference": "a conversation continued by `item_reference`",
@@ -72,18 +73,18 @@ EXTRAS = {
 }
 """What some clients are taken through besides."""
 
-_SERVER_TOOLS = ("toolset", "sealed-reasoning", "slow-tool")
+_SERVER_TOOLS = ("toolset", "approval", "sealed-reasoning", "slow-tool")
 _LONG = ("websocket", "conversation", "compaction", "auto-compaction", "input-tokens", "truncation")
 EXTRAS_OF: dict[str, tuple[str, ...]] = {
     "openai-python": (
-        *("toolset", "sealed-reasoning", "item-reference", "slow-tool", "custom-tool"),
+        *("toolset", "approval", "sealed-reasoning", "item-reference", "slow-tool", "custom-tool"),
         *("namespace", "tool-image", "retries", *_LONG, AS_IS),
     ),
     "openai-node": (
-        *("toolset", "sealed-reasoning", "item-reference", "slow-tool", "custom-tool"),
+        *("toolset", "approval", "sealed-reasoning", "item-reference", "slow-tool", "custom-tool"),
         *("namespace", "tool-image", "retries", *_LONG, AS_IS),
     ),
-    "openai-agents": ("handoff", "toolset", "session", "sealed-reasoning", "slow-tool", *_LONG, AS_IS),
+    "openai-agents": ("handoff", "toolset", "approval", "session", "sealed-reasoning", "slow-tool", *_LONG, AS_IS),
     "langchain-openai": (*_SERVER_TOOLS, *_LONG, AS_IS),
     "pydantic-ai": (*_SERVER_TOOLS, *_LONG, AS_IS),
     "@ai-sdk/openai": (*_SERVER_TOOLS, "item-reference", "custom-tool", "tool-image", *_LONG, AS_IS),

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents import Agent, HostedMCPTool, ModelSettings, SQLiteSession, function_tool
+from agents import (
+    Agent,
+    HostedMCPTool,
+    MCPToolApprovalFunctionResult,
+    MCPToolApprovalRequest,
+    ModelSettings,
+    SQLiteSession,
+    function_tool,
+)
 from agents.items import ReasoningItem, TResponseInputItem
 
 from clients.trying import WHOLE, NotApplicable, Play, Trial
@@ -56,6 +64,26 @@ async def toolset(at: Trial) -> None:
     assert 'assistant called add: {"a": 20, "b": 22} | tool: 42 | assistant: The tool says: 42.' in second.final_output
 
 
+async def approval(at: Trial) -> None:
+    """The SDK asks its callback, and sends the decision with all that was said."""
+    unkept = ModelSettings(store=False)
+    for approve, answer in ((True, "42"), (False, "The user denied this call. The reason: Not today.")):
+        seen: list[str] = []
+
+        def decide(
+            request: MCPToolApprovalRequest, approve: bool = approve, seen: list[str] = seen
+        ) -> MCPToolApprovalFunctionResult:
+            seen.append(f"{request.data.server_label}.{request.data.name}{request.data.arguments}")
+            return {"approve": True} if approve else {"approve": False, "reason": "Not today."}
+
+        config: Any = {**WORKSHOP.tool_config, "require_approval": "always"}
+        tool = HostedMCPTool(tool_config=config, on_approval_request=decide)
+        cue = f'case:function call:add{{"a": 20, "b": 22}} {at.mark}'
+        result = await run(at, cue, tools=[tool], settings=unkept)
+        assert seen == ['workshop.add{"a": 20, "b": 22}']
+        assert result.final_output == f"The tool says: {answer}."
+
+
 async def session(at: Trial) -> None:
     kept = SQLiteSession(at.mark)
     try:
@@ -92,6 +120,7 @@ async def slow_tool(at: Trial) -> None:
 MORE: dict[str, Play] = {
     "handoff": handoff,
     "toolset": toolset,
+    "approval": approval,
     "session": session,
     "sealed-reasoning": sealed_reasoning,
     "slow-tool": slow_tool,

@@ -243,6 +243,20 @@ async def toolset(at: Trial) -> None:
     assert 'assistant called add: {"a": 20, "b": 22} | tool: 42 | assistant: The tool says: 42.' in second.text
 
 
+async def approval(at: Trial) -> None:
+    """The decision is a block of what the user says."""
+    first = HumanMessage(f'case:function call:add{{"a": 20, "b": 22}} {at.mark}')
+    async with chat(at, store=False) as plain_model:
+        model = plain_model.bind_tools([{**WORKSHOP, "allowed_tools": ["add"], "require_approval": "always"}])
+        answer = await asked(at, model, [first])
+        [request] = [block for block in answer.content if isinstance(block, dict) and "approval" in block["type"]]
+        assert (request["type"], request["name"]) == ("mcp_approval_request", "add")
+        for approve, told in ((True, "42"), (False, "The user denied this call.")):
+            given = {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve}
+            second = await asked(at, model, [first, answer, HumanMessage([given])])
+            assert second.text == f"The tool says: {told}."
+
+
 async def sealed_reasoning(at: Trial) -> None:
     at = at.bared()
     first = HumanMessage(f"case:reasoning {at.mark}")
@@ -280,6 +294,7 @@ CASES: dict[str, Play] = {
     "backend-500": backend_500,
     "cut-stream": cut_stream,
     "toolset": toolset,
+    "approval": approval,
     "sealed-reasoning": sealed_reasoning,
     "slow-tool": slow_tool,
 }

@@ -28,6 +28,27 @@ async def toolset(at: Trial) -> None:
     assert 'assistant called add: {"a": 20, "b": 22} | tool: 42 | assistant: The tool says: 42.' in second.output_text
 
 
+async def approval(at: Trial) -> None:
+    """Approved by the id of the response; denied by one who sends all again, and nothing is stored."""
+    tools = [{**WORKSHOP, "allowed_tools": ["add"], "require_approval": "always"}]
+    prompt = {"role": "user", "content": f'case:function call:add{{"a": 20, "b": 22}} {at.mark}'}
+    first = await asked(at, [prompt], tools=tools)
+    request = first.output[-1]
+    assert request.type == "mcp_approval_request"
+    assert (request.server_label, request.name, request.arguments) == ("workshop", "add", '{"a": 20, "b": 22}')
+    approved = {"type": "mcp_approval_response", "approval_request_id": request.id, "approve": True}
+    second = await asked(at, [approved], tools=tools, previous_response_id=first.id)
+    assert second.output_text == "The tool says: 42."
+    # Streamed, it is asked in two ways: for the second one, the call has been run, and is not run again.
+    runs = [item.approval_request_id for item in second.output if item.type == "mcp_call"]
+    assert runs == ([] if at.streamed else [request.id])
+    unkept = await asked(at, [prompt], tools=tools, store=False)
+    kept = [item.to_dict() for item in unkept.output]
+    denied = {"type": "mcp_approval_response", "approval_request_id": kept[-1]["id"], "approve": False, "reason": "No."}
+    last = await asked(at, [prompt, *kept, denied], tools=tools, store=False)
+    assert last.output_text == "The tool says: The user denied this call. The reason: No.."
+
+
 async def sealed_reasoning(at: Trial) -> None:
     sealed = {"store": False, "include": ["reasoning.encrypted_content"]}
     prompt = {"role": "user", "content": f"case:reasoning {at.mark}"}
@@ -116,6 +137,7 @@ async def retries(at: Trial) -> None:
 
 MORE: dict[str, Play] = {
     "toolset": toolset,
+    "approval": approval,
     "sealed-reasoning": sealed_reasoning,
     "item-reference": item_reference,
     "slow-tool": slow_tool,

@@ -224,6 +224,10 @@ async def toolset(at: Trial) -> None:
     assert len(at.reached()) == 3
 
 
+async def approval(_: Trial) -> None:
+    raise NotApplicable("the client asks for no approvals, and passes over what waits for one")
+
+
 async def sealed_reasoning(at: Trial) -> None:
     """It asks for it by itself, where it takes the model for one that reasons."""
     at = at.bared()
@@ -260,6 +264,7 @@ CASES: dict[str, Play] = {
     "backend-500": backend_500,
     "cut-stream": cut_stream,
     "toolset": toolset,
+    "approval": approval,
     "sealed-reasoning": sealed_reasoning,
     "slow-tool": slow_tool,
 }

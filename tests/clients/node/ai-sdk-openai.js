@@ -72,6 +72,26 @@ const more = {
     assert.match(again.text, /assistant called \S*add: .*42.*assistant: The tool says: 42\./s);
   },
 
+  /** The SDK names the request by `item_reference`, and the run by the request. */
+  async approval({ ask }, tag) {
+    const workshop = openai.tools.mcp({ serverLabel: 'workshop', connectorId: 'workshop', requireApproval: 'always' });
+    const tools = { mcp: workshop };
+    for (const [approved, told] of [[true, '42'], [false, 'The user denied this call.']]) {
+      const first = { role: 'user', content: tag.cue('function call:add{"a": 40, "b": 2}') };
+      const asked = await ask({ model, tools, messages: [first] });
+      const [request] = asked.steps.at(-1).content.filter((part) => part.type === 'tool-approval-request');
+      assert.equal(request.toolCall.toolName, 'mcp.add');
+      assert.deepEqual(request.toolCall.input, { a: 40, b: 2 });
+      const decision = { type: 'tool-approval-response', approvalId: request.approvalId, approved, providerExecuted: true };
+      const messages = [first, ...asked.responseMessages, { role: 'tool', content: [decision] }];
+      const done = await ask({ model, tools, messages });
+      assert.equal(done.text, `The tool says: ${told}.`);
+      const later = [...messages, ...done.responseMessages, { role: 'user', content: 'case:remember' }];
+      const again = await ask({ model, tools, messages: later });
+      assert.match(again.text, new RegExp(`assistant called \\S*add: .*tool: ${told}`, 's'));
+    }
+  },
+
   async 'slow-tool'({ ask, streamed }, tag) {
     if (!streamed) throw new NotApplicable(WHOLE);
     const workshop = openai.tools.mcp({ serverLabel: 'workshop', connectorId: 'workshop' });

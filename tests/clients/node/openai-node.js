@@ -253,6 +253,24 @@ const cases = {
     assert.match(again.text, /assistant called \S*add: .*42/);
   },
 
+  /** Approved by the id of the response; denied by one who sends all again, and nothing is stored. */
+  async approval({ ask }, tag) {
+    const tools = [{ type: 'mcp', server_label: 'workshop', require_approval: 'always' }];
+    const prompt = { role: 'user', content: tag.cue('function call:add{"a": 40, "b": 2}') };
+    const { response } = await ask({ input: [prompt], tools });
+    const request = response.output.at(-1);
+    assert.deepEqual([request.type, request.name, JSON.parse(request.arguments)], ['mcp_approval_request', 'add', { a: 40, b: 2 }]);
+    const decided = (id, approve, reason) => ({ type: 'mcp_approval_response', approval_request_id: id, approve, reason });
+    const done = await ask({ previous_response_id: response.id, input: [decided(request.id, true)], tools });
+    assert.equal(done.text, 'The tool says: 42.');
+    const [call] = done.response.output.filter((item) => item.type === 'mcp_call');
+    assert.equal(call.approval_request_id, request.id);
+    const unkept = (await ask({ input: [prompt], tools, store: false })).response;
+    const denied = decided(unkept.output.at(-1).id, false, 'No.');
+    const last = await ask({ input: [prompt, ...unkept.output, denied], tools, store: false });
+    assert.equal(last.text, 'The tool says: The user denied this call. The reason: No..');
+  },
+
   async 'slow-tool'({ ask, streamed }, tag) {
     if (!streamed) throw new NotApplicable(WHOLE);
     const tools = [{ type: 'mcp', server_label: 'workshop', require_approval: 'never' }];
