@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -134,3 +137,25 @@ async def test_closing_does_not_wait_for_a_server_that_hangs() -> None:
         await pool.close()
         with pytest.raises(ServerUnavailable):
             await calling
+
+
+@pytest.mark.parametrize("way", ["newest", "sse"])
+async def test_nothing_of_what_is_said_to_a_server_comes_into_the_log(
+    way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with served() as at, pooled() as pool:
+        session = pool.get(spec_of(at, way))
+        await session.tools()
+        await session.call("echo", '{"text": "a secret"}', key="k")
+        logging.getLogger("httpx2").info("what others say by that name")
+    assert [record.message for record in caplog.records if record.name in ("httpx2", "client")] == [
+        "what others say by that name"
+    ]
+    assert not any("secret" in record.message or str(at.port) in record.message for record in caplog.records)
+
+
+def test_the_sdk_comes_with_the_first_session_and_not_before() -> None:
+    script = "import sys, antwort.tools.mcp.sessions; print({'mcp', 'httpx2', 'pydantic'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -6,7 +6,6 @@ Importing this takes the SDK, which costs over a second: it comes with the first
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
@@ -29,6 +28,7 @@ from antwort.tools.mcp.lean import Line
 from antwort.tools.mcp.login import Login, log_in
 from antwort.tools.mcp.messages import UNAUTHORIZED, Agreement
 from antwort.tools.mcp.program import program
+from antwort.tools.mcp.quiet import hush
 from antwort.tools.mcp.streams import Ending, Streams
 from antwort.tools.mcp.watching import Watch, Watched
 from antwort.tools.mcp.web import Web, WebTransport
@@ -44,9 +44,7 @@ _RELISTEN = 30.0
 _GOODBYE = 1.0
 _US = types.Implementation(name="antwort", version=__version__)
 
-for _name in ("mcp", "client", "httpx2"):  # they tell addresses, ids of sessions, arguments and results
-    if logging.getLogger(_name).level == logging.NOTSET:
-        logging.getLogger(_name).setLevel(logging.CRITICAL)
+hush()
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, cast
 
@@ -27,6 +26,7 @@ from antwort.tools.mcp.messages import (
     Report,
     Unsent,
 )
+from antwort.tools.mcp.quiet import own_context
 from antwort.tools.mcp.watching import Watch
 
 
@@ -165,7 +165,7 @@ class Connection:
         return {**headers, **mcp_param_headers(known[1], ask.said)} if known[1] else headers
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.create_task(work, context=contextvars.Context())  # it may outlive the run that it is for
+        task = asyncio.create_task(work, context=own_context())  # it may outlive the run that it is for
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task

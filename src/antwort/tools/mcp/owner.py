@@ -6,7 +6,6 @@ A failure to connect is told to all who wait, and followed by a pause in which n
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import importlib
 import logging
 import math
@@ -20,6 +19,7 @@ from antwort.notes import note, reason_behind
 from antwort.tools.mcp.base import NotReached, ServerSpec, ServerUnavailable, Unauthorized
 from antwort.tools.mcp.messages import NOT_AN_ANSWER, UNAUTHORIZED
 from antwort.tools.mcp.pauses import Pauses
+from antwort.tools.mcp.quiet import own_context
 
 if TYPE_CHECKING:
     from antwort.tools.mcp.connecting import Mode
@@ -105,7 +105,7 @@ class Owner:
     def _begin(self) -> Once[Connection]:
         coming: Once[Connection] = Once()
         # Nothing of the run that asks: the session outlives it.
-        task = asyncio.create_task(self._own(coming), name="mcp session", context=contextvars.Context())
+        task = asyncio.create_task(self._own(coming), name="mcp session", context=own_context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return coming

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +31,7 @@ from antwort.tools.mcp.messages import (
     refusal,
 )
 from antwort.tools.mcp.owner import ALL_CLOSING, Owner
+from antwort.tools.mcp.quiet import own_context
 from antwort.tools.mcp.tool_list import ToolList
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class ServerSession:
             self._listing = Once()
             self._listed_at = self._now()
             work = self._fetch(self._listing)
-            self._task = asyncio.create_task(work, name="mcp list", context=contextvars.Context())
+            self._task = asyncio.create_task(work, name="mcp list", context=own_context())
         return self._listing
 
     async def _fetch(self, listing: Once[ServerTools]) -> None:
