@@ -10,8 +10,7 @@ import pytest
 
 from antwort.api.items import McpApprovalRequest, McpCall
 from antwort.api.wire import replace
-from antwort.engine.approvals import LOST
-from antwort.engine.decisions import NO_APPROVAL
+from antwort.engine.decisions import LOST, NO_APPROVAL
 from antwort.engine.engine import Engine
 from antwort.engine.rows import new_row
 from antwort.engine.settings import EngineSettings

@@ -359,3 +359,30 @@ async def test_a_server_with_made_up_names_is_called_by_its_own() -> None:
     await engine.create(ask([decision(first)], previous_response_id=first.id, tools=[GUARDED]))
     assert told(provider)[1] == ("assistant", ["depot_ship"])
     assert [each.name for each in server.calls] == ["depot_ship"]
+
+
+@pytest.mark.parametrize("way", ["conversation", "items", "reference"])
+async def test_however_it_goes_on_it_runs_under_the_tools_of_the_response_that_asked(way: str) -> None:
+    server = depot()
+    provider = ScriptedProvider(SHIP, DONE)
+    engine = engine_of(provider, server)
+    conversation = (await engine.conversations.create()).id
+    fields: dict[str, Any] = {"conversation": conversation} if way == "conversation" else {}
+    first = await engine.create(ask(tools=[GUARDED], **fields))
+    said = {"items": again(first), "reference": [{"type": "item_reference", "id": asked(first).id}]}.get(way, [])
+    second = await engine.create(ask([*said, decision(first)], tool_choice="none", **fields))
+    assert only(second, McpCall).output == "shipped"
+    assert len(server.calls) == 1
+
+
+async def test_what_was_denied_does_not_count_as_run() -> None:
+    server = depot()
+    two = answer(call("ship", box="8"), call("ship", box="9"))
+    provider = ScriptedProvider(SHIP, two, DONE)
+    engine = engine_of(provider, server)
+    first = await engine.create(ask(tools=[GUARDED]))
+    fields: dict[str, Any] = {"tools": [GUARDED], "max_tool_calls": 2}
+    second = await engine.create(ask([decision(first, approve=False)], previous_response_id=first.id, **fields))
+    both = [decision(item) for item in items_of(second, McpApprovalRequest)]
+    third = await engine.create(ask(both, previous_response_id=second.id))
+    assert [item.output for item in server_calls(third)] == ["shipped", "shipped"]

@@ -14,13 +14,11 @@ from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.status import FINAL, ResponseStatus
 from antwort.api.wire import UNSET
-from antwort.engine.decisions import NO_APPROVAL, contradiction, decided
+from antwort.engine.decisions import LOST, NO_APPROVAL, contradiction, decided
 from antwort.engine.plan import History, Leftover, Plan
 from antwort.errors import ApprovalInUse, InvalidField
 from antwort.identity import Identity
 from antwort.storage.base import Decision, Link, ResponseStore, as_of
-
-LOST = "The call was approved and begun before, and what it came to is not known. It is not run a second time."
 
 
 class OnRecord(msgspec.Struct, frozen=True):
@@ -29,6 +27,8 @@ class OnRecord(msgspec.Struct, frozen=True):
     approvals: Mapping[str, Approval] = {}
     ends: Mapping[str, ResponseStatus] = {}
     """How the responses stand that were told the decisions; those that are kept nowhere are not there."""
+    askers: tuple[Link, ...] = ()
+    """The responses that asked, as far as they are not in the chain."""
 
 
 async def look_up(
@@ -51,7 +51,17 @@ async def look_up(
             ends[by] = "in_progress"
         elif (response := await store.get(identity, by)) is not None:
             ends[by] = response.status
-    return OnRecord(found, ends)
+    return OnRecord(found, ends, await _askers(found.values(), chain, store, identity))
+
+
+async def _askers(
+    approvals: Iterable[Approval], chain: Sequence[Link], store: ResponseStore, identity: Identity
+) -> tuple[Link, ...]:
+    """Those of a conversation, or of a client that sends all again: their tools are those that were meant."""
+    known = {link.response.id for link in chain}
+    wanted = dict.fromkeys(each.response_id for each in approvals if each.response_id not in known)
+    chains = [await store.chain(identity, response_id) for response_id in wanted]
+    return tuple(links[-1] for links in chains if links)
 
 
 def weighed(

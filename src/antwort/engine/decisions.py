@@ -9,6 +9,7 @@ from antwort.api.wire import UNSET
 from antwort.errors import Conflict, InvalidField
 
 NO_APPROVAL = "The call was not run: it needs the user's approval, and none was given."
+LOST = "The call was approved and begun before, and what it came to is not known. It is not run a second time."
 
 
 def denial(response: McpApprovalResponse) -> str:

@@ -338,7 +338,9 @@ class Engine:
         request = await recall_runs(request, chain, records, identity, said)
         toolbox, capabilities = means.toolbox, means.shelf.capabilities
         credentials = Credentials(self._open_vault, identity)
-        history = await assemble(request, chain, toolbox, means.shelf, credentials, said, sealed.memories)
+        history = await assemble(
+            request, chain, toolbox, means.shelf, credentials, said, sealed.memories, decided.askers
+        )
         now = int(self._clock())
         history, decisions = (history, ()) if means.compacts else weighed(history, request, decided, now)
         if not means.compacts:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
-
-import msgspec
+from collections.abc import Container, Iterable, Sequence
 
 from antwort.api.items import (
     CustomToolCall,
@@ -13,30 +11,24 @@ from antwort.api.items import (
     FunctionCall,
     FunctionCallOutput,
     InputItem,
-    McpApprovalRequest,
-    McpApprovalResponse,
     McpCall,
     OpaqueItem,
 )
 from antwort.api.requests import CreateRequest
-from antwort.api.wire import UNSET, replace
-from antwort.engine.budgets import most_calls
-from antwort.engine.credentials import Credentials, Parent
-from antwort.engine.decisions import NO_APPROVAL, check_decisions, decided, denial
+from antwort.api.wire import replace
+from antwort.engine.credentials import Credentials
+from antwort.engine.decisions import check_decisions
 from antwort.engine.foreign import foreign_call
-from antwort.engine.latest import last_turn
+from antwort.engine.leftovers import Past, find_leftovers
 from antwort.engine.memory import Memories, MemoryLost, Said, since_compaction
-from antwort.engine.pairs import as_call, call_id_of, is_bare, is_ours, is_run, requested_call
-from antwort.engine.plan import History, Leftover, OpenCall
+from antwort.engine.pairs import call_id_of
+from antwort.engine.plan import History
 from antwort.engine.recent import Records
-from antwort.engine.steps import OVER_LIMIT, results_in
-from antwort.engine.stops import NO_MORE
-from antwort.engine.toolbox import Shelf, model_name, rebuild_toolbox
+from antwort.engine.toolbox import Shelf
 from antwort.errors import Conflict, ConversationNotFound, InvalidField, ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import Link, ResponseStore
-from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
-from antwort.tools.routing import Route, Toolbox, find_executor, route
+from antwort.tools.routing import Toolbox
 
 
 async def load_chain(
@@ -82,37 +74,22 @@ async def assemble(
     credentials: Credentials,
     said: tuple[InputItem, ...] = (),
     memories: Memories | None = None,
+    askers: Sequence[Link] = (),
 ) -> History:
     """All that was said before and the new input, and the calls in it that are ours to run first.
 
     What was `said` in a conversation counts as put together by clients: they may have changed it at will. Of what was
-    compacted, what is sealed counts, and not what stands before it.
+    compacted, what is sealed counts, and not what stands before it. `askers` are responses besides the chain that have
+    asked for approvals which stand in it.
     """
     history = _gathered(request, chain, said)
     counted = _counted(history, memories, request)
     _check_outputs(request.input, counted.stretches[:-1], counted.skipped)
     check_decisions(request.input, (item for each in counted.stretches[:-1] for item in each), counted.skipped)
     shown = [item for stretch in counted.stretches for item in stretch]
-    answered, decisions = results_in(shown), decided(shown)
-    own = tuple(shown) if counted.is_compacted else (*said, *request.input)
-    begun = _begun(item for link in chain for item in (*link.input, *link.output)) | _begun(own)
-    leftovers: list[Leftover] = []
-    for link in chain:
-        asked = (item for item in link.input if isinstance(item, McpApprovalRequest))
-        left_open = [item for item in (*asked, *link.output) if not counted.is_compacted or item in shown]
-        if calls := _unanswered(left_open, answered | begun, shelf, decisions):
-            parent = credentials.made_under(link, request)
-            then = msgspec.structs.replace(shelf, model=link.response.model)
-            tools = await rebuild_toolbox(parent.request, then)
-            left = most_calls(parent.request, shelf.settings) - _calls_run(link)
-            leftovers += _leftovers(calls, parent, tools, left, decisions)
-    # A client that keeps its history itself sends the open calls in the input: they were made under its own tools. So
-    # are those of a conversation, as far as anybody knows.
-    left = most_calls(request, shelf.settings)
-    leftovers += _leftovers(_open_in(own, answered | begun, shelf), Parent(request), toolbox, left, decisions)
-    # A client's ids may repeat; whoever runs a call answers for all that go by its id.
-    first = {left.call.call_id: left for left in reversed(leftovers)}
-    return replace(history, leftovers=tuple(reversed(first.values())))
+    own = shown if counted.is_compacted else (*said, *request.input)
+    past = Past(chain=chain, shown=shown, own=own, is_compacted=counted.is_compacted, askers=askers)
+    return replace(history, leftovers=await find_leftovers(past, request, toolbox, shelf, credentials))
 
 
 def _gathered(request: CreateRequest, chain: Sequence[Link], said: tuple[InputItem, ...]) -> History:
@@ -198,117 +175,3 @@ def _asked(item: InputItem) -> str | None:
     # A kind of call that this version does not know still has its outputs.
     call = foreign_call(item) if isinstance(item, OpaqueItem) else None
     return None if call is None else call.call_id
-
-
-# ---- calls that were left open ----
-
-
-def _unanswered(
-    items: Sequence[InputItem], answered: Container[str], shelf: Shelf, decisions: Container[str]
-) -> list[OpenCall]:
-    """The finished calls without a result that could be ours to run, or to refuse where the client has denied them. One
-    under our own label was refused when it was made, also where the client leaves that out.
-    """
-    calls: list[OpenCall] = []
-    for item in items:
-        match item:
-            case FunctionCall(status="completed") if _is_local(item, shelf):
-                call = OpenCall(item.call_id, item.name, item.arguments, None, item)
-            case McpCall(status="completed") if is_bare(item) and item.server_label != HOUSE_LABEL:
-                call = OpenCall(call_id_of(item), item.name, item.arguments, None, item)
-            case McpApprovalRequest(status="completed") if item.id in decisions:
-                call = OpenCall(requested_call(item.id), item.name, item.arguments, None, as_call(item))
-            case _:
-                continue
-        if call.call_id not in answered:
-            calls.append(call)
-    return calls
-
-
-def _open_in(items: Sequence[InputItem], answered: Container[str], shelf: Shelf) -> list[OpenCall]:
-    """Those of an input. Clients leave out what they were shown, so a server's call is open only where that is certain:
-    turns pause at all, it carries an id of ours, nothing shows that it was run, and the model has said nothing since.
-    What was to be approved is so where the model has said nothing since the decision.
-    """
-    may_pause = shelf.settings.mixed_turns == "pause"
-    turn = last_turn(items)
-    requests = [item for item in items[: len(items) - len(turn)] if isinstance(item, McpApprovalRequest)]
-    calls = _unanswered([*requests, *turn], answered, shelf, decided(turn))
-    return [call for call in calls if not isinstance(call.item, McpCall) or _is_open(call.item, may_pause=may_pause)]
-
-
-def _is_open(item: McpCall, *, may_pause: bool) -> bool:
-    return item.approval_request_id is not UNSET or (may_pause and is_ours(item))
-
-
-def _begun(items: Iterable[InputItem]) -> frozenset[str]:
-    """The calls of which it shows that they were run, whatever that came to: none of them is run again."""
-    return frozenset(call_id_of(item) for item in items if isinstance(item, McpCall) and is_run(item))
-
-
-def _is_local(call: FunctionCall, shelf: Shelf) -> bool:
-    """Whether somebody here would run a function of that name: if not, nobody needs to be asked about it."""
-    namespace = None if call.namespace is UNSET else call.namespace
-    definition = ToolDefinition(name=call.name, kind=ToolKind.FUNCTION, namespace=namespace)
-    return find_executor(definition, shelf.executors) is not None
-
-
-def _leftovers(
-    calls: Sequence[OpenCall],
-    parent: Parent,
-    toolbox: Toolbox,
-    left: int,
-    decisions: Mapping[str, McpApprovalResponse],
-) -> list[Leftover]:
-    """Those that are the server's to run, by the tools and the policy of the request they were made under. Those that
-    were denied are answered, whatever else holds. Of the others so many as are `left` are run.
-    """
-    request, is_parallel = parent.request, parent.request.parallel_tool_calls is not False
-    found: list[Leftover] = []
-    for call in (_with_model_name(call, toolbox) for call in calls):
-        decision, problem = _decision(call, decisions), None
-        match route(call.name, toolbox):
-            case _ if decision is not None and not decision.approve:
-                problem = denial(decision)
-            case Route.SERVER if decision is None and toolbox.tools[call.name].needs_approval:
-                problem = NO_APPROVAL
-            case Route.SERVER:
-                left -= 1
-                problem = OVER_LIMIT if left < 0 else None
-            case Route.UNKNOWN | Route.CLIENT if isinstance(call.item, McpCall) and request.choice_mode != "none":
-                problem = _gone(call.item, parent)
-            case _:
-                continue
-        found.append(Leftover(call, toolbox, is_parallel, problem))
-    return found
-
-
-def _decision(call: OpenCall, decisions: Mapping[str, McpApprovalResponse]) -> McpApprovalResponse | None:
-    asked = call.item.approval_request_id if isinstance(call.item, McpCall) else UNSET
-    return None if asked is UNSET else decisions.get(asked)
-
-
-def _gone(call: McpCall, parent: Parent) -> str:
-    if call.server_label in parent.locked:
-        return f"The address and the credentials of the server {call.server_label!r} are lost; declare it again."
-    return f"The tool {call.name!r} is not available any more."
-
-
-def _calls_run(link: Link) -> int:
-    """How many calls that response has run itself."""
-    return sum(
-        item.output not in (OVER_LIMIT, NO_MORE)
-        if isinstance(item, FunctionCallOutput)
-        else isinstance(item, McpCall)
-        and item.server_label != HOUSE_LABEL
-        and (item.output is not UNSET or item.error_text not in (None, OVER_LIMIT, NO_MORE))
-        for item in link.output
-    )
-
-
-def _with_model_name(call: OpenCall, toolbox: Toolbox) -> OpenCall:
-    """A server's call shows under the server's own name for the tool; routing goes by what the model calls it."""
-    if not isinstance(call.item, McpCall):
-        return call
-    name = model_name(toolbox, call.item.server_label, call.name)
-    return OpenCall(call.call_id, name, call.arguments, None, call.item)

@@ -1,0 +1,202 @@
+"""Calls of earlier responses that are run first: those of a paused turn, and those that the client has approved."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+
+import msgspec
+
+from antwort.api.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputItem,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    McpCall,
+)
+from antwort.api.requests import CreateRequest
+from antwort.api.wire import UNSET
+from antwort.engine.budgets import most_calls
+from antwort.engine.credentials import Credentials, Parent
+from antwort.engine.decisions import LOST, NO_APPROVAL, decided, denial
+from antwort.engine.latest import last_turn
+from antwort.engine.pairs import as_call, call_id_of, is_bare, is_ours, is_run, requested_call
+from antwort.engine.plan import Leftover, OpenCall
+from antwort.engine.steps import OVER_LIMIT, results_in
+from antwort.engine.stops import NO_MORE
+from antwort.engine.toolbox import Shelf, model_name, rebuild_toolbox
+from antwort.storage.base import Link
+from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
+from antwort.tools.routing import Route, Toolbox, find_executor, route
+
+
+class Past(msgspec.Struct, frozen=True, kw_only=True):
+    """What open calls are looked for in."""
+
+    chain: Sequence[Link]
+    shown: Sequence[InputItem]
+    """All that counts of what was said."""
+    own: Sequence[InputItem]
+    """What clients have put together of it."""
+    is_compacted: bool = False
+    askers: Sequence[Link] = ()
+    """Responses besides the chain that have asked for approvals."""
+
+
+async def find_leftovers(
+    past: Past, request: CreateRequest, toolbox: Toolbox, shelf: Shelf, credentials: Credentials
+) -> tuple[Leftover, ...]:
+    """In the order in which they were asked for, each with the tools and the policy it was asked for under."""
+    decisions = decided(past.shown)
+    settled = results_in(past.shown) | _begun(past)
+    found: list[Leftover] = []
+    for link in past.chain:
+        asked = (item for item in link.input if isinstance(item, McpApprovalRequest))
+        left_open = [item for item in (*asked, *link.output) if not past.is_compacted or item in past.shown]
+        if calls := _unanswered(left_open, settled, shelf, decisions):
+            found += await _made_under(link, calls, request, shelf, credentials, decisions)
+    own = _open_in(past.own, settled, shelf)
+    for link in past.askers:
+        requests = {item.id for item in link.output if isinstance(item, McpApprovalRequest)}
+        if calls := [call for call in own if _request_of(call) in requests]:
+            found += await _made_under(link, calls, request, shelf, credentials, decisions)
+    # A client that keeps its history itself sends the open calls in the input: they were made under its own tools. So
+    # are those of a conversation, as far as anybody knows.
+    found += _leftovers(own, Parent(request), toolbox, most_calls(request, shelf.settings), decisions)
+    # A client's ids may repeat; whoever runs a call answers for all that go by its id.
+    first = {left.call.call_id: left for left in reversed(found)}
+    return tuple(reversed(first.values()))
+
+
+async def _made_under(
+    link: Link,
+    calls: Sequence[OpenCall],
+    request: CreateRequest,
+    shelf: Shelf,
+    credentials: Credentials,
+    decisions: Mapping[str, McpApprovalResponse],
+) -> list[Leftover]:
+    parent = credentials.made_under(link, request)
+    tools = await rebuild_toolbox(parent.request, msgspec.structs.replace(shelf, model=link.response.model))
+    left = most_calls(parent.request, shelf.settings) - _calls_run(link)
+    return _leftovers(calls, parent, tools, left, decisions)
+
+
+def _unanswered(
+    items: Sequence[InputItem], answered: Container[str], shelf: Shelf, decisions: Container[str]
+) -> list[OpenCall]:
+    """The finished calls without a result that could be ours to run, or to refuse where the client has denied them. One
+    under our own label was refused when it was made, also where the client leaves that out.
+    """
+    calls: list[OpenCall] = []
+    for item in items:
+        match item:
+            case FunctionCall(status="completed") if _is_local(item, shelf):
+                call = OpenCall(item.call_id, item.name, item.arguments, None, item)
+            case McpCall(status="completed") if is_bare(item) and item.server_label != HOUSE_LABEL:
+                call = OpenCall(call_id_of(item), item.name, item.arguments, None, item)
+            case McpApprovalRequest(status="completed") if item.id in decisions:
+                call = OpenCall(requested_call(item.id), item.name, item.arguments, None, as_call(item))
+            case _:
+                continue
+        if call.call_id not in answered:
+            calls.append(call)
+    return calls
+
+
+def _open_in(items: Sequence[InputItem], answered: Container[str], shelf: Shelf) -> list[OpenCall]:
+    """Those of an input. Clients leave out what they were shown, so a server's call is open only where that is certain:
+    turns pause at all, it carries an id of ours, nothing shows that it was run, and the model has said nothing since.
+    What was to be approved is so where the model has said nothing since the decision.
+    """
+    may_pause = shelf.settings.mixed_turns == "pause"
+    turn = last_turn(items)
+    requests = [item for item in items[: len(items) - len(turn)] if isinstance(item, McpApprovalRequest)]
+    calls = _unanswered([*requests, *turn], answered, shelf, decided(turn))
+    return [call for call in calls if not isinstance(call.item, McpCall) or _is_open(call.item, may_pause=may_pause)]
+
+
+def _is_open(item: McpCall, *, may_pause: bool) -> bool:
+    return item.approval_request_id is not UNSET or (may_pause and is_ours(item))
+
+
+def _begun(past: Past) -> frozenset[str]:
+    """The calls of which it shows that they were run, whatever that came to: none of them is run again."""
+    items = (item for link in past.chain for item in (*link.input, *link.output))
+    runs = (item for item in (*items, *past.own) if isinstance(item, McpCall) and is_run(item))
+    return frozenset(map(call_id_of, runs))
+
+
+def _is_local(call: FunctionCall, shelf: Shelf) -> bool:
+    """Whether somebody here would run a function of that name: if not, nobody needs to be asked about it."""
+    namespace = None if call.namespace is UNSET else call.namespace
+    definition = ToolDefinition(name=call.name, kind=ToolKind.FUNCTION, namespace=namespace)
+    return find_executor(definition, shelf.executors) is not None
+
+
+def _leftovers(
+    calls: Sequence[OpenCall],
+    parent: Parent,
+    toolbox: Toolbox,
+    left: int,
+    decisions: Mapping[str, McpApprovalResponse],
+) -> list[Leftover]:
+    """Those that are the server's to run, by the tools and the policy of the request they were made under. Those that
+    were denied are answered, whatever else holds. Of the others so many as are `left` are run.
+    """
+    request, is_parallel = parent.request, parent.request.parallel_tool_calls is not False
+    found: list[Leftover] = []
+    for call in (_with_model_name(call, toolbox) for call in calls):
+        decision, problem = decisions.get(_request_of(call) or ""), None
+        match route(call.name, toolbox):
+            case _ if decision is not None and not decision.approve:
+                problem = denial(decision)
+            case Route.SERVER if decision is None and toolbox.tools[call.name].needs_approval:
+                problem = NO_APPROVAL
+            case Route.SERVER:
+                left -= 1
+                problem = OVER_LIMIT if left < 0 else None
+            case Route.UNKNOWN | Route.CLIENT if isinstance(call.item, McpCall) and request.choice_mode != "none":
+                problem = _gone(call.item, parent)
+            case _:
+                continue
+        found.append(Leftover(call, toolbox, is_parallel, problem))
+    return found
+
+
+def _request_of(call: OpenCall) -> str | None:
+    """The id of the request for its approval."""
+    asked = call.item.approval_request_id if isinstance(call.item, McpCall) else UNSET
+    return None if asked is UNSET else asked
+
+
+def _gone(call: McpCall, parent: Parent) -> str:
+    if call.server_label in parent.locked:
+        return f"The address and the credentials of the server {call.server_label!r} are lost; declare it again."
+    return f"The tool {call.name!r} is not available any more."
+
+
+def _calls_run(link: Link) -> int:
+    """How many calls that response has run itself."""
+    denials = {denial(given) for given in decided(link.input).values() if not given.approve}
+    return sum(_is_counted(item, denials) for item in link.output)
+
+
+def _is_counted(item: InputItem, denials: Container[str]) -> bool:
+    if isinstance(item, FunctionCallOutput):
+        return item.output not in _UNRUN
+    if not isinstance(item, McpCall) or item.server_label == HOUSE_LABEL or is_bare(item):
+        return False
+    return item.output is not UNSET or (item.error_text not in _UNRUN and item.error_text not in denials)
+
+
+_UNRUN = (OVER_LIMIT, NO_MORE, NO_APPROVAL, LOST)
+"""What calls are answered with that are not run."""
+
+
+def _with_model_name(call: OpenCall, toolbox: Toolbox) -> OpenCall:
+    """A server's call shows under the server's own name for the tool; routing goes by what the model calls it."""
+    if not isinstance(call.item, McpCall):
+        return call
+    name = model_name(toolbox, call.item.server_label, call.name)
+    return OpenCall(call.call_id, name, call.arguments, None, call.item)
