@@ -226,7 +226,7 @@ async def test_a_server_that_is_down_is_told_once_and_leaves_the_server_ready(
     assert 'antwort_mcp_failures_total{server_label="other"} 0.0' in metrics
 
 
-@pytest.mark.proves("MISTAKE-36")
+@pytest.mark.proves("MISTAKE-34")
 async def test_labels_of_the_operators_show_in_metrics_and_those_of_strangers_never() -> None:
     async with served() as server, house(at(server)) as ours:
         await ours.ask("try", ECHO)

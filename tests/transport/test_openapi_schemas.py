@@ -31,7 +31,9 @@ def test_a_sample_of_every_event_fits_and_does_not_without_any_of_its_fields(sam
     assert faults("StreamEvent", numbered) == []
     assert faults("StreamEvent", {**numbered, "more": 1}) != []
     for field in numbered:
-        assert faults("StreamEvent", {name: value for name, value in numbered.items() if name != field}) != []
+        rest = {name: value for name, value in numbered.items() if name != field}
+        may_miss = sample["type"] == "response.mcp_call.progress" and field in ("progress", "total", "message")
+        assert (faults("StreamEvent", rest) == []) is may_miss
 
 
 @pytest.mark.parametrize("sample", [item for item in ITEMS if item["type"] != "item_reference"])

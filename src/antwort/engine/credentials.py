@@ -125,9 +125,7 @@ def _brought(tool: Tool) -> _Brought:
 def _with(tool: Tool, brought: _Brought | None) -> Tool:
     if brought is None or not isinstance(tool, McpTool):
         return tool
-    return replace(
-        tool, authorization=brought.authorization, headers=brought.headers, server_url=brought.server_url
-    )
+    return replace(tool, authorization=brought.authorization, headers=brought.headers, server_url=brought.server_url)
 
 
 def _again(tool: Tool, tools: Sequence[Tool]) -> Tool:
