@@ -118,7 +118,7 @@ def opening(control: Control, plan: Plan) -> list[Batch]:
     if control.half_said:
         batches.append(control.half_said)
     listings = () if plan.request.generate is False else plan.listings
-    if missing := [item for item in listings if not _is_shown(item, run)]:
+    if missing := [item for item in listings if not (_is_shown(item, run) or _was_shown(item, plan))]:
         places = enumerate(missing, start=len(run.output))
         batches.append([event for at, item in places for event in _show_list(at, item)])
     return batches
@@ -128,6 +128,16 @@ def _is_shown(listing: McpListTools, run: Run) -> bool:
     return any(
         isinstance(item, McpListTools) and item.server_label == listing.server_label and item.status == "completed"
         for item in run.output
+    )
+
+
+def _was_shown(listing: McpListTools, plan: Plan) -> bool:
+    """Whether the conversation has the same list already, as clients expect that it is shown once."""
+    return any(
+        isinstance(item, McpListTools) and item.server_label == listing.server_label and item.tools == listing.tools
+        for stretch in plan.history.stretches
+        for item in stretch
+        if listing.error is UNSET
     )
 
 
