@@ -80,6 +80,20 @@ def test_limits_of_a_server_and_of_its_tools_go_before_those_of_all() -> None:
     assert plain.limits == usual
 
 
+def test_what_is_not_said_of_a_servers_tool_is_as_for_all_tools_of_its_name() -> None:
+    bounds = ToolBounds(timeout=5, concurrency=2, output_bytes=3, arguments_bytes=100, parallel=False)
+    usual = ToolLimits(tools={"write": bounds})
+
+    def bounds_with(tool: McpToolSettings) -> ToolBounds:
+        limits = make_server(McpServerSettings(label="docs", url=URL, tools={"write": tool}), usual).limits
+        assert limits is not None
+        return limits.tools["write"]
+
+    assert bounds_with(McpToolSettings(require_approval=True)) == bounds
+    assert bounds_with(McpToolSettings(timeout=1)) == replace(bounds, timeout=1)
+    assert bounds_with(McpToolSettings(parallel=True)) == replace(bounds, parallel=True)
+
+
 @pytest.mark.parametrize(
     ("loopback", "is_near", "is_allowed"),
     [("auto", True, True), ("auto", False, False), ("always", False, True), ("never", True, False)],

@@ -115,7 +115,7 @@ def _audience(standing: StandingSettings) -> Audience:
 
 def _tool(tool: McpToolSettings) -> McpToolPolicy:
     return McpToolPolicy(
-        parallel=tool.parallel,
+        parallel=tool.parallel is not False,
         read_only=_or_none(tool.read_only),
         idempotent=_or_none(tool.idempotent),
         require_approval=_or_none(tool.require_approval),
@@ -127,19 +127,22 @@ def _or_none(said: bool | UnsetType) -> bool | None:
 
 
 def _limits(server: McpServerSettings, usual: ToolLimits) -> ToolLimits:
-    single = {
-        name: ToolBounds(
-            timeout=tool.timeout,
-            concurrency=tool.concurrency,
-            output_bytes=tool.output_bytes,
-            parallel=tool.parallel,
-        )
-        for name, tool in server.tools.items()
-    }
+    single = {name: _bounds(tool, usual.tools.get(name, ToolBounds())) for name, tool in server.tools.items()}
     return replace(
         usual,
         timeout=server.timeout or usual.timeout,
         total=server.concurrency or usual.total,
         output_bytes=server.output_bytes or usual.output_bytes,
         tools={**usual.tools, **single},
+    )
+
+
+def _bounds(tool: McpToolSettings, usual: ToolBounds) -> ToolBounds:
+    """What is not said of the tool of this server is as for all tools of that name."""
+    return replace(
+        usual,
+        timeout=tool.timeout or usual.timeout,
+        concurrency=tool.concurrency or usual.concurrency,
+        output_bytes=tool.output_bytes or usual.output_bytes,
+        parallel=usual.parallel if tool.parallel is UNSET else tool.parallel,
     )

@@ -8,12 +8,12 @@ from typing import Annotated, Literal, TypeAlias
 from msgspec import Meta
 
 from antwort.api.wire import UNSET, UnsetType, Wire
-from antwort.config.names import NAME
 from antwort.config.secrets import Secret
+from antwort.tools.base import LABEL
 
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=86400)]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
-Name: TypeAlias = Annotated[str, Meta(pattern=NAME)]
+Label: TypeAlias = Annotated[str, Meta(pattern=f"^{LABEL}$")]
 
 
 class OAuthSettings(Wire):
@@ -51,8 +51,8 @@ class McpToolSettings(Wire):
     """How much text of a result is kept; unset, as for the server."""
     concurrency: Count | None = None
     """How many calls of it run at once; unset, as for the server."""
-    parallel: bool = True
-    """Off, its calls never overlap."""
+    parallel: bool | UnsetType = UNSET
+    """Off, its calls never overlap; unset, as for the server."""
     read_only: bool | UnsetType = UNSET
     """Whether it changes nothing; unset, what the server says."""
     idempotent: bool | UnsetType = UNSET
@@ -64,7 +64,7 @@ class McpToolSettings(Wire):
 class McpServerSettings(Wire):
     """An MCP server of the operator's. Requests name it by its label."""
 
-    label: Name
+    label: Label
     """What requests call it, and what its calls show under."""
     url: str | None = None
     """Its address. Or there is a `command`."""
