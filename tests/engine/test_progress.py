@@ -10,7 +10,7 @@ import pytest
 
 from antwort.api.events import McpCallInProgress, McpCallProgress, StreamEvent
 from antwort.api.items import McpCall
-from antwort.api.wire import UNSET
+from antwort.api.wire import UNSET, encode
 from antwort.engine import progress
 from antwort.engine.progress import WANTED, told
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
@@ -110,3 +110,25 @@ def test_a_message_has_its_length_and_a_number_is_one() -> None:
     assert isinstance(event, McpCallProgress)
     assert (event.message, event.progress, event.total) == ("x" * 500, UNSET, UNSET)
     assert told([server_called(1, status="completed", output="done")], {"call_1": Progress(done=1)}) == []
+
+
+@pytest.mark.parametrize(
+    "news",
+    [Progress(message=5), Progress(done="x"), Progress(total=True), Progress(done=10**400), 7, None],  # type: ignore[arg-type]  # what untyped tools say
+)
+async def test_a_tool_that_reports_what_is_no_report_goes_on(news: str | Progress) -> None:
+    (event,) = reports(await heard(Digging(news), 1))
+    assert (event.progress, event.total, event.message) == (UNSET, UNSET, UNSET)
+
+
+async def test_half_a_surrogate_pair_in_a_message_does_not_break_the_stream() -> None:
+    (event,) = reports(await heard(Digging("a\ud800b"), 1))
+    assert event.message == "a?b"
+    assert b"a?b" in encode(event)
+
+
+def test_a_number_that_is_too_long_to_be_exact_is_told_as_one_that_all_can_read() -> None:
+    (event,) = told([server_called(1)], {"call_1": Progress(done=2**80, total=2**53 - 1)})
+    assert isinstance(event, McpCallProgress)
+    assert (event.progress, event.total) == (2.0**80, 2**53 - 1)
+    assert encode(event)

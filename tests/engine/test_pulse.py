@@ -23,6 +23,7 @@ from antwort.engine.pulse import at_work
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolCall, ToolContext, ToolResult
 from antwort.tools.local import LocalExecutor
+from approval_kit import GUARDED, decision
 from engine_kit import SERVER, WEATHER, ask, engine_of, name_of, stream
 
 SOON = 0.01
@@ -99,6 +100,19 @@ async def test_a_call_that_waits_for_its_turn_is_not_running() -> None:
     await until(run, McpArgumentsDone, times=2)
     (batch,) = await run.read()
     assert [event.output_index for event in batch.events if isinstance(event, McpCallInProgress)] == [1]
+    gate.set()
+    assert (await run.result()).status == "completed"
+
+
+async def test_an_approved_call_at_work_is_shown_as_any_other() -> None:
+    gate = asyncio.Event()
+    provider = ScriptedProvider(answer(call("ship")), answer(say("Ok")))
+    engine = engine_of(provider, ToolServerFake("depot", ship=waits_for(gate)), progress_interval=SOON)
+    paused = await engine.create(ask(tools=[GUARDED]))
+    request = ask([decision(paused)], previous_response_id=paused.id, tools=[GUARDED], stream=True)
+    run = await engine.start(request)
+    await until(run, McpArgumentsDone)
+    assert await names(run) == [AT_WORK]
     gate.set()
     assert (await run.result()).status == "completed"
 

@@ -46,6 +46,17 @@ async def test_each_turn_is_one_line_and_the_connection_another(caplog: pytest.L
     assert not any(record.levelno > logging.INFO for record in caplog.records)
 
 
+async def test_the_line_says_why_a_response_is_incomplete(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "antwort.transport")
+    wired = Wired(ScriptedProvider(answer(say("Hel"), finish="length"), answer(say("Hello"))))
+    async with serving(wired.engine, wired.app) as server, connected(server.port) as socket:
+        await socket.ask()
+        await socket.ask()
+    cut, whole = lines(caplog, "request")
+    assert (cut["response_status"], cut["reason"]) == ("incomplete", "max_output_tokens")
+    assert "reason" not in whole
+
+
 async def test_who_is_refused_leaves_a_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "antwort.transport")
     wired = Wired(ScriptedProvider())

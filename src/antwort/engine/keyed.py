@@ -207,7 +207,7 @@ class KeyedRuns:
 def _note_unread(live: LiveRun) -> None:
     """Those who asked for it have left, and their lines cannot say what it took."""
     ended = live.account()
-    usage = ended.response.usage
+    usage, details = ended.response.usage, ended.response.incomplete_details
     note(
         _log,
         logging.INFO,
@@ -216,6 +216,7 @@ def _note_unread(live: LiveRun) -> None:
         key=live.identity.key or None,
         model=ended.response.model[:100],
         response_status=ended.response.status,
+        reason=None if details is None else details.reason,
         turns=ended.turns,
         input_tokens=None if usage is None else usage.input_tokens,
         output_tokens=None if usage is None else usage.output_tokens,

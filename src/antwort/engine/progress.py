@@ -22,6 +22,8 @@ _BETWEEN = 0.25
 """Seconds between two times that it is told. Of what a tool says meanwhile, the latest counts."""
 _LONGEST = 500
 """Characters of a message."""
+_EXACT = 2**53
+"""Whole numbers below it are what they are for every reader of JSON."""
 
 
 def asks_for_progress(request: CreateRequest) -> bool:
@@ -41,7 +43,7 @@ class ProgressTold:
         """Of a call that does not show as at work, nothing is told: one whose turn is still being written, too."""
         if self._is_over or call_id not in self._control.running:
             return
-        self._latest[call_id] = Progress(message=news) if isinstance(news, str) else news
+        self._latest[call_id] = news if isinstance(news, Progress) else Progress(message=news)
         if self._pause is None:
             self._tell()
 
@@ -72,7 +74,7 @@ def told(output: Sequence[OutputItem], latest: Mapping[str, Progress]) -> Batch:
             output_index=at,
             progress=_number(news.done),
             total=_number(news.total),
-            message=UNSET if news.message is None else news.message[:_LONGEST],
+            message=_words(news.message),
         )
         for at, item in enumerate(output)
         if isinstance(item, McpCall)
@@ -81,5 +83,21 @@ def told(output: Sequence[OutputItem], latest: Mapping[str, Progress]) -> Batch:
     ]
 
 
-def _number(value: float | None) -> float | UnsetType:
-    return UNSET if value is None or not math.isfinite(value) else value
+def _number(value: object) -> float | UnsetType:
+    """Tools come from anywhere, and a report is no reason for one to fail: what is no number is not told."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return UNSET
+    if isinstance(value, int) and abs(value) < _EXACT:
+        return int(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        return UNSET
+    return number if math.isfinite(number) else UNSET
+
+
+def _words(message: object) -> str | UnsetType:
+    """What is no text is not told, nor are halves of surrogate pairs, which nobody could write."""
+    if not isinstance(message, str):
+        return UNSET
+    return message[:_LONGEST].encode(errors="replace").decode()

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from antwort.api.events import Batch, McpCallInProgress, ResponseInProgress
 from antwort.api.items import McpCall, OutputItem
 from antwort.engine.control import Control
+from antwort.engine.pairs import call_id_of
 from antwort.engine.pipe import Outlet
 from antwort.engine.plan import Plan
 from antwort.engine.progress import ProgressTold, asks_for_progress
@@ -29,7 +30,7 @@ def at_work(output: Sequence[OutputItem], running: Collection[str]) -> Batch:
     return [
         McpCallInProgress(item_id=item.id, output_index=at)
         for at, item in enumerate(output)
-        if isinstance(item, McpCall) and item.status == "in_progress" and item.call_id in running
+        if isinstance(item, McpCall) and item.status == "in_progress" and call_id_of(item) in running
     ]
 
 

@@ -50,6 +50,8 @@ def _of_the_run(exchange: Exchange) -> dict[str, Value]:
         "model": response.model[:_LONGEST_MODEL],
         "response_status": response.status,
     }
+    if response.incomplete_details is not None:
+        said["reason"] = response.incomplete_details.reason
     if exchange.is_replay:
         said["replayed"] = True
     # Of those who read along with one run, the line of one says what it took; if all have left it, a line of its own.
