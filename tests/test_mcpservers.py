@@ -11,6 +11,8 @@ from antwort.api.wire import replace
 from antwort.asgi import create_app
 from antwort.config import CannotStart, Secret, Settings
 from antwort.config.settings import (
+    AuthSettings,
+    KeySettings,
     McpServerSettings,
     McpSettings,
     McpToolSettings,
@@ -33,6 +35,7 @@ from antwort.tools.mcp.specs import base_spec, strangers_spec
 from mcp_kit import nobody_there
 
 URL = "https://docs.example.com/mcp"
+KEY = KeySettings(name="ada", key=Secret("sk-ada"))
 LOOPBACK = McpTool(server_label="near", server_url="http://127.0.0.1:8001/mcp")
 
 
@@ -117,6 +120,28 @@ async def test_what_the_server_listens_on_says_whether_it_is_near(host: str, com
     with pytest.raises(comes_to):  # nobody is there, or nobody may look
         await executor.discover(replace(LOOPBACK, server_url=f"http://127.0.0.1:{nobody_there()}/mcp"), ANONYMOUS)
     await executor.close()
+
+
+@pytest.mark.parametrize(
+    ("auth", "is_allowed"),
+    [
+        (AuthSettings(keys=(KEY,)), False),
+        (AuthSettings(keys=(KEY,), required="never"), True),
+        (AuthSettings(required="always"), False),
+    ],
+)
+async def test_a_server_that_asks_for_keys_may_be_public_by_way_of_a_proxy(
+    auth: AuthSettings, is_allowed: bool
+) -> None:
+    executor = make_mcp(Settings(auth=auth))
+    with pytest.raises(ServerUnavailable if is_allowed else InvalidField):
+        await executor.discover(replace(LOOPBACK, server_url=f"http://127.0.0.1:{nobody_there()}/mcp"), ANONYMOUS)
+    await executor.close()
+
+
+def test_a_label_that_cannot_be_is_told_before_the_start() -> None:
+    with pytest.raises(CannotStart, match=r"^mcp_servers\[0\]\.label must be 1 to 64 letters"):
+        make_mcp(Settings(mcp_servers=(McpServerSettings(label="my.server", url=URL),)))
 
 
 async def test_a_mounted_application_does_not_know_who_can_reach_it() -> None:

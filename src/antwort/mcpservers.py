@@ -8,7 +8,9 @@ from msgspec.structs import replace
 
 from antwort.api.wire import UNSET, UnsetType
 from antwort.config.addresses import is_loopback
+from antwort.config.checks import keys_required
 from antwort.config.mcp import McpServerSettings, McpSettings, McpToolSettings, OAuthSettings, StandingSettings
+from antwort.config.mcp_checks import about_servers
 from antwort.config.problems import CannotStart, Problem
 from antwort.config.secrets import Secret
 from antwort.config.settings import Settings
@@ -24,14 +26,20 @@ from antwort.tools.mcp.servers import Audience, McpPolicy, McpServer, McpToolPol
 def make_mcp(settings: Settings, *, is_near: bool | None = None) -> McpExecutor:
     """Nothing is connected to yet.
 
-    `is_near` says whether nobody but this machine can reach antwort; unset, by the address that it is to listen on.
-    Raises `CannotStart`.
+    `is_near` says whether nobody but this machine can reach antwort; unset, as `is_alone` says. Raises `CannotStart`.
     """
-    is_near = is_loopback(settings.server.host) if is_near is None else is_near
     for problem in _find_problems(settings):
         raise CannotStart(str(problem))
     servers = [make_server(server, settings.tools.limits) for server in settings.mcp_servers]
+    is_near = is_alone(settings) if is_near is None else is_near
     return McpExecutor(servers, make_policy(settings.mcp, is_near=is_near))
+
+
+def is_alone(settings: Settings) -> bool:
+    """Whether only this machine's own people come. Where keys are asked for, others may by way of a proxy, whatever the
+    server listens on itself.
+    """
+    return is_loopback(settings.server.host) and not keys_required(settings)
 
 
 def make_policy(mcp: McpSettings, *, is_near: bool) -> McpPolicy:
@@ -81,7 +89,8 @@ def make_server(server: McpServerSettings, limits: ToolLimits) -> McpServer:
 
 
 def _find_problems(settings: Settings) -> Iterator[Problem]:
-    """What only those can say who read addresses for the connection."""
+    """Also what only those can say who read addresses for the connection."""
+    yield from about_servers(settings.mcp_servers)
     for at, server in enumerate(settings.mcp_servers):
         try:
             read_place(server.url or "https://example.com/")

@@ -162,6 +162,17 @@ def test_check_refuses_a_policy_that_nobody_can_run(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == f"antwort: {said}\n"
 
 
+def test_check_knows_the_network_as_serve_does(capsys: pytest.CaptureFixture[str]) -> None:
+    policies = "web_search: {do: run, toolset: search}"
+    servers = "mcp_servers: [{label: search, url: 'https://search.example.com/mcp'}]"
+    Path("antwort.yaml").write_text(
+        f"scripted: true\nmemory: true\n{servers}\ntools: {{hosted: {{{policies}}}}}\nmcp: {{reach: {{deny: ['a b']}}}}"
+    )
+    assert main(["config", "check"]) == 1
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("antwort: mcp.reach.deny[0] 'a b' is not a host")
+
+
 def test_check_says_what_it_imports(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["config", "check", "--help"])

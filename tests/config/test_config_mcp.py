@@ -9,6 +9,7 @@ from antwort.config import BadSettings, CannotStart, Secret, Settings
 from antwort.config.checks import check
 from antwort.config.settings import HostedPolicy, McpServerSettings, StandingSettings, ToolSettings
 from antwort.config.shown import as_json, as_yaml
+from antwort.tools.mcp.servers import McpServer
 from config_kit import Operator
 
 FULL = """
@@ -110,6 +111,17 @@ def test_a_server_that_cannot_be_so_is_told_in_a_sentence(operator: Operator, fi
     sentences = told(operator, fields)
     assert sentences == [said]
     assert "hush" not in str(sentences)
+
+
+@pytest.mark.parametrize("label", ["my.server", "a b", "x" * 65, ""])
+def test_a_label_that_models_could_not_be_shown_is_told_when_settings_are_checked(
+    operator: Operator, label: str
+) -> None:
+    (said,) = operator.is_told(f"mcp_servers: [{{label: '{label}', command: [run]}}]")
+    assert said.startswith("mcp_servers[0].label")
+    assert "must be 1 to 64 letters, digits, '_' or '-'" in said
+    with pytest.raises(ValueError, match="1 to 64 letters"):
+        McpServer(label, command=("run",))
 
 
 def test_a_command_has_a_program() -> None:

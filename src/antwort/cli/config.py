@@ -58,14 +58,20 @@ def _faults(settings: Settings) -> Iterator[CannotStart]:
     from antwort.backends import make_fleet
     from antwort.config.checks import check_ready
     from antwort.config.hosted import check_toolsets
+    from antwort.mcpservers import make_mcp
     from antwort.toolsets import load_tools
 
     def check_tools() -> None:
         tools = settings.tools
         loaded = load_tools(tools.modules, entry_points=tools.entry_points, demo=tools.demo)
-        check_toolsets(tools.hosted, loaded.labels)
+        check_toolsets(tools.hosted, {**loaded.labels, **{server.label: None for server in settings.mcp_servers}})
 
-    for part in (lambda: check_ready(settings), check_tools, lambda: make_fleet(settings)):
+    for part in (
+        lambda: check_ready(settings),
+        check_tools,
+        lambda: make_fleet(settings),
+        lambda: make_mcp(settings),
+    ):
         try:
             part()
         except CannotStart as exc:

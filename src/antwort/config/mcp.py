@@ -123,7 +123,8 @@ class ReachSettings(Wire):
     http: bool = False
     """Whether public addresses may be named without TLS."""
     loopback: Literal["auto", "always", "never"] = "auto"
-    """Addresses of this machine; `auto`: when the server itself listens on loopback only."""
+    """Addresses of this machine; `auto`: when the server itself listens on loopback only and asks for no keys. Where it
+    asks for keys, others may come by way of a proxy."""
 
 
 class McpSettings(Wire):

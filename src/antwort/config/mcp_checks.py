@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
@@ -10,7 +11,7 @@ from antwort.config.mcp import McpServerSettings, McpSettings
 from antwort.config.names import is_token
 from antwort.config.problems import Problem
 from antwort.config.repeating import slip
-from antwort.tools.base import HOUSE_LABEL
+from antwort.tools.base import HOUSE_LABEL, LABEL, LABEL_IN_WORDS
 
 _OURS = ("connection", "content-length", "content-type", "host", "transfer-encoding")
 _OF_A_COMMAND = ("env", "folder")
@@ -23,6 +24,8 @@ def about_servers(servers: Sequence[McpServerSettings]) -> Iterator[Problem]:
         path = f"mcp_servers[{at}]"
         if server.label in labels:
             yield Problem(f"{path}.label", f"is the same as that of another MCP server: {server.label!r}")
+        if not re.fullmatch(LABEL, server.label):
+            yield Problem(f"{path}.label", f"must be {LABEL_IN_WORDS}")
         if server.label == HOUSE_LABEL:
             yield Problem(f"{path}.label", "is our own: calls that are refused show under it", "choose another")
         labels.add(server.label)

@@ -26,6 +26,7 @@ from msgspec.inspect import (
 
 from antwort.config.names import NAME, NAME_IN_WORDS
 from antwort.config.settings import Settings
+from antwort.tools.base import LABEL, LABEL_IN_WORDS
 
 PREFIX = "ANTWORT_"
 
@@ -123,6 +124,7 @@ def default_of(field: Field) -> object:
 
 _PATTERNS = {
     NAME: NAME_IN_WORDS,
+    f"^{LABEL}$": LABEL_IN_WORDS,
     r"^[0-9a-fA-F]{64}$": "64 hexadecimal digits",
 }
 

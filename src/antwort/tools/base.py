@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 HOUSE_LABEL = "antwort"
 """The server label of calls for which no server is meant: refused ones, and names nobody offered."""
+LABEL = "[A-Za-z0-9_-]{1,64}"
+"""What an operator may call a server: its tools are shown to models under names that begin so."""
+LABEL_IN_WORDS = "1 to 64 letters, digits, '_' or '-'"
 
 
 class ToolKind(enum.StrEnum):

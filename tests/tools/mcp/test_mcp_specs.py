@@ -141,6 +141,13 @@ def test_what_is_remembered_reaches_the_same_session() -> None:
         {"url": URL, "token": "a", "authorization": "request"},
         {"url": URL, "token": "a", "oauth": ClientCredentials(client_id="a", client_secret="b")},
         {"command": ("run",), "token": "a"},
+        {"url": URL, "headers": {"authorization": "Basic a"}, "token": "a"},
+        {"url": URL, "headers": {"AUTHORIZATION": "Basic a"}, "authorization": "request"},
+        {
+            "url": URL,
+            "headers": {"Authorization": "a"},
+            "oauth": ClientCredentials(client_id="a", client_secret="b"),
+        },
         {"command": "run it"},
     ],
 )

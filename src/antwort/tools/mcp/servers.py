@@ -7,6 +7,7 @@ engine = Engine(provider, executors=[McpExecutor([docs, files])])
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
@@ -14,9 +15,8 @@ import msgspec
 
 from antwort.identity import Identity
 from antwort.net.reach import Reach
-from antwort.tools.base import HOUSE_LABEL
+from antwort.tools.base import HOUSE_LABEL, LABEL, LABEL_IN_WORDS
 from antwort.tools.limits import ToolLimits
-from antwort.tools.local import NAME
 from antwort.tools.mcp.base import ClientCredentials, Transport
 from antwort.tools.mcp.brought import HeaderRules
 
@@ -104,8 +104,8 @@ class McpServer(msgspec.Struct, frozen=True):
 
 
 def _problem(server: McpServer) -> str | None:
-    if not NAME.fullmatch(server.label):
-        return "needs another label: 1 to 64 letters, digits, '_' or '-'"
+    if not re.fullmatch(LABEL, server.label):
+        return f"needs another label: {LABEL_IN_WORDS}"
     if server.label == HOUSE_LABEL:
         return "needs another label: calls that are refused show under it"
     if _is_text(server.command):
@@ -117,6 +117,8 @@ def _problem(server: McpServer) -> str | None:
         return "has more than one of token, oauth and authorization='request'"
     if server.command and (any(logins) or server.headers):
         return "has a command, and cannot be logged in to: give its credentials in env"
+    if any(logins) and any(name.lower() == "authorization" for name in server.headers):
+        return "has an Authorization header beside another way to log in"
     return None
 
 
