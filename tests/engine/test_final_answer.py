@@ -127,6 +127,22 @@ async def test_a_last_turn_that_is_cut_keeps_the_reason_of_the_stop() -> None:
     assert outcome.response.output[-1].status == "incomplete"
 
 
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+@pytest.mark.parametrize(("name", "tool"), [("depot_stock", SERVER), ("weather", WEATHER)])
+async def test_a_call_in_a_last_turn_that_is_cut_is_refused_and_no_follow_up_runs_it(
+    name: str, tool: dict[str, Any], finish: str
+) -> None:
+    first, second, half = call(name, city="1"), call(name, city="2"), call(name, '{"ci')
+    provider = ScriptedProvider(answer(first), answer(second, half, finish=finish), answer(say("Ok.")))
+    engine = engine_of(provider, depot(), weather_tool(), final_answer=True)
+    response = (await stream(engine, ask(tools=[tool], max_turns=2))).response
+    assert reason_of(response) == "max_turns"
+    follow_up = await engine.create(ask("Go on.", previous_response_id=response.id, tools=[tool]))
+    assert kinds(follow_up) == ["message"]
+    told = [content for role, content in sent_messages(provider.requests[-1]) if role == "tool"]
+    assert told[1:] == [NO_MORE]
+
+
 async def test_a_call_in_a_last_turn_does_not_begin_early_either() -> None:
     ran_for: list[str] = []
 

@@ -108,7 +108,8 @@ def _stop_of_last_turn(run: Run) -> str | None:
 
 
 def _after_last_turn(stop: str, run: Run, plan: Plan) -> RunTools | Finish:
-    calls = () if run.last_finish in _CUT else open_calls(run, plan.toolbox)
+    """Where it was cut as well: a call that was whole by then would be taken for one that is still to be run."""
+    calls = open_calls(run, plan.toolbox)
     return RunTools(tuple(Refused(call, NO_MORE) for call in calls)) if calls else Finish("incomplete", stop)
 
 
