@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from antwort.net import lookup
 from antwort.net.connection import Timeouts
 from antwort.net.exchange import ConnectFailed, ConnectTimedOut
 from antwort.net.http import HttpClient
-from antwort.net.lookup import look_up
+from antwort.net.lookup import Places, look_up
 from antwort.net.places import OutOfReach
 from antwort.net.reach import Reach, read_pattern
 from http_kit import OK, fetched
@@ -60,6 +61,8 @@ async def addresses(reach: Reach, url: str) -> Sequence[str]:
         ("*.internal", "http://a.b.internal/mcp"),
         ("bücher.example", "http://xn--bcher-kva.example/"),
         ("localhost", "http://localhost:8000/"),
+        ("10.1.0.0/16", "http://[64:ff9b::10.1.2.3]/mcp"),
+        ("::ffff:10.1.0.0/112", "http://10.1.2.3/mcp"),
     ],
 )
 async def test_what_is_allowed_may_be_named_whatever_it_stands_for(allow: str, url: str) -> None:
@@ -76,6 +79,8 @@ async def test_what_is_allowed_may_be_named_whatever_it_stands_for(allow: str, u
         ("*.internal", "http://internal/mcp"),
         ("*.internal", "http://notinternal/mcp"),
         ("example.com", "http://a.example.com/mcp"),
+        ("10.1.0.0/16", "https://[2606:4700::5efe:10.1.2.3]/mcp"),
+        ("10.1.0.0/16", "https://[2002:0a01:0203::1]/mcp"),
     ],
 )
 async def test_an_entry_allows_nothing_else(allow: str, url: str) -> None:
@@ -92,6 +97,10 @@ async def test_an_entry_allows_nothing_else(allow: str, url: str) -> None:
         ("a.example.com", "https://a.example.com:8443/"),
         ("a.example.com:443", "https://a.example.com/"),
         ("93.184.216.0/24", "https://a.example.com/"),
+        ("8.8.8.0/24", "https://[64:ff9b::8.8.8.8]/"),
+        ("8.8.8.0/24", "https://[2606:4700::5efe:8.8.8.8]/"),
+        ("::ffff:8.8.8.0/120", "https://8.8.8.8/"),
+        ("[::ffff:8.8.8.8]:443", "https://8.8.8.8/"),
     ],
 )
 async def test_what_is_denied_may_not_be_named_though_it_is_allowed(deny: str, url: str) -> None:
@@ -143,6 +152,31 @@ async def test_a_name_from_elsewhere_that_stands_for_this_machine_was_made_to_de
 )
 def test_an_entry_that_is_no_host_and_no_network_is_told(entry: str) -> None:
     with pytest.raises(ValueError, match=r"is not a|cannot be one|does not appear"):
+        read_pattern(entry)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "64:ff9b::a01:203",
+        "64:ff9b:1::a01:203",
+        "::10.1.2.3",
+        "2002:0a01:0203::1",
+        "2001:0:808:808::f5fe:fdfc",
+        "2001:0:0a01:0203::1",
+        "2606:4700::200:5efe:a01:203",
+    ],
+)
+async def test_a_network_is_denied_by_whichever_way_an_address_leads_there(name: str) -> None:
+    """Also behind a name that is allowed whatever it stands for."""
+    reach = Reach(allow=["a.example.com"], deny=["10.1.0.0/16"], lookup=Names([name]))
+    with pytest.raises(OutOfReach):
+        await addresses(reach, "https://a.example.com/")
+
+
+@pytest.mark.parametrize("entry", ["1.2.3", "0x7f.1", "2130706433", "010.1.2.3", "*.10.1.2.3", "1.2.3:80"])
+def test_an_entry_that_could_never_fit_is_told(entry: str) -> None:
+    with pytest.raises(ValueError, match=r"is not a whole address: write one as 10\.1\.2\.3, and a network as"):
         read_pattern(entry)
 
 
@@ -281,23 +315,76 @@ async def test_a_name_that_cannot_be_looked_up_is_an_error_of_the_network(monkey
         await look_up("tools.example.com", 80)
 
 
-async def test_lookups_that_hang_hold_up_nobody_but_those_like_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
+@pytest.fixture
+def slow_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Until it is set, names that begin so are not answered for."""
+    gate = threading.Event()
 
-    gate, ask = threading.Event(), socket.getaddrinfo
+    def ask(host: str, *_: object, **__: object) -> object:
+        assert not host.startswith("slow") or gate.wait(10)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (PUBLIC, 80))]
 
-    def slow(host: str, *rest: object, **named: object) -> object:
-        assert gate.wait(10)
-        return ask("127.0.0.1", 80, type=socket.SOCK_STREAM)
+    monkeypatch.setattr(socket, "getaddrinfo", ask)
+    monkeypatch.setattr(lookup, "WAIT", 0.01)
+    monkeypatch.setattr("antwort.net.reach.STRANGERS", Places())
+    monkeypatch.setattr("antwort.net.reach.LISTED", Places())
+    yield gate
+    gate.set()
 
-    monkeypatch.setattr(socket, "getaddrinfo", slow)
-    hanging = [asyncio.create_task(look_up("slow.example", 80)) for _ in range(lookup.MOST)]
+
+async def resolved(reach: Reach, host: str, who: str) -> Sequence[str]:
+    place = reach.judge(f"https://{host}/")
+    return await reach.resolver(place, who)(place.host, place.port)
+
+
+async def test_lookups_that_hang_hold_up_nobody_but_whose_they_are(slow_names: threading.Event) -> None:
+    reach = Reach()
+    hanging = [asyncio.create_task(resolved(reach, "slow.example", "ada")) for _ in range(lookup.EACH)]
     await asyncio.sleep(0)
-    with pytest.raises(OSError, match="too many"):
-        await look_up("another.example", 80)
+    with pytest.raises(OutOfReach, match=r"could not be looked up in time\.$"):
+        await resolved(reach, "another.example", "ada")
+    assert await resolved(reach, "another.example", "bob") == (PUBLIC,)
     hanging[0].cancel()
     assert await asyncio.to_thread(lambda: "free") == "free", "those threads are everybody's"
-    gate.set()
-    await asyncio.gather(*hanging[1:])
+    slow_names.set()
+    assert await asyncio.gather(*hanging[1:]) == [(PUBLIC,)] * (lookup.EACH - 1)
     with pytest.raises(asyncio.CancelledError):
         await hanging[0]
+
+
+async def test_names_that_the_operator_lists_do_not_wait_for_those_of_strangers(slow_names: threading.Event) -> None:
+    reach = Reach(allow=["tools.example.com"])
+    crowd = [resolved(reach, "slow.example", f"{at}") for at in range(lookup.MOST)]
+    hanging = [asyncio.create_task(each) for each in crowd]
+    await asyncio.sleep(0)
+    with pytest.raises(OutOfReach, match="in time"):
+        await resolved(reach, "another.example", "bob")
+    assert await resolved(reach, "tools.example.com", "bob") == (PUBLIC,)
+    slow_names.set()
+    await asyncio.gather(*hanging)
+
+
+async def test_a_place_that_comes_free_goes_to_whoever_waits(
+    slow_names: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup, "WAIT", 10)
+    reach = Reach()
+    crowd = [asyncio.create_task(resolved(reach, "slow.example", "ada")) for _ in range(3 * lookup.EACH)]
+    await asyncio.sleep(0)
+    crowd[-1].cancel()
+    slow_names.set()
+    assert await asyncio.gather(*crowd[:-1]) == [(PUBLIC,)] * (3 * lookup.EACH - 1)
+    assert await resolved(reach, "another.example", "ada") == (PUBLIC,)
+
+
+async def test_whoever_leaves_as_a_place_comes_gives_it_back() -> None:
+    places = Places(most=1, each=1)
+    await places.take("ada")
+    waiting = asyncio.create_task(places.take("bob"))
+    await asyncio.sleep(0)
+    places.give_back("ada")
+    await asyncio.sleep(0)  # it is handed over, and the task has not gone on yet
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await places.take("ada")

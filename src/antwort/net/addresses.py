@@ -6,6 +6,7 @@ differs between its versions.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
 from antwort.net.places import Address
@@ -47,12 +48,45 @@ _NOT_PUBLIC_6 = tuple(
 )
 _TRANSLATED = IPv6Network("64:ff9b::/96")
 """NAT64: what a network without IPv4 is told in its place."""
+_TRANSLATED_NEAR = IPv6Network("64:ff9b:1::/48")
+"""The same within a network of somebody's own."""
+_COMPATIBLE = IPv6Network("::/96")
+_SIX_TO_FOUR = IPv6Network("2002::/16")
+_TEREDO = IPv6Network("2001::/32")
 _ISATAP = (0x00005EFE, 0x02005EFE)
 
 
 def plain(address: Address) -> Address:
     """The address that is really connected to: an IPv4 address written as IPv6 is one."""
     return getattr(address, "ipv4_mapped", None) or address
+
+
+def leads_to(address: Address) -> tuple[Address, ...]:
+    """The address that is really connected to, and those that it holds in itself: by whichever way, that is where
+    packets for it may end.
+    """
+    address = plain(address)
+    return (address,) if isinstance(address, IPv4Address) else (address, *_held_in(address))
+
+
+def translated(address: Address) -> tuple[Address, ...]:
+    """The address, and the one that NAT64 makes of it."""
+    address = plain(address)
+    is_other = isinstance(address, IPv6Address) and address in _TRANSLATED
+    return (address, _last(address)) if is_other and isinstance(address, IPv6Address) else (address,)
+
+
+def _held_in(address: IPv6Address) -> Iterator[IPv4Address]:
+    number = int(address)
+    if any(address in network for network in (_TRANSLATED, _TRANSLATED_NEAR, _COMPATIBLE)):
+        yield _last(address)
+    if address in _SIX_TO_FOUR:
+        yield IPv4Address(number >> 80 & 0xFFFFFFFF)
+    if address in _TEREDO:
+        yield IPv4Address(~number & 0xFFFFFFFF)
+        yield IPv4Address(number >> 64 & 0xFFFFFFFF)
+    if number >> 32 & 0xFFFFFFFF in _ISATAP:
+        yield _last(address)
 
 
 def is_loopback(address: Address) -> bool:

@@ -7,14 +7,15 @@ that sends elsewhere, come to the same judge.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 
 import msgspec
 
-from antwort.net.addresses import is_loopback, is_public, plain
+from antwort.net.addresses import is_loopback, is_public, leads_to, plain, translated
 from antwort.net.http import Resolve
-from antwort.net.lookup import look_up
+from antwort.net.lookup import LISTED, STRANGERS, Crowded, look_up
 from antwort.net.places import Address, OutOfReach, Place, read_place
 
 __all__ = ["OutOfReach", "Place", "Reach", "Resolve"]
@@ -25,6 +26,7 @@ _FREE = 1024
 
 _UNKNOWN = "names a host that is not known, or that may not be named here."
 """The same for both: what a name of somebody's own network stands for is not told."""
+_CROWDED = "names a host that could not be looked up in time."
 _OWN_NETWORK = "names an address that is not public; such may not be named here."
 _NOT_LISTED = "names a host that may not be named here."
 _PLAIN = "must begin with https://."
@@ -44,8 +46,9 @@ class Pattern(msgspec.Struct, frozen=True):
             return False
         return place.host.endswith(f".{self.host}") if self.below else place.host == self.host
 
-    def fits_address(self, address: Address, port: int) -> bool:
-        return self.network is not None and self._fits_port(port) and address in self.network
+    def fits_any(self, addresses: Sequence[Address], port: int) -> bool:
+        network = self.network
+        return network is not None and self._fits_port(port) and any(address in network for address in addresses)
 
     def _fits_port(self, port: int) -> bool:
         return self.port in (None, port)
@@ -62,9 +65,11 @@ class Reach:
         only_allowed: bool = False,
         http: bool = False,
         loopback: bool = False,
-        lookup: Resolve = look_up,
+        lookup: Resolve | None = None,
     ) -> None:
-        """Raises `ValueError` for an entry of a list that is not a host, a domain or a network."""
+        """`lookup` takes the place of our own. Raises `ValueError` for an entry of a list that is not a host, a domain
+        or a network.
+        """
         self._allow, self._deny = tuple(map(read_pattern, allow)), tuple(map(read_pattern, deny))
         self._only_allowed, self._http, self._loopback = only_allowed, http, loopback
         self._lookup = lookup
@@ -91,14 +96,18 @@ class Reach:
             self._judge_address(place, address, _UNKNOWN)
         return tuple(map(str, found))
 
-    def resolver(self, place: Place) -> Resolve:
-        """What a client that connects to `place` asks for addresses."""
+    def resolver(self, place: Place, who: Hashable = None) -> Resolve:
+        """What a client that connects to `place` for `who` asks for addresses."""
+        places = LISTED if self._is_settled(place) else STRANGERS
+        look = self._lookup or partial(look_up, who=who, places=places)
 
         async def resolve(host: str, port: int) -> Sequence[str]:
             if place.address is not None:
                 return self.admit(place, (str(place.address),))
             try:
-                return self.admit(place, await self._lookup(host, port))
+                return self.admit(place, await look(host, port))
+            except Crowded as exc:
+                raise OutOfReach(_CROWDED) from exc
             except (OSError, ValueError) as exc:
                 raise OutOfReach(_UNKNOWN) from exc
 
@@ -108,9 +117,11 @@ class Reach:
 
     def _judge_address(self, place: Place, address: Address, words: str) -> None:
         address = plain(address)
-        if any(pattern.fits_address(address, place.port) for pattern in self._deny):
+        ends = leads_to(address)
+        if any(pattern.fits_any(ends, place.port) for pattern in self._deny):
             raise OutOfReach(words)
-        if self._is_settled(place) or any(pattern.fits_address(address, place.port) for pattern in self._allow):
+        ends = translated(address)
+        if self._is_settled(place) or any(pattern.fits_any(ends, place.port) for pattern in self._allow):
             return
         if not self._only_allowed and self._loopback and is_loopback(address) and _is_here(place):
             return
@@ -150,16 +161,26 @@ def read_pattern(text: str) -> Pattern:
     """An entry of a list. Raises `ValueError`."""
     network, port = _split_port(text.strip().lower())
     try:
-        return Pattern(network=ip_network(network.strip("[]"), strict=False), port=port)
+        return Pattern(network=_plain_network(ip_network(network.strip("[]"), strict=False)), port=port)
     except ValueError:
         if "/" in network or "?" in network:
             raise ValueError(f"{text!r} is not a network") from None
     below = network.startswith("*.")
     try:
-        host = read_place(f"https://{network[2:] if below else network}/").host
+        place = read_place(f"https://{network[2:] if below else network}/")
     except OutOfReach:
         raise ValueError(f"{text!r} is not a host, such as tools.example.com, *.example.com or 10.1.0.0/16") from None
-    return Pattern(host=host, below=below, port=port)
+    if place.address is not None:
+        problem = f"{text!r} is not a whole address: write one as 10.1.2.3, and a network as 10.1.0.0/16"
+        raise ValueError(problem)
+    return Pattern(host=place.host, below=below, port=port)
+
+
+def _plain_network(network: IPv4Network | IPv6Network) -> IPv4Network | IPv6Network:
+    """IPv4 written as IPv6 is held against as what it is: so is every address."""
+    if network.version == 4 or network.prefixlen < 96 or (four := network.network_address.ipv4_mapped) is None:
+        return network
+    return IPv4Network((four, network.prefixlen - 96))
 
 
 def _split_port(text: str) -> tuple[str, int | None]:

@@ -34,6 +34,7 @@ class Web:
     def __init__(self, spec: ServerSpec, reach: Reach | None = None, tls: ssl.SSLContext | None = None) -> None:
         """`reach` is for the servers of strangers; without one, the strictest holds for them."""
         self._reach = (reach or Reach()) if spec.is_strangers else None
+        self._owner = spec.owner
         self._home = self._place(spec.url)
         self._largest, self._connect, self._tls = spec.largest, spec.connect, tls
         self._own = frozenset(name.lower() for name in spec.headers)
@@ -104,7 +105,7 @@ class Web:
                 timeouts=Timeouts(connect=self._connect, first_byte=_A_DAY, idle=_A_DAY),
                 pool=_POOL,
                 tls=self._tls,
-                resolve=None if self._reach is None else self._reach.resolver(place),
+                resolve=None if self._reach is None else self._reach.resolver(place, self._owner),
                 is_prompt=True,
             )
         return client
