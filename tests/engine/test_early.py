@@ -21,7 +21,7 @@ from antwort.engine.plan import Plan
 from antwort.engine.turn import Turn
 from antwort.errors import BackendError
 from antwort.identity import ANONYMOUS
-from antwort.providers.base import CallDelta
+from antwort.providers.base import CallDelta, Finished
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ClientsTurn, ToolCall, ToolContext, ToolExecutor, ToolResult
@@ -166,10 +166,39 @@ async def test_no_call_begins_early_where_the_end_of_the_turn_may_say_otherwise(
     assert not await begun_before(gate, engine, depot, **fields)
 
 
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ["{}"],
+        ["{", '"n"', ": ", "1", "}"],
+        ['{"n": {"a": {}', "}", " }\n", " "],
+        ['{"code": "if (x) { \\"', '}{\\\\"', ', "more": "', '}"', "}"],
+        ['{"code": "\\', '"{{{"', "}"],
+    ],
+)
+async def test_the_only_call_of_a_turn_begins_when_its_object_closes(pieces: list[str]) -> None:
+    depot = Depot()
+    deltas = [[CallDelta(0, "" if at else "lookup", piece)] for at, piece in enumerate(pieces)]
+    # The answer ends when the tool has begun, and not before.
+    provider = ScriptedProvider(answer(*deltas, depot.begun), answer(say("Ok.")))
+    async with asyncio.timeout(5):
+        outcome = await stream(engine_of(provider, depot), ask(tools=[SERVER]))
+    (done,) = server_calls(outcome.response)
+    assert str(done.output).rstrip() == "found " + "".join(pieces).rstrip()
+    assert len(depot.calls) == 1
+
+
+async def test_a_call_that_comes_with_the_end_of_its_turn_has_nothing_to_begin_before() -> None:
+    depot = Depot()
+    provider = ScriptedProvider([[CallDelta(0, "lookup", "{}"), Finished("length", None)]])
+    outcome = await stream(engine_of(provider, depot), ask(tools=[SERVER]))
+    assert (outcome.response.status, depot.calls) == ("incomplete", [])
+
+
 @pytest.mark.parametrize("written", ["", "{", '{"n": 1', "[1]", "1", "null", '{"n": }', "{}{"])
 async def test_a_call_that_may_yet_grow_does_not_begin(written: str) -> None:
     depot, gate = Depot(), asyncio.Event()
-    script = answer([CallDelta(0, "lookup", written)], [CallDelta(1, "lookup", "{}")], gate)
+    script = answer([CallDelta(0, "lookup", written)], [CallDelta(1, "lookup", "{")], gate)
     engine = engine_of(ScriptedProvider(script, answer(say("Ok."))), depot)
     assert not await begun_before(gate, engine, depot, tools=[SERVER])
 
@@ -214,9 +243,9 @@ async def test_the_limit_of_calls_is_counted_in_the_order_of_the_calls() -> None
 
 
 def written(plan: Plan, *names: str) -> Turn:
-    """A turn that calls these tools and goes on."""
-    turn = Turn(0, partial(plan.shown, run=Run(plan.response)))
-    for at, name in enumerate((*names, names[-1])):
+    """A turn that calls these tools, as somebody who starts them early sees it."""
+    turn = Turn(0, partial(plan.shown, run=Run(plan.response)), is_eager=True)
+    for at, name in enumerate(names):
         turn.feed(CallDelta(at, name, "{}"))
     return turn
 
@@ -237,10 +266,10 @@ async def test_in_a_run_that_may_be_resumed_only_what_can_be_repeated_begins_ear
     tools["reads"] = replace(tools["reads"], read_only=True)
     tools["repeats"] = replace(tools["repeats"], idempotent=True)
     plan = replace(plan, toolbox=replace(plan.toolbox, tools=tools))
-    begun = beginnings(written(plan, *names), Run(plan.response), plan)
+    begun = beginnings(written(plan, *names), 9, plan)
     assert [ready.call.name for ready in begun] == ["reads", "repeats"]
     once = replace(plan, request=ask(tools=[SERVER]))
-    begun = beginnings(written(once, *names), Run(plan.response), once)
+    begun = beginnings(written(once, *names), 9, once)
     assert [ready.call.name for ready in begun] == list(names)
 
 
@@ -248,7 +277,7 @@ async def test_in_a_run_that_may_be_resumed_only_what_can_be_repeated_begins_ear
 
 
 @pytest.mark.parametrize(
-    "arguments", [("{}", "{}"), ("{}", "no JSON", '{"n": 1}'), ("", '{"n": 1} ', "{}"), ("{}{}", "{}", "[]")]
+    "arguments", [("{}", "{}"), ("{}", "no JSON", '{"n": 1}'), ("", '{"n": 1} ', "{}"), ("{ }{}", "{}", "[]")]
 )
 @pytest.mark.parametrize("finish", ["tool_calls", "stop"])
 async def test_the_stream_and_the_items_are_the_same_as_without(arguments: Sequence[str], finish: str) -> None:

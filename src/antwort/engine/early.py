@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from antwort.engine.draft import Run
 from antwort.engine.opened_calls import OpenCall as Written
 from antwort.engine.plan import OpenCall, Plan
-from antwort.engine.steps import Ready, answers_to
+from antwort.engine.steps import Ready, answer_to
 from antwort.engine.turn import Turn
 from antwort.tools.base import ToolDefinition, ToolResult
 from antwort.tools.routing import Route, Toolbox, route
@@ -31,17 +30,18 @@ def _is_ours(tool: ToolDefinition, toolbox: Toolbox) -> bool:
     return not tool.needs_approval and route(tool.name, toolbox) is not Route.CLIENT
 
 
-def beginnings(turn: Turn, run: Run, plan: Plan) -> list[Ready]:
-    """The calls of the turn that may begin now: those that have become complete, and would be run at its end."""
-    whole = {call.call_id for call in turn.take_whole()}
-    if not whole:
-        return []
-    answers = answers_to([_asked(call) for call in turn.calls()], run, plan)
-    return [
-        answer
-        for answer in answers
-        if isinstance(answer, Ready) and answer.call.call_id in whole and _may_be_repeated(answer, plan)
-    ]
+def beginnings(turn: Turn, left: int, plan: Plan) -> list[Ready]:
+    """The calls of the turn that may begin now: those that have become complete, and would be run at its end. `left`
+    are as many as the response may still run when the turn begins.
+    """
+    found: list[Ready] = []
+    for call in turn.take_whole():
+        answer = answer_to(_asked(call), plan)
+        if not isinstance(answer, Ready) or not (answer.is_search or call.before < left):
+            continue
+        if _may_be_repeated(answer, plan):
+            found.append(answer)
+    return found
 
 
 def kept(came: Mapping[str, ToolResult | None], turn: Turn, *, is_over: bool) -> dict[str, ToolResult]:

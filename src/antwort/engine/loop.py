@@ -156,7 +156,9 @@ async def infer(
     """One inference. The items it opened are closed before an error goes on, so the loop never sees half of one."""
     last = closing(run, plan)
     shown = partial(plan.shown, run=run) if last is None else plan.refused
-    turn = Turn(len(run.output), shown, plan.reasoning_style, plan.seal)
+    is_eager = last is None and plan.settings.eager and plan.toolbox.may_run
+    turn = Turn(len(run.output), shown, plan.reasoning_style, plan.seal, is_eager=is_eager)
+    left = plan.calls_left(run) if is_eager else 0
     whole, window = chat_request(run, plan), window_of(plan, provider)
     is_answered = has_said = False
     while True:
@@ -170,8 +172,8 @@ async def infer(
                     turn.feed(delta)
                 if batch := turn.take():
                     yield batch
-                    if turn.has_whole and last is None:  # what was said so far has gone out
-                        running.begin(beginnings(turn, run, plan))
+                    if turn.has_whole and not turn.is_finished and running.may_begin_early:
+                        running.begin(beginnings(turn, left, plan))  # what was said so far has gone out
         if has_said or (narrowed := window.narrowed(read, request, whole)) is None:
             break
         control.is_asking, window = False, narrowed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -26,10 +27,38 @@ from antwort.engine.unwrapping import InputReader
 ClosedAs: TypeAlias = Literal["completed", "incomplete"]
 
 
+_MARKS = re.compile(r'\\.|["{}]', re.DOTALL)
+
+
+class _Closing:
+    """Sees where an object ends that comes in pieces, as long as it may be JSON. Each character is looked at once."""
+
+    __slots__ = ("_depth", "_is_over", "_is_quoted", "_unread")
+
+    def __init__(self) -> None:
+        self._unread: list[str] = []
+        self._depth = 0
+        self._is_quoted = self._is_over = False
+
+    def ends_with(self, piece: str) -> bool:
+        """Whether the piece ends the object: once, as nothing but space can follow one."""
+        if self._is_over:
+            return False
+        self._unread.append(piece)
+        if not piece.rstrip().endswith("}"):
+            return False
+        for mark in _MARKS.findall("".join(self._unread)):  # what ends so does not end within an escape
+            if mark == '"':
+                self._is_quoted = not self._is_quoted
+            elif not self._is_quoted:
+                self._depth += (mark == "{") - (mark == "}")
+        self._unread.clear()
+        self._is_over = self._depth <= 0 and not self._is_quoted
+        return self._is_over
+
+
 def is_object(text: str) -> bool:
     """Whether it is a whole JSON object. Nothing but space can follow one: more of it is no JSON at all."""
-    if not text.rstrip().endswith("}"):
-        return False
     try:
         return isinstance(msgspec.json.decode(text), dict)
     except (ValueError, RecursionError):
@@ -44,9 +73,12 @@ class OpenCall:
         self.called = called
         """What the model calls the tool."""
         self.is_whole = False
-        """Whether the model has gone on from it, and it was a call then: see `is_object`."""
+        """Whether somebody asked, and it was a call then: see `is_object`."""
+        self.before = 0
+        """How many calls were shown before it of those that a response runs only so many of."""
         self._item = item
         self._pieces: list[str] = []
+        self._closing = _Closing()
 
     @property
     def call_id(self) -> str:
@@ -72,6 +104,13 @@ class OpenCall:
             self.is_whole = False  # a backend that writes behind an object: that is no call any more
         delta = ArgumentsDelta if isinstance(self._item, FunctionCall) else McpArgumentsDelta
         events.append(delta(item_id=self._item.id, output_index=self.index, delta=arguments))
+
+    def is_complete_with(self, arguments: str) -> bool:
+        """Whether these, which it was fed last, make it whole. Asked each time, or never."""
+        if self._closing.ends_with(arguments):
+            self.is_whole = is_object(self.arguments)
+            return self.is_whole
+        return False
 
     def close(self, status: ClosedAs, events: Batch) -> None:
         """A function call is finished when it is written; an `mcp_call` stays open for its result."""

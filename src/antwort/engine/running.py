@@ -55,12 +55,13 @@ class Running:
     # ---- those that began early ----
 
     @cached_property
-    def _may_begin_early(self) -> bool:
+    def may_begin_early(self) -> bool:
+        """Whether any call of this response may."""
         return may_be_early(self._plan)
 
     def begin(self, calls: Iterable[Ready]) -> None:
         """Start calls whose turn is still being written. The step that asks for them takes them over."""
-        for ready in calls if self._may_begin_early else ():
+        for ready in calls:
             if self._signal.reason is None:
                 self._early[ready.call.call_id] = _Begun(self._start(ready), ready.call.arguments)
 

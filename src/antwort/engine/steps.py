@@ -28,7 +28,7 @@ from antwort.engine.stops import NO_MORE, closing, is_spent, stop_reason
 from antwort.engine.toolbox import called_name, model_name
 from antwort.engine.unfit import is_unfit, unfit_refusal
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition
-from antwort.tools.routing import Routed, Toolbox, refusal, route_calls
+from antwort.tools.routing import Route, Toolbox, refusal, route, route_calls
 from antwort.tools.search import is_search
 
 OVER_LIMIT = "The limit of tool calls for this response is used up. Answer with what you have."
@@ -123,24 +123,28 @@ def answers_to(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Ref
     for tools all the same.
     """
     calls = [call for call in calls if call.call_id not in run.handed]
-    routed = route_calls([call for call in calls if not is_unfit(call.item, plan.toolbox)], plan.toolbox)
-    found = [answer for call in calls if (answer := _answer(call, routed, plan)) is not None]
-    answers = _within_limit(found, run, plan)
-    if routed.client and plan.settings.mixed_turns == "pause":
+    found = [answer_to(call, plan) for call in calls]
+    answers = _within_limit((answer for answer in found if answer is not None), run, plan)
+    left = [call for call, answer in zip(calls, found, strict=True) if answer is None]
+    if left and plan.settings.mixed_turns == "pause" and route_calls(left, plan.toolbox).client:
         return tuple(answer for answer in answers if isinstance(answer, Refused) or answer.is_search)
     return answers
 
 
-def _answer(call: OpenCall, routed: Routed[OpenCall], plan: Plan) -> Ready | Refused | None:
-    if call in routed.server:
-        if not plan.toolbox.tools[call.name].needs_approval:
+def answer_to(call: OpenCall, plan: Plan) -> Ready | Refused | None:
+    """Of the call by itself, whatever else was called."""
+    if is_unfit(call.item, plan.toolbox):
+        return Refused(call, unfit_refusal(call, plan))
+    match route(call.name, plan.toolbox):
+        case Route.SERVER if not plan.toolbox.tools[call.name].needs_approval:
             return Ready(call, plan.toolbox)
-        # What can be approved was asked for, and is no open call.
-        problem = unasked(call.arguments)
-        return Refused(call, problem or OVER_LIMIT, is_over_limit=problem is None)
-    if call in routed.refused:
-        return Refused(call, refusal(call.name, plan.toolbox))
-    return Refused(call, unfit_refusal(call, plan)) if is_unfit(call.item, plan.toolbox) else None
+        case Route.SERVER:  # what can be approved was asked for, and is no open call
+            problem = unasked(call.arguments)
+            return Refused(call, problem or OVER_LIMIT, is_over_limit=problem is None)
+        case Route.REJECTED | Route.UNKNOWN:
+            return Refused(call, refusal(call.name, plan.toolbox))
+        case _:
+            return None
 
 
 def _within_limit(answers: Iterable[Ready | Refused], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:

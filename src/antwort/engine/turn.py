@@ -12,7 +12,7 @@ from antwort.api.responses import Usage
 from antwort.api.wire import UNSET
 from antwort.engine.held import HeldCall, Shown, settle, unless_refused
 from antwort.engine.opened import OpenItem, OpenMessage, OpenReasoning, ReasoningStyle, Seal
-from antwort.engine.opened_calls import ClosedAs, OpenCall, OpenCustomCall, ShownCall, is_object
+from antwort.engine.opened_calls import ClosedAs, OpenCall, OpenCustomCall, ShownCall
 from antwort.engine.pairs import request_id, shown_id
 from antwort.ids import new_id
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
@@ -26,7 +26,7 @@ class Turn:
     """Feed it the deltas of one inference; `take` gives the events since the last `take`.
 
     `shown` says how a call to a name shows; it is asked once for each call, when its first delta comes. `seal` seals
-    the reasoning, where it is to be given out so.
+    the reasoning, where it is to be given out so. Where it `is_eager`, it says which calls are complete as they come.
     """
 
     def __init__(
@@ -35,7 +35,10 @@ class Turn:
         shown: Callable[[str], Shown],
         reasoning: ReasoningStyle = "text",
         seal: Seal | None = None,
+        *,
+        is_eager: bool = False,
     ) -> None:
+        self._is_eager = is_eager
         self._index = first_index
         self._shown = shown
         self._style, self._seal = reasoning, seal
@@ -48,7 +51,7 @@ class Turn:
         self._counted = 0  # how many were shown of those that a response runs only so many of
         self._left: list[OpenItem] = []  # said in full, while a call before them may yet be cut
         self._early: dict[int, str] = {}  # arguments that came before their call's name
-        self._whole: list[OpenCall] = []  # those the model has gone on from, since somebody asked
+        self._whole: list[OpenCall] = []  # those that became complete since somebody asked
         self._written: OpenItem | HeldCall | None = None  # what the last delta went to
         self._finished: Finished | None = None
 
@@ -87,9 +90,8 @@ class Turn:
         return bool(self._whole)
 
     def take_whole(self) -> list[OpenCall]:
-        """The calls that are known to be complete since this was asked last, while the model goes on writing.
-
-        Backends may write calls in turns, so a call that others follow need not be: only a whole JSON object is.
+        """The calls that have become complete since this was asked last, while the model goes on writing: each is a
+        whole JSON object.
         """
         whole, self._whole = self._whole, []
         return [call for call in whole if call.is_whole]
@@ -140,7 +142,6 @@ class Turn:
             return
         self._close_message()
         if self._reasoning is None:
-            self._go_on()
             self._reasoning = OpenReasoning(self._next_index(), self._style, new_id("rs"), self._seal)
             self._reasoning.announce(self._events)
         self._written = self._reasoning
@@ -158,6 +159,8 @@ class Turn:
         self._written = call
         if arguments:
             call.feed(arguments, self._events)
+            if self._is_eager and isinstance(call, OpenCall) and call.is_complete_with(arguments):
+                self._whole.append(call)
 
     def _show_nameless(self) -> None:
         """Arguments whose name never came are a call all the same: whoever made it must hear of it."""
@@ -175,7 +178,6 @@ class Turn:
     def _open_message(self) -> OpenMessage:
         if self._message is None:
             self._close_reasoning()
-            self._go_on()
             self._message = OpenMessage(self._next_index(), new_id("msg"))
             self._message.announce(self._events)
         self._written = self._message
@@ -184,16 +186,18 @@ class Turn:
     def _open_call(self, index: int, name: str) -> ShownCall | HeldCall:
         self._close_message()
         self._close_reasoning()
-        self._go_on()
         call = self._calls[index] = self._begun(name, self._shown(name))
         return call
 
     def _begun(self, name: str, shown: Shown) -> ShownCall | HeldCall:
         """Clients run calls in the order they see them in: behind one that is held, all are."""
         if not shown.is_held and not self._held:
+            call = self._announced(shown, name)
+            if isinstance(call, OpenCall):
+                call.before = self._counted
             self._has_clients |= shown.is_clients
             self._counted += shown.counts
-            return self._announced(shown, name)
+            return call
         held = HeldCall(name, shown)
         self._held.append(held)
         return held
@@ -213,13 +217,6 @@ class Turn:
         if arguments:
             call.feed(arguments, self._events)
         call.close(status, self._events)
-
-    def _go_on(self) -> None:
-        """Something new begins: the call that was being written may be complete."""
-        call = self._written
-        if isinstance(call, OpenCall) and not call.is_whole and is_object(call.arguments):
-            call.is_whole = True
-            self._whole.append(call)
 
     def _ask(self, shown: Shown, arguments: str) -> None:
         """It comes whole: nothing is to be seen of it while it is written."""
