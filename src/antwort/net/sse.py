@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import msgspec
+
 _MARK = b"\xef\xbb\xbf"
 
 
-class SseParser:
-    """Only `data` matters here; comments, `event:`, `id:` and `retry:` lines are passed over.
+class SseEvent(msgspec.Struct, frozen=True):
+    """One event with all that its lines say."""
+
+    data: bytes
+    kind: bytes = b"message"
+    id: bytes | None = None
+    retry: int | None = None
+    """Milliseconds."""
+
+
+class _Blocks:
+    """Parts a stream into its events.
 
     What an event still lacks is kept as the pieces it came in and joined once, when its end has come: the cost is
     linear however long a line is and however it was cut.
@@ -23,8 +35,8 @@ class SseParser:
         self._after_cr = False
         self._special = True
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The payloads that `data` completes."""
+    def _blocks(self, data: bytes) -> list[bytes]:
+        """Those that `data` completes."""
         if self._special or b"\r" in data:
             data = self._plain(data)
         if self._open:
@@ -39,12 +51,12 @@ class SseParser:
         rest = blocks.pop()
         self._open = [rest] if rest else []
         self.open_size = len(rest)
-        return _payloads(blocks)
+        return blocks
 
-    def finish(self) -> list[bytes]:
-        """The payload of an event that the end of the stream cut off before its blank line, if there is one."""
+    def _rest(self) -> list[bytes]:
+        """The event that the end of the stream cut off before its blank line, if there is one."""
         rest, self._open = b"".join(self._open), []
-        return _payloads([rest.removesuffix(b"\n")])
+        return [rest.removesuffix(b"\n")]
 
     def _plain(self, data: bytes) -> bytes:
         """`data` with every line end as LF, and without a byte order mark at the start of the stream."""
@@ -63,6 +75,44 @@ class SseParser:
             return b""
         self._head = None
         return data.removeprefix(_MARK)
+
+
+class SseParser(_Blocks):
+    """Only `data` matters here; comments, `event:`, `id:` and `retry:` lines are passed over."""
+
+    __slots__ = ()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The payloads that `data` completes."""
+        return _payloads(self._blocks(data))
+
+    def finish(self) -> list[bytes]:
+        """The payload of an event that the end of the stream cut off before its blank line, if there is one."""
+        return _payloads(self._rest())
+
+
+class EventParser(_Blocks):
+    """The events with their types and ids, those without data among them: what a stream is taken up again by."""
+
+    __slots__ = ()
+
+    def feed(self, data: bytes) -> list[SseEvent]:
+        """The events that `data` completes."""
+        return [_event(block) for block in self._blocks(data)]
+
+    def finish(self) -> list[SseEvent]:
+        return [event for event in map(_event, self._rest()) if event.data]
+
+
+def _event(block: bytes) -> SseEvent:
+    said: dict[bytes, bytes] = {}
+    for line in block.split(b"\n"):
+        name, _, value = line.partition(b":")
+        said[name] = value.removeprefix(b" ")
+    retry = said.get(b"retry", b"")
+    return SseEvent(
+        _data(block), said.get(b"event") or b"message", said.get(b"id"), int(retry[:9]) if retry.isdigit() else None
+    )
 
 
 def _payloads(blocks: list[bytes]) -> list[bytes]:

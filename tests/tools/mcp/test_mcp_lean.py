@@ -113,16 +113,58 @@ async def test_a_redirect_within_the_server_is_left_to_the_sdk_from_then_on() ->
         assert [type(asked.number) for asked in server.seen("tools/call")] == [str, int, int]
 
 
-@pytest.mark.parametrize("status", [400, 404])
-async def test_a_session_that_the_server_has_forgotten_is_made_anew_and_the_call_goes_once_more(status: int) -> None:
+async def test_a_session_that_the_server_has_forgotten_is_made_anew_and_the_call_goes_once_more() -> None:
     async def forgotten(asked: Asked, send: Send) -> None:
         known = asked.headers["mcp-session-id"] != "s1"
-        await send(result(asked, TEXT) if known else whole(status, b"no such session", "text/plain"))
+        await send(result(asked, TEXT) if known else whole(404, b"no such session", "text/plain"))
 
     async with puppet(tools_call=forgotten) as server, session_with(server.spec) as session:
         assert not (await session.call("do", "{}", key="k")).is_error
         assert server.sessions == 2
         assert len(server.seen("tools/call")) == 2
+
+
+@pytest.mark.parametrize("hint", [None, "readOnlyHint", "idempotentHint"])
+async def test_a_bad_request_is_not_made_again_unless_that_does_no_harm(hint: str | None) -> None:
+    """Some servers say so of a session that they do not know; others after they have begun."""
+    tool = TOOL if hint is None else {**TOOL, "annotations": {hint: True}}
+
+    async def bad_at_first(asked: Asked, send: Send) -> None:
+        known = asked.headers["mcp-session-id"] != "s1"
+        await send(result(asked, TEXT) if known else whole(400, b"no", "text/plain"))
+
+    async with puppet(tools_list=says({"tools": [tool]}), tools_call=bad_at_first) as server:
+        async with session_with(server.spec) as session:
+            await session.tools()
+            if hint is None:
+                with pytest.raises(ServerUnavailable, match="HTTP status 400"):
+                    await session.call("do", "{}", key="k")
+                assert len(server.seen("tools/call")) == 1
+            assert not (await session.call("do", "{}", key="k")).is_error  # over a fresh session
+            assert (server.sessions, len(server.seen("tools/call"))) == (2, 2)
+
+
+@pytest.mark.parametrize("status", [400, 404])
+async def test_without_a_session_nothing_is_asked_twice(status: int) -> None:
+    refused = sends(whole(status, b'{"detail": "no such invoice"}'))
+    async with puppet(initialize=_sessionless, tools_call=refused) as server, session_with(server.spec) as session:
+        with pytest.raises(ServerUnavailable, match=f"HTTP status {status}"):
+            await session.call("do", "{}", key="k")
+        assert len(server.seen("tools/call")) == 1
+
+
+async def _sessionless(asked: Asked, send: Send) -> None:
+    agreed = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
+    await send(result(asked, agreed))
+
+
+async def test_a_refusal_that_names_no_call_keeps_its_words() -> None:
+    error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32602, "message": "bad arguments"}}
+    refused = sends(whole(400, json.dumps(error).encode()))
+    async with puppet(tools_call=refused) as server, session_with(server.spec) as session:
+        outcome = await session.call("do", "{}", key="k")
+        assert (outcome.is_error, outcome.content[0]["text"]) == (True, "bad arguments")
+        assert (server.sessions, len(server.seen("tools/call"))) == (1, 1)
 
 
 async def test_a_server_that_never_knows_its_own_session_is_given_up() -> None:

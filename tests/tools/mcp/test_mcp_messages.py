@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from contextlib import suppress
 from typing import Any
@@ -57,7 +58,7 @@ def test_a_refusal_is_the_tools_own_failure_in_the_servers_words() -> None:
 @given(st.binary(max_size=40) | anything.map(lambda value: json.dumps(value).encode()))
 def test_whatever_comes_is_a_message_or_a_server_that_cannot_be_used(data: bytes) -> None:
     with suppress(ServerUnavailable):
-        assert isinstance(decoded(data), dict)
+        assert isinstance(asyncio.run(decoded(data)), dict)
 
 
 @given(anything)

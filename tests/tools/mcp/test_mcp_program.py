@@ -126,10 +126,10 @@ async def test_one_that_talks_without_end_is_read_no_faster_than_it_is_heard() -
     async with running(script) as (inbox, _):
         talk = inbox._talk
         await until(lambda: talk._is_paused)
-        waiting = len(talk.messages)
+        waiting = len(talk.lines)
         for _ in range(3 * waiting):
             await inbox.receive()
-        assert len(talk.messages) <= 2 * waiting + 4000
+        assert len(talk.lines) <= 2 * waiting + 4000
 
 
 async def test_one_that_reads_nothing_is_taken_for_hung(monkeypatch: pytest.MonkeyPatch) -> None:

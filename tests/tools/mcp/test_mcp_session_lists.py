@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -129,8 +130,8 @@ async def test_garbage_in_the_place_of_a_list_is_told_and_the_next_list_is_taken
 
 async def test_a_server_without_tools_has_an_empty_list() -> None:
     async def unknown(asked: Asked, send: Send) -> None:
-        error = b'{"jsonrpc": "2.0", "id": %d, "error": {"code": -32601, "message": "?"}}' % asked.number
-        await send(whole_answer(200, error))
+        error = {"jsonrpc": "2.0", "id": asked.number, "error": {"code": -32601, "message": "?"}}
+        await send(whole_answer(200, json.dumps(error).encode()))
 
     async with puppet(tools_list=unknown) as server, session_with(server.spec) as session:
         assert await session.tools() == ServerTools()

@@ -6,7 +6,7 @@ Importing this takes the SDK, which costs over a second: it comes with the first
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Literal, TypeAlias
 
 import anyio
@@ -14,22 +14,24 @@ import httpx2
 import mcp_types as types
 import msgspec
 from mcp.client.session import ClientSession, IncomingMessage
-from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import SubscriptionLost, listen
 from mcp.shared.exceptions import MCPError
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.message import SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from antwort.net.reach import Reach
 from antwort.tools.mcp.base import ServerSpec, Unauthorized
 from antwort.tools.mcp.connection import Connection
+from antwort.tools.mcp.declining import Declining, Message
 from antwort.tools.mcp.lean import Line
 from antwort.tools.mcp.login import Login, log_in
 from antwort.tools.mcp.messages import UNAUTHORIZED, Agreement
+from antwort.tools.mcp.older import older
 from antwort.tools.mcp.program import program
-from antwort.tools.mcp.quiet import hush
-from antwort.tools.mcp.streams import Ending, Streams
+from antwort.tools.mcp.quiet import hush, own_context
+from antwort.tools.mcp.streams import Hearing, Streams, Writing
 from antwort.tools.mcp.watching import Watch, Watched
 from antwort.tools.mcp.web import Web, WebTransport
 from antwort.version import __version__
@@ -42,6 +44,8 @@ _PROBE_SHARE = 0.4
 _RELISTEN = 30.0
 """Seconds before a stream of changes that broke off is asked for again."""
 _GOODBYE = 1.0
+_LARGEST_OTHER = 2**20
+"""Bytes of what the SDK reads over streamable HTTP: handshakes and what a server says by itself, no results."""
 _US = types.Implementation(name="antwort", version=__version__)
 
 hush()
@@ -88,15 +92,18 @@ class _Talk:
 
     async def hold(self, streams: Streams) -> None:
         read, write = streams
-        dispatcher = JSONRPCDispatcher[Any](Ending(read, self._over), write)
+        answers = _Answers(write, self._over)
+        dispatcher = JSONRPCDispatcher[Any](Hearing(read, self._over, answers.decline), write)
         async with ClientSession(dispatcher=dispatcher, client_info=_US, message_handler=self._hear) as session:
             await self._negotiate(session)
             connection = self._connection = Connection(dispatcher, _agreement(session), self._over, self.watch)
             self.lighten(connection)
+            answers.connection = connection
             try:
                 self._setting.ready(connection)
                 await self._stay(session, connection.agreed)
             finally:
+                answers.close()
                 connection.end()
                 self._setting.left()
             await connection.finish(_GOODBYE)
@@ -120,7 +127,8 @@ class _Talk:
             with anyio.fail_after(self._setting.spec.connect * _PROBE_SHARE):
                 await session.discover()
         except (MCPError, TimeoutError, RuntimeError, ValueError):
-            self._check_login()
+            if self.watch is not None and self.watch.refused == 401:  # some forbid what they do not know by 403
+                raise Unauthorized(UNAUTHORIZED) from None
             return False
         return True
 
@@ -168,12 +176,13 @@ class _WebTalk(_Talk):
     async def hold_over_http(self) -> None:
         spec = self._setting.spec
         if spec.transport == "sse":
-            async with sse_client(spec.url, httpx_client_factory=self._client_for_sse) as streams:
+            async with self._client() as client, older(client, spec.url, spec.largest, self._lose) as streams:
                 await self.hold(streams)
             return
+        most = min(spec.largest, _LARGEST_OTHER)
         async with (
-            self._client(_nobody) as client,
-            streamable_http_client(spec.url, http_client=client, max_sse_event_size=spec.largest) as streams,
+            self._client() as client,
+            streamable_http_client(spec.url, http_client=client, max_sse_event_size=most) as streams,
         ):
             await self.hold(streams)
 
@@ -182,32 +191,53 @@ class _WebTalk(_Talk):
             line = Line(self._web.client(), self._web.home.target, self.watch.session, self._login)
             connection.lighten(line, self._setting.spec.largest, self._setting.changed)
 
-    def _client_for_sse(
-        self,
-        headers: dict[str, str] | None = None,
-        timeout: httpx2.Timeout | None = None,
-        auth: httpx2.Auth | None = None,
-    ) -> httpx2.AsyncClient:
-        """As the SDK asks for it; all of that is known here already. It tells nobody when a message does not get
-        through, and the answer would be waited for for ever: the session is over then.
-        """
-        del headers, timeout, auth
-        return self._client(self._over.set)
+    def _lose(self) -> None:
+        """A message did not get through: whoever asks next is given another session."""
+        if self._connection is None:
+            self._over.set()
+        else:
+            self._connection.retire()
 
-    def _client(self, lost: Callable[[], None]) -> httpx2.AsyncClient:
+    def _client(self) -> httpx2.AsyncClient:
         """How long an answer may take, whoever asks decides."""
         spec = self._setting.spec
         return httpx2.AsyncClient(
             headers=dict(spec.headers),
             timeout=httpx2.Timeout(None, connect=spec.connect),
             auth=self._login.auth,
-            transport=Watched(WebTransport(self._web), self.watch, lost),
+            transport=Watched(WebTransport(self._web), self.watch),
             trust_env=False,
         )
 
 
-def _nobody() -> None:
-    """The SDK ends a session over streamable HTTP by itself when a message cannot be sent."""
+class _Answers:
+    """What the server is told that asks for something by itself."""
+
+    def __init__(self, write: Writing, over: asyncio.Event) -> None:
+        self._write = write
+        self._over = over
+        self._task: asyncio.Task[None] | None = None
+        self._declining = Declining(self._tell, self._spawn)
+        self.connection: Connection | None = None
+
+    def decline(self, request: types.JSONRPCRequest) -> bool:
+        return self._declining.take(request.id, request.method)
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._task = asyncio.create_task(work, name="mcp answers", context=own_context())
+
+    async def _tell(self, message: Message) -> None:
+        """Over streamable HTTP not by the SDK: there, one that does not get through would end the session."""
+        if self.connection is not None and await self.connection.tell(message):
+            return
+        try:
+            await self._write.send(SessionMessage(types.jsonrpc_message_adapter.validate_python(message)))
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            self._over.set()
 
 
 def _agreement(session: ClientSession) -> Agreement:

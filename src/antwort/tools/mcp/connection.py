@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, cast
 
 from mcp.shared.dispatcher import CallOptions, ProgressFnT
@@ -57,9 +58,21 @@ class Connection:
     def has_ended(self) -> bool:
         return self._over.is_set()
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether anybody may still begin to ask something over it."""
+        return not self._over.is_set() and not self._is_retired
+
     def lighten(self, line: Line, largest: int, changed: Callable[[], None]) -> None:
-        """Let calls go the lean way."""
-        self._lean = Lean(line, self.agreed, largest, spawn=self._spawn, changed=changed)
+        """Let calls and lists go the lean way."""
+        self._lean = Lean(line, self.agreed, largest, spawn=self._spawn, changed=changed, doubted=self.retire)
+
+    async def tell(self, message: Mapping[str, Any]) -> bool:
+        """Say what has no answer; gives whether it goes the lean way, as it otherwise does not."""
+        if self._lean is None:
+            return False
+        await self._lean.tell(message)
+        return True
 
     def end(self) -> None:
         """Nothing more is asked over it. Its owner leaves it."""
@@ -92,13 +105,24 @@ class Connection:
         params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
         if self.agreed.meta:
             params["_meta"] = dict(self.agreed.meta)
-        return await self._request("tools/list", params, {})
+        with self._using():
+            if self._lean is not None and not self.has_ended:
+                try:
+                    return await self._lean.page(params)
+                except Unusual:
+                    self._lean = None
+            return await self._request("tools/list", params, {})
 
     async def call(self, ask: Ask) -> object:
         """What the server answered. Raises as `request` does."""
+        with self._using():
+            return await self._called(replace(ask, headers=self._mirror(ask)) if self.agreed.is_modern else ask)
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
         self._calls += 1
         try:
-            return await self._called(replace(ask, headers=self._mirror(ask)) if self.agreed.is_modern else ask)
+            yield
         finally:
             self._calls -= 1
             if self._is_retired:
@@ -136,11 +160,13 @@ class Connection:
         except MCPError as error:
             raise self._judged(error) from error
         except Exception as exc:
-            self.end()
+            self.retire()  # what others wait for may still come
             raise ServerUnavailable(BROKEN) from exc
 
     def _judged(self, error: MCPError) -> Exception:
         """The SDK tells some of its own troubles as errors of the server's."""
+        if isinstance(error.error.data, ServerUnavailable | Unsent):  # from a transport of our own
+            return error.error.data
         code, refused = error.error.code, None if self._watch is None else self._watch.refused
         if code == CONNECTION_CLOSED and (self.has_ended or self._watch is not None):
             return ServerUnavailable(BROKEN)
@@ -148,7 +174,7 @@ class Connection:
             return Refused(code, error.error.message)
         if self._watch.is_unauthorized:
             return Unauthorized(UNAUTHORIZED)
-        if code == INVALID_REQUEST and not self.agreed.is_modern:
+        if code == INVALID_REQUEST and refused == 404 and self._watch.session is not None:
             return Unsent()
         if code in (PARSE_ERROR, INTERNAL_ERROR):
             return ServerUnavailable(NOT_AN_ANSWER)

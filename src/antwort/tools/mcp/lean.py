@@ -1,13 +1,13 @@
-"""`tools/call` in one POST of our own, over a session that the SDK holds: most of what a loop does is this.
+"""`tools/call` and `tools/list` in one POST of our own, over a session that the SDK holds: most of what a loop does.
 
-It sends what the SDK sends for a call. What is out of the ordinary it leaves to the SDK, or says clearly; nothing is
+It sends what the SDK sends for them. What is out of the ordinary it leaves to the SDK, or says clearly; nothing is
 sent twice that may have been carried out.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
 from typing import Any, Protocol
@@ -17,11 +17,15 @@ import msgspec
 from antwort.net.connection import Timeouts
 from antwort.net.exchange import BadAnswer, ConnectFailed, ConnectTimedOut, HttpFault
 from antwort.net.http import HttpClient, Reply, header_lines
-from antwort.net.sse import SseParser
 from antwort.tools.mcp.base import ServerUnavailable, Unauthorized
+from antwort.tools.mcp.declining import Declining, Spawn
+from antwort.tools.mcp.listening import Listening
 from antwort.tools.mcp.messages import (
     BROKEN,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
     NOT_AN_ANSWER,
+    TOO_CURIOUS,
     TOO_LONG,
     UNAUTHORIZED,
     Agreement,
@@ -38,11 +42,14 @@ _ALWAYS = {"Accept": f"{_JSON}, {_EVENTS}", "Content-Type": _JSON}
 _COURTESY = Timeouts(connect=2.0, first_byte=5.0, idle=5.0)
 """For what nobody waits for."""
 _REFUSAL_CAP = 64 * 1024
+_LARGEST_PAGE = 4 * 2**20
+"""Bytes of one page of a list."""
+_MOST_FAILURES = 2
+"""Attempts in a row to go on with a stream."""
 _HTTPS_OWN = frozenset(
     ("host", "user-agent", "accept-encoding", "connection", "content-length", "transfer-encoding", "keep-alive", "te")
 )
 """What the client below writes itself."""
-_UNSUPPORTED = {"code": -32601, "message": "Not supported by this client."}
 
 
 class Unusual(Exception):
@@ -66,8 +73,21 @@ class Line(msgspec.Struct, frozen=True):
     login: Credentials
 
 
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of ours."""
+
+    number: str
+    method: str
+    params: Mapping[str, Any]
+    headers: Mapping[str, str] = {}
+    is_repeatable: bool = False
+    largest: int
+
+
 class Lean:
-    """Calls over one session. `spawn` runs what outlives a call; `changed` hears that the list of tools has changed."""
+    """Requests over one session. `spawn` runs what outlives one; `changed` hears that the list of tools has changed,
+    `doubted` that the server may not know the session any more.
+    """
 
     def __init__(
         self,
@@ -75,14 +95,16 @@ class Lean:
         agreed: Agreement,
         largest: int,
         *,
-        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        spawn: Spawn,
         changed: Callable[[], None],
+        doubted: Callable[[], None],
     ) -> None:
         self._line = line
         self._agreed = agreed
         self._largest = largest
         self._spawn = spawn
         self._changed = changed
+        self._doubted = doubted
         self._numbers = count(1)
         self._known: tuple[Mapping[str, str], bytes] | None = None
         self._reports: dict[str, Report] = {}
@@ -92,23 +114,35 @@ class Lean:
 
         Cancelled, it tells the server so and does not wait: newer versions hear it from the stream's end.
         """
-        number = f"antwort-{next(self._numbers)}"  # never one of the SDK's, which are whole numbers
+        number = self._number()
+        params = ask.params(self._agreed, number if ask.progress is not None else None)
+        question = Question(
+            number=number,
+            method="tools/call",
+            params=params,
+            headers=ask.headers,
+            is_repeatable=ask.is_repeatable,
+            largest=self._largest,
+        )
         if ask.progress is not None:
             self._reports[number] = ask.progress
         try:
-            return await self._admitted(ask, number)
-        except asyncio.CancelledError:
-            if not self._agreed.is_modern:
-                self._spawn(self._tell_of_cancel(number))
-            raise
-        except (ConnectFailed, ConnectTimedOut) as exc:
-            raise Unsent from exc
-        except BadAnswer as exc:
-            raise ServerUnavailable(NOT_AN_ANSWER) from exc
-        except HttpFault as exc:
-            raise ServerUnavailable(BROKEN) from exc
+            return await self._answered(question)
         finally:
             self._reports.pop(number, None)
+
+    async def page(self, params: Mapping[str, Any]) -> object:
+        """Of the list of tools. Raises as `call` does."""
+        headers = {"Mcp-Method": "tools/list"} if self._agreed.is_modern else {}
+        question = Question(
+            number=self._number(),
+            method="tools/list",
+            params=params,
+            headers=headers,
+            is_repeatable=True,
+            largest=min(self._largest, _LARGEST_PAGE),
+        )
+        return await self._answered(question)
 
     def hear_progress(self, params: object) -> None:
         """Servers tell it in the stream of the call, or in the one for everything else."""
@@ -116,98 +150,149 @@ class Lean:
         if said is not None and isinstance(said[0], str) and (report := self._reports.get(said[0])) is not None:
             report(said[1])
 
-    async def _admitted(self, ask: Ask, number: str) -> object:
-        used = await self._line.login.headers()
-        try:
-            return await self._asked(ask, number, used)
-        except Unauthorized:
-            if not await self._line.login.renew(used):
-                raise
-        return await self._asked(ask, number, await self._line.login.headers())
-
-    async def _asked(self, ask: Ask, number: str, headers: Mapping[str, str]) -> object:
-        params = ask.params(self._agreed, number if ask.progress is not None else None)
-        body = msgspec.json.encode({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
-        fields = self._fields(headers) + header_lines(ask.headers) if ask.headers else self._fields(headers)
-        reply = await self._line.http.request("POST", self._line.target, body, None, fields, resends=ask.is_repeatable)
-        async with reply:
-            kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if reply.status != 200:
-                return await self._refusal(reply, kind, number)
-            if reply.headers.get("content-encoding", "identity") != "identity":
-                raise ServerUnavailable(NOT_AN_ANSWER)
-            if kind == _EVENTS:
-                return await self._events(reply, number)
-            if kind != _JSON:
-                raise ServerUnavailable(NOT_AN_ANSWER)
-            return _answer(decoded(await self._read(reply)), number)
-
-    async def _read(self, reply: Reply) -> bytes:
-        try:
-            return await reply.read(self._largest)
-        except BadAnswer as exc:
-            raise ServerUnavailable(TOO_LONG) from exc
-
-    async def _events(self, reply: Reply, number: str) -> object:
-        parser = SseParser()
-        async for data in reply.reads():
-            for payload in parser.feed(data):
-                message = decoded(payload)
-                if "method" not in message:
-                    reply.release()
-                    return _answer(message, number)
-                self._hear(message)
-            if parser.open_size > self._largest:
-                raise ServerUnavailable(TOO_LONG)
-        for payload in parser.finish():
-            return _answer(decoded(payload), number)
-        raise ServerUnavailable(BROKEN)
-
-    def _hear(self, message: Mapping[str, Any]) -> None:
-        method = message["method"]
-        if "id" in message:  # a request of the server's, which may not go on before it is answered
-            self._spawn(self._decline(message["id"], is_ping=method == "ping"))
-        elif method == "notifications/progress":
-            self.hear_progress(message.get("params"))
-        elif method == "notifications/tools/list_changed":
-            self._changed()
-
-    async def _refusal(self, reply: Reply, kind: str, number: str) -> object:
-        """What an answer other than 200 means. With those that are told apart here, nothing was carried out."""
-        if reply.status in (401, 403):
-            raise Unauthorized(UNAUTHORIZED)
-        if 300 <= reply.status < 400:
-            raise Unusual
-        if reply.status in (400, 404):
-            message = await _words(reply) if kind == _JSON else {}
-            if "error" in message and (self._agreed.is_modern or message.get("id") == number):
-                return result_of(message)
-            raise Unsent  # the session is not known there (any more)
-        raise ServerUnavailable(f"The MCP server answered the call with HTTP status {reply.status}.")
-
-    # what nobody waits for
-
-    async def _tell_of_cancel(self, number: str) -> None:
-        params = {"requestId": number, "reason": "cancelled"}
-        await self._tell({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
-
-    async def _decline(self, number: object, *, is_ping: bool) -> None:
-        answer: dict[str, Any] = {"result": {}} if is_ping else {"error": _UNSUPPORTED}
-        await self._tell({"jsonrpc": "2.0", "id": number, **answer})
-
-    async def _tell(self, message: Mapping[str, Any]) -> None:
-        with suppress(HttpFault, ServerUnavailable):  # it is gone, or has thrown us out: it need not hear it
+    async def tell(self, message: Mapping[str, Any]) -> None:
+        """Say what has no answer. Whether it was heard does not matter: who is gone need not hear it."""
+        with suppress(HttpFault, ServerUnavailable):
             fields = self._fields(await self._line.login.headers())
             body = msgspec.json.encode(message)
             async with await self._line.http.request("POST", self._line.target, body, _COURTESY, fields) as reply:
                 reply.release()
 
+    # within
+
+    def _number(self) -> str:
+        return f"antwort-{next(self._numbers)}"  # never one of the SDK's, which are whole numbers
+
+    async def _answered(self, question: Question) -> object:
+        try:
+            return await self._admitted(question)
+        except asyncio.CancelledError:
+            if not self._agreed.is_modern:
+                self._spawn(self._tell_of_cancel(question.number))
+            raise
+        except (ConnectFailed, ConnectTimedOut) as exc:
+            raise Unsent from exc
+        except BadAnswer as exc:
+            raise ServerUnavailable(NOT_AN_ANSWER) from exc
+        except HttpFault as exc:
+            raise ServerUnavailable(BROKEN) from exc
+
+    async def _tell_of_cancel(self, number: str) -> None:
+        params = {"requestId": number, "reason": "cancelled"}
+        await self.tell({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+
+    async def _admitted(self, question: Question) -> object:
+        used = await self._line.login.headers()
+        try:
+            return await self._asked(question, used)
+        except Unauthorized:
+            if not await self._line.login.renew(used):
+                raise
+        return await self._asked(question, await self._line.login.headers())
+
+    async def _asked(self, question: Question, headers: Mapping[str, str]) -> object:
+        said = {"jsonrpc": "2.0", "id": question.number, "method": question.method}
+        body = msgspec.json.encode({**said, "params": question.params} if question.params else said)
+        fields = self._fields(headers) + header_lines(question.headers) if question.headers else self._fields(headers)
+        resends = question.is_repeatable
+        reply = await self._line.http.request("POST", self._line.target, body, None, fields, resends=resends)
+        async with reply:
+            kind = _kind(reply)
+            if reply.status != 200:
+                return await self._refusal(reply, kind, question)
+            if reply.headers.get("content-encoding", "identity") != "identity":
+                raise ServerUnavailable(NOT_AN_ANSWER)
+            if kind == _EVENTS:
+                return _answer(await self._events(reply, question), question.number)
+            if kind != _JSON:
+                raise ServerUnavailable(NOT_AN_ANSWER)
+            return _answer(await decoded(await _read(reply, question.largest)), question.number)
+
+    async def _refusal(self, reply: Reply, kind: str, question: Question) -> object:
+        """What an answer other than 200 means. Only where it says for certain that nothing was carried out, or where
+        that does no harm, is the same asked again.
+        """
+        if reply.status in (401, 403):
+            raise Unauthorized(UNAUTHORIZED)
+        if 300 <= reply.status < 400:
+            raise Unusual
+        message = await _words(reply) if reply.status in (400, 404) and kind == _JSON else {}
+        is_told = "error" in message
+        if self._line.session is not None and not (is_told and _is_of_the_call(message, question.number)):
+            if reply.status == 404 or (reply.status == 400 and question.is_repeatable):
+                raise Unsent  # the session is not known there (any more)
+            if reply.status == 400:
+                self._doubted()
+        if is_told:
+            return result_of(message)
+        raise ServerUnavailable(f"The MCP server answered with HTTP status {reply.status}.")
+
+    # streams
+
+    async def _events(self, reply: Reply, question: Question) -> dict[str, Any]:
+        declining = Declining(self.tell, self._spawn)
+        listening = Listening(question.largest, lambda message: self._hear(message, declining))
+        try:
+            answer = await self._heard(reply, listening)
+            return await self._go_on(listening) if answer is None else answer
+        finally:
+            declining.drop()
+
+    async def _heard(self, reply: Reply, listening: Listening) -> dict[str, Any] | None:
+        """None where the stream has ended early, and may go on elsewhere."""
+        try:
+            answer = await listening.read(reply)
+        except HttpFault:
+            if listening.last is None or self._agreed.is_modern:
+                raise
+            return None
+        if answer is None and (listening.last is None or self._agreed.is_modern):
+            raise ServerUnavailable(BROKEN)
+        return answer
+
+    async def _go_on(self, listening: Listening) -> dict[str, Any]:
+        """Servers may end a stream and have it asked for again. How long that goes on, whoever waits decides."""
+        failures = 0
+        while True:
+            await asyncio.sleep(listening.pause)
+            try:
+                if (answer := await self._next_stream(listening)) is not None:
+                    return answer
+                failures = 0
+            except HttpFault:
+                if (failures := failures + 1) >= _MOST_FAILURES:
+                    raise
+
+    async def _next_stream(self, listening: Listening) -> dict[str, Any] | None:
+        headers = await self._line.login.headers()
+        ours = {"Accept": _EVENTS, "Last-Event-ID": listening.last or "", **self._session()}
+        try:
+            fields = header_lines(merged(headers, ours))
+        except ValueError as exc:  # an id that cannot be sent
+            raise ServerUnavailable(BROKEN) from exc
+        async with await self._line.http.request("GET", self._line.target, None, None, fields) as reply:
+            if reply.status != 200 or _kind(reply) != _EVENTS:
+                raise ServerUnavailable(BROKEN)
+            return await listening.read(reply)
+
+    def _hear(self, message: Mapping[str, Any], declining: Declining) -> None:
+        method = message["method"]
+        if "id" in message:  # a request of the server's, which may not go on before it is answered
+            if not declining.take(message["id"], method):
+                raise ServerUnavailable(TOO_CURIOUS)
+        elif method == "notifications/progress":
+            self.hear_progress(message.get("params"))
+        elif method == "notifications/tools/list_changed":
+            self._changed()
+
+    def _session(self) -> dict[str, str]:
+        session = {} if self._line.session is None else {"Mcp-Session-Id": self._line.session}
+        return {"MCP-Protocol-Version": self._agreed.version, **session}
+
     def _fields(self, headers: Mapping[str, str]) -> bytes:
         """As they are sent; made anew only where the credentials are others."""
         if self._known is None or self._known[0] is not headers:
-            session = {} if self._line.session is None else {"Mcp-Session-Id": self._line.session}
-            ours = {**_ALWAYS, "MCP-Protocol-Version": self._agreed.version, **session}
-            self._known = (headers, header_lines(merged(headers, ours)))
+            self._known = (headers, header_lines(merged(headers, {**_ALWAYS, **self._session()})))
         return self._known[1]
 
 
@@ -217,11 +302,29 @@ def merged(theirs: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]
     return {**{name: value for name, value in theirs.items() if name.lower() not in names}, **ours}
 
 
+def _kind(reply: Reply) -> str:
+    return reply.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def _read(reply: Reply, largest: int) -> bytes:
+    try:
+        return await reply.read(largest)
+    except BadAnswer as exc:
+        raise ServerUnavailable(TOO_LONG) from exc
+
+
 async def _words(reply: Reply) -> dict[str, Any]:
     """Of a refusal, if it has any."""
     with suppress(BadAnswer, ServerUnavailable):
-        return decoded(await reply.read(_REFUSAL_CAP))
+        return await decoded(await reply.read(_REFUSAL_CAP))
     return {}
+
+
+def _is_of_the_call(message: Mapping[str, Any], number: str) -> bool:
+    """Whether it is the call that was refused, and not the session that it came by."""
+    error = message["error"]
+    code = error.get("code") if isinstance(error, dict) else None
+    return message.get("id") == number or code in (INVALID_PARAMS, METHOD_NOT_FOUND)
 
 
 def _answer(message: Mapping[str, Any], number: str) -> object:

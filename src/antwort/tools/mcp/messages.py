@@ -1,4 +1,4 @@
-"""What a request to a server carries, by the version that was agreed on, and what an answer means. Pure."""
+"""What a request to a server carries, by the version that was agreed on, and what an answer means."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import msgspec
 
 from antwort.tools.base import Progress
 from antwort.tools.mcp.base import CallOutcome, ServerUnavailable
+from antwort.tools.mcp.decoding import TooHeavy, decoded_aside
 
 IDEMPOTENCY_KEY = "antwort/idempotency-key"
 """The entry of a call's `_meta` that is the same for every attempt at it."""
 HEADER_MISMATCH = -32020
 METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
 UNSUPPORTED_INPUT = "The tool asked for input in the middle of its call, which nobody here can give."
 NOT_AN_ANSWER = "The MCP server did not answer as one."
 TOO_LONG = "The MCP server's answer is too long."
 BROKEN = "The connection to the MCP server ended before the answer; whether the tool has run is not known."
+TOO_CURIOUS = "The MCP server asks for too much in the middle of a call."
 UNAUTHORIZED = "The MCP server wants other credentials."
 
 Report: TypeAlias = Callable[[Progress], None]
@@ -83,11 +86,13 @@ def checked_arguments(arguments: str) -> tuple[msgspec.Raw, dict[str, Any]]:
     return msgspec.Raw(text.encode()), said
 
 
-def decoded(data: bytes) -> dict[str, Any]:
+async def decoded(data: bytes) -> dict[str, Any]:
     """One message of a server's. Raises `ServerUnavailable`."""
     try:
-        message = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as exc:
+        message = await decoded_aside(data)
+    except TooHeavy as exc:
+        raise ServerUnavailable(TOO_LONG) from exc
+    except ValueError as exc:
         raise ServerUnavailable(NOT_AN_ANSWER) from exc
     if not isinstance(message, dict):
         raise ServerUnavailable(NOT_AN_ANSWER)

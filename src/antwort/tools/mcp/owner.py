@@ -58,7 +58,7 @@ class Owner:
         """The one that stands, or a fresh one. Raises `ServerUnavailable`, at most `spec.connect` seconds later; at
         once while a pause lasts.
         """
-        if self._standing is not None and not self._standing.has_ended:
+        if self._standing is not None and self._standing.is_usable:
             return self._standing
         if self._coming is None:
             self._check_pause()

@@ -1,4 +1,4 @@
-"""How long nobody tries to reach a server that could not be reached. Pure."""
+"""How long nobody tries to reach a server that could not be reached, and how fast one is heard. Pure."""
 
 from __future__ import annotations
 
@@ -31,3 +31,17 @@ class Pauses:
 
     def _length(self) -> float:
         return 0.0 if self._failures < 2 else min(_LONGEST, _FIRST * 2.0 ** min(self._failures - 2, 30))
+
+
+class Pace:
+    """How fast a server is heard that says things by itself: many at once, and then so many in a second."""
+
+    def __init__(self, at_once: int = 2_000, in_a_second: int = 500) -> None:
+        self._at_once = at_once / in_a_second
+        self._each = 1.0 / in_a_second
+        self._due = float("-inf")
+
+    def wait(self, now: float) -> float:
+        """Seconds before the next one is heard."""
+        self._due = max(self._due, now - self._at_once) + self._each
+        return max(0.0, self._due - now)

@@ -19,17 +19,20 @@ from typing import Self, cast
 
 import anyio
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
 
 from antwort.notes import note
-from antwort.tools.mcp.base import NotReached, ServerSpec
+from antwort.tools.mcp.base import NotReached, ServerSpec, ServerUnavailable
+from antwort.tools.mcp.reading import Unread, read_message
 
 _log = logging.getLogger(__name__)
 
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
 """What programs need to run. The rest may be secrets of this process's."""
 _WAITING = 64
-"""Messages that nobody has taken yet, above which no more are read."""
+"""Lines that nobody has taken yet, above which no more are read."""
+_NONSENSE = 1_000
+"""Lines in a row that are no messages. Programs print what they should log; one that prints nothing else is none of
+ours."""
 _UNREAD = 8 * 2**20
 """Bytes that the program has not read, above which it is taken for hung."""
 _TOLD = 64 * 1024
@@ -92,7 +95,8 @@ class Talk(asyncio.SubprocessProtocol):
         self._told = 0
         self._is_paused = False
         self._waiter: asyncio.Future[None] | None = None
-        self.messages: deque[SessionMessage] = deque()
+        self._nonsense = 0
+        self.lines: deque[bytes] = deque()
         self.is_over = False
         self.exited = asyncio.Event()
 
@@ -133,12 +137,25 @@ class Talk(asyncio.SubprocessProtocol):
         finally:
             self._waiter = None
 
-    def take(self) -> SessionMessage:
-        message = self.messages.popleft()
-        if self._is_paused and len(self.messages) < _WAITING // 2:
+    async def take(self) -> list[SessionMessage]:
+        """What the next line says, which may be nothing."""
+        line = self.lines.popleft()
+        if self._is_paused and len(self.lines) < _WAITING // 2:
             self._is_paused = False
             self._output().resume_reading()
-        return message
+        await asyncio.sleep(0)  # it may talk faster than it is read, and others want to be heard
+        try:
+            messages = await read_message(line) if line.strip() else []
+        except Unread:
+            note(_log, logging.DEBUG, "An MCP server's program wrote a line that is no message.", server=self._label)
+            messages = []
+        except ServerUnavailable:
+            self._give_up("An MCP server's program wrote a message that is too long.")
+            messages = []
+        self._nonsense = 0 if messages else self._nonsense + 1
+        if self._nonsense > _NONSENSE:
+            self._give_up("An MCP server's program writes nothing that is a message.")
+        return messages
 
     def write(self, data: bytes) -> bool:
         """Whether it goes there: not to a program that has ended, nor to one that reads nothing."""
@@ -173,25 +190,19 @@ class Talk(asyncio.SubprocessProtocol):
             self._open.append(rest)
             self._open_size += len(rest)
         if self._open_size > self._largest or any(len(line) > self._largest for line in lines):
-            note(_log, logging.WARNING, "An MCP server's program wrote a message that is too long.", server=self._label)
-            self.finish()
+            self._give_up("An MCP server's program wrote a message that is too long.")
             return
-        for line in lines:
-            self._parse(line)
-        self._wake()
-
-    def _parse(self, line: bytes) -> None:
-        if not line.strip():
-            return
-        try:
-            message = jsonrpc_message_adapter.validate_json(line, by_name=False)
-        except ValueError:  # programs print what they should log
-            note(_log, logging.DEBUG, "An MCP server's program wrote a line that is no message.", server=self._label)
-            return
-        self.messages.append(SessionMessage(message))
-        if len(self.messages) > _WAITING and not self._is_paused:
+        self.lines += lines
+        if len(self.lines) > _WAITING and not self._is_paused:
             self._is_paused = True
             self._output().pause_reading()
+        self._wake()
+
+    def _give_up(self, text: str) -> None:
+        if not self.is_over:
+            note(_log, logging.WARNING, text, server=self._label)
+        self.lines.clear()
+        self.finish()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -225,12 +236,19 @@ class _Stream:
 
 
 class Inbox(_Stream):
+    def __init__(self, talk: Talk) -> None:
+        super().__init__(talk)
+        self._read: deque[SessionMessage] = deque()
+
     async def receive(self) -> SessionMessage | Exception:
-        while not self._talk.messages:
-            if self._talk.is_over:
+        while not self._read:
+            if self._talk.lines:
+                self._read += await self._talk.take()
+            elif self._talk.is_over:
                 raise anyio.EndOfStream
-            await self._talk.wait()
-        return self._talk.take()
+            else:
+                await self._talk.wait()
+        return self._read.popleft()
 
     def __aiter__(self) -> Self:
         return self

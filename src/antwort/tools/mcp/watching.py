@@ -1,10 +1,14 @@
-"""What the SDK does not tell of a session over HTTP: its id, how a message was refused, and that one was not sent."""
+"""What the SDK does not tell of a session over HTTP: its id, and how a message was refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 
 import httpx2
+
+_BETWEEN_STREAMS = 1.0
+"""Seconds from one stream of what a server says by itself to the next. A server may ask for less, and gets this."""
 
 
 class Watch:
@@ -26,25 +30,33 @@ class Watch:
 
 
 class Watched(httpx2.AsyncBaseTransport):
-    """Sends by `inner`. `lost` hears of each message that did not get through: not all of the SDK's callers do."""
+    """Sends by `inner`, and holds back who asks for one stream after the other."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport, watch: Watch, lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        inner: httpx2.AsyncBaseTransport,
+        watch: Watch,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
         self._inner = inner
         self._watch = watch
-        self._lost = lost
+        self._pause = pause
+        self._next_stream = 0.0
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if request.method != "POST" or not request.headers.get("content-type", "").startswith("application/json"):
+        if request.method == "GET" and "text/event-stream" in request.headers.get("accept", ""):
+            await self._wait_for_its_turn()
             return await self._inner.handle_async_request(request)
-        try:
-            response = await self._inner.handle_async_request(request)
-        except httpx2.TransportError:
-            self._lost()
-            raise
-        self._watch.see(response)
-        if response.status_code >= 400:
-            self._lost()
+        response = await self._inner.handle_async_request(request)
+        if request.method == "POST" and request.headers.get("content-type", "").startswith("application/json"):
+            self._watch.see(response)
         return response
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+    async def _wait_for_its_turn(self) -> None:
+        now = asyncio.get_running_loop().time()
+        wait, self._next_stream = self._next_stream - now, max(self._next_stream, now) + _BETWEEN_STREAMS
+        if wait > 0:
+            await self._pause(wait)

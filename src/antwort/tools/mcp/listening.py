@@ -1,0 +1,59 @@
+"""The answer to a request, in the stream of events that the server has opened for it or in one that goes on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from antwort.net.http import Reply
+from antwort.net.sse import EventParser, SseEvent
+from antwort.tools.mcp.base import ServerUnavailable
+from antwort.tools.mcp.messages import TOO_LONG, decoded
+
+_PAUSE = 1.0
+_SHORTEST = 0.1
+_LONGEST = 30.0
+"""Seconds before the stream is asked for again, whatever the server says."""
+
+
+class Listening:
+    """What has been heard so far. `hear` is given all messages that are no answer; it may raise."""
+
+    def __init__(self, largest: int, hear: Callable[[Mapping[str, Any]], None]) -> None:
+        self._largest = largest
+        self._hear = hear
+        self._pause = _PAUSE
+        self.last: str | None = None
+        """The id of the last event that had one: where the server can go on from."""
+
+    @property
+    def pause(self) -> float:
+        """Seconds before the stream may be asked for again."""
+        return min(_LONGEST, max(_SHORTEST, self._pause))
+
+    async def read(self, reply: Reply) -> dict[str, Any] | None:
+        """The answer; None where the stream has ended without it. Raises `ServerUnavailable` and `HttpFault`."""
+        parser = EventParser()
+        async for data in reply.reads():
+            for event in parser.feed(data):
+                if (answer := await self._take(event)) is not None:
+                    reply.release()
+                    return answer
+            if parser.open_size > self._largest:
+                raise ServerUnavailable(TOO_LONG)
+        for event in parser.finish():
+            return await self._take(event)
+        return None
+
+    async def _take(self, event: SseEvent) -> dict[str, Any] | None:
+        if event.id is not None:
+            self.last = event.id.decode("latin-1") or None
+        if event.retry is not None:
+            self._pause = event.retry / 1000
+        if event.kind != b"message" or not event.data:  # a sign of life, or a place to go on from
+            return None
+        message = await decoded(event.data)
+        if "method" not in message:
+            return message
+        self._hear(message)
+        return None

@@ -1,0 +1,128 @@
+"""The stream of a call: events of other kinds, streams that go on elsewhere, and servers that ask back without end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from antwort.tools.mcp import listening
+from antwort.tools.mcp.base import ServerUnavailable
+from antwort.tools.mcp.declining import MOST_WAITING
+from session_kit import STREAM, TEXT, Asked, Send, event, hangs, puppet, session_with, whole
+
+ENDED = ConnectionAbortedError
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "_SHORTEST", 0.0)
+
+
+def answer(number: object) -> bytes:
+    return event({"jsonrpc": "2.0", "id": number, "result": TEXT})
+
+
+async def primed(asked: Asked, send: Send) -> None:
+    await send(STREAM + b"id: 1\nretry: 0\ndata: \n\n")
+    raise ENDED
+
+
+async def test_events_of_other_kinds_are_passed_over() -> None:
+    async def pinged(asked: Asked, send: Send) -> None:
+        await send(STREAM + b"event: ping\ndata: still here\n\n" + answer(asked.number))
+        raise ENDED
+
+    async with puppet(tools_call=pinged) as server, session_with(server.spec) as session:
+        assert not (await session.call("do", "{}", key="k")).is_error
+
+
+async def test_a_stream_that_the_server_ends_goes_on_where_it_ended() -> None:
+    seen: list[str | None] = []
+
+    async def go_on(asked: Asked, send: Send) -> None:
+        last = asked.headers.get("last-event-id")
+        if last is None:  # the stream of what the server says by itself
+            await send(whole(405))
+            return
+        seen.append(last)
+        call = server.seen("tools/call")[0]
+        await send(STREAM + (b"id: 2\ndata: \n\n" if last == "1" else answer(call.number)))
+        raise ENDED
+
+    async with puppet(tools_call=primed, GET=go_on) as server, session_with(server.spec) as session:
+        assert not (await session.call("do", "{}", key="k")).is_error
+        assert seen == ["1", "2"]
+        assert len(server.seen("tools/call")) == 1
+        assert server.seen("GET")[-1].headers["mcp-session-id"] == "s1"
+
+
+@pytest.mark.parametrize("refusal", [whole(405), whole(200, b"{}")], ids=["refused", "no stream"])
+async def test_a_stream_that_cannot_be_gone_on_with_has_ended_without_an_answer(refusal: bytes) -> None:
+    async def refuse(asked: Asked, send: Send) -> None:
+        await send(refusal)
+
+    async with puppet(tools_call=primed, GET=refuse) as server, session_with(server.spec) as session:
+        with pytest.raises(ServerUnavailable, match="ended before the answer"):
+            await session.call("do", "{}", key="k")
+
+
+async def test_going_on_is_not_tried_for_ever() -> None:
+    async def cut(asked: Asked, send: Send) -> None:
+        raise ENDED
+
+    async with puppet(tools_call=primed, GET=cut) as server, session_with(server.spec) as session:
+        with pytest.raises(ServerUnavailable, match="ended before the answer"):
+            await session.call("do", "{}", key="k")
+        resumed = [asked for asked in server.seen("GET") if "last-event-id" in asked.headers]
+        assert len(resumed) <= 4  # two attempts, each over a fresh connection where a kept one was closed
+
+
+def test_how_long_to_wait_is_the_servers_to_say_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    for said, waited in ((0, 0.1), (5_000, 5.0), (999_999_999, 30.0)):
+        heard = listening.Listening(100, lambda message: None)
+        heard._pause = said / 1000
+        assert heard.pause == waited
+
+
+async def test_a_server_that_asks_back_without_end_is_answered_one_by_one_and_then_no_more() -> None:
+    asked_back = b"".join(event({"jsonrpc": "2.0", "id": i, "method": "ping"}) for i in range(3000))
+
+    async def ask_back(asked: Asked, send: Send) -> None:
+        await send(STREAM + asked_back)
+        await asyncio.Event().wait()
+
+    async with puppet(tools_call=ask_back, answer=hangs) as server, session_with(server.spec) as session:
+        with pytest.raises(ServerUnavailable, match="asks for too much"):
+            await session.call("do", "{}", key="k")
+        assert len(server.seen("answer")) <= 1
+
+
+async def test_as_many_requests_as_may_wait_are_all_answered() -> None:
+    done = asyncio.Event()
+
+    async def ask_back(asked: Asked, send: Send) -> None:
+        requests = [event({"jsonrpc": "2.0", "id": i, "method": "ping"}) for i in range(MOST_WAITING)]
+        await send(STREAM + b"".join(requests))
+        await done.wait()
+        await send(answer(asked.number))
+
+    async def hear(asked: Asked, send: Send) -> None:
+        await send(whole(202))
+        if len(server.seen("answer")) == MOST_WAITING:
+            done.set()
+
+    async with puppet(tools_call=ask_back, answer=hear) as server, session_with(server.spec) as session:
+        assert not (await session.call("do", "{}", key="k")).is_error
+        assert [asked.number for asked in server.seen("answer")] == list(range(MOST_WAITING))
+
+
+async def test_half_a_character_is_read_as_one_that_is_missing() -> None:
+    async def half(asked: Asked, send: Send) -> None:
+        said = {"jsonrpc": "2.0", "id": asked.number, "result": {"content": [{"type": "text", "text": "\ud83d"}]}}
+        await send(whole(200, json.dumps(said).encode()))
+
+    async with puppet(tools_call=half) as server, session_with(server.spec) as session:
+        assert (await session.call("do", "{}", key="k")).content[0]["text"] == "\ufffd"
