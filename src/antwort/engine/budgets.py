@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from antwort.api.events import Compacted, TurnEnded
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, UnsetType
@@ -51,25 +50,15 @@ def check_budget(request: CreateRequest, settings: EngineSettings) -> None:
 
 def tokens_spent(run: Run) -> int:
     """By all inferences so far, those that wrote summaries too. What the backend does not tell is estimated."""
-    told = 0 if run.response.usage is None else _sum(run.response.usage)
-    untold = (mark.estimate for _, mark in run.marks if isinstance(mark, TurnEnded | Compacted))
-    return told + sum(each for each in untold if each is not UNSET)
+    usage = run.response.usage
+    return run.estimated + (0 if usage is None else usage.input_tokens + usage.output_tokens)
 
 
 def last_tokens(run: Run) -> int:
     """What the last turn took."""
-    ended = last_turn(run)
+    ended = run.last_turn
     return 0 if ended is None else _of(ended.usage, ended.estimate)
 
 
-def last_turn(run: Run) -> TurnEnded | None:
-    """How the last turn ended, if there is one."""
-    return next((mark for _, mark in reversed(run.marks) if isinstance(mark, TurnEnded)), None)
-
-
 def _of(usage: Usage | UnsetType, estimate: int | UnsetType) -> int:
-    return (0 if usage is UNSET else _sum(usage)) + (0 if estimate is UNSET else estimate)
-
-
-def _sum(usage: Usage) -> int:
-    return usage.input_tokens + usage.output_tokens
+    return (0 if usage is UNSET else usage.input_tokens + usage.output_tokens) + (estimate or 0)

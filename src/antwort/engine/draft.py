@@ -28,9 +28,9 @@ from antwort.api.events import (
     TurnEnded,
 )
 from antwort.api.items import McpCall, OutputItem
-from antwort.api.responses import IncompleteDetails, Response, ResponseError
+from antwort.api.responses import IncompleteDetails, Response, ResponseError, Usage
 from antwort.api.status import ResponseStatus, close, transition
-from antwort.api.wire import UNSET, replace
+from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.errors import AntwortError, DeadlinePassed, Interrupted, ServerFault
 
 
@@ -48,14 +48,18 @@ class Run(msgspec.Struct, frozen=True):
     """The calls that an executor handed to the client."""
     marks: tuple[tuple[int, Mark], ...] = ()
     """The run's own events, each with the number of output items there were."""
+    turn_ends: tuple[int, ...] = ()
+    """How many output items there were at the end of each turn."""
+    last_turn: TurnEnded | None = None
+    """How the last turn ended, if there is one."""
+    estimated: int = 0
+    """Tokens of the inferences whose backend does not tell what they took."""
+    calls_ended: int = 0
+    """Calls that were answered, whether they were run or not."""
 
     @property
     def output(self) -> tuple[OutputItem, ...]:
         return self.response.output
-
-    @property
-    def turn_ends(self) -> tuple[int, ...]:
-        return tuple(at for at, mark in self.marks if isinstance(mark, TurnEnded))
 
 
 class Finish(msgspec.Struct, frozen=True):
@@ -101,52 +105,66 @@ def _arguments(output: list[OutputItem], event: McpArgumentsDone) -> None:
 
 
 def _turn_ended(run: Run, event: TurnEnded) -> Run:
-    before, spent = run.response.usage, event.usage
-    if spent is not UNSET:
-        total = spent if before is None else before + spent
-        run = msgspec.structs.replace(run, response=replace(run.response, usage=total))
-    marks = (*run.marks, (len(run.output), event))
-    return msgspec.structs.replace(run, turns=run.turns + 1, last_finish=event.finish, marks=marks)
+    end = len(run.response.output)
+    return replace(
+        run,
+        response=_with_usage(run.response, event.usage),
+        turns=run.turns + 1,
+        last_finish=event.finish,
+        marks=(*run.marks, (end, event)),
+        turn_ends=(*run.turn_ends, end),
+        last_turn=event,
+        estimated=run.estimated + (event.estimate or 0),
+    )
 
 
 def _compacted(run: Run, event: Compacted) -> Run:
-    before, spent = run.response.usage, event.usage
-    if spent is not UNSET:
-        total = spent if before is None else before + spent
-        run = msgspec.structs.replace(run, response=replace(run.response, usage=total))
-    return msgspec.structs.replace(run, marks=(*run.marks, (len(run.output), event)))
+    return replace(
+        run,
+        response=_with_usage(run.response, event.usage),
+        marks=(*run.marks, (len(run.response.output), event)),
+        estimated=run.estimated + (event.estimate or 0),
+    )
+
+
+def _with_usage(response: Response, spent: Usage | UnsetType) -> Response:
+    if spent is UNSET:
+        return response
+    before = response.usage
+    return replace(response, usage=spent if before is None else before + spent)
 
 
 def _call_ended(run: Run, event: CallEnded) -> Run:
     over = run.over_limit_turns
     if event.outcome == "over_limit" and run.turns not in over:
         over = (*over, run.turns)
-    return msgspec.structs.replace(
+    return replace(
         run,
         calls_run=run.calls_run + (event.outcome == "ran"),
         over_limit_turns=over,
         handed=run.handed | {event.call_id} if event.outcome == "handed" else run.handed,
         marks=(*run.marks, (len(run.output), event)),
+        calls_ended=run.calls_ended + 1,
     )
 
 
 def _lifecycle(run: Run, event: ResponseCreated | ResponseQueued | ResponseInProgress | Terminal) -> Run:
     transition(run.response.status, event.response.status)
-    return msgspec.structs.replace(run, response=event.response)
+    return replace(run, response=event.response)
 
 
 def _created(run: Run, event: ResponseCreated) -> Run:
-    return msgspec.structs.replace(_lifecycle(run, event), is_announced=True)
+    return replace(_lifecycle(run, event), is_announced=True)
 
 
 def _started(run: Run, event: ResponseInProgress) -> Run:
     """Status only: as a keep-alive it comes again later, when there are items already."""
     status = transition(run.response.status, event.response.status)
-    return msgspec.structs.replace(run, response=replace(run.response, status=status))
+    return replace(run, response=replace(run.response, status=status))
 
 
 def _with_output(run: Run, output: tuple[OutputItem, ...]) -> Run:
-    return msgspec.structs.replace(run, response=replace(run.response, output=output))
+    return replace(run, response=replace(run.response, output=output))
 
 
 _PLACES: dict[type, Callable[[list[OutputItem], Any], None]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import msgspec
@@ -74,7 +74,7 @@ class History(msgspec.Struct, frozen=True):
     """Which of those are a conversation: what was compacted in it stands there, too."""
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     request: CreateRequest
     identity: Identity
     settings: EngineSettings
@@ -128,9 +128,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         """Whether another process picks the run up when this one dies."""
         return bool(self.request.background)
 
-    @property
+    @cached_property
     def budget(self) -> Budget:
-        """What the response may take."""
+        """What the response may take. It is asked for several times in each turn."""
         return budget_of(self.request, self.settings)
 
     @property

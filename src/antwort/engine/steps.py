@@ -20,7 +20,6 @@ from antwort.api.items import (
 from antwort.api.tools import Forced
 from antwort.api.wire import UNSET
 from antwort.engine.approving import unasked
-from antwort.engine.budgets import last_turn
 from antwort.engine.draft import Finish, Run
 from antwort.engine.pairs import call_id_of, is_bare
 from antwort.engine.plan import Leftover, OpenCall, Plan
@@ -84,27 +83,21 @@ def next_step(run: Run, plan: Plan) -> Step:
     if plan.compacts:
         made = (mark for _, mark in run.marks if isinstance(mark, Compacted) and mark.is_missing is UNSET)
         return Compact() if next(made, None) is None else Finish("completed")
-    if waiting := unanswered_leftovers(run, plan):
+    if plan.history.leftovers and (waiting := unanswered_leftovers(run, plan)):
         return RunTools(tuple(_leftover_answer(left) for left in waiting), all(left.is_parallel for left in waiting))
     if not run.turns:
         return Finish("incomplete", "token_budget") if is_spent(run, plan) else Infer()
-    if (stop := _stop_of_last_turn(run)) is not None:
-        return _after_last_turn(stop, run, plan)
+    if run.last_turn is not None and run.last_turn.stop is not UNSET:  # made without tools: it ends the response
+        return _after_last_turn(run.last_turn.stop, run, plan)
     if (reason := _CUT.get(run.last_finish)) is not None:
         return Finish("incomplete", reason)
     if calls := open_calls(run, plan.toolbox):
         if answers := answers_to(calls, run, plan):
             return RunTools(answers, plan.request.parallel_tool_calls is not False)
         return Finish("requires_action" if plan.toolbox.may_run else "completed")
-    if any(isinstance(item, McpApprovalRequest) for item in run.output):
+    if McpApprovalRequest in map(type, run.output):
         return Finish("requires_action")
     return _after_results(run, plan) if ended_with_calls(run, plan) else Finish("completed")
-
-
-def _stop_of_last_turn(run: Run) -> str | None:
-    """Why the last turn was made without tools, if it was: it ends the response, whatever came of it."""
-    ended = last_turn(run)
-    return None if ended is None or ended.stop is UNSET else ended.stop
 
 
 def _after_last_turn(stop: str, run: Run, plan: Plan) -> RunTools | Finish:
@@ -186,6 +179,8 @@ def choice_for(run: Run, plan: Plan) -> str | Forced:
     if run.over_limit_turns:
         return "none"
     choice = plan.request.choice_mode
+    if choice == "auto":
+        return choice
     return "auto" if run.turns and choice != "none" and not _must_call_again(run, plan) else choice
 
 
@@ -212,22 +207,27 @@ def _is_search(item: InputItem, toolbox: Toolbox) -> bool:
 def open_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
     """The calls of this response that have no result yet, in order. A call cut short is not one."""
     output = run.output
-    calls = [call for at, item in enumerate(output) if (call := _call_of(item, at, toolbox)) is not None]
+    calls = [(at, item) for at, item in enumerate(output) if _STATUS_OF_OPEN.get(type(item)) == item.status]
     if not calls:
-        return calls
+        return []
     answered = results_in(output)
-    return [call for call in calls if call.call_id not in answered]
+    found = [call for at, item in calls if (call := _call_of(item, at, toolbox)) is not None]
+    return [call for call in found if call.call_id not in answered]
+
+
+_STATUS_OF_OPEN = {FunctionCall: "completed", CustomToolCall: "completed", McpCall: "in_progress"}
+"""Of a call that has no result yet. One that an executor runs has its result in another item."""
 
 
 def _call_of(item: InputItem, at: int, toolbox: Toolbox) -> OpenCall | None:
     match item:
-        case FunctionCall(status="completed"):
-            return OpenCall(item.call_id, called_name(toolbox, item), item.arguments, at, item)
-        case CustomToolCall(status="completed"):
-            return OpenCall(item.call_id, called_name(toolbox, item), item.input, at, item)
-        case McpCall(status="in_progress"):
+        case McpCall():
             name = model_name(toolbox, item.server_label, item.name)
             return OpenCall(call_id_of(item), name, item.arguments, at, item)
+        case FunctionCall():
+            return OpenCall(item.call_id, called_name(toolbox, item), item.arguments, at, item)
+        case CustomToolCall():
+            return OpenCall(item.call_id, called_name(toolbox, item), item.input, at, item)
         case _:
             return None
 
@@ -257,12 +257,15 @@ def ended_with_calls(run: Run, plan: Plan) -> bool:
     """
     ends = run.turn_ends
     start = ends[-2] if len(ends) > 1 else 0
-    turn = [item for item in run.output[start : ends[-1]] if item.status != "incomplete"]
-    return any(_is_call(item, plan) for item in turn)
+    turn = [item for item in run.output[start : ends[-1]] if item.status != "incomplete" and isinstance(item, _CALLS)]
+    return bool(turn) and any(_is_call(item, plan) for item in turn)
+
+
+_CALLS = FunctionCall | CustomToolCall | McpCall
 
 
 def _is_call(item: InputItem, plan: Plan) -> bool:
     """Whether the model has called something. What an earlier response asked for and this one ran is not among it."""
-    if isinstance(item, McpCall):
+    if isinstance(item, McpCall) and plan.history.leftovers:
         return all(call_id_of(item) != left.call.call_id for left in plan.leftovers)
-    return isinstance(item, FunctionCall | CustomToolCall)
+    return isinstance(item, _CALLS)

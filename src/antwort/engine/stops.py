@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from antwort.api.events import CallEnded
 from antwort.engine.budgets import last_tokens, tokens_spent
 from antwort.engine.draft import Run
 from antwort.engine.plan import Plan
@@ -74,6 +73,7 @@ def _is_stuck(run: Run, plan: Plan) -> bool:
 
 def _standstill(run: Run, plan: Plan) -> Standstill | None:
     after = plan.settings.stuck_after
-    if after is None or sum(isinstance(mark, CallEnded) for _, mark in run.marks) < after:
+    if after is None or run.calls_ended < after:
         return None  # too few calls to tell
-    return standstill(turns_made(run, {left.call.call_id for left in plan.leftovers}), after)
+    others = {left.call.call_id for left in plan.leftovers} if plan.history.leftovers else ()
+    return standstill(turns_made(run, others), after)
