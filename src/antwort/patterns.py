@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _LITERAL = r"[A-Za-z0-9_ ,:;=@#%&!<>~'/-]"
 _TOKEN = re.compile(
@@ -14,6 +15,7 @@ _KINDS = {"d": "0-9", "w": "A-Za-z0-9_"}
 _LONGEST = 200
 
 
+@lru_cache(maxsize=1024)
 def plain_pattern(pattern: str) -> str | None:
     """The same pattern without shorthands; None when it is not held at both ends, or says more than is safe to say.
 

@@ -8,6 +8,8 @@ from urllib.parse import unquote
 
 _LONGEST = 32
 """References in a row. Nobody writes more, except to keep us busy, and a circle is endless."""
+_FARTHEST = 1000
+"""Characters of one."""
 
 
 def resolved(reference: str, root: Mapping[str, Any]) -> tuple[str, object]:
@@ -24,7 +26,7 @@ def found(reference: str, root: Mapping[str, Any]) -> object:
     """What a reference points to, be it another one."""
     if reference == "#":
         return root
-    if not reference.startswith("#/"):
+    if not reference.startswith("#/") or len(reference) > _FARTHEST:
         return None
     place: object = root
     for step in unquote(reference[2:]).split("/"):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from itertools import product
+from types import FrameType
 from typing import Any, NamedTuple, TypeAlias
 
 import jsonschema_rs
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antwort.patterns import plain_pattern
 from antwort.tools.schemas.cleaning import clean
 from antwort.tools.schemas.plain import ANY
 from plan_kit import STEADY
@@ -79,6 +82,32 @@ def property_of(inner: object, root: Schema | None = None, *, required: bool = F
         (
             {"type": "object", "properties": {"y": TEXT}, "anyOf": [{"required": ["y"]}, {"required": ["z"]}]},
             {"type": "object", "properties": {"y": TEXT}},
+        ),
+        (
+            {"minLength": 1, "minimum": 3},
+            {"anyOf": [{"type": "string", "minLength": 1}, {"type": "number", "minimum": 3}]},
+        ),
+        (
+            {"patternProperties": {"^x": NUMBER}, "additionalProperties": TEXT, "required": ["x1"]},
+            {"type": "object", "properties": {"x1": ANY}, "required": ["x1"]},
+        ),
+        (
+            {
+                "properties": {"a": TEXT},
+                "anyOf": [{"properties": {"b": NUMBER}, "required": ["b"]}, {"required": ["a"]}],
+            },
+            {"type": "object", "properties": {"a": TEXT, "b": NUMBER}},
+        ),
+        (
+            {
+                "properties": {"a": TEXT},
+                "oneOf": [{"properties": {"b": NUMBER}}, {"properties": {"a": NUMBER, "b": TEXT}}],
+            },
+            {"type": "object", "properties": {"a": TEXT, "b": {"anyOf": [NUMBER, TEXT]}}},
+        ),
+        (
+            {"properties": {"a": TEXT}, "additionalProperties": False, "anyOf": [{"properties": {"b": NUMBER}}]},
+            {"type": "object", "properties": {"a": TEXT}, "additionalProperties": False},
         ),
     ],
     ids=str,
@@ -186,6 +215,66 @@ def test_however_large_a_schema_is_what_the_model_reads_is_not(schema: Schema) -
     cleaned = clean(schema)
     assert cleaned["type"] == "object"
     assert len(json.dumps(cleaned)) < 64 * 1024
+
+
+def test_a_schema_with_a_name_of_its_own_within_another_is_not_read() -> None:
+    """Its references are about itself, and not about the document that it stands in."""
+    embedded = {"$id": "https://example.com/city", "type": "object", "properties": {"name": {"$ref": "#/$defs/name"}}}
+    root = {"$id": "https://example.com/tool", "$defs": {"name": NUMBER}}
+    assert property_of(embedded, root) == {"type": "object"}
+
+
+def referring(target: Schema, times: int = 900) -> Schema:
+    return {
+        "type": "object",
+        "properties": {f"p{n}": {"$ref": "#/$defs/target"} for n in range(times)},
+        "$defs": {"target": target},
+    }
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        referring({"enum": [f"value {n}" for n in range(100_000)]}),
+        referring({"enum": [f"v{n}" for n in range(2_000)]}),
+        referring({"type": "object", "required": ["name"] * 200_000}),
+        referring({"type": "object", "required": [f"v{n}" for n in range(2_000)]}),
+        referring({"type": "object", "properties": {f"v{n}": {} for n in range(2_000)}}),
+        referring({"anyOf": [{"type": "string", "minLength": n} for n in range(900)]}),
+        referring({"properties": {"x": {}}, "anyOf": [{"properties": {f"k{n}": {}}} for n in range(600)]}),
+        referring({"default": ["x" * 20] * 2_000}),
+        referring({"$ref": "#" + "/x" * 20_000}),
+        {"type": "object", "properties": {f"p{n}": {"pattern": f"^{'([a-c]|x)+' * 18}{n}$"} for n in range(500)}},
+        {
+            "type": "object",
+            "properties": {f"p{n}": {"$ref": f"#/$defs/{n}"} for n in range(600)},
+            "$defs": {str(n): {"$ref": f"#/$defs/{n + 1}", "description": "d"} for n in range(600)},
+        },
+    ],
+    ids=lambda schema: json.dumps(schema)[-24:],
+)
+def test_no_schema_is_much_work(schema: Schema) -> None:
+    plain_pattern.cache_clear()
+    assert steps_of(lambda: clean(schema)) < 1_500_000
+
+
+def steps_of(work: Callable[[], object]) -> int:
+    """How many instructions it takes, which is the same on any machine."""
+    steps = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Callable[..., Any]:
+        nonlocal steps
+        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        steps += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return steps
 
 
 def test_the_same_schema_is_cleaned_once() -> None:

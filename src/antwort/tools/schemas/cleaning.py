@@ -2,8 +2,12 @@
 
 References, alternatives with null, lists of types, constants, schemas that are true or false, and whatever else only a
 validator understands are told in plainer words or left out. So a schema may let through what the tool's own does not:
-whoever runs a call checks its arguments against that. What the tool takes, the schema takes, but for two things. A
-property that may be left out need not take null. What has no type, and speaks of properties, is an object.
+whoever runs a call checks its arguments against that. What the tool takes, the schema takes, but for three things. A
+property that may be left out need not take null. What has no type, and speaks of properties, lengths, bounds or items,
+is of the types that have them. A property that only some alternatives beside others speak of is what those say.
+
+Servers of strangers write schemas, too: however one is written, cleaning it is a matter of milliseconds. What goes
+beyond that is told as an object of which nothing is known.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -30,11 +35,18 @@ from antwort.tools.schemas.plain import (
     string,
     stub,
 )
+from antwort.tools.schemas.size import is_reasonable
 
 _BOUNDS = ((16, 1000), (6, 300), (3, 100))
 """How deep a cleaned schema goes and how many parts it has; where it is too long all the same, the next are tried."""
 _LONGEST = 48 * 1024
 _MOST_PARTS = 64
+_MOST_PROPERTIES = 1000
+_MOST_PATTERNS = 8
+"""To read one takes as long as a hundred other words."""
+_MOST_REFERENCES = 300
+_PER_PART = 8
+"""Values or names in a list that are as much work as one part."""
 _MOST_KEPT = 8192
 _SHAPE = frozenset({"type", "properties", "required", "items", "prefixItems", "enum", "const", "additionalProperties"})
 _TOLD = ("description", "default")
@@ -57,11 +69,19 @@ class _Place(msgspec.Struct, frozen=True):
         return _Place(self.depth, (*self.path, pointer), self.may_omit)
 
 
+class _TooLong(Exception):
+    """What would come of it is longer than anybody reads."""
+
+
 class _Cleaning:
-    """Cleans one schema."""
+    """Cleans one schema. Raises `_TooLong`."""
 
     def __init__(self, root: Mapping[str, object], deepest: int, most: int) -> None:
         self._root, self._deepest, self._left = root, deepest, most
+        self._room = _LONGEST
+        self._patterns: set[str] = set()
+        self._resolved: dict[str, tuple[str, object]] = {}
+        self._lists: dict[tuple[int, bool], Plain | None] = {}
 
     def node(self, schema: object, place: _Place) -> Plain | None:
         """None: nothing fits it."""
@@ -71,11 +91,24 @@ class _Cleaning:
         if not isinstance(schema, dict) or not schema:
             return ANY
         if place.depth > self._deepest or self._left < 0 or (place.depth and isinstance(schema.get("$id"), str)):
-            return annotated(stub(schema), schema)
+            return self._told(stub(schema), schema)
         parts, inner = self._parts(schema, place)
+        if self._left < 0:
+            return self._told(stub(schema), schema)
         words = at_once(parts)
         cleaned = self._cleaned(words, inner)
-        return None if cleaned is None else annotated(cleaned, words)
+        return None if cleaned is None else self._told(cleaned, words)
+
+    def _told(self, cleaned: Plain, words: Plain) -> Plain:
+        """With what people are told of it. The same part may be there a thousand times, with all that is said of it."""
+        made = annotated(cleaned, words)
+        self._spend(len(made.get("description", "")))
+        return made
+
+    def _spend(self, text: int) -> None:
+        self._room -= text
+        if self._room < 0:
+            raise _TooLong
 
     def _parts(self, schema: Plain, place: _Place) -> tuple[list[Plain], _Place]:
         """All that holds at once, references followed. Of what stands beside one, only what it tells people counts: to
@@ -85,11 +118,14 @@ class _Cleaning:
         waiting: list[object] = [schema]
         while waiting and len(parts) < _MOST_PARTS:
             part = waiting.pop(0)
+            self._left -= bool(parts) + _weight(part)
+            if self._left < 0:
+                break
             if not isinstance(part, dict):
                 parts += [{"enum": []}] if part is False else []
             elif isinstance(reference := part.get("$ref"), str):
                 parts.append({word: part[word] for word in _TOLD if word in part})
-                pointer, target = resolved(reference, self._root)
+                pointer, target = self._resolve(reference)
                 if pointer in place.path:
                     parts.append({} if (cut := stub(target)) is ANY else cut)
                 elif target is not None:
@@ -98,16 +134,23 @@ class _Cleaning:
             else:
                 parts.append({word: value for word, value in part.items() if word != "allOf"})
                 more = part.get("allOf")
-                waiting += more if isinstance(more, list) else []
+                waiting += more[:_MOST_PARTS] if isinstance(more, list) else []
         return parts, place
+
+    def _resolve(self, reference: str) -> tuple[str, object]:
+        known = self._resolved.get(reference)
+        if known is None:
+            is_known = len(self._resolved) < _MOST_REFERENCES
+            known = self._resolved[reference] = resolved(reference, self._root) if is_known else (reference, None)
+        return known
 
     def _cleaned(self, words: Plain, place: _Place) -> Plain | None:
         if choices := _choices(words):
             return self._any_of(choices, place)
         if "const" in words:
-            return listed([words["const"]], may_omit=place.may_omit)
+            return self._listed([words["const"]], id(words["const"]), place)
         if isinstance(values := words.get("enum"), list):
-            return listed(values, may_omit=place.may_omit)
+            return self._listed(values, id(values), place)
         kinds = kinds_of(words)
         if place.may_omit and len(kinds) > 1:
             kinds = tuple(kind for kind in kinds if kind != "null")
@@ -115,6 +158,14 @@ class _Cleaning:
             return ANY
         made = [each for kind in kinds if (each := self._of_kind(kind, words, place)) is not None]
         return any_of(made) if made else None
+
+    def _listed(self, values: list[object], known_as: int, place: _Place) -> Plain | None:
+        """The same list may be meant a thousand times: it is read once."""
+        key = (known_as, place.may_omit)
+        if key not in self._lists:
+            self._lists[key] = listed(values, may_omit=place.may_omit)
+        self._left -= len(values) // _PER_PART
+        return self._lists[key]
 
     def _any_of(self, choices: list[object], place: _Place) -> Plain | None:
         cleaned = [each for choice in choices if (each := self.node(choice, place.beside())) is not None]
@@ -129,21 +180,26 @@ class _Cleaning:
             case "array":
                 return self._array(words, place)
             case "string":
-                return string(words)
+                return string(words, with_pattern=self._may_read(words.get("pattern")))
             case "integer" | "number":
                 return number(kind, words)
             case _:
                 return {"type": kind}
 
+    def _may_read(self, pattern: object) -> bool:
+        if isinstance(pattern, str) and len(self._patterns) < _MOST_PATTERNS:
+            self._patterns.add(pattern)
+        return pattern in self._patterns
+
     # ---- objects and arrays ----
 
     def _object(self, words: Plain, place: _Place) -> Plain | None:
-        given, more = words.get("properties"), words.get("additionalProperties", True)
-        properties: dict[str, object] = dict(given) if isinstance(given, dict) else {}
-        required = [name for name in _list(words.get("required")) if isinstance(name, str)]
-        if more is not False:  # else it contradicts itself, and nothing fits it anyway
-            properties |= {name: more for name in required if name not in properties}
-        needed = frozenset(required)
+        more = True if words.get("patternProperties") else words.get("additionalProperties", True)
+        properties = self._properties(words, more, place)
+        if len(properties) > _MOST_PROPERTIES:
+            return {"type": "object"}
+        self._spend(sum(map(len, properties)))
+        needed = frozenset(name for name in _list(words.get("required")) if isinstance(name, str))
         cleaned = {
             name: self.node(inner, place.within(may_omit=name not in needed)) for name, inner in properties.items()
         }
@@ -153,7 +209,26 @@ class _Cleaning:
         made: Plain = {"type": "object", **({"properties": kept} if kept else {})}
         if names := [name for name in kept if name in needed]:
             made["required"] = names
-        return made | ({} if words.get("patternProperties") else self._additional(more, place))
+        return made | self._additional(more, place)
+
+    def _properties(self, words: Plain, more: object, place: _Place) -> dict[str, object]:
+        """Those that are described, also in one of the alternatives, and those that are required without a word."""
+        given = words.get("properties")
+        properties: dict[str, object] = dict(given) if isinstance(given, dict) else {}
+        if more is False:  # what else is required contradicts it, and nothing fits it anyway
+            return properties
+        for name, choices in self._in_alternatives(words, place).items():
+            properties.setdefault(name, choices[0] if len(choices) == 1 else {"anyOf": choices})
+        required = (name for name in _list(words.get("required")) if isinstance(name, str))
+        return properties | {name: more for name in required if name not in properties}
+
+    def _in_alternatives(self, words: Plain, place: _Place) -> dict[str, list[object]]:
+        found: dict[str, list[object]] = {}
+        for choice in (*_list(words.get("anyOf")), *_list(words.get("oneOf"))):
+            given = at_once(self._parts(choice, place)[0]).get("properties") if isinstance(choice, dict) else None
+            for name, inner in given.items() if isinstance(given, dict) else ():
+                found.setdefault(name, []).append(inner)
+        return found
 
     def _additional(self, more: object, place: _Place) -> Plain:
         cleaned = self.node(more, place.within())
@@ -195,6 +270,13 @@ def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
+def _weight(part: object) -> int:
+    """How much work it is beyond that of its parts: lists are read to their ends, however often they are met."""
+    if not isinstance(part, dict):
+        return 0
+    return sum(len(each) for each in part.values() if isinstance(each, list | dict)) // _PER_PART
+
+
 # ---- the whole ----
 
 _by_identity: OrderedDict[int, tuple[Plain, Plain]] = OrderedDict()
@@ -215,6 +297,8 @@ def clean(schema: Plain) -> Plain:
 
 
 def _known_or_cleaned(schema: Plain) -> Plain:
+    if not is_reasonable(schema):
+        return OPEN
     try:
         key = hashlib.sha256(msgspec.json.encode(schema)).digest()
     except (TypeError, ValueError, RecursionError):
@@ -228,7 +312,8 @@ def _known_or_cleaned(schema: Plain) -> Plain:
 
 def _attempts(schema: Plain) -> Iterator[Plain]:
     for deepest, most in _BOUNDS:
-        yield united(_Cleaning(schema, deepest, most).node({"type": "object", **schema}, _Place()))
+        with suppress(_TooLong):
+            yield united(_Cleaning(schema, deepest, most).node({"type": "object", **schema}, _Place()))
 
 
 def _first_that_fits(attempts: Iterator[Plain]) -> Plain:

@@ -9,6 +9,7 @@ import msgspec
 
 from antwort.api.wire import Plain
 from antwort.patterns import plain_pattern
+from antwort.tools.schemas.size import is_reasonable
 
 ANY: Plain = {
     "anyOf": [
@@ -43,7 +44,7 @@ def kinds_of(words: Mapping[str, object]) -> tuple[str, ...]:
     if "type" in words:
         known = tuple(dict.fromkeys(kind for kind in given if isinstance(kind, str) and kind in KINDS))
         return () if len(known) < len(given) else known
-    return next(((kind,) for kind, telltale in _TELLTALES if not telltale.isdisjoint(words)), ())
+    return tuple(kind for kind, telltale in _TELLTALES if not telltale.isdisjoint(words))
 
 
 def stub(schema: object) -> Plain:
@@ -57,6 +58,8 @@ def stub(schema: object) -> Plain:
 def any_of(choices: Iterable[Plain]) -> Plain:
     """One of these. What is the same is there once, and any value is all of them."""
     flat = [each for choice in choices for each in (choice["anyOf"] if choice.keys() == {"anyOf"} else [choice])]
+    if len(flat) == 1:
+        return flat[0]
     different = {msgspec.json.encode(each): each for each in flat}
     if ANY in choices or not different:
         return ANY
@@ -69,9 +72,14 @@ def annotated(schema: Plain, words: Mapping[str, object]) -> Plain:
     if isinstance(about := words.get("description"), str) and about.strip():
         told["description"] = about if len(about) <= _LONGEST_DESCRIPTION else f"{about[:_LONGEST_DESCRIPTION]}…"
     default = words.get("default")
-    if default is not None and len(msgspec.json.encode(default)) <= _LONGEST_DEFAULT:
+    if default is not None and _is_short(default):
         told["default"] = default
     return {**schema, **told} if told else schema
+
+
+def _is_short(default: object) -> bool:
+    is_small = is_reasonable(default, _LONGEST_DEFAULT, _LONGEST_DEFAULT)
+    return is_small and len(msgspec.json.encode(default)) <= _LONGEST_DEFAULT
 
 
 # ---- values without parts ----
@@ -109,9 +117,10 @@ def _kind_of(value: object) -> str:
             return "object"
 
 
-def string(words: Mapping[str, object]) -> Plain:
+def string(words: Mapping[str, object], *, with_pattern: bool = True) -> Plain:
     made: Plain = {"type": "string", **span(words, "minLength", "maxLength", _LONGEST_TEXT)}
-    if isinstance(pattern := words.get("pattern"), str) and (plain := plain_pattern(pattern)) is not None:
+    pattern = words.get("pattern") if with_pattern else None
+    if isinstance(pattern, str) and (plain := plain_pattern(pattern)) is not None:
         made["pattern"] = plain
     if isinstance(form := words.get("format"), str) and form in _FORMATS:
         made["format"] = form
