@@ -9,30 +9,36 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from antwort.api.approvals import Approval
-from antwort.api.items import InputItem, McpApprovalRequest, McpApprovalResponse, McpCall
+from antwort.api.items import InputItem, ItemReference, McpApprovalRequest, McpApprovalResponse, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.status import FINAL, ResponseStatus
-from antwort.api.wire import UNSET
-from antwort.engine.decisions import LOST, NO_APPROVAL, contradiction, decided
+from antwort.engine.decisions import DENIED, LOST, NO_APPROVAL, NOT_RUN, contradiction, decided
+from antwort.engine.known import WAITS
+from antwort.engine.latest import last_turn
+from antwort.engine.pairs import call_id_of, is_request_id, is_same_value, requested_call
 from antwort.engine.plan import History, Leftover, Plan
+from antwort.engine.rows import ADDING
+from antwort.engine.steps import results_in
 from antwort.errors import ApprovalInUse, InvalidField
 from antwort.identity import Identity
 from antwort.storage.base import Decision, Link, ResponseStore, as_of
 
 
 class OnRecord(msgspec.Struct, frozen=True):
-    """The approvals that are decided in a conversation, as far as a store has them."""
+    """The approvals that count in a conversation, as far as a store has them."""
 
     approvals: Mapping[str, Approval] = {}
     ends: Mapping[str, ResponseStatus] = {}
     """How the responses stand that were told the decisions; those that are kept nowhere are not there."""
     askers: tuple[Link, ...] = ()
-    """The responses that asked, as far as they are not in the chain."""
+    """The responses that asked for what is to be run, as far as they are not in the chain."""
+    asked: frozenset[str] = frozenset()
+    """The ids that were looked for."""
 
 
 async def look_up(
-    items: Iterable[InputItem],
+    items: Sequence[InputItem],
     chain: Sequence[Link],
     store: ResponseStore,
     identity: Identity,
@@ -41,17 +47,44 @@ async def look_up(
     """Asked before anything is read of what the approved calls came to: what runs now may have ended by then, and what
     has ended by now is on record.
     """
-    said = (*items, *(item for link in chain for item in link.input))
-    ids = [*decided(said)]
-    found = await store.find_approvals(identity, ids) if ids else {}
-    tellers = {by for approval in found.values() if (by := approval.decided_by) is not None}
+    in_question = _in_question(items, [item for link in chain for item in (*link.input, *link.output)])
+    ids = dict.fromkeys((*in_question, *(each for item in items if (each := _request_in(item)) is not None)))
+    found = await store.find_approvals(identity, [*ids]) if ids else {}
+    open_ones = [approval for approval in found.values() if approval.id in in_question]
     ends: dict[str, ResponseStatus] = {link.response.id: link.response.status for link in chain}
-    for by in tellers - ends.keys():
+    for by in {by for approval in open_ones if (by := approval.decided_by) is not None} - ends.keys():
         if is_live(by):
             ends[by] = "in_progress"
         elif (response := await store.get(identity, by)) is not None:
             ends[by] = response.status
-    return OnRecord(found, ends, await _askers(found.values(), chain, store, identity))
+    return OnRecord(found, ends, await _askers(open_ones, chain, store, identity), frozenset(ids))
+
+
+def _in_question(items: Sequence[InputItem], earlier: Sequence[InputItem]) -> frozenset[str]:
+    """The ids of the requests for approvals that stand in question: nothing shows what came of them, and they were
+    decided about since the model last said something, or in the `earlier` responses, or not at all.
+    """
+    said = (*earlier, *items)
+    settled, given = results_in(said), decided(said)
+    asked = [item.id for item in said if isinstance(item, McpApprovalRequest) and item.id not in given]
+    asked += decided((*earlier, *last_turn(items)))
+    return frozenset(each for each in asked if requested_call(each) not in settled)
+
+
+def _request_in(item: InputItem) -> str | None:
+    """The id of the request for an approval that the item is, or stands for, or decides about."""
+    if isinstance(item, McpApprovalResponse):
+        return item.approval_request_id
+    return item.id if isinstance(item, McpApprovalRequest | ItemReference) and is_request_id(item.id) else None
+
+
+async def look_again(history: History, record: OnRecord, store: ResponseStore, identity: Identity) -> OnRecord:
+    """The same with what was said in a compaction alone. That is read too late to tell what a call came to which was
+    approved before.
+    """
+    wanted = {asked for left in history.leftovers if (asked := left.asked_as) is not None} - record.asked
+    more = await store.find_approvals(identity, [*wanted]) if wanted else {}
+    return msgspec.structs.replace(record, approvals={**record.approvals, **more}) if more else record
 
 
 async def _askers(
@@ -64,13 +97,27 @@ async def _askers(
     return tuple(links[-1] for links in chains if links)
 
 
+def check_unchanged(items: Sequence[InputItem], record: OnRecord) -> None:
+    """Nobody approves another call than the one that was made."""
+    for i, item in enumerate(items):
+        approval = record.approvals.get(item.id) if isinstance(item, McpApprovalRequest) else None
+        if isinstance(item, McpApprovalRequest) and approval is not None and not _is_meant(item, approval):
+            raise InvalidField(f"input[{i}].arguments", WAITS)
+
+
+def _is_meant(call: McpApprovalRequest | McpCall, approval: Approval) -> bool:
+    is_same_tool = (call.server_label, call.name) == (approval.server_label, approval.name)
+    return is_same_tool and is_same_value(call.arguments, approval.arguments)
+
+
 def weighed(
     history: History, request: CreateRequest, record: OnRecord, now: int
 ) -> tuple[History, tuple[Decision, ...]]:
-    """The history with what is still to be run of it, and the decisions that are to be put on record with that.
+    """The history with what is still to be run of it and what is known of the rest, and the decisions that are to be
+    put on record with that.
 
-    Raises `InvalidField` when the request approves what has expired, and `Conflict` when the decision was another one
-    before, or another response acts on it right now.
+    Raises `InvalidField` when the request approves what has expired or is not what is on record, and `Conflict` when
+    the decision was another one before, or another response acts on it right now.
     """
     if not record.approvals:
         return history, ()
@@ -78,7 +125,8 @@ def weighed(
     leftovers = tuple(judge.answer(left) for left in history.leftovers)
     for decision in decided(request.input).values():
         judge.note(decision)
-    return msgspec.structs.replace(history, leftovers=leftovers), tuple(judge.decisions.values())
+    history = msgspec.structs.replace(history, leftovers=leftovers, fates=judge.fates(history))
+    return history, tuple(judge.decisions.values())
 
 
 class _Judge:
@@ -89,15 +137,22 @@ class _Judge:
             for i, item in enumerate(request.input)
             if isinstance(item, McpApprovalResponse)
         }
+        self._otherwise = "previous_response_id" if request.conversation is None else "conversation"
         self.decisions: dict[str, Decision] = {}
 
     def answer(self, left: Leftover) -> Leftover:
-        """The call as it is to be answered. What was decided before this request was made raises nothing."""
-        asked = left.call.item.approval_request_id if isinstance(left.call.item, McpCall) else UNSET
-        approval = None if asked is UNSET else self._record.approvals.get(asked)
-        if approval is None or left.refusal is not None:
+        """The call as it is to be answered: as it is on record, whichever way it came. What was decided before this
+        request was made raises nothing else.
+        """
+        call = left.call.item
+        approval = self._record.approvals.get(left.asked_as or "")
+        if approval is None or not isinstance(call, McpCall):
             return left
         place = self._places.get(approval.id)
+        if not _is_meant(call, approval):
+            raise InvalidField(place or self._otherwise, _CHANGED)
+        if left.refusal is not None:
+            return left
         approval = as_of(approval, self._now)
         if approval.status in ("denied", "expired"):
             if place is not None:
@@ -106,7 +161,8 @@ class _Judge:
         if approval.status == "approved" and self._is_lost(approval):
             return msgspec.structs.replace(left, refusal=LOST)
         self.decisions[approval.id] = Decision(id=approval.id, status="approved", after=approval.decided_by)
-        return left
+        as_asked = msgspec.structs.replace(left.call, arguments=approval.arguments)
+        return msgspec.structs.replace(left, call=as_asked)
 
     def _is_lost(self, approval: Approval) -> bool:
         """Whether it may have been begun where nobody has written down what came of it. Raises `Conflict` where it is
@@ -130,6 +186,33 @@ class _Judge:
             raise _late(self._places[approval.id])
         self.decisions[approval.id] = Decision(id=approval.id, status="approved" if decision.approve else "denied")
 
+    # ---- what was decided elsewhere ----
+
+    def fates(self, history: History) -> Mapping[str, str]:
+        """What is known of the calls that nobody has decided about in what was said, by their ids."""
+        said = [item for stretch in history.stretches for item in stretch]
+        given, begun = decided(said), {call_id_of(item) for item in said if isinstance(item, McpCall)}
+        requests = (item.id for item in said if isinstance(item, McpApprovalRequest) and item.id not in given)
+        found = ((requested_call(each), self._record.approvals.get(each)) for each in requests)
+        return {
+            call_id: self._fate(approval, has_begun=call_id in begun)
+            for call_id, approval in found
+            if approval is not None and approval.status != "pending"
+        }
+
+    def _fate(self, approval: Approval, *, has_begun: bool) -> str:
+        """What the model is told of such a call, where nothing shows what it came to."""
+        if approval.status == "denied":
+            return DENIED
+        end = self._record.ends.get(approval.decided_by or "")
+        return LOST if has_begun or end is None or end == "failed" or end not in FINAL else NOT_RUN
+
+
+_CHANGED = (
+    "the call that is to be decided about is not the one that was made: its arguments, its name or its server were "
+    "changed. Send the request as it was made, or put it back into the conversation."
+)
+
 
 def _late(place: str) -> InvalidField:
     problem = "the time to approve the call is over. It can only be denied, or asked for anew."
@@ -137,7 +220,11 @@ def _late(place: str) -> InvalidField:
 
 
 def asked_for(plan: Plan, response: Response) -> list[Approval]:
-    """What the response as it ended asks the client to approve."""
+    """What the response as it ended asks the client to approve. A turn that adds nothing to its conversation asks for
+    nothing: nobody could answer.
+    """
+    if plan.request.conversation is not None and response.status not in ADDING:
+        return []
     now = int(plan.clock())
     return [
         Approval(

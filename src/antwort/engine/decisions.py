@@ -10,12 +10,14 @@ from antwort.errors import Conflict, InvalidField
 
 NO_APPROVAL = "The call was not run: it needs the user's approval, and none was given."
 LOST = "The call was approved and begun before, and what it came to is not known. It is not run a second time."
+NOT_RUN = "The call was approved, and it has not been run."
+DENIED = "The user denied this call."
 
 
 def denial(response: McpApprovalResponse) -> str:
     """What the model is told of a call that was denied."""
     reason = "" if response.reason is UNSET else response.reason.strip()
-    return f"The user denied this call. The reason: {reason}" if reason else "The user denied this call."
+    return f"{DENIED} The reason: {reason}" if reason else DENIED
 
 
 def told_of(response: McpApprovalResponse | None) -> str | None:

@@ -20,7 +20,7 @@ from antwort.api.status import FINAL
 from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
 from antwort.concurrency import side_by_side
-from antwort.engine.approvals import look_up, weighed
+from antwort.engine.approvals import check_unchanged, look_again, look_up, weighed
 from antwort.engine.asked import Asked, RequestFields, read_asked
 from antwort.engine.budgets import budget_of, check_budget
 from antwort.engine.compacting import asks_to_compact, check_compacts, without_tools
@@ -333,6 +333,7 @@ class Engine:
         request = referring(request, known)
         own = sealed.opened_input(request.input)
         decided = await look_up((*items, *request.input), kept, self._store, identity, self._live.__contains__)
+        check_unchanged(request.input, decided)
         request = await resolve_references(request, records, identity, known)
         said, chain = sealed.opened_said(items), sealed.opened_chain(kept)
         request = await recall_runs(request, chain, records, identity, said)
@@ -341,6 +342,7 @@ class Engine:
         history = await assemble(
             request, chain, toolbox, means.shelf, credentials, said, sealed.memories, decided.askers
         )
+        decided = await look_again(history, decided, self._store, identity)
         now = int(self._clock())
         history, decisions = (history, ()) if means.compacts else weighed(history, request, decided, now)
         if not means.compacts:

@@ -21,21 +21,38 @@ from antwort.engine.foreign import foreign_call, foreign_result
 from antwort.engine.pairs import call_id_of, requested_call
 
 
+class Turns:
+    """Counts the turns of the model in what it goes through."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._was_told = False
+        self._known: set[str] = set()
+
+    def part(self) -> None:
+        """What follows is of another turn, whoever says it."""
+        self._was_told = True
+
+    def add(self, item: InputItem) -> bool:
+        """Whether a turn begins with the item: the model says, or calls, it after something came from the client."""
+        begins = False
+        if _is_told(item):
+            self._was_told = True
+        elif self._was_told and _is_said(item, self._known):
+            self.number, self._was_told, begins = self.number + 1, False, True
+        if isinstance(item, McpCall):
+            self._known.add(call_id_of(item))
+        elif isinstance(item, McpApprovalRequest):
+            self._known.add(requested_call(item.id))
+        return begins
+
+
 def last_turn(items: Sequence[InputItem]) -> Sequence[InputItem]:
     """The items from the last on that the model said, or called, after something came from the client."""
     items = since_words(items)
-    start, was_told = 0, False
-    known: set[str] = set()
-    for i, item in enumerate(items):
-        if _is_told(item):
-            was_told = True
-        elif was_told and _is_said(item, known):
-            start, was_told = i, False
-        if isinstance(item, McpCall):
-            known.add(call_id_of(item))
-        elif isinstance(item, McpApprovalRequest):
-            known.add(requested_call(item.id))
-    return items[start:]
+    turns = Turns()
+    begins = [i for i, item in enumerate(items) if turns.add(item)]
+    return items[begins[-1] :] if begins else items
 
 
 def _is_told(item: InputItem) -> bool:

@@ -47,8 +47,8 @@ async def find_leftovers(
     past: Past, request: CreateRequest, toolbox: Toolbox, shelf: Shelf, credentials: Credentials
 ) -> tuple[Leftover, ...]:
     """In the order in which they were asked for, each with the tools and the policy it was asked for under."""
-    decisions = decided(past.shown)
-    settled = results_in(past.shown) | _begun(past)
+    decisions, begun = decided(past.shown), _begun(past)
+    settled = results_in(past.shown) | (begun - {requested_call(asked) for asked in decisions})
     found: list[Leftover] = []
     for link in past.chain:
         asked = (item for item in link.input if isinstance(item, McpApprovalRequest))
@@ -65,7 +65,14 @@ async def find_leftovers(
     found += _leftovers(own, Parent(request), toolbox, most_calls(request, shelf.settings), decisions)
     # A client's ids may repeat; whoever runs a call answers for all that go by its id.
     first = {left.call.call_id: left for left in reversed(found)}
-    return tuple(reversed(first.values()))
+    return tuple(_once(left, begun) for left in reversed(first.values()))
+
+
+def _once(left: Leftover, begun: Container[str]) -> Leftover:
+    """What was begun and came to nothing that anybody knows is not begun again."""
+    if left.call.call_id not in begun or left.refusal is not None:
+        return left
+    return msgspec.structs.replace(left, refusal=LOST)
 
 
 async def _made_under(

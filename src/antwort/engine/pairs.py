@@ -66,6 +66,16 @@ def requested_call(approval_request_id: str) -> str:
     return approval_request_id if asked is None else f"call_{asked[1]}"
 
 
+def late_id(call_id: str) -> str:
+    """The id by which the model hears of a call again. Some backends take no longer ones than ours."""
+    return call_id.replace("call_", "late_", 1)
+
+
+def is_request_id(item_id: str) -> bool:
+    """Whether it may be the id of a request for an approval that was made here."""
+    return _REQUEST.fullmatch(item_id) is not None
+
+
 def as_call(request: McpApprovalRequest) -> McpCall:
     """What is to be approved, as a call that was asked for and not run."""
     call_id = requested_call(request.id)

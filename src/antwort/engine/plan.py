@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any, Literal
 
@@ -62,6 +62,12 @@ class Leftover(msgspec.Struct, frozen=True):
     refusal: str | None = None
     """Why it is answered with an error instead of being run."""
 
+    @property
+    def asked_as(self) -> str | None:
+        """The id of the request for its approval, where it was to be approved."""
+        asked = self.call.item.approval_request_id if isinstance(self.call.item, McpCall) else UNSET
+        return None if asked is UNSET else asked
+
 
 class History(msgspec.Struct, frozen=True):
     """All that was said before. A stretch is what stands together: an input, or the items of one turn."""
@@ -72,6 +78,8 @@ class History(msgspec.Struct, frozen=True):
     """Which of the stretches clients have put together; of the others each is one turn for certain."""
     kept: frozenset[int] = frozenset()
     """Which of those are a conversation: what was compacted in it stands there, too."""
+    fates: Mapping[str, str] = {}
+    """What is on record of calls that were to be approved and are not decided about here, by their ids."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):

@@ -10,11 +10,10 @@ from typing import TypeGuard
 from antwort.api.items import InputItem, ItemReference, McpApprovalRequest, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, encode, replace
-from antwort.engine.known import WAITS
 from antwort.engine.pairs import asked_in, call_id_of, is_bare, is_run, is_same, run_of, shown_id
 from antwort.engine.recent import Records
 from antwort.engine.steps import results_in
-from antwort.errors import InvalidField, ItemNotFound
+from antwort.errors import ItemNotFound
 from antwort.identity import Identity
 from antwort.storage.base import Link
 
@@ -36,8 +35,6 @@ async def resolve_references(
     for i, item in enumerate(request.input):
         if i not in known and isinstance(item, ItemReference) and item.id not in found:
             raise ItemNotFound(item.id, param=f"input[{i}].id")
-        if i not in known and isinstance(item, McpApprovalRequest):
-            _check_unchanged(item, found.get(item.id), f"input[{i}].arguments")
     items = [item if at in known else _recalled(item, found) for at, item in enumerate(request.input)]
     raw = [
         raw if item is given else encode(item)
@@ -83,12 +80,6 @@ async def recall_runs(
     # What was begun in the chain may have come to something elsewhere.
     fresh = {at: run for at, run in found.items() if at not in begun or results_in([run])}
     return _with_runs(request, _missing_runs(calls, (), fresh))
-
-
-def _check_unchanged(item: McpApprovalRequest, record: InputItem | None, place: str) -> None:
-    """Nobody approves another call than the one that was made."""
-    if isinstance(record, McpApprovalRequest) and not is_same(item, record):
-        raise InvalidField(place, WAITS)
 
 
 def _with_runs(request: CreateRequest, runs: Iterable[InputItem]) -> CreateRequest:

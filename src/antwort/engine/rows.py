@@ -44,7 +44,8 @@ def kept_request(plan: Plan) -> bytes:
     return plan.credentials.kept(plan.request, plan.response.id)
 
 
-_ADDING = ("completed", "requires_action", "incomplete")
+ADDING = ("completed", "requires_action", "incomplete")
+"""How a response ends that adds to its conversation."""
 
 
 def new_entries(plan: Plan, response: Response) -> tuple[Entry, ...]:
@@ -53,7 +54,7 @@ def new_entries(plan: Plan, response: Response) -> tuple[Entry, ...]:
     is not added again, and what only asks for a compaction is not added at all.
     """
     request = plan.request
-    if request.conversation is None or response.status not in _ADDING:
+    if request.conversation is None or response.status not in ADDING:
         return ()
     sent = zip(request.input, request.raw_input, strict=True)
     given = (Entry(item=item, raw=raw) for item, raw in sent if not is_trigger(item))

@@ -84,7 +84,7 @@ def next_step(run: Run, plan: Plan) -> Step:
         made = (mark for _, mark in run.marks if isinstance(mark, Compacted) and mark.is_missing is UNSET)
         return Compact() if next(made, None) is None else Finish("completed")
     if plan.history.leftovers and (waiting := unanswered_leftovers(run, plan)):
-        return RunTools(tuple(_leftover_answer(left) for left in waiting), all(left.is_parallel for left in waiting))
+        return RunTools(tuple(map(_leftover_answer, _next_leftovers(waiting))))
     if not run.turns:
         return Finish("incomplete", "token_budget") if is_spent(run, plan) else Infer()
     if run.last_turn is not None and run.last_turn.stop is not UNSET:  # made without tools: it ends the response
@@ -104,6 +104,11 @@ def _after_last_turn(stop: str, run: Run, plan: Plan) -> RunTools | Finish:
     """Where it was cut as well: a call that was whole by then would be taken for one that is still to be run."""
     calls = open_calls(run, plan.toolbox)
     return RunTools(tuple(Refused(call, NO_MORE) for call in calls)) if calls else Finish("incomplete", stop)
+
+
+def _next_leftovers(waiting: list[Leftover]) -> list[Leftover]:
+    """Those that may begin now. One by one, the others are not shown before their turn: what shows counts as begun."""
+    return waiting if all(left.is_parallel for left in waiting) else waiting[:1]
 
 
 def _leftover_answer(left: Leftover) -> Ready | Refused:

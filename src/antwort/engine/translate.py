@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from antwort.api.items import (
@@ -18,19 +17,19 @@ from antwort.api.items import (
     OpaqueItem,
     Reasoning,
 )
-from antwort.api.wire import UNSET, UnsetType, encode
+from antwort.api.wire import UNSET, UnsetType, encode, replace
 from antwort.engine.chosen import forced_names
-from antwort.engine.decisions import decided, told_of
 from antwort.engine.declared import INPUT
 from antwort.engine.deferred import in_prompt
 from antwort.engine.draft import Run
 from antwort.engine.foreign import foreign_call, foreign_result
 from antwort.engine.memory import Said, since_compaction
 from antwort.engine.naming import OWN, legal_name
-from antwort.engine.pairs import as_call, call_id_of, is_bare, is_same, requested_call, result_of
+from antwort.engine.pairs import as_call, call_id_of, is_bare, is_same, late_id, result_of
 from antwort.engine.parts import chat_message, result_text, said_in
 from antwort.engine.plan import Plan
 from antwort.engine.recap import Recap, recalled, recap_of
+from antwort.engine.results import Results, results_of
 from antwort.engine.shortening import Pictures, noted
 from antwort.engine.steps import choice_for, tokens_left
 from antwort.engine.stops import closing, notice
@@ -163,7 +162,7 @@ def messages(run: Run, plan: Plan) -> list[ChatMessage]:
 
 
 def messages_of(said: Said, plan: Plan) -> list[ChatMessage]:
-    conversation = _Conversation(plan.capabilities, plan.toolbox, _results(said.stretches))
+    conversation = _Conversation(plan.capabilities, plan.toolbox, results_of(said.stretches, plan.history.fates))
     if told := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
         conversation.messages.append(ChatMessage(role="system", content=told))
     for item in said.instructions:
@@ -201,40 +200,10 @@ def _own_stretches(run: Run) -> Iterable[Sequence[InputItem]]:
         start = end
 
 
-def _results(stretches: Iterable[Sequence[InputItem]]) -> Mapping[str, deque[Output]]:
-    """What calls came to, wherever the results stand. Ids may repeat in a client's history; their order tells."""
-    found: dict[str, deque[Output]] = defaultdict(deque)
-    requests: list[McpApprovalRequest] = []
-    for stretch in stretches:
-        for item in stretch:
-            if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
-                found[item.call_id].append(item.output)
-            elif isinstance(item, McpCall) and (result := result_of(item)) is not None:
-                found[call_id_of(item)].append(result)
-            elif isinstance(item, OpaqueItem) and (answered := foreign_result(item)) is not None:
-                found[answered[0]].append(answered[1])
-            elif isinstance(item, McpApprovalRequest):
-                requests.append(item)
-    for call_id, reason in _unrun(requests, stretches) if requests else ():
-        if not found[call_id]:
-            found[call_id].append(reason)
-    return found
-
-
-def _unrun(
-    requests: Iterable[McpApprovalRequest], stretches: Iterable[Sequence[InputItem]]
-) -> Iterator[tuple[str, str]]:
-    """What the model is told of the calls that were to be approved and that nobody ran, by their ids."""
-    given = decided([item for stretch in stretches for item in stretch])
-    for request in requests:
-        if (reason := told_of(given.get(request.id))) is not None:
-            yield requested_call(request.id), reason
-
-
 class _Conversation:
     """Gathers what one turn of the model said into one assistant message, its results right behind it."""
 
-    def __init__(self, capabilities: Capabilities, toolbox: Toolbox, results: Mapping[str, deque[Output]]) -> None:
+    def __init__(self, capabilities: Capabilities, toolbox: Toolbox, results: Results) -> None:
         self.messages: list[ChatMessage] = []
         self.is_input = False
         """Whether a client put together what is added, which may be many turns."""
@@ -252,6 +221,7 @@ class _Conversation:
         self._has_results = False  # of the client's or this process's functions
         self._has_server_results = False
         self._has_open_calls = False  # to which a client's history has no result
+        self._has_late_results = False  # of calls that the model hears of again
 
     def add(self, item: InputItem) -> None:
         match item:
@@ -288,7 +258,7 @@ class _Conversation:
             return
         is_thought = self._capabilities.reasoning_field is not None and any(self._reasoning)
         if any(self._texts) or self._calls or is_thought:
-            self._say(self._assistant())
+            self._say_turn()
             images: list[dict[str, Any]] = []
             for call, output in zip(self._calls, self._outputs, strict=True):
                 text, pictures = result_text(output, self._capabilities)
@@ -297,6 +267,14 @@ class _Conversation:
             if images:
                 self.messages.append(Pictures(role="user", content=images))
         self._begin()
+
+    def _say_turn(self) -> None:
+        """What the model hears of again goes to its last words, where it has said any since anybody else."""
+        last = self.messages[-1] if self._has_late_results and self.messages else None
+        if last is None or last.role != "assistant" or last.tool_calls is not UNSET or self._texts or self._reasoning:
+            self._say(self._assistant())
+        else:
+            self.messages[-1] = replace(last, tool_calls=self._calls)
 
     def _say(self, message: ChatMessage) -> None:
         """What was compacted is recalled in the first message of the user: there are templates that take no two."""
@@ -315,7 +293,7 @@ class _Conversation:
         """What the model says after results belongs to another answer; so does what it says after calls that a client
         never answers, as it went on from them.
         """
-        if self._has_results or self._has_server_results or self._has_open_calls:
+        if self._has_results or self._has_server_results or self._has_open_calls or self._has_late_results:
             self.flush()
 
     def _leave_answered(self) -> None:
@@ -330,13 +308,20 @@ class _Conversation:
     def _add_server_call(self, item: McpCall) -> None:
         """A call that a later response ran shows twice; it was asked once."""
         call_id, result = call_id_of(item), result_of(item)
-        if self._is_another(call_id, item):
+        if result is not None and self._results.is_late(item):
+            self._add_late(item, call_id, result)
+        elif self._is_another(call_id, item):
             self._seen[call_id] = item
             if result is None or any(call.id == call_id for call in self._calls):
                 self._leave_answered()
             self._add_call(call_id, model_name(self._toolbox, item.server_label, item.name), item.arguments, result)
         # Servers' calls side by side stand one behind the other, each with its result: only words end the turn.
         self._has_server_results = self._has_server_results or result is not None
+
+    def _add_late(self, item: McpCall, call_id: str, result: Output) -> None:
+        name = model_name(self._toolbox, item.server_label, item.name)
+        self._add_call(late_id(call_id), name, item.arguments, result)
+        self._has_late_results = True
 
     def _is_another(self, call_id: str, item: McpCall) -> bool:
         """Ids may repeat in a client's history: what asks something else, and has a result, is another call."""
@@ -348,7 +333,7 @@ class _Conversation:
     def _add_foreign(self, item: OpaqueItem) -> None:
         """A call of a kind that is not ours is shown with its result, or not at all."""
         call = foreign_call(item)
-        if call is not None and self._results.get(call.call_id):
+        if call is not None and self._results.found.get(call.call_id):
             self._add_own(call.call_id, call.name, call.arguments)
         self._has_results = self._has_results or foreign_result(item) is not None
 
@@ -357,7 +342,7 @@ class _Conversation:
             self.flush()
         if name not in self._toolbox.tools:
             name = legal_name(name)
-        results = self._results.get(call_id)
+        results = self._results.found.get(call_id)
         self._has_open_calls = self._has_open_calls or (self.is_input and not results)
         if result is None:
             result = results.popleft() if results else NO_RESULT

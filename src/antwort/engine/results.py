@@ -1,0 +1,99 @@
+"""What the model is told that calls came to. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+
+from antwort.api.items import (
+    CustomToolCallOutput,
+    FunctionCallOutput,
+    InputItem,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    McpCall,
+    OpaqueItem,
+)
+from antwort.api.wire import UNSET
+from antwort.engine.decisions import NO_APPROVAL, decided, told_of
+from antwort.engine.foreign import foreign_result
+from antwort.engine.latest import Turns
+from antwort.engine.pairs import call_id_of, requested_call, result_of
+from antwort.tools.base import Output
+
+
+class Results(msgspec.Struct, frozen=True):
+    """Of all calls, wherever the results stand."""
+
+    found: Mapping[str, deque[Output]]
+    """By the ids of the calls. Ids may repeat in a client's history; their order tells."""
+    late: frozenset[str] = frozenset()
+    """The calls that were decided about when the model had spoken since. It was told by then that nobody had decided:
+    it hears of them again where they were run.
+    """
+
+    def is_late(self, item: McpCall) -> bool:
+        """Whether the item shows how such a call was run."""
+        return bool(self.late) and item.approval_request_id is not UNSET and call_id_of(item) in self.late
+
+
+def results_of(stretches: Sequence[Sequence[InputItem]], fates: Mapping[str, str]) -> Results:
+    """`fates` are what is known of calls that nobody has decided about here."""
+    found: dict[str, deque[Output]] = defaultdict(deque)
+    requests: list[McpApprovalRequest] = []
+    for stretch in stretches:
+        for item in stretch:
+            if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
+                found[item.call_id].append(item.output)
+            elif isinstance(item, McpCall) and (result := result_of(item)) is not None:
+                found[call_id_of(item)].append(result)
+            elif isinstance(item, OpaqueItem) and (answered := foreign_result(item)) is not None:
+                found[answered[0]].append(answered[1])
+            elif isinstance(item, McpApprovalRequest):
+                requests.append(item)
+    return _with_decisions(found, requests, stretches, fates) if requests else Results(found)
+
+
+def _with_decisions(
+    found: dict[str, deque[Output]],
+    requests: Sequence[McpApprovalRequest],
+    stretches: Sequence[Sequence[InputItem]],
+    fates: Mapping[str, str],
+) -> Results:
+    late = frozenset(call_id for call_id in _decided_late(stretches) if found.get(call_id))
+    for call_id in late:
+        found[call_id].appendleft(NO_APPROVAL)
+    for call_id, reason in _unrun(requests, stretches, fates):
+        if not found[call_id]:
+            found[call_id].append(reason)
+    return Results(found, late)
+
+
+def _decided_late(stretches: Iterable[Sequence[InputItem]]) -> Iterator[str]:
+    """The ids of the calls between which and the decision about them the model has said something."""
+    turns = Turns()
+    asked: dict[str, int] = {}
+    for stretch in stretches:
+        turns.part()
+        for item in stretch:
+            turns.add(item)
+            if isinstance(item, McpApprovalRequest):
+                asked.setdefault(item.id, turns.number)
+            elif isinstance(item, McpApprovalResponse) and asked.pop(item.approval_request_id, turns.number) < (
+                turns.number
+            ):
+                yield requested_call(item.approval_request_id)
+
+
+def _unrun(
+    requests: Iterable[McpApprovalRequest], stretches: Iterable[Sequence[InputItem]], fates: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """What the model is told of the calls that were to be approved and that nobody ran, by their ids."""
+    given = decided([item for stretch in stretches for item in stretch])
+    for request in requests:
+        call_id, decision = requested_call(request.id), given.get(request.id)
+        reason = fates.get(call_id) if decision is None else None
+        if (reason := reason or told_of(decision)) is not None:
+            yield call_id, reason

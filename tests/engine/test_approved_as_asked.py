@@ -1,0 +1,313 @@
+"""What runs is what was asked for, and what the model hears of it is true."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from antwort.api.items import McpApprovalRequest, McpCall
+from antwort.engine.decisions import DENIED, LOST, NO_APPROVAL, NOT_RUN
+from antwort.engine.engine import Engine
+from antwort.errors import InvalidField
+from antwort.storage.memory import MemoryStore
+from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
+from antwort.tools.base import ToolCall, ToolContext
+from approval_kit import GUARDED, again, asked, check_pairs, decision, depot, told
+from compaction_kit import output_of
+from engine_kit import ask, engine_of, items_of, kinds, only, replies, server_calls
+
+SHIP = answer(call("ship", box="7"))
+DONE = answer(say("Done."))
+SURE = {"role": "user", "content": "Sure?"}
+
+
+async def refused(engine: Engine, *items: Any, **fields: Any) -> InvalidField:
+    with pytest.raises(InvalidField) as caught:
+        await engine.create(ask([*items], tools=[GUARDED], **fields))
+    assert caught.value.status == 400
+    return caught.value
+
+
+# ---- nothing else than what was asked for ----
+
+
+@pytest.mark.parametrize("change", [{"arguments": '{"box":"8"}'}, {"name": "lookup"}, {"server_label": "other"}])
+@pytest.mark.parametrize("approve", [True, False])
+async def test_a_request_that_was_changed_in_another_conversation_decides_nothing(
+    change: dict[str, str], approve: bool
+) -> None:
+    server = depot()
+    engine = engine_of(ScriptedProvider(SHIP, DONE), server, ToolServerFake("other", ship=replies("no")))
+    first = await engine.create(ask(tools=[GUARDED]))
+    held = await engine.conversations.create([SURE, {**again(first)[-1], **change}])
+    other = {"type": "mcp", "server_label": "other"}
+    with pytest.raises(InvalidField) as caught:
+        await engine.create(ask([decision(first, approve=approve)], tools=[GUARDED, other], conversation=held.id))
+    assert caught.value.param == "input[0].approval_request_id"
+    assert server.calls == []
+    assert (await engine.approval(asked(first).id)).status == "pending"
+    second = await engine.create(ask([decision(first)], previous_response_id=first.id))
+    assert only(second, McpCall).arguments == '{"box":"7"}'
+
+
+async def test_a_request_that_was_taken_out_and_put_back_otherwise_is_not_run() -> None:
+    server = depot()
+    engine = engine_of(ScriptedProvider(SHIP), server)
+    conversation = (await engine.conversations.create()).id
+    first = await engine.create(ask(tools=[GUARDED], conversation=conversation))
+    await engine.conversations.delete_item(conversation, asked(first).id)
+    changed = {**again(first)[-1], "arguments": '{"box":"8"}'}
+    await engine.conversations.add(conversation, [changed])
+    await refused(engine, decision(first), conversation=conversation)
+    await engine.conversations.add(conversation, [decision(first)])
+    error = await refused(engine, SURE, conversation=conversation)
+    assert error.param == "conversation"
+    assert server.calls == []
+
+
+async def test_what_runs_are_the_arguments_on_record_however_a_client_writes_them() -> None:
+    server = depot()
+    engine = engine_of(ScriptedProvider(answer(call("ship", box=1)), DONE), server)
+    first = await engine.create(ask(tools=[GUARDED]))
+    written = {**again(first)[-1], "arguments": '{"box": true}'}  # which Python takes for the same
+    second = await engine.create(ask([written, decision(first)], tools=[GUARDED]))
+    assert only(second, McpCall).arguments == '{"box":1}'
+    assert [each.arguments for each in server.calls] == ['{"box":1}']
+
+
+async def test_ids_that_clients_made_may_be_used_again() -> None:
+    server = depot()
+    engine = engine_of(ScriptedProvider(DONE, DONE), server)
+    for box in ("1", "2"):
+        request = {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "depot", "name": "ship"}
+        given = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
+        await engine.create(ask([{**request, "arguments": f'{{"box":"{box}"}}'}, given], tools=[GUARDED]))
+    assert [each.arguments for each in server.calls] == ['{"box":"1"}', '{"box":"2"}']
+
+
+# ---- one by one ----
+
+
+class Slow:
+    """A tool that says when it has begun, and ends when it may."""
+
+    def __init__(self) -> None:
+        self.begun, self.may_end = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, call: ToolCall, context: ToolContext) -> str:
+        self.begun.set()
+        await self.may_end.wait()
+        return "slowly"
+
+
+async def interrupted(engine: Engine, slow: Slow, request: Any) -> Any:
+    """The response to the request, stopped while the slow tool runs."""
+    run = await engine.start(request)
+    await slow.begun.wait()
+    run.leave()
+    response = await run.result()
+    slow.may_end.set()
+    return response
+
+
+@pytest.mark.parametrize("goes_on_from", ["first", "second"])
+async def test_an_approved_call_that_never_began_can_still_be_run(goes_on_from: str) -> None:
+    slow = Slow()
+    server = ToolServerFake("depot", wait=slow, ship=replies("shipped"))
+    provider = ScriptedProvider(answer(call("wait"), call("ship", box="7")), DONE)
+    engine = engine_of(provider, server)
+    first = await engine.create(ask(tools=[GUARDED], parallel_tool_calls=False))
+    both = [decision(each) for each in items_of(first, McpApprovalRequest)]
+    second = await interrupted(engine, slow, ask(both, previous_response_id=first.id))
+    assert [item.name for item in server_calls(second)] == ["wait"]
+    parent = first if goes_on_from == "first" else second
+    third = await engine.create(ask(both, previous_response_id=parent.id))
+    assert [(item.name, item.output or None) for item in server_calls(third)][-1] == ("ship", "shipped")
+    assert [each.name for each in server.calls] == ["wait", "ship"]
+    check_pairs(provider)
+
+
+@pytest.mark.parametrize("way", ["again", "goes on", "conversation"])
+async def test_the_model_hears_that_a_call_was_begun_and_how_it_ended_is_not_known(way: str) -> None:
+    slow = Slow()
+    server = ToolServerFake("depot", wait=slow)
+    provider = ScriptedProvider(answer(call("wait")), DONE, DONE)
+    engine = engine_of(provider, server)
+    fields: dict[str, Any] = {"tools": [GUARDED]}
+    if way == "conversation":
+        fields["conversation"] = (await engine.conversations.create()).id
+    first = await engine.create(ask(**fields))
+    chain = {} if way == "conversation" else {"previous_response_id": first.id}
+    second = await interrupted(engine, slow, ask([decision(first)], **fields, **chain))
+    if way == "goes on":
+        chain = {"previous_response_id": second.id}
+    third = await engine.create(ask([SURE] if way == "goes on" else [decision(first)], **fields, **chain))
+    item = only(third, McpCall)
+    assert (item.status, item.error_text, item.approval_request_id) == ("failed", LOST, asked(first).id)
+    assert ("tool", LOST) in told(provider)
+    assert len(server.calls) == 1
+    check_pairs(provider)
+
+
+# ---- late answers ----
+
+
+@pytest.mark.parametrize("approve", [True, False])
+@pytest.mark.parametrize("way", ["chain", "conversation", "items"])
+async def test_what_was_decided_late_is_told_behind_what_was_said(approve: bool, way: str) -> None:
+    provider = ScriptedProvider(SHIP, answer(say("As you like.")), DONE, answer(say("Yes.")))
+    engine = engine_of(provider, depot())
+    conversation = (await engine.conversations.create()).id
+    said: list[Any] = []
+
+    async def turn(*items: Any, parent: Any = None) -> Any:
+        fields: dict[str, Any] = {"tools": [GUARDED]}
+        if way == "items":
+            said.extend(items)
+            response = await engine.create(ask(said, store=False, **fields))
+            said.extend(again(response))
+            return response
+        if way == "conversation":
+            return await engine.create(ask([*items], conversation=conversation, **fields))
+        return await engine.create(ask([*items], previous_response_id=parent and parent.id, **fields))
+
+    first = await turn({"role": "user", "content": "Hello"})
+    second = await turn({"role": "user", "content": "Wait."}, parent=first)
+    third = await turn(decision(first, approve=approve), parent=second)
+    result = "shipped" if approve else DENIED
+    assert told(provider) == [
+        ("user", "Hello"),
+        ("assistant", ["ship"]),
+        ("tool", NO_APPROVAL),
+        ("user", "Wait."),
+        ("assistant", ["ship"]),  # the words are with it
+        ("tool", result),
+    ]
+    last = provider.requests[-1].messages[-2]
+    assert last.content == "As you like."
+    await turn(SURE, parent=third)
+    assert told(provider)[-4:] == [("assistant", ["ship"]), ("tool", result), ("assistant", "Done."), ("user", "Sure?")]
+    check_pairs(provider)
+
+
+async def test_calls_of_one_turn_may_be_approved_one_after_the_other() -> None:
+    provider = ScriptedProvider(answer(call("ship", box="1"), call("ship", box="2")), DONE, answer(say("Both.")))
+    engine = engine_of(provider, depot())
+    first = await engine.create(ask(tools=[GUARDED]))
+    one, two = items_of(first, McpApprovalRequest)
+    second = await engine.create(ask([decision(one)], previous_response_id=first.id))
+    third = await engine.create(ask([SURE, decision(two)], previous_response_id=second.id))
+    assert only(third, McpCall).output == "shipped"
+    assert told(provider)[1:] == [
+        ("assistant", ["ship", "ship"]),
+        ("tool", "shipped"),
+        ("tool", NO_APPROVAL),
+        ("assistant", "Done."),
+        ("user", "Sure?"),
+        ("assistant", ["ship"]),
+        ("tool", "shipped"),
+    ]
+    ids = [each.id for message in provider.requests[-1].messages for each in message.tool_calls or ()]
+    assert len(set(ids)) == 3
+    check_pairs(provider)
+
+
+# ---- what was decided elsewhere ----
+
+
+async def test_the_model_hears_of_a_call_that_was_run_where_nothing_was_kept() -> None:
+    provider = ScriptedProvider(SHIP, DONE, DONE)
+    engine = engine_of(provider, depot())
+    first = await engine.create(ask(tools=[GUARDED]))
+    await engine.create(ask([decision(first)], previous_response_id=first.id, store=False))
+    await engine.create(ask("And now?", previous_response_id=first.id))
+    assert told(provider)[1:] == [("assistant", ["ship"]), ("tool", LOST), ("user", "And now?")]
+
+
+async def test_the_model_hears_of_a_call_that_was_denied_elsewhere() -> None:
+    provider = ScriptedProvider(SHIP, DONE, DONE)
+    engine = engine_of(provider, depot())
+    first = await engine.create(ask(tools=[GUARDED]))
+    await engine.create(ask([decision(first, approve=False)], previous_response_id=first.id, store=False))
+    await engine.create(ask("And now?", previous_response_id=first.id))
+    assert ("tool", DENIED) in told(provider)
+
+
+async def test_the_model_hears_of_a_call_that_was_approved_and_never_begun() -> None:
+    slow = Slow()
+    server = ToolServerFake("depot", wait=slow, ship=replies("shipped"))
+    provider = ScriptedProvider(answer(call("wait"), call("ship", box="7")), DONE)
+    engine = engine_of(provider, server)
+    first = await engine.create(ask(tools=[GUARDED], parallel_tool_calls=False))
+    both = [decision(each) for each in items_of(first, McpApprovalRequest)]
+    await interrupted(engine, slow, ask(both, previous_response_id=first.id))
+    await engine.create(ask("And now?", previous_response_id=first.id))
+    assert [content for role, content in told(provider) if role == "tool"] == [LOST, NOT_RUN]
+
+
+# ---- what nobody can answer, and what is not needed ----
+
+
+async def test_a_turn_that_adds_nothing_to_its_conversation_asks_for_nothing() -> None:
+    slow = Slow()
+    server = ToolServerFake("depot", wait=slow, ship=replies("shipped"))
+    guarded = {**GUARDED, "require_approval": {"always": {"tool_names": ["ship"]}}}
+    engine = engine_of(ScriptedProvider(answer(call("wait"), call("ship", box="7"))), server)
+    conversation = (await engine.conversations.create()).id
+    stopped = await interrupted(engine, slow, ask(tools=[guarded], conversation=conversation))
+    assert "mcp_approval_request" in kinds(stopped)
+    assert (await engine.approvals()).approvals == ()
+
+
+async def test_a_turn_that_no_conversation_keeps_can_be_answered_after_it_was_stopped() -> None:
+    slow = Slow()
+    server = ToolServerFake("depot", wait=slow, ship=replies("shipped"))
+    guarded = {**GUARDED, "require_approval": {"always": {"tool_names": ["ship"]}}}
+    engine = engine_of(ScriptedProvider(answer(call("wait"), call("ship", box="7")), DONE), server)
+    stopped = await interrupted(engine, slow, ask(tools=[guarded]))
+    assert [each.status for each in (await engine.approvals()).approvals] == ["pending"]
+    second = await engine.create(ask([decision(stopped)], previous_response_id=stopped.id))
+    assert server_calls(second)[-1].output == "shipped"
+
+
+class Counting(MemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.chains = 0
+
+    async def chain(self, *args: Any) -> Any:
+        self.chains += 1
+        return await super().chain(*args)
+
+
+@pytest.mark.parametrize("with_runs", [True, False])
+async def test_only_those_who_asked_for_what_is_to_be_run_are_looked_up(with_runs: bool) -> None:
+    store = Counting()
+    engine = engine_of(ScriptedProvider(*[SHIP, DONE] * 4, DONE), depot(), store=store)
+    said: list[Any] = []
+    for _ in range(4):
+        said.append({"role": "user", "content": "Ship it."})
+        first = await engine.create(ask(said, tools=[GUARDED]))
+        said += [*again(first), decision(first)]
+        second = await engine.create(ask(said, tools=[GUARDED]))
+        said += [item for item in again(second) if with_runs or item["type"] != "mcp_call"]
+    assert store.chains == 4
+    await engine.create(ask([*said, SURE], tools=[GUARDED]))
+    assert store.chains == 4
+
+
+async def test_a_decision_that_only_a_compaction_holds_runs_once() -> None:
+    server = depot()
+    summed = answer(say("They talked."))
+    provider = ScriptedProvider(SHIP, summed, DONE, DONE)
+    engine = engine_of(provider, server)
+    first = await engine.create(ask(tools=[GUARDED]))
+    talk = [{"role": "user", "content": "x " * 200}, {"role": "assistant", "content": "Well."}]
+    said = [*talk, {"role": "user", "content": "Ship it."}, *again(first), decision(first)]
+    held = output_of(await engine.compact(model="scripted", input=said))[-1]
+    for _ in range(2):
+        await engine.create(ask([held], tools=[GUARDED]))
+    assert len(server.calls) == 1
+    assert (await engine.approvals()).approvals[0].status == "approved"
