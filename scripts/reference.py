@@ -132,7 +132,7 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     "string_above_max_length": (errors.InvalidField, "a text is longer than `limits.part_bytes`"),
     "too_many_items": (errors.InvalidField, "more input items than `limits.input_items`"),
     "too_many_keys": (errors.InvalidField, "more keys in `metadata` than `limits.metadata_keys`"),
-    "too_many_tools": (errors.InvalidField, "more tools than `limits.tools`"),
+    "too_many_tools": (errors.InvalidField, "more tools than `limits.tools`, or servers by address than `limits.servers`"),
     "unexpected_parameter": (errors.InvalidField, "a field that does not go with this tool server"),
     "unknown_approval": (errors.InvalidField, "a decision about a call that does not wait for one in the conversation"),
     "unknown_call_id": (errors.InvalidField, "an output for a call that the conversation does not know"),

@@ -15,6 +15,7 @@ from antwort.api.tools import (
     ForcedHosted,
     FunctionTool,
     GrammarInput,
+    McpTool,
     NamedTool,
     NamespaceTool,
     OpaqueTool,
@@ -172,6 +173,30 @@ def test_tools_within_namespaces_count() -> None:
     assert len(asked(*tools, limit=3).tools) == 2
     assert fault(*tools, namespace("b"), limit=3).code == "too_many_tools"
     assert fault(*tools, limit=2).code == "too_many_tools"
+
+
+def server(label: str = "s", **fields: Any) -> dict[str, Any]:
+    return {"type": "mcp", "server_label": label, **fields}
+
+
+def test_only_so_many_servers_are_named_by_address() -> None:
+    servers = [server(f"s{at}", server_url=f"https://s{at}.example.com/mcp") for at in range(17)]
+    assert len(asked(*servers[:16], server("own"), server("more")).tools) == 18
+    problem = fault(function("x"), *servers)
+    assert (problem.param, problem.code) == ("tools[17].server_url", "too_many_tools")
+    assert "17 servers are named by address; at most 16 are allowed." in problem.message
+
+
+@pytest.mark.parametrize("label", ["depot", "GitHub_2", "my.server", "a-b", "x" * 64])
+def test_a_server_has_a_label_that_can_be_shown(label: str) -> None:
+    assert asked(server(label)).tools == (McpTool(server_label=label),)
+
+
+@pytest.mark.parametrize("label", ["", "a b", "x" * 65, "x\n", "\u202e", "a\x1b[31m", "a/b", "größe"])
+def test_a_label_that_is_none_is_told(label: str) -> None:
+    problem = fault(function("x"), server(label))
+    assert problem.param == "tools[1].server_label"
+    assert problem.message.endswith("expected 1 to 64 letters, digits, '_', '-' or '.'.")
 
 
 # ---- choosing ----

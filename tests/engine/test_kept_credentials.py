@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from antwort.api.items import McpCall
-from antwort.api.requests import CreateRequest
+from antwort.api.requests import CreateRequest, Limits, parse_request
 from antwort.api.responses import Response
 from antwort.api.tools import McpTool, same_place, shown_url
 from antwort.api.wire import UNSET, decode, encode
@@ -123,6 +123,68 @@ def _all_bytes(folder: Path) -> bytes:
     written = b"".join(each.read_bytes() for each in folder.iterdir())
     assert b"tools.example.com" in written, "the rest of the request is there"
     return written
+
+
+DEEP: dict[str, Any] = SERVER
+for _ in range(300):
+    DEEP = {"type": "namespace", "name": "n", "tools": [DEEP]}
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        [{"type": "namespace", "name": "n", "description": "d", "tools": [SERVER, CLOCK]}],
+        [{"type": "namespace", "name": "n", "tools": [{"type": "antwort:mcp", **SERVER}]}],
+        [{"type": "namespace", "name": "n", "tools": [DEEP]}],
+        [{"type": "some_mcp", "server_url": URL, "authorization": "sesame5"}],
+    ],
+    ids=["in a namespace", "under the longer name", "very deep", "of another type"],
+)
+async def test_what_stands_where_no_server_can_is_kept_without_it(tmp_path: Path, tools: list[Any]) -> None:
+    store = await SqliteStore.open(tmp_path / "responses.db")
+    first = await House(store).engine(answer(say("Hi."))).create(ask(tools=tools))
+    assert "sesame" not in encode(first).decode()
+    await store.close()
+    assert b"sesame" not in _all_bytes(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "additional_tools", "role": "developer", "tools": [SERVER]},
+        {"type": "tool_search_output", "call_id": "x", "status": "completed", "tools": [DEEP]},
+        {"type": "message", "role": "user", "content": "Hi", "tools": [SERVER]},
+    ],
+    ids=lambda item: str(item["type"]),
+)
+async def test_items_with_servers_in_them_are_kept_and_given_back_without_it(
+    tmp_path: Path, item: dict[str, Any]
+) -> None:
+    store = await SqliteStore.open(tmp_path / "responses.db")
+    engine = House(store).engine(answer(say("Hi.")))
+    held = await engine.conversations.create([item])
+    first = await engine.create(ask([{"role": "user", "content": "Hi"}, item], conversation=held.id))
+    [link] = await store.chain(ANONYMOUS, first.id)
+    assert "sesame" not in encode(link.input).decode()
+    await store.close()
+    assert b"sesame" not in _all_bytes(tmp_path)
+    assert "sesame" in str(item), "what the caller holds is not touched"
+
+
+def test_what_a_request_says_twice_is_kept_without_the_first_of_it() -> None:
+    raw = b'{"input": "Hi", "tools": [' + encode(SERVER) + b'], "tools": []}'
+    assert b"sesame" not in without_credentials(parse_request(raw, Limits()))
+
+
+def test_what_a_client_writes_in_the_place_of_what_is_sealed_is_not_kept() -> None:
+    assert KEY.encode() not in without_credentials(parse_request(encode({"input": "Hi", KEY: 5}), Limits()))
+
+
+def test_a_schema_that_speaks_of_such_fields_is_kept_as_it_is() -> None:
+    fields = {"authorization": {"type": "string"}, "headers": {}, "server_url": {"type": "string"}}
+    tool = {"name": "fetch", "input_schema": {"type": "object", "properties": fields}}
+    [raw] = ask([{"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "d", "tools": [tool]}]).raw_input
+    assert decode(raw, dict)["tools"] == [tool]
 
 
 async def test_a_response_shows_none_of_it(house: House) -> None:

@@ -6,16 +6,20 @@ import re
 from collections.abc import Iterator, Sequence
 
 from antwort.api.faults import convert, kind_of, without_inner_nulls, without_nulls
+from antwort.api.logins import bared
 from antwort.api.standard import own_kind
 from antwort.api.tools import CustomTool, FunctionTool, McpTool, NamespaceTool, OpaqueTool, Tool
-from antwort.api.wire import Plain, replace
+from antwort.api.wire import UNSET, Plain, encode, replace
 from antwort.errors import InvalidField
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+_LABEL = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 
-def read_tools(value: object, limit: int) -> tuple[Tool, ...]:
-    """The tools as they are declared, and behind them what namespaces hold of other types than they may."""
+def read_tools(value: object, limit: int, servers: int) -> tuple[Tool, ...]:
+    """The tools as they are declared, and behind them what namespaces hold of other types than they may. At most
+    `servers` of them are servers by address: each of those is asked before the model is.
+    """
     if value is None:
         return ()
     if not isinstance(value, list):
@@ -24,6 +28,7 @@ def read_tools(value: object, limit: int) -> tuple[Tool, ...]:
     foreign: list[OpaqueTool] = []
     tools = [_read_tool(entry, f"tools[{i}]", foreign) for i, entry in enumerate(value)]
     _check_names(tools)
+    _check_servers(tools, servers)
     return (*tools, *foreign)
 
 
@@ -50,6 +55,13 @@ def _is_namespace(kind: object) -> bool:
     return isinstance(kind, str) and own_kind(kind) == "namespace"
 
 
+def _check_servers(tools: Sequence[Tool], limit: int) -> None:
+    by_address = [i for i, tool in enumerate(tools) if isinstance(tool, McpTool) and tool.server_url is not UNSET]
+    if len(by_address) > limit:
+        problem = f"{len(by_address)} servers are named by address; at most {limit} are allowed."
+        raise InvalidField(f"tools[{by_address[limit]}].server_url", problem, code="too_many_tools")
+
+
 def _check_names(tools: Sequence[Tool]) -> None:
     seen: set[tuple[str | None, str]] = set()
     for path, namespace, tool in own_tools(tools):
@@ -72,6 +84,8 @@ def _read_server(plain: Plain, path: str) -> McpTool:
     elif wanted is not None and wanted not in ("always", "never"):
         raise InvalidField(f"{path}.require_approval", "expected 'always', 'never', or an object of both.")
     server: McpTool = convert(plain, McpTool, path)
+    if not _LABEL.fullmatch(server.server_label):
+        raise InvalidField(f"{path}.server_label", "expected 1 to 64 letters, digits, '_', '-' or '.'.")
     return server
 
 
@@ -89,7 +103,7 @@ def _typed(value: object, path: str) -> tuple[Plain, str]:
 def _read_own(value: Plain, kind: str, path: str) -> FunctionTool | CustomTool | OpaqueTool:
     """What can stand in a namespace, too. There, a namespace or a server is as unknown as any other type."""
     if kind not in _CLASSES:
-        return OpaqueTool(kind, value, path)
+        return OpaqueTool(kind, bared(value, encode(value)), path)
     # Some clients nest the function as Chat Completions does.
     nested = value.get(kind)
     if isinstance(nested, dict) and "name" not in value:

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from antwort.api.faults import convert, kind_of, without_inner_nulls, without_nulls
 from antwort.api.items import InputItem, KnownItem, OpaqueItem
+from antwort.api.logins import bared
 from antwort.api.servers import normalise_listing, normalise_server_call
 from antwort.api.standard import own_kind
 from antwort.api.wire import Plain, Wire, encode
@@ -26,6 +27,8 @@ class Limits(Wire):
     """How large a text, an image or a file of an item may be."""
     tools: _Count = 128
     """How many tools a request may name."""
+    servers: _Count = 16
+    """How many MCP servers a request may name by address."""
     metadata_keys: _Count = 16
     """How many entries its metadata may have."""
     conversation_items: _Count = 20
@@ -51,8 +54,14 @@ def read_items(
         raise InvalidField(path, f"expected a list of items, got {kind_of(value)}.")
     if len(value) > most:
         raise InvalidField(path, f"{len(value)} items; at most {most} are allowed.", code="too_many_items")
-    items = tuple(read_item(entry, f"{path}[{i}]", limits) for i, entry in enumerate(value))
-    return items, tuple(encode(entry) for entry in value)
+    kept = [_without_logins(entry) for entry in value]
+    items = tuple(read_item(entry, f"{path}[{i}]", limits) for i, entry in enumerate(kept))
+    return items, tuple(encode(entry) for entry in kept)
+
+
+def _without_logins(entry: object) -> object:
+    """Items may hold tools. Nobody is let in by those, and what would let somebody in is not kept."""
+    return bared(entry, encode(entry)) if isinstance(entry, dict) else entry
 
 
 def read_item(value: object, path: str, limits: Limits, *, item_id: str | None = None) -> InputItem:

@@ -192,7 +192,7 @@ def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> C
     fields = convert(given, PlainFields, "")
     check_metadata(fields.metadata, limits)
     items, raw_items = read_input(plain.get("input"), limits)
-    tools = read_tools(plain.get("tools"), limits.tools)
+    tools = read_tools(plain.get("tools"), limits.tools, limits.servers)
     choice = read_choice(plain.get("tool_choice"))
     return CreateRequest(
         **{name: getattr(fields, name) for name in PlainFields.__struct_fields__ if name != "text"},

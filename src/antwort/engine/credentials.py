@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from antwort.api.logins import may_hold_logins, take_logins
 from antwort.api.requests import CreateRequest, Limits, parse_body, read_request
 from antwort.api.tools import McpTool, Tool, brought_by, has_credentials, same_place, shown_url
 from antwort.api.wire import UNSET, Plain, UnsetType, decode, encode, replace
@@ -24,8 +25,7 @@ _log = logging.getLogger("antwort.engine")
 
 KEY = "antwort_credentials"
 """Where they stand in a request as it is kept. What a client itself sends there is not kept."""
-_UNBOUNDED = Limits(input_items=2**31, part_bytes=2**40, tools=2**31, metadata_keys=2**31)
-_SECRET = ("authorization", "headers", "server_url")
+_UNBOUNDED = Limits(input_items=2**31, part_bytes=2**40, tools=2**31, servers=2**31, metadata_keys=2**31)
 
 
 class _Brought(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -100,21 +100,12 @@ class Credentials:
 
 def without_credentials(request: CreateRequest) -> bytes:
     """The request as it came, less what it brought to log in somewhere."""
-    is_server = [isinstance(tool, McpTool) for tool in request.tools]
-    if not any(map(has_credentials, request.tools)) and not (any(is_server) and KEY.encode() in request.raw):
+    if not may_hold_logins(request.raw) and KEY.encode() not in request.raw:
         return request.raw
     plain: Plain = decode(request.raw, dict)
     plain.pop(KEY, None)
-    pairs = zip(plain["tools"], request.tools, strict=False)  # what a namespace held stands behind them
-    plain["tools"] = [_bare(entry, tool) for entry, tool in pairs]
+    take_logins(plain)
     return encode(plain)
-
-
-def _bare(entry: Plain, tool: Tool) -> Plain:
-    if not has_credentials(tool) or not isinstance(tool, McpTool):
-        return entry
-    shown = {} if tool.server_url is UNSET else {"server_url": shown_url(tool.server_url)}
-    return {**{key: value for key, value in entry.items() if key not in _SECRET}, **shown}
 
 
 def _brought(tool: Tool) -> _Brought:

@@ -18,7 +18,7 @@ from antwort.storage.base import NewResponse
 SCHEMA_VERSION = 1
 """The form of the JSON in a row, kept with it: a later form can tell the earlier ones."""
 
-_UNLIMITED = Limits(input_items=2**62, part_bytes=2**62, tools=2**62, metadata_keys=2**62)
+_UNLIMITED = Limits(input_items=2**62, part_bytes=2**62, tools=2**62, servers=2**62, metadata_keys=2**62)
 _decode_output: msgspec.json.Decoder[OutputItem] = msgspec.json.Decoder(OutputItem)
 _decode_body = msgspec.json.Decoder(Response)
 _decode_metadata: msgspec.json.Decoder[Metadata] = msgspec.json.Decoder(Metadata)

@@ -38,6 +38,7 @@ from antwort.transport.openapi.schemas import (
 PARAM = "Param"
 """What comes in is named for what it becomes: `MessageParam` is what a `Message` is read from."""
 TOOL_NAME = "^[a-zA-Z0-9_.-]{1,128}$"
+SERVER_LABEL = "^[a-zA-Z0-9_.-]{1,64}$"
 _NOT_EMPTY: Plain = {"type": "string", "minLength": 1}
 _NAMED: Plain = {"type": "string", "pattern": TOOL_NAME}
 _LEFT_OUT: Plain = {"not": {}}
@@ -134,7 +135,10 @@ def _changed(made: Schemas) -> Schemas:
             "error": _ERROR,
             "content": or_null(array(ref("ResultPartParam"))),
         },
-        "McpToolParam": {"require_approval": made["McpToolParam"]["properties"]["require_approval"] | _APPROVAL},
+        "McpToolParam": {
+            "server_label": {"type": "string", "pattern": SERVER_LABEL},
+            "require_approval": made["McpToolParam"]["properties"]["require_approval"] | _APPROVAL,
+        },
         "FunctionToolParam": {"name": _NAMED},
         "CustomToolParam": {"name": _NAMED},
         "NamespaceToolParam": {"name": _NAMED, "tools": inner},

@@ -1,0 +1,52 @@
+"""Declarations of tool servers, wherever they stand in what a client sent: without what they bring to log in."""
+
+from __future__ import annotations
+
+from antwort.api.standard import own_kind
+from antwort.api.tools import shown_url
+from antwort.api.wire import Plain, decode
+
+_SECRET = ("authorization", "headers")
+_MARKS = (b"authorization", b"headers", b"server_url", b"\\u00")
+"""One of them is in every text that holds any; the last one writes the others in disguise."""
+
+
+def may_hold_logins(raw: bytes) -> bool:
+    """Whether it is worth reading again. Cheap."""
+    return any(mark in raw for mark in _MARKS)
+
+
+def bared(plain: Plain, raw: bytes) -> Plain:
+    """Plain values without them, and as they came where there are none. `raw` is their JSON."""
+    if not may_hold_logins(raw):
+        return plain
+    copy: Plain = decode(raw, dict)
+    return copy if take_logins(copy) else plain
+
+
+def take_logins(value: object) -> bool:
+    """Take them out of plain values, in place; whether there were any. It does not matter how deep they stand."""
+    taken = False
+    waiting: list[object] = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            taken = (_is_server(found) and _bare(found)) or taken
+            waiting += found.values()
+        elif isinstance(found, list):
+            waiting += found
+    return taken
+
+
+def _is_server(plain: Plain) -> bool:
+    kind = plain.get("type")
+    return (isinstance(kind, str) and own_kind(kind) == "mcp") or isinstance(plain.get("server_url"), str)
+
+
+def _bare(plain: Plain) -> bool:
+    before = dict(plain)
+    for field in _SECRET:
+        plain.pop(field, None)
+    if isinstance(url := plain.get("server_url"), str):
+        plain["server_url"] = shown_url(url)
+    return plain != before
