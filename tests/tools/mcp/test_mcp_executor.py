@@ -259,7 +259,15 @@ async def test_a_server_that_goes_away_is_an_error_of_the_call() -> None:
     )
 
 
-@pytest.mark.parametrize("arguments", ["[]", "3", '"x"', "nonsense", "", '{"\udcff'])
+@pytest.mark.parametrize("arguments", ["", " "])
+async def test_no_arguments_at_all_are_none(arguments: str) -> None:
+    server = ScriptedServer()
+    executor = executor_of(server)
+    assert not (await executor.execute(call_of(await first(executor), arguments), context())).is_error
+    assert len(server.calls) == 1
+
+
+@pytest.mark.parametrize("arguments", ["[]", "3", '"x"', "nonsense", '{"\udcff', '{"a":' + "[" * 50_000])
 async def test_arguments_that_are_no_object_never_reach_the_server(arguments: str) -> None:
     server = ScriptedServer()
     executor = executor_of(server)

@@ -133,15 +133,15 @@ async def test_a_bad_request_is_not_made_again_unless_that_does_no_harm(hint: st
         known = asked.headers["mcp-session-id"] != "s1"
         await send(result(asked, TEXT) if known else whole(400, b"no", "text/plain"))
 
-    async with puppet(tools_list=says({"tools": [tool]}), tools_call=bad_at_first) as server:
-        async with session_with(server.spec) as session:
-            await session.tools()
-            if hint is None:
-                with pytest.raises(ServerUnavailable, match="HTTP status 400"):
-                    await session.call("do", "{}", key="k")
-                assert len(server.seen("tools/call")) == 1
-            assert not (await session.call("do", "{}", key="k")).is_error  # over a fresh session
-            assert (server.sessions, len(server.seen("tools/call"))) == (2, 2)
+    listed = says({"tools": [tool]})
+    async with puppet(tools_list=listed, tools_call=bad_at_first) as server, session_with(server.spec) as session:
+        await session.tools()
+        if hint is None:
+            with pytest.raises(ServerUnavailable, match="HTTP status 400"):
+                await session.call("do", "{}", key="k")
+            assert len(server.seen("tools/call")) == 1
+        assert not (await session.call("do", "{}", key="k")).is_error  # over a fresh session
+        assert (server.sessions, len(server.seen("tools/call"))) == (2, 2)
 
 
 @pytest.mark.parametrize("status", [400, 404])

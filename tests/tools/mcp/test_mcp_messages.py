@@ -85,7 +85,7 @@ def test_arguments_are_sent_as_they_are_or_not_at_all(text: str) -> None:
     ],
 )
 def test_pages_make_one_list(pages: list[dict[str, Any]]) -> None:
-    found = ToolList("x", lambda schema: True)
+    found = ToolList(lambda schema: True)
     cursors = [found.feed(page) for page in pages]
     assert [tool.name for tool in found.tools] == ["a", "b", "c"]
     assert cursors == [page.get("nextCursor") or None for page in pages]
@@ -97,7 +97,7 @@ def test_pages_make_one_list(pages: list[dict[str, Any]]) -> None:
     )
 )
 def test_pages_of_whatever_kind_hold_tools_of_different_names_only(pages: list[dict[str, Any]]) -> None:
-    found = ToolList("x", lambda schema: True)
+    found = ToolList(lambda schema: True)
     for page in pages:
         cursor = found.feed(page)
         assert cursor is None or isinstance(cursor, str)
@@ -107,7 +107,7 @@ def test_pages_of_whatever_kind_hold_tools_of_different_names_only(pages: list[d
 @pytest.mark.parametrize("bound", ["MOST_TOOLS", "MOST_PAGES", "MOST_BYTES"])
 def test_a_list_without_end_ends(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_list, bound, 50)
-    found = ToolList("x", lambda schema: True)
+    found = ToolList(lambda schema: True)
     pages = 0
     while found.feed({"tools": [{"name": f"tool_{pages}"}], "nextCursor": str(pages)}) is not None:
         pages += 1
@@ -117,13 +117,23 @@ def test_a_list_without_end_ends(bound: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_page_with_more_tools_than_are_taken_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_list, "MOST_TOOLS", 10)
-    found = ToolList("x", lambda schema: True)
+    found = ToolList(lambda schema: True)
     assert found.feed({"tools": [{"name": f"tool_{i}"} for i in range(100)]}) is None
     assert len(found.tools) == 10
 
 
+def test_what_is_left_out_is_told_once_for_the_whole_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_list, "MOST_TOOLS", 10)
+    found = ToolList(lambda schema: True)
+    pages = 0
+    while found.feed({"tools": [{"name": f"tool_{pages}"}, {"nope": 1}], "nextCursor": str(pages)}) is not None:
+        pages += 1
+    assert found.left_out == "5 in it are no tools and it is too long"
+    assert ToolList(lambda schema: True).left_out == ""
+
+
 def test_a_tool_that_the_protocol_forbids_is_left_out() -> None:
-    found = ToolList("x", lambda schema: schema != {"type": "odd"})
+    found = ToolList(lambda schema: schema != {"type": "odd"})
     found.feed({"tools": [{"name": "a", "inputSchema": {"type": "odd"}}, {"name": "b"}]})
     assert [tool.name for tool in found.tools] == ["b"]
 

@@ -67,9 +67,20 @@ async def test_a_session_in_use_never_makes_room() -> None:
         await at.server.record.until_seen("called", "hold")
         for label in "ab":
             await pool.get(replace(spec, label=label)).tools()
-        assert len(pool) == 2
+        assert pool.open_sessions == len(pool) == 1
         at.server.latch("x").set()
         assert not (await holding).is_error
+
+
+async def test_after_many_at_once_no_more_are_kept_than_may_be() -> None:
+    async with served() as at, pooled(limit=3) as pool:
+        sessions = [pool.get(replace(spec_of(at), owner=("tenant", f"user {i}"))) for i in range(10)]
+        holding = [asyncio.create_task(session.call("hold", '{"name": "x"}', key="k")) for session in sessions]
+        await at.server.record.until_seen("called", "hold", 10)
+        assert len(pool) == 10
+        at.server.latch("x").set()
+        await asyncio.gather(*holding)
+        assert len(pool) == 3
 
 
 async def test_an_idle_session_is_left_and_an_operators_list_is_kept() -> None:

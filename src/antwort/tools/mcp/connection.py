@@ -45,6 +45,8 @@ class Connection:
     ) -> None:
         """`watch` is there for a session over HTTP."""
         self.agreed = agreed
+        self.is_unproven = True
+        """Whether it has answered nothing yet: one that ends so is as good as one that was never had."""
         self._dispatcher = dispatcher
         self._over = over
         self._watch = watch
@@ -123,6 +125,10 @@ class Connection:
         self._calls += 1
         try:
             yield
+            self.is_unproven = False
+        except Refused:
+            self.is_unproven = False
+            raise
         finally:
             self._calls -= 1
             if self._is_retired:

@@ -256,8 +256,9 @@ def _named(news: ServerUnavailable, label: str) -> ServerUnavailable:
 
 
 def _is_object(arguments: str) -> bool:
+    """Nothing at all stands for one without members."""
     try:
-        msgspec.json.decode(arguments, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeEncodeError):
+        msgspec.json.decode(arguments.strip() or "{}", type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return False
     return True

@@ -9,9 +9,11 @@ import asyncio
 import importlib
 import logging
 import math
-import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
 
 from antwort.concurrency import Once, stop
 from antwort.net.reach import Reach
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SLOW = "The MCP server takes too long to connect to."
+FRUITLESS = "The MCP server ends its sessions before it has answered anything."
 ALL_CLOSING = "The MCP servers are being closed."
 _UNREACHED = "The MCP server cannot be reached."
 _SESSIONS = "antwort.tools.mcp.connecting"
@@ -88,6 +91,7 @@ class Owner:
         coming, self._coming = self._coming, None
         tasks = set(self._tasks)
         if standing is not None:
+            standing.is_unproven = False  # nobody has asked it anything, and that is not its fault
             standing.end()
         if coming is not None:
             coming.fail(ServerUnavailable(ALL_CLOSING))
@@ -122,8 +126,17 @@ class Owner:
                 guard.cancel()
             if self._standing is not None and self._standing.has_ended:
                 self._standing = None
-            if not coming.is_set:
+            if coming.is_set:
+                await self._judge(coming)
+            else:
                 self._fail(coming, fault or ServerUnavailable(NOT_AN_ANSWER))
+
+    async def _judge(self, coming: Once[Connection]) -> None:
+        """A session that ends before it has answered anything counts as one that could not be had."""
+        with suppress(ServerUnavailable):
+            if (await coming.wait()).is_unproven:
+                self._failure = ServerUnavailable(FRUITLESS)
+                self._pauses.failed(asyncio.get_running_loop().time())
 
     async def _attempt(self, coming: Once[Connection]) -> ServerUnavailable | None:
         deadline = asyncio.get_running_loop().time() + self._spec.connect
@@ -137,7 +150,7 @@ class Owner:
 
     async def _held(self, coming: Once[Connection], mode: Mode, deadline: float) -> ServerUnavailable | None:
         """Hold a connection to its end. Whatever comes out of the SDK ends here, the cancellations that it makes up
-        itself among it: only whoever closes the session cancels this task.
+        itself among it.
         """
         import anyio
 
@@ -159,6 +172,8 @@ class Owner:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
+            if cast("asyncio.Task[None]", asyncio.current_task()).cancelling():
+                raise asyncio.CancelledError from error  # whoever leaves the server, or ends the event loop
             fault = fault_behind(error)
             text = f"A session with an MCP server has ended{reason_behind(fault)}."
             note(_log, logging.DEBUG, text, server=self._spec.label)
@@ -187,10 +202,39 @@ class Owner:
         coming.fail(fault)
 
 
+class _Sdk:
+    """The SDK, imported once for all who ask. A module is known long before it is there, so that says nothing."""
+
+    def __init__(self) -> None:
+        self._is_there = False
+        self._coming: Future[None] | None = None
+
+    async def load(self) -> None:
+        if self._is_there:
+            return
+        if (coming := self._coming) is None:
+            coming = self._coming = Future()
+            coming.set_running_or_notify_cancel()  # one who stops waiting does not stop it
+            threading.Thread(target=self._load, args=(coming,), name="mcp import").start()
+        await asyncio.wrap_future(coming)
+
+    def _load(self, coming: Future[None]) -> None:
+        try:
+            importlib.import_module(_SESSIONS)
+        except BaseException as exc:
+            self._coming = None
+            coming.set_exception(exc)
+        else:
+            self._is_there = True
+            coming.set_result(None)
+
+
+_SDK = _Sdk()
+
+
 async def load_sdk() -> None:
     """The first time it takes over a second, in a thread: streams go on meanwhile."""
-    if _SESSIONS not in sys.modules:
-        await asyncio.to_thread(importlib.import_module, _SESSIONS)
+    await _SDK.load()
 
 
 async def _ended(tasks: set[asyncio.Task[None]]) -> None:
@@ -216,7 +260,10 @@ def fault_behind(error: BaseException) -> ServerUnavailable:
 def _judged(leaf: BaseException) -> ServerUnavailable | None:
     import httpx2
     from mcp.client.auth import OAuthFlowError
+    from mcp.shared.exceptions import MCPError
 
+    if isinstance(leaf, MCPError) and isinstance(leaf.error.data, ServerUnavailable):  # from a transport of our own
+        return leaf.error.data
     if isinstance(leaf, httpx2.ConnectError | httpx2.ConnectTimeout):
         return NotReached(_UNREACHED)
     if isinstance(leaf, OAuthFlowError):

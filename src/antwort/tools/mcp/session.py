@@ -19,6 +19,7 @@ from antwort.tools.mcp.base import (
     ServerTools,
     ServerUnavailable,
 )
+from antwort.tools.mcp.changes import Changes
 from antwort.tools.mcp.messages import (
     HEADER_MISMATCH,
     METHOD_NOT_FOUND,
@@ -44,6 +45,8 @@ _LISTING = 60.0
 """Seconds for a whole list. Those who wait for it give up sooner; whoever asks later has it."""
 _BETWEEN_CHANGES = 1.0
 """Seconds between lists that a server makes us ask for by saying that it has changed."""
+_BETWEEN_WARNINGS = 600.0
+"""Seconds between two lines of the log about what a server lists."""
 _AFTER_FAILURE = 10.0
 """Seconds after which a list that could not be had is asked for again; meanwhile the old one serves."""
 
@@ -59,7 +62,8 @@ class ServerSession:
         self._list: ServerTools | None = None
         self._by_name: dict[str, ServerTool] = {}
         self._stale_at = 0.0
-        self._listed_at = float("-inf")
+        self._changes = Changes(self._refresh, _BETWEEN_CHANGES)
+        self._told_at = float("-inf")
         self._listing: Once[ServerTools] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -97,6 +101,7 @@ class ServerSession:
         listing, self._listing = self._listing, None
         if listing is not None:
             listing.fail(ServerUnavailable(ALL_CLOSING))
+        self._changes.stop()
         if self._task is not None:
             self._task.cancel()
         return _left(self._task, self._owner.leave())
@@ -156,7 +161,7 @@ class ServerSession:
         """Begin to ask for the list, unless somebody has."""
         if self._listing is None:
             self._listing = Once()
-            self._listed_at = self._now()
+            self._changes.begin()
             work = self._fetch(self._listing)
             self._task = asyncio.create_task(work, name="mcp list", context=own_context())
         return self._listing
@@ -179,14 +184,16 @@ class ServerSession:
         finally:
             if self._listing is listing:
                 self._listing = None
+                self._changes.end()
             if not listing.is_set:
                 self._stale_at = self._now() + min(self.spec.list_age, _AFTER_FAILURE)
                 note(_log, logging.INFO, f"An MCP server has not listed its tools: {fault}", server=self.spec.label)
                 listing.fail(fault)
 
     async def _pages(self, connection: Connection) -> ServerTools:
-        found = ToolList(self.spec.label, connection.takes)
-        self._stale_at = self._now() + self.spec.list_age  # what changes from here on may not be in it
+        found = ToolList(connection.takes)
+        self._stale_at = self._now() + self.spec.list_age
+        self._changes.cover()  # what changes from here on may not be in it
         cursor: str | None = None
         try:
             while (cursor := found.feed(await connection.page(cursor))) is not None:
@@ -194,13 +201,22 @@ class ServerSession:
         except Refused as refused:
             if refused.code != METHOD_NOT_FOUND:  # a server without tools
                 raise
+        self._tell(found)
         return ServerTools(tools=found.tools, instructions=connection.agreed.instructions)
+
+    def _tell(self, found: ToolList) -> None:
+        """What was left out. Lists come as often as their server wants; the log is not its to fill."""
+        if found.left_out and self._now() - self._told_at >= _BETWEEN_WARNINGS:
+            self._told_at = self._now()
+            level = logging.WARNING if self.spec.owner is None else logging.DEBUG
+            text = f"An MCP server's list of tools is not taken whole: {found.left_out}."
+            note(_log, level, text, server=self.spec.label, tools=len(found.tools))
 
     def _change(self) -> None:
         """The server says that its list has changed, or may have without our hearing of it."""
         self._stale_at = 0.0
-        if self._list is not None and self._now() - self._listed_at >= _BETWEEN_CHANGES:
-            self._refresh()
+        if self._list is not None or self._listing is not None:
+            self._changes.hear()
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -69,6 +69,7 @@ class SessionPool:
         finally:
             entry.uses -= 1
             entry.used_at = asyncio.get_running_loop().time()
+            self._make_room()  # there may have been none while all were in use
             self._watch()
 
     # within

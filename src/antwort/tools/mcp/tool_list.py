@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
-from antwort.notes import note
 from antwort.tools.mcp.base import ServerTool, ServerUnavailable
 from antwort.tools.mcp.messages import NOT_AN_ANSWER
-
-_log = logging.getLogger(__name__)
 
 MOST_TOOLS = 5_000
 MOST_PAGES = 500
@@ -23,34 +19,42 @@ _LONGEST_NAME = 256
 class ToolList:
     """Takes pages until there are no more, or no more are taken. `usable` judges what a tool takes."""
 
-    def __init__(self, label: str, usable: Callable[[object], bool]) -> None:
-        self._label = label
+    def __init__(self, usable: Callable[[object], bool]) -> None:
         self._usable = usable
         self._found: dict[str, ServerTool] = {}
         self._cursors: set[str] = set()
-        self._pages = self._bytes = 0
+        self._pages = self._bytes = self._odd = 0
+        self._is_cut = False
 
     @property
     def tools(self) -> tuple[ServerTool, ...]:
         return tuple(self._found.values())
+
+    @property
+    def left_out(self) -> str:
+        """What was not taken, in words; empty where all was."""
+        odd = f"{self._odd} in it are no tools" if self._odd else ""
+        cut = "it is too long" if self._is_cut else ""
+        return " and ".join(filter(None, (odd, cut)))
 
     def feed(self, page: object) -> str | None:
         """Take a page; gives the cursor of the next one to ask for. Raises `ServerUnavailable`."""
         if not isinstance(page, dict) or not isinstance(listed := page.get("tools"), list):
             raise ServerUnavailable(NOT_AN_ANSWER)
         self._pages += 1
+        self._is_cut = self._is_cut or len(listed) > MOST_TOOLS
+        listed = listed[:MOST_TOOLS]
         self._bytes += _size(listed)
-        left_out = sum(not self._add(one) for one in listed)
-        if left_out:
-            self._tell("An MCP server lists something that is no tool; it is left out.", left_out)
+        self._odd += sum(not self._add(one) for one in listed)
         return self._next(page.get("nextCursor"))
 
     def _next(self, cursor: object) -> str | None:
         if not isinstance(cursor, str) or not cursor:
             return None
-        is_full = len(self._found) >= MOST_TOOLS or self._pages >= MOST_PAGES or self._bytes >= MOST_BYTES
+        taken = len(self._found) + self._odd
+        is_full = taken >= MOST_TOOLS or self._pages >= MOST_PAGES or self._bytes >= MOST_BYTES
         if is_full or cursor in self._cursors:  # or it goes round in circles
-            self._tell("An MCP server's list of tools is too long; the rest is left out.", len(self._found))
+            self._is_cut = True
             return None
         self._cursors.add(cursor)
         return cursor
@@ -61,10 +65,9 @@ class ToolList:
             return False
         if len(self._found) < MOST_TOOLS:
             self._found[tool.name] = tool
+        else:
+            self._is_cut = True
         return True
-
-    def _tell(self, text: str, tools: int) -> None:
-        note(_log, logging.WARNING, text, server=self._label, tools=tools)
 
 
 def read_tool(one: object) -> ServerTool | None:
