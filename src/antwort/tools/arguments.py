@@ -32,25 +32,28 @@ async def find_problem(arguments: str, schema: dict[str, Any] | None) -> str | N
         return f"The arguments are not valid JSON: {error}"
     if not isinstance(value, dict):
         return "The arguments must be a JSON object."
-    problems = await _problems(schema, value) if schema else ()
-    return f"The arguments do not fit: {'; '.join(problems)}" if problems else None
-
-
-async def _problems(schema: dict[str, Any], value: object) -> tuple[str, ...]:
+    if not schema:
+        return None
     try:
         key = msgspec.json.encode(schema)
     except (TypeError, ValueError, RecursionError):
-        return ()
-    if not any(reference in key for reference in _REFERENCES):
-        return _check(key, value)
+        return None
     # References can make the work grow without bound; away from the event loop, only this call waits for it.
-    return await run_in_thread(partial(_check, key, value), "antwort-arguments")
+    aside = _has_references(key)
+    problems = await run_in_thread(partial(_check, key, value), "antwort-arguments") if aside else _check(key, value)
+    return f"The arguments do not fit: {'; '.join(problems)}" if problems else None
+
+
+@functools.lru_cache(maxsize=256)
+def _has_references(schema: bytes) -> bool:
+    return any(reference in schema for reference in _REFERENCES)
 
 
 def _check(schema: bytes, value: object) -> tuple[str, ...]:
     validator = _validator(schema)
-    errors = validator.iter_errors(value) if validator else ()
-    return tuple(_describe(error) for error in itertools.islice(errors, _MOST_PROBLEMS))
+    if validator is None or validator.is_valid(value):  # to say what is wrong takes longer
+        return ()
+    return tuple(_describe(error) for error in itertools.islice(validator.iter_errors(value), _MOST_PROBLEMS))
 
 
 @functools.lru_cache(maxsize=256)

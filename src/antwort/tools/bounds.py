@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Protocol, TypeAlias, runtime_checkable
+from typing import Annotated, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 from msgspec import Meta
@@ -64,25 +64,27 @@ class ToolLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     def timeout_of(self, name: str, wish: float | None = None) -> float:
         """The operator's word on the tool goes before the tool's own wish, and that before what holds for all."""
-        own = self._of(name).timeout
+        bounds = self.tools.get(name)
+        own = None if bounds is None else bounds.timeout
         if own is None:
             own = self.timeouts.get(name, wish)
         return self.timeout if own is None else own
 
     def concurrency_of(self, name: str) -> int:
-        return self._of(name).concurrency or self.concurrency
+        bounds = self.tools.get(name)
+        return self.concurrency if bounds is None else bounds.concurrency or self.concurrency
 
     def output_bytes_of(self, name: str) -> int:
-        return self._of(name).output_bytes or self.output_bytes
+        bounds = self.tools.get(name)
+        return self.output_bytes if bounds is None else bounds.output_bytes or self.output_bytes
 
     def arguments_bytes_of(self, name: str) -> int:
-        return self._of(name).arguments_bytes or self.arguments_bytes
+        bounds = self.tools.get(name)
+        return self.arguments_bytes if bounds is None else bounds.arguments_bytes or self.arguments_bytes
 
     def may_overlap(self, name: str) -> bool:
-        return self._of(name).parallel
-
-    def _of(self, name: str) -> ToolBounds:
-        return self.tools.get(name, _AS_ALL)
+        bounds = self.tools.get(name)
+        return bounds is None or bounds.parallel
 
 
 @runtime_checkable
@@ -101,6 +103,14 @@ class Bounded(Protocol):
         ...
 
 
+@runtime_checkable
+class Prompt(Protocol):
+    """An executor whose calls always end when they are cancelled, so that none of them has to be left behind."""
+
+    @property
+    def ends_when_told(self) -> Literal[True]: ...
+
+
 def _check_counts(*counts: int | None) -> None:
     if any(count is not None and count < 1 for count in counts):
         raise ValueError("concurrency and sizes must be at least 1")
@@ -109,6 +119,3 @@ def _check_counts(*counts: int | None) -> None:
 def _check_times(*times: float | None) -> None:
     if any(seconds is not None and seconds <= 0 for seconds in times):
         raise ValueError("a time limit must be more than 0 seconds")
-
-
-_AS_ALL = ToolBounds()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeAlias, TypeGuard, TypeVar
 
@@ -27,7 +27,7 @@ from antwort.tools.base import (
     ToolResult,
     ToolServer,
 )
-from antwort.tools.bounds import Bounded, Timed, ToolBounds, ToolLimits
+from antwort.tools.bounds import Bounded, Prompt, Timed, ToolBounds, ToolLimits
 from antwort.tools.local import LocalExecutor, LocalTool
 from antwort.tools.outcomes import Late, Raised, conclude
 from antwort.tools.output import cap
@@ -56,11 +56,12 @@ class Limited:
     """An executor that always answers: `execute` raises only when it is cancelled itself."""
 
     def __init__(self, executor: ToolExecutor, limits: ToolLimits | None = None) -> None:
-        self._executor = executor
+        self._executor, self._kind = executor, executor.kind
         # To hold something against a protocol takes long, and none of them changes.
         self._describing = executor if isinstance(executor, Describing) else None
         self._bounded_by = executor if isinstance(executor, Bounded) else None
         self._timed_by = executor if isinstance(executor, Timed) else None
+        self._bounds = self._at_once if isinstance(executor, Prompt) else self._apart
         self._offers: dict[type, bool] = {}
         self._limits = limits or ToolLimits()
         self._places = Places()
@@ -68,7 +69,7 @@ class Limited:
 
     @property
     def kind(self) -> ToolKind:
-        return self._executor.kind
+        return self._kind
 
     def can_execute(self, tool: ToolDefinition) -> bool:
         return self._executor.can_execute(tool)
@@ -80,7 +81,8 @@ class Limited:
         if problem := _too_long(call, limits.arguments_bytes_of(name)):
             context.failed("arguments")
             return ToolResult(call.id, problem, is_error=True)
-        outcome = await self._in_turn(call, context, limits)
+        is_serial = self._is_serial(call.definition, limits)
+        outcome = await (self._in_turn if is_serial else self._placed)(call, context, limits)
         result = conclude(outcome, call, context)
         output = cap(result.output, limits.output_bytes_of(name), limits.media_bytes)
         return result if output is result.output else replace(result, output=output)
@@ -111,14 +113,12 @@ class Limited:
         """A function that a request declares is as serial as the one that runs for it."""
         if tool.is_serial or not limits.may_overlap(tool.own_name):
             return True
-        own = self.describe(tool)
+        own = None if self._describing is None else self._describing.describe(tool)
         return own is not None and own.is_serial
 
     async def _in_turn(self, call: ToolCall, context: ToolContext, limits: ToolLimits) -> object:
-        """What came of it; where its calls must not overlap, when those before it have ended."""
+        """What came of it, when those before it have ended."""
         tool = call.definition
-        if not self._is_serial(tool, limits):
-            return await self._placed(call, context, limits)
         try:
             passage = await turnstile_of((server_of(tool), tool.own_name)).enter()
         except StillAtWork:
@@ -131,23 +131,43 @@ class Limited:
     async def _placed(
         self, call: ToolCall, context: ToolContext, limits: ToolLimits, passage: Passage | None = None
     ) -> object:
-        place = self._places.one(call.definition, limits, context.identity)
-        await place.take()
+        place = await self._places.take(call.definition, limits, context.identity)
         try:
-            return await self._bounded(call, context, limits, passage)
+            wish = None if self._timed_by is None else self._timed_by.timeout_of(call.definition)
+            seconds = limits.timeout_of(call.definition.own_name, wish)
+            ends = asyncio.get_running_loop().time() + seconds
+            if context.deadline is None or ends < context.deadline:
+                context = replace(context, deadline=ends)
+            schema = call.definition.parameters if limits.check_arguments else None
+            return await self._bounds(self._attempt(call, context, schema), seconds, call, limits, passage)
         finally:
             place.leave()
 
-    async def _bounded(
-        self, call: ToolCall, context: ToolContext, limits: ToolLimits, passage: Passage | None
+    async def _at_once(self, attempt: Coroutine[Any, Any, object], seconds: float, *_: object) -> object:
+        """Right here: what is told to stop ends, and a task for each call would cost more than most of them."""
+        task = asyncio.current_task()
+        assert task is not None, "tools are run in tasks"
+        told, alarm = task.cancelling(), _Alarm(task, seconds)
+        try:
+            outcome = await attempt
+        finally:
+            is_late = alarm.has_rung()
+        if is_late:
+            outcome = Late(seconds)
+        if task.cancelling() > told and isinstance(outcome, Raised | Late):
+            raise asyncio.CancelledError  # it was not the time alone
+        return outcome
+
+    async def _apart(
+        self,
+        attempt: Coroutine[Any, Any, object],
+        seconds: float,
+        call: ToolCall,
+        limits: ToolLimits,
+        passage: Passage | None,
     ) -> object:
         """In a task of its own, so that a tool that will not be stopped holds up nobody."""
-        wish = None if self._timed_by is None else self._timed_by.timeout_of(call.definition)
-        seconds = limits.timeout_of(call.definition.own_name, wish)
-        ends = asyncio.get_running_loop().time() + seconds
-        deadline = ends if context.deadline is None else min(ends, context.deadline)
-        schema = call.definition.parameters if limits.check_arguments else None
-        task = asyncio.create_task(self._attempt(call, replace(context, deadline=deadline), schema))
+        task = asyncio.create_task(attempt)
         try:
             await _ended(task, seconds)
             return task.result() if task.done() else Late(seconds)
@@ -206,6 +226,27 @@ def offers(executor: object, protocol: Callable[..., P]) -> TypeGuard[P]:
     """The same as `isinstance`, for what is asked with each request: of executors within limits it is remembered."""
     assert isinstance(protocol, type)
     return executor.offers(protocol) if isinstance(executor, Limited) else isinstance(executor, protocol)
+
+
+class _Alarm:
+    """Tells a task to stop when its time is over, unless it is switched off before."""
+
+    __slots__ = ("_has_rung", "_task", "_timer")
+
+    def __init__(self, task: asyncio.Task[Any], seconds: float) -> None:
+        self._task, self._has_rung = task, False
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._ring)
+
+    def _ring(self) -> None:
+        self._has_rung = True
+        self._task.cancel()
+
+    def has_rung(self) -> bool:
+        """Switches it off, and says whether it has rung; it is then as if the task had not been told."""
+        self._timer.cancel()
+        if self._has_rung:
+            self._task.uncancel()
+        return self._has_rung
 
 
 async def _ended(task: asyncio.Task[object], seconds: float) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Hashable
-from weakref import WeakValueDictionary
 
 from antwort.api.wire import UNSET
 from antwort.identity import Identity
@@ -16,43 +16,82 @@ class Places:
     """Those of one executor. Kept as long as somebody uses them: what tools are called may come from anywhere."""
 
     def __init__(self) -> None:
-        self._taken: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
+        self._rows: dict[Hashable, Row] = {}
 
     def __len__(self) -> int:
-        return len(self._taken)
+        return len(self._rows)
 
-    def one(self, tool: ToolDefinition, limits: ToolLimits, identity: Identity) -> Place:
-        server = server_of(tool, identity)
-        of_tool = self._places((server, tool.own_name), limits.concurrency_of(tool.own_name))
-        return Place(of_tool, self._places(server, limits.total))
+    async def take(self, tool: ToolDefinition, limits: ToolLimits, identity: Identity) -> Place:
+        """One of the tool's, and one of its server's, when both are free; to be left again. Who waits for a tool that
+        hangs takes no place of its neighbours'.
+        """
+        server, name = server_of(tool, identity), tool.own_name
+        of_tool = self._row((server, name), limits.concurrency_of(name))
+        await of_tool.take()
+        of_server = self._row(server, limits.total)
+        try:
+            await of_server.take()
+        except BaseException:
+            of_tool.leave()
+            raise
+        return Place(of_tool, of_server)
 
-    def _places(self, key: Hashable, number: int) -> asyncio.Semaphore:
-        places = self._taken.get(key)
-        if places is None:
-            places = self._taken[key] = asyncio.Semaphore(number)
-        return places
+    def _row(self, key: Hashable, number: int) -> Row:
+        row = self._rows.get(key)
+        if row is None:
+            row = self._rows[key] = Row(self._rows, key, number)
+        return row
 
 
 class Place:
-    """Of a tool, and of its server. Who waits for a tool that hangs takes no place of its neighbours'."""
+    """Of a tool, and of its server."""
 
     __slots__ = ("_of_server", "_of_tool")
 
-    def __init__(self, of_tool: asyncio.Semaphore, of_server: asyncio.Semaphore) -> None:
+    def __init__(self, of_tool: Row, of_server: Row) -> None:
         self._of_tool, self._of_server = of_tool, of_server
 
+    def leave(self) -> None:
+        self._of_server.leave()
+        self._of_tool.leave()
+
+
+class Row:
+    """So many places, given out in the order they are asked for. A semaphore, at a fraction of what asyncio's costs
+    where there is room; and with the last who leaves, it goes from among the `others`.
+    """
+
+    __slots__ = ("_free", "_key", "_number", "_others", "_waiting")
+
+    def __init__(self, others: dict[Hashable, Row], key: Hashable, number: int) -> None:
+        self._others, self._key = others, key
+        self._number = self._free = number
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
     async def take(self) -> None:
-        """Wait for it; it is to be left again."""
-        await self._of_tool.acquire()
+        if self._free:
+            self._free -= 1
+            return
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
         try:
-            await self._of_server.acquire()
-        except BaseException:
-            self._of_tool.release()
+            await waiter
+        except asyncio.CancelledError:
+            if not waiter.cancelled():
+                self.leave()  # it was given the place, and does not come for it
+            elif waiter in self._waiting:
+                self._waiting.remove(waiter)
             raise
 
     def leave(self) -> None:
-        self._of_server.release()
-        self._of_tool.release()
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)  # the place goes over to it
+                return
+        self._free += 1
+        if self._free == self._number:
+            del self._others[self._key]
 
 
 def server_of(tool: ToolDefinition, identity: Identity | None = None) -> Hashable:

@@ -67,7 +67,10 @@ class Routed(msgspec.Struct, Generic[Call], frozen=True, kw_only=True):
 
 def find_executor(definition: ToolDefinition, executors: Iterable[ToolExecutor]) -> ToolExecutor | None:
     """The first executor that runs this tool."""
-    return next((executor for executor in executors if _claims(executor, definition)), None)
+    for executor in executors:
+        if _claims(executor, definition):
+            return executor
+    return None
 
 
 def is_registered(executors: Iterable[ToolExecutor], tools: Mapping[str, ToolDefinition]) -> bool:
@@ -92,15 +95,12 @@ def route(name: str, toolbox: Toolbox) -> Route:
 
 
 def route_calls(calls: Iterable[Call], toolbox: Toolbox) -> Routed[Call]:
-    places: dict[Route, list[Call]] = {place: [] for place in Route}
-    places[Route.UNKNOWN] = places[Route.REJECTED]  # one list, so that refused calls keep their order
-    for call in calls:
-        places[route(call.name, toolbox)].append(call)
+    ways = [(route(call.name, toolbox), call) for call in calls]
     return Routed(
-        client=tuple(places[Route.CLIENT]),
-        server=tuple(places[Route.SERVER]),
-        refused=tuple(places[Route.REJECTED]),
-        held=tuple(places[Route.HELD]),
+        client=tuple([call for way, call in ways if way is Route.CLIENT]),
+        server=tuple([call for way, call in ways if way is Route.SERVER]),
+        refused=tuple([call for way, call in ways if way is Route.REJECTED or way is Route.UNKNOWN]),
+        held=tuple([call for way, call in ways if way is Route.HELD]),
     )
 
 
@@ -114,11 +114,12 @@ def refusal(name: str, toolbox: Toolbox) -> str:
 
 
 def _claims(executor: ToolExecutor, definition: ToolDefinition) -> bool:
-    if executor.kind is ToolKind.FUNCTION:
+    kind = executor.kind
+    if kind is ToolKind.FUNCTION:
         return False
     if definition.kind is ToolKind.CUSTOM or definition.namespace is not None:
         return False  # the client's, whoever has a function of that name
-    if definition.kind is ToolKind.FUNCTION and executor.kind is not ToolKind.LOCAL:
+    if definition.kind is ToolKind.FUNCTION and kind is not ToolKind.LOCAL:
         return False
     try:
         return executor.can_execute(definition)

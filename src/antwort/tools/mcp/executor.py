@@ -7,6 +7,7 @@ import logging
 import re
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -68,6 +69,8 @@ class McpExecutor:
     """
 
     kind = ToolKind.MCP
+    ends_when_told: Literal[True] = True
+    """Whoever waits for a server is told at once, and it does the rest for itself."""
 
     def __init__(
         self, servers: Sequence[McpServer] = (), policy: McpPolicy | None = None, sessions: Sessions | None = None
