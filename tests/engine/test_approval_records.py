@@ -271,3 +271,55 @@ async def test_a_tool_that_fails_after_approval_is_news_for_the_model() -> None:
     second = await engine.create(ask([decision(first)], previous_response_id=first.id))
     assert (only(second, McpCall).status, second.status) == ("failed", "completed")
     assert told(provider)[-1] == ("tool", "No truck.")
+
+
+# ---- conversations whose turns are not kept ----
+
+
+async def test_what_a_turn_asks_for_that_only_its_conversation_keeps_is_on_record_too() -> None:
+    server = depot()
+    clock = Clock()
+    engine, provider = engine_at(clock, SHIP, DONE, SHIP, server=server)
+    held: dict[str, Any] = {
+        "conversation": (await engine.conversations.create()).id,
+        "tools": [GUARDED],
+        "store": False,
+    }
+    first = await engine.create(ask(**held))
+    assert [(each.id, each.status) for each in (await engine.approvals()).approvals] == [(asked(first).id, "pending")]
+    second = await engine.create(ask([decision(first)], **held))
+    assert only(second, McpCall).output == "shipped"
+    assert (await engine.approval(asked(first).id)).status == "approved"
+    third = await engine.create(ask("Once more.", **held))
+    clock.now += 61
+    with pytest.raises(AntwortError) as caught:
+        await engine.create(ask([decision(third)], **held))
+    assert caught.value.code == "approval_expired"
+    assert len(server.calls) == 1
+    check_pairs(provider)
+
+
+async def test_a_call_that_only_a_conversation_keeps_is_not_begun_again_when_its_client_left() -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow(call: ToolCall, context: ToolContext) -> str:
+        begun.set()
+        await may_end.wait()
+        return "shipped"
+
+    server = ToolServerFake("depot", ship=slow)
+    engine, _ = engine_at(Clock(), SHIP, DONE, server=server)
+    held: dict[str, Any] = {
+        "conversation": (await engine.conversations.create()).id,
+        "tools": [GUARDED],
+        "store": False,
+    }
+    first = await engine.create(ask(**held))
+    run = await engine.start(ask([decision(first)], **held))
+    await begun.wait()
+    run.leave()
+    await run.result()
+    may_end.set()
+    again = await engine.create(ask([decision(first)], **held))
+    assert only(again, McpCall).error_text == LOST
+    assert len(server.calls) == 1

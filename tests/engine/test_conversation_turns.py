@@ -241,11 +241,11 @@ class Failing(MemoryStore):
         await super().finish(identity, response, marks, entries, approvals)
 
     async def add_entries(
-        self, identity: Identity, conversation_id: str, entries: Sequence[Entry]
+        self, identity: Identity, conversation_id: str, entries: Sequence[Entry], approvals: Sequence[Approval] = ()
     ) -> tuple[InputItem, ...] | None:
         if self.is_broken:
             raise StoreFault("The disk is full.")
-        return await super().add_entries(identity, conversation_id, entries)
+        return await super().add_entries(identity, conversation_id, entries, approvals)
 
 
 @pytest.mark.parametrize("is_stored", [True, False], ids=["stored", "not stored"])

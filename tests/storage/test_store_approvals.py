@@ -11,14 +11,14 @@ import pytest
 from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.items import McpApprovalRequest
 from antwort.api.responses import Response
-from antwort.api.wire import replace
+from antwort.api.wire import encode, replace
 from antwort.errors import ApprovalInUse, InvalidField, ResponseNotFound
 from antwort.identity import Identity
-from antwort.storage.base import Decision, NewResponse, Page, ResponseStore, as_of
+from antwort.storage.base import Decision, Entry, NewResponse, Page, ResponseStore, as_of
 from antwort.storage.memory import MemoryStore
 from antwort.storage.migrations import upgrade
 from antwort.storage.sqlite import SqliteStore
-from storage_cases import COLLEAGUE, ME, STOPPED, STRANGER, asked, ended, message, tell
+from storage_cases import COLLEAGUE, ME, STOPPED, STRANGER, asked, ended, message, open_conversation, tell
 
 NOW, LATER = 1_700_000_000, 1_700_000_100
 
@@ -238,3 +238,24 @@ async def all_pages(store: ResponseStore, page: Page, status: ApprovalStatus | N
         if not found.has_more:
             return read
         page = replace(page, after=ids[-1]) if page.before is None else replace(page, before=ids[0])
+
+
+async def test_what_a_conversation_asks_for_goes_with_it_where_its_turn_is_not_kept(store: ResponseStore) -> None:
+    kept = await asking(store, "mcpr_0")
+    for name, approval in (("conv_1", "mcpr_1"), ("conv_2", "mcpr_2")):
+        await open_conversation(store, conversation_id=name)
+        request = McpApprovalRequest(id=approval, server_label="depot", name="ship", arguments="{}")
+        added = [Entry(item=request, raw=encode(request), direction="output")]
+        await store.add_entries(ME, name, added, [waiting(approval, "resp_none")])
+    assert await listed(store) == ["mcpr_2", "mcpr_1", "mcpr_0"]
+    await store.decide(ME, "resp_x", [approve("mcpr_1")])
+    assert await status_of(store, "mcpr_1") == ("approved", "resp_x")
+    await store.delete_conversation(ME, "conv_1")
+    assert await listed(store) == ["mcpr_2", "mcpr_0"]
+    await store.delete(ME, kept.id)
+    assert await listed(store) == ["mcpr_2"]
+
+
+async def test_a_conversation_that_is_gone_asks_for_nothing(store: ResponseStore) -> None:
+    assert await store.add_entries(ME, "conv_none", [], [waiting("mcpr_1", "resp_none")]) is None
+    assert await listed(store) == []

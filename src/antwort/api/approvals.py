@@ -10,7 +10,7 @@ ApprovalStatus: TypeAlias = Literal["pending", "approved", "denied", "expired"]
 
 
 class Approval(Wire, kw_only=True):
-    """A call of a stored response that is run only when the client approves it."""
+    """A call of a response, or of a conversation, on record that is run only when the client approves it."""
 
     id: str
     """That of the `mcp_approval_request`, and what an `mcp_approval_response` names."""

@@ -59,10 +59,11 @@ async def _committed(event: Terminal, store: ResponseStore, plan: Plan, control:
 async def _commit(response: Response, store: ResponseStore, plan: Plan, control: Control) -> None:
     """Of a response that is not kept, what it adds to its conversation is."""
     entries, conversation = new_entries(plan, response), plan.request.conversation
+    asked = asked_for(plan, response)
     if plan.request.is_stored:
-        await store.finish(plan.identity, response, control.run.marks, entries, asked_for(plan, response))
+        await store.finish(plan.identity, response, control.run.marks, entries, asked)
     elif entries and conversation is not None:
-        await store.add_entries(plan.identity, conversation, entries)
+        await store.add_entries(plan.identity, conversation, entries, asked)
 
 
 def _store_fault(error: Exception) -> AntwortError:

@@ -67,8 +67,16 @@ def decision_rows(identity: Identity, response_id: str, decisions: Sequence[Deci
 # ---- in a transaction of the writer ----
 
 
-def insert(connection: sqlite3.Connection, response_key: int, approvals: Sequence[Values]) -> None:
-    connection.executemany(sql.INSERT, [values | {"response_key": response_key} for values in approvals])
+def insert(
+    connection: sqlite3.Connection,
+    approvals: Sequence[Values],
+    *,
+    response_key: int | None = None,
+    conversation_key: int | None = None,
+) -> None:
+    """They go with the response, or the conversation, of this key."""
+    keys: Values = {"response_key": response_key, "conversation_key": conversation_key}
+    connection.executemany(sql.INSERT, [values | keys for values in approvals])
 
 
 def decide(connection: sqlite3.Connection, decisions: Sequence[Values]) -> None:

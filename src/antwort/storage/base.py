@@ -264,10 +264,11 @@ class ResponseStore(Protocol):
     async def conversation_item(self, identity: Identity, conversation_id: str, item_id: str) -> InputItem | None: ...
 
     async def add_entries(
-        self, identity: Identity, conversation_id: str, entries: Sequence[Entry]
+        self, identity: Identity, conversation_id: str, entries: Sequence[Entry], approvals: Sequence[Approval] = ()
     ) -> tuple[InputItem, ...] | None:
         """Add them at the end, in this order and with nothing between them; the items with the ids they have got. None
-        when the conversation is not found.
+        when the conversation is not found. `approvals` are those that they ask for, of a response that is not kept;
+        they go when the conversation is deleted.
         """
         ...
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TypeAlias
 
+from antwort.api.approvals import Approval
 from antwort.api.conversations import Conversation
 from antwort.api.inputs import new_item_id
 from antwort.api.items import InputItem
@@ -15,6 +16,8 @@ from antwort.api.wire import encode
 from antwort.db import Database
 from antwort.identity import Identity
 from antwort.storage import conversation_statements as sql
+from antwort.storage.approvals import approval_rows
+from antwort.storage.approvals import insert as insert_approvals
 from antwort.storage.base import LARGEST_PAGE, Entry, ItemPage, Page
 from antwort.storage.rows import SCHEMA_VERSION, Direction, renamed, to_item, to_metadata, type_of
 from antwort.storage.rules import no_such, starts_at_front
@@ -65,10 +68,10 @@ class SqliteConversations:
         return await self._database.read(partial(_item, values=values))
 
     async def add_entries(
-        self, identity: Identity, conversation_id: str, entries: Sequence[Entry]
+        self, identity: Identity, conversation_id: str, entries: Sequence[Entry], approvals: Sequence[Approval] = ()
     ) -> tuple[InputItem, ...] | None:
-        values = _name(identity, conversation_id)
-        ids = await self._database.write(partial(add, values=values, entries=entry_rows(entries)))
+        values, asked = _name(identity, conversation_id), approval_rows(identity, approvals)
+        ids = await self._database.write(partial(_add, values=values, entries=entry_rows(entries), asked=asked))
         if ids is None:
             return None
         return tuple(renamed(entry.item, item_id) for entry, item_id in zip(entries, ids, strict=True))
@@ -102,6 +105,16 @@ def add(connection: sqlite3.Connection, values: Values, entries: Sequence[EntryR
     key, end = row
     of = key, values["tenant"], values["owner"]
     return [_insert(connection, of, position, entry) for position, entry in enumerate(entries, end)]
+
+
+def _add(
+    connection: sqlite3.Connection, values: Values, entries: Sequence[EntryRow], asked: Sequence[Values]
+) -> list[str] | None:
+    ids = add(connection, values, entries)
+    if ids is not None and asked:
+        (key,) = connection.execute(sql.KEY, values).fetchone()
+        insert_approvals(connection, asked, conversation_key=key)
+    return ids
 
 
 def _insert(

@@ -104,6 +104,15 @@ class MemoryStore(MemoryConversations, MemoryApprovals):
         if response.conversation is not UNSET:
             self._add(identity, response.conversation.id, entries)
 
+    async def add_entries(
+        self, identity: Identity, conversation_id: str, entries: Sequence[Entry], approvals: Sequence[Approval] = ()
+    ) -> tuple[InputItem, ...] | None:
+        added = self._add(identity, conversation_id, entries)
+        if added is not None and (told := self._look_up(identity, conversation_id)) is not None:
+            self._keep(identity, approvals)
+            told.asked += [approval.id for approval in approvals]
+        return added
+
     async def get(self, identity: Identity, response_id: str) -> Response | None:
         row = self._find(identity, response_id)
         return None if row is None else row.response
@@ -204,6 +213,13 @@ class MemoryStore(MemoryConversations, MemoryApprovals):
         self._drop_approvals(
             tenant, owner, [item.id for item in row.response.output if isinstance(item, McpApprovalRequest)]
         )
+
+    def _forget(self, key: Key) -> bool:
+        """A conversation. The approvals that its turns ask for go with those of them that are kept, else with it."""
+        told = self._told.get(key)
+        if told is not None:
+            self._drop_approvals(key[0], key[1], told.asked)
+        return super()._forget(key)
 
     def _index(self, row: _Row, items: Sequence[InputItem]) -> None:
         tenant, owner, _ = row.key

@@ -27,6 +27,8 @@ class _Told:
     conversation: Conversation
     entries: dict[str, tuple[InputItem, int]] = field(default_factory=dict)
     """By the id they go by, oldest first: the item, and how long its JSON was."""
+    asked: list[str] = field(default_factory=list)
+    """The ids of the approvals that go with it."""
 
     def add(self, entries: Sequence[Entry]) -> tuple[InputItem, ...]:
         return tuple(self._add(entry) for entry in entries)
@@ -102,11 +104,6 @@ class MemoryConversations:
         told = self._look_up(identity, conversation_id)
         found = None if told is None else told.entries.get(item_id)
         return None if found is None else found[0]
-
-    async def add_entries(
-        self, identity: Identity, conversation_id: str, entries: Sequence[Entry]
-    ) -> tuple[InputItem, ...] | None:
-        return self._add(identity, conversation_id, entries)
 
     async def delete_entry(self, identity: Identity, conversation_id: str, item_id: str) -> bool:
         told = self._look_up(identity, conversation_id)

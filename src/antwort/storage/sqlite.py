@@ -198,7 +198,7 @@ def _finish(
     connection.execute(sql.UPDATE, (response.status, response.completed_at, values["body"], key))
     _insert_items(connection, key, values, items)
     connection.executemany(sql.INSERT_TURN, [(key, *turn) for turn in turns])
-    insert_approvals(connection, key, asked)
+    insert_approvals(connection, asked, response_key=key)
     if entries and response.conversation is not UNSET:
         add(connection, values | {"id": response.conversation.id}, entries)
 

@@ -123,9 +123,10 @@ class MeasuredStore:
         return await self._timed("conversation_item", work)
 
     async def add_entries(
-        self, identity: Identity, conversation_id: str, entries: Sequence[Entry]
+        self, identity: Identity, conversation_id: str, entries: Sequence[Entry], approvals: Sequence[Approval] = ()
     ) -> tuple[InputItem, ...] | None:
-        return await self._timed("add_entries", self._store.add_entries(identity, conversation_id, entries))
+        work = self._store.add_entries(identity, conversation_id, entries, approvals)
+        return await self._timed("add_entries", work)
 
     async def delete_entry(self, identity: Identity, conversation_id: str, item_id: str) -> bool:
         return await self._timed("delete_entry", self._store.delete_entry(identity, conversation_id, item_id))
