@@ -59,6 +59,16 @@ def test_the_configured_servers_are_listed_with_how_they_stand(ended: Run, confi
     assert other["problem"]
 
 
+def test_a_list_shows_nothing_that_lets_somebody_in(ended: Run, config: Path) -> None:
+    dead = f"http://127.0.0.1:{nobody_there()}/u/hush/mcp"
+    run = "{label: run, command: [no-such-program, --api-key, hush, 'A=hush']}"
+    config.write_text(f"mcp_servers: [{{label: dead, url: '{dead}?key=hush'}}, {run}]")
+    for words in (("mcp", "list"), ("mcp", "list", "--json"), ("config", "show"), ("config", "show", "--json")):
+        _, shown, errors = ended(*words)
+        assert "no-such-program" in shown
+        assert "hush" not in shown + errors
+
+
 def test_where_none_is_configured_that_is_said(ended: Run, config: Path) -> None:
     config.write_text("{}")
     assert ended("mcp", "list") == (0, "No MCP servers are configured.\n", "")

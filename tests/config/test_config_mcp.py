@@ -7,6 +7,7 @@ import pytest
 from antwort.app import build
 from antwort.config import BadSettings, CannotStart, Secret, Settings
 from antwort.config.checks import check
+from antwort.config.mcp_shown import shown_command
 from antwort.config.settings import HostedPolicy, McpServerSettings, StandingSettings, ToolSettings
 from antwort.config.shown import as_json, as_yaml
 from antwort.tools.mcp.servers import McpServer
@@ -20,14 +21,14 @@ mcp_servers:
     standing: {models: [qwen*]}
     tools: {search: {timeout: 5, parallel: false}}
   - label: files
-    command: [files-mcp, /srv]
+    command: [npx, -y, "@files/files-mcp@1.2", /srv/hush, --api-key, hush, --token=hush, KEY=hush, -phush, main.py]
     env: {FILES_KEY: {file: key}}
     folder: ~/files
   - label: tickets
-    url: https://tickets.example.com/sse
+    url: https://tickets.example.com:8443/api/u/hush0123/sse#hush
     transport: sse
     headers: {X-Team: hush-team}
-    oauth: {client_id: antwort, client_secret: hush-secret, scopes: [read]}
+    oauth: {client_id: antwort, client_secret: hush-secret, scopes: [read], token_url: "https://id.example.com/hush/v1?k=hush"}
 """
 
 
@@ -42,7 +43,7 @@ def test_servers_are_read_with_their_secrets_from_where_they_are(operator: Opera
     docs, files, tickets = operator.gets(FULL, {"DOCS_TOKEN": "hush-in-env", "HOME": "/home/ada"}).mcp_servers
     assert (docs.url, docs.token) == ("https://docs.example.com/mcp?key=hush-in-query", Secret("hush-in-env"))
     assert (docs.standing, docs.tools["search"].timeout) == (StandingSettings(models=("qwen*",)), 5)
-    assert (files.env, files.command) == ({"FILES_KEY": Secret("hush-in-file")}, ("files-mcp", "/srv"))
+    assert (files.env, files.command[:2]) == ({"FILES_KEY": Secret("hush-in-file")}, ("npx", "-y"))
     assert files.folder is not None
     assert files.folder.endswith("/files")
     assert "~" not in files.folder
@@ -56,6 +57,12 @@ def test_no_secret_of_a_server_is_ever_shown(operator: Operator) -> None:
     for shown in (as_yaml(loaded, everything=True), as_yaml(loaded, everything=False), as_json(loaded)):
         assert "hush" not in shown
         assert "https://docs.example.com/mcp?••••" in shown
+        assert "https://tickets.example.com:8443/api/••••/••••/sse?••••" in shown
+        assert "https://id.example.com/••••/v1?••••" in shown
+    assert shown_command(loaded.settings.mcp_servers[1].command) == [
+        *("npx", "-y", "@files/files-mcp@1.2", "••••", "--api-key", "••••"),
+        *("--token=••••", "••••", "••••", "main.py"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from antwort.cli.say import say
 from antwort.cli.waiting import shown
 from antwort.config.addresses import is_loopback, without_query
 from antwort.config.checks import keys_required
+from antwort.config.mcp_shown import shown_address
 from antwort.config.problems import CannotStart
 from antwort.config.repeating import printable
 from antwort.config.settings import Settings, StandingSettings
@@ -113,7 +114,7 @@ def _tools(toolsets: Sequence[ToolsetInfo]) -> Iterator[tuple[str, str]]:
 def _mcp(settings: Settings) -> Iterator[tuple[str, str]]:
     """As they are configured: how they stand is not waited for."""
     for server in settings.mcp_servers:
-        place = f"at {without_query(server.url)}" if server.url else f"run by {printable(server.command[0])}"
+        place = f"at {shown_address(server.url)}" if server.url else f"run by {printable(server.command[0])}"
         standing = "" if server.standing is None else _FOR_ALL if server.standing == _ALL else _FOR_SOME
         yield "mcp", f"{server.label}: {place}{standing}"
 

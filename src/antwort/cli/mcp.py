@@ -94,12 +94,12 @@ async def _survey(
 
 
 def _way(server: McpServer) -> str:
-    """Without anything that it is logged in to with: addresses may have that in their query."""
-    import shlex
+    """Without anything that it is logged in to with: addresses and arguments may hold that."""
+    from antwort.config.mcp_shown import shown_address, shown_command
 
-    from antwort.config.addresses import without_query
-
-    return printable(shlex.join(server.command)) if server.command else without_query(str(server.url))
+    if server.command:
+        return printable(" ".join(shown_command(server.command)))
+    return shown_address(str(server.url))
 
 
 def _state(found: Sequence[ToolDefinition] | CannotAsk) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+MASK = "••••"
+"""What is shown in the place of a value that must not be seen."""
+
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _KEY = re.compile(r"(sk|pk|rk|gsk|hf|xai|ghp|nvapi|key)[-_]|eyJ|(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_+=-]{20,}$")
 """Beginnings of keys that are known, and long words of letters and digits that are no path."""

@@ -10,13 +10,14 @@ from typing import NamedTuple
 from msgspec import UNSET, Struct
 
 from antwort.config.addresses import without_query
+from antwort.config.mcp import OAuthSettings
+from antwort.config.mcp_shown import shown_address, shown_command
 from antwort.config.nodes import NOTHING
 from antwort.config.reading import Loaded
-from antwort.config.secrets import Secret
+from antwort.config.secrets import MASK, Secret
 from antwort.config.settings import BackendSettings, McpServerSettings
 from antwort.config.typed import below
 
-MASK = "••••"
 _PLAIN = re.compile(r"[A-Za-z/~.][\w ./@%+-]*(:[\w./@%+?=&-]+)*", re.ASCII)
 _WORDS = frozenset({"true", "false", "yes", "no", "on", "off", *NOTHING})
 _WIDEST = 60
@@ -33,8 +34,13 @@ def plain(value: object) -> object:
     match value:
         case Secret():
             return f"{MASK} (from {value.origin})" if _is_elsewhere(value) else MASK
-        case BackendSettings() | McpServerSettings(url=str()):
-            return {**_fields(value), "url": _address(value.url or "")}
+        case BackendSettings():
+            return {**_fields(value), "url": _address(value.url, without_query(value.url))}
+        case McpServerSettings():
+            url = None if value.url is None else _address(value.url, shown_address(value.url))
+            return {**_fields(value), "url": url, "command": shown_command(value.command)}
+        case OAuthSettings(token_url=str(url)):
+            return {**_fields(value), "token_url": _address(url, shown_address(url))}
         case Struct():
             return _fields(value)
         case tuple():
@@ -49,9 +55,8 @@ def _fields(value: Struct) -> dict[str, object]:
     return {name: plain(given) for name in value.__struct_fields__ if (given := getattr(value, name)) is not UNSET}
 
 
-def _address(url: str) -> str:
-    shown = without_query(url)
-    return shown if shown == url else f"{shown}?{MASK}"
+def _address(url: str, shown: str) -> str:
+    return f"{shown}?{MASK}" if "?" in url or "#" in url else shown
 
 
 def _is_elsewhere(secret: Secret) -> bool:
