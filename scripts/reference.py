@@ -132,7 +132,10 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     "string_above_max_length": (errors.InvalidField, "a text is longer than `limits.part_bytes`"),
     "too_many_items": (errors.InvalidField, "more input items than `limits.input_items`"),
     "too_many_keys": (errors.InvalidField, "more keys in `metadata` than `limits.metadata_keys`"),
-    "too_many_tools": (errors.InvalidField, "more tools than `limits.tools`, or servers by address than `limits.servers`"),
+    "too_many_tools": (
+        errors.InvalidField,
+        "more tools than `limits.tools`, or servers by address than `limits.servers`",
+    ),
     "unexpected_parameter": (errors.InvalidField, "a field that does not go with this tool server"),
     "unknown_approval": (errors.InvalidField, "a decision about a call that does not wait for one in the conversation"),
     "unknown_call_id": (errors.InvalidField, "an output for a call that the conversation does not know"),
@@ -199,6 +202,10 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
         "the backend has failed too often and is left alone for a while; `Retry-After` says for how long",
     ),
     "backend_closed": (errors.BackendUnavailable, "the backend closed the connection without an answer"),
+    "tool_server_unavailable": (
+        errors.ToolServerUnavailable,
+        "a call was approved whose tool server cannot be asked now; nothing was begun or decided",
+    ),
     "backend_unavailable": (errors.BackendUnavailable, "the backend cannot be reached, or is not ready"),
     "server_is_overloaded": (errors.BackendOverloaded, "the backend says that it has too much to do"),
     "request_cancelled": (

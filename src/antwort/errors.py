@@ -35,6 +35,7 @@ AntwortError                 what a client may be told: status, type, code, para
     ├── ShuttingDown         503
     ├── RequestCancelled     503 broken off by the program that hosts us
     ├── TooManySockets       503 as many WebSockets are open as there may be
+    ├── ToolServerUnavailable  503 what was approved cannot be run now
     └── BackendError         502 an inference failed
         ├── BackendUnavailable  503 not reachable, or not ready
         │   └── BackendOverloaded   503 it says that it has too much to do
@@ -370,6 +371,17 @@ class TooManySockets(ServerFault):
 
     def __init__(self) -> None:
         super().__init__("As many WebSocket connections are open as the server allows.", retry_after=5)
+
+
+class ToolServerUnavailable(ServerFault):
+    """Nothing was begun or decided."""
+
+    status = 503
+    code = "tool_server_unavailable"
+    may_pass = True
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem} What was approved goes on waiting; send the approval again later.", retry_after=5)
 
 
 class BackendError(ServerFault):

@@ -58,6 +58,7 @@ SAMPLES: list[tuple[AntwortError, int, str, str, str]] = [
     (errors.TooManySockets(), 503, "server_error", "server_error", "too_many_websockets"),
     (errors.RequestCancelled(), 503, "server_error", "server_error", "request_cancelled"),
     (errors.BackendError("m"), 502, "server_error", "model_error", "backend_error"),
+    (errors.ToolServerUnavailable("m"), 503, "server_error", "server_error", "tool_server_unavailable"),
     (errors.BackendUnavailable("m"), 503, "server_error", "server_error", "backend_unavailable"),
     (errors.BackendOverloaded("m"), 503, "server_error", "server_error", "server_is_overloaded"),
     (errors.BackendTimeout("m"), 504, "server_error", "model_error", "backend_timeout"),

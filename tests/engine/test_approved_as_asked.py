@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from antwort.api.items import McpApprovalRequest, McpCall
+from antwort.api.tools import McpTool
 from antwort.engine.decisions import DENIED, LOST, NO_APPROVAL, NOT_RUN
 from antwort.engine.engine import Engine
-from antwort.errors import InvalidField
+from antwort.errors import InvalidField, ToolServerUnavailable
+from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
-from antwort.tools.base import ToolCall, ToolContext
+from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, Unanswered
 from approval_kit import GUARDED, again, asked, check_pairs, decision, depot, told
 from compaction_kit import output_of
 from engine_kit import ask, engine_of, items_of, kinds, only, replies, server_calls
@@ -311,3 +314,66 @@ async def test_a_decision_that_only_a_compaction_holds_runs_once() -> None:
         await engine.create(ask([held], tools=[GUARDED]))
     assert len(server.calls) == 1
     assert (await engine.approvals()).approvals[0].status == "approved"
+
+
+# ---- servers that cannot be asked ----
+
+
+class Shaky(ToolServerFake):
+    """A depot that can be down, or have lost its tools."""
+
+    is_down = False
+    is_empty = False
+
+    async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
+        if self.is_down and declared.server_label == "depot":
+            raise Unanswered("The tool server 'depot' cannot be reached.")
+        found = await super().discover(declared, identity)
+        return [] if found is not None and self.is_empty else found
+
+
+@pytest.mark.parametrize("way", ["chain", "items", "conversation"])
+async def test_an_approval_waits_for_a_server_that_is_down(way: str) -> None:
+    server = Shaky("depot", ship=replies("shipped"))
+    engine = engine_of(ScriptedProvider(SHIP, DONE), server)
+    fields: dict[str, Any] = {"tools": [GUARDED]}
+    if way == "conversation":
+        fields["conversation"] = (await engine.conversations.create()).id
+    first = await engine.create(ask(**fields))
+    if way == "chain":
+        fields["previous_response_id"] = first.id
+    given = [*(again(first) if way == "items" else ()), decision(first)]
+    server.is_down = True
+    for _ in range(2):
+        with pytest.raises(ToolServerUnavailable, match="cannot be reached") as caught:
+            await engine.create(ask(given, **fields))
+        assert (caught.value.status, caught.value.code, caught.value.may_pass) == (503, "tool_server_unavailable", True)
+    assert (await engine.approval(asked(first).id)).status == "pending"
+    server.is_down = False
+    assert only(await engine.create(ask(given, **fields)), McpCall).output == "shipped"
+
+
+async def test_a_denial_waits_for_no_server() -> None:
+    server = Shaky("depot", ship=replies("shipped"))
+    engine = engine_of(ScriptedProvider(SHIP, DONE), server)
+    first = await engine.create(ask(tools=[GUARDED]))
+    server.is_down = True
+    second = await engine.create(ask([decision(first, approve=False)], previous_response_id=first.id))
+    assert only(second, McpCall).error_text == DENIED
+
+
+async def test_a_tool_that_its_server_has_no_more_is_gone() -> None:
+    server = Shaky("depot", ship=replies("shipped"))
+    engine = engine_of(ScriptedProvider(SHIP, DONE), server)
+    first = await engine.create(ask(tools=[GUARDED]))
+    server.is_empty = True
+    second = await engine.create(ask([decision(first)], previous_response_id=first.id))
+    assert only(second, McpCall).error_text == "The tool 'ship' is not available any more."
+
+
+async def test_tokens_are_counted_whether_a_server_answers_or_not() -> None:
+    server = Shaky("depot", ship=replies("shipped"))
+    engine = engine_of(ScriptedProvider(SHIP), server)
+    first = await engine.create(ask(tools=[GUARDED]))
+    server.is_down = True
+    assert await engine.count(ask([decision(first)], previous_response_id=first.id)) > 0

@@ -20,7 +20,7 @@ from antwort.engine.pairs import call_id_of, is_request_id, is_same_value, reque
 from antwort.engine.plan import History, Leftover, Plan
 from antwort.engine.rows import ADDING
 from antwort.engine.steps import results_in
-from antwort.errors import ApprovalInUse, InvalidField
+from antwort.errors import ApprovalInUse, InvalidField, ToolServerUnavailable
 from antwort.identity import Identity
 from antwort.storage.base import Decision, Link, ResponseStore, as_of
 
@@ -212,6 +212,13 @@ _CHANGED = (
     "the call that is to be decided about is not the one that was made: its arguments, its name or its server were "
     "changed. Send the request as it was made, or put it back into the conversation."
 )
+
+
+def check_reachable(plan: Plan) -> None:
+    """Nothing is begun, and so nothing decided, while what was approved cannot be run."""
+    for left in plan.leftovers:
+        if left.silence is not None and left.refusal is None:
+            raise ToolServerUnavailable(left.silence)
 
 
 def _late(place: str) -> InvalidField:

@@ -20,7 +20,7 @@ from antwort.api.status import FINAL
 from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
 from antwort.concurrency import side_by_side
-from antwort.engine.approvals import check_unchanged, look_again, look_up, weighed
+from antwort.engine.approvals import check_reachable, check_unchanged, look_again, look_up, weighed
 from antwort.engine.asked import Asked, RequestFields, read_asked
 from antwort.engine.budgets import budget_of, check_budget
 from antwort.engine.compacting import asks_to_compact, check_compacts, without_tools
@@ -206,6 +206,8 @@ class Engine:
         """Commit the row, and the claim of its key with it; then set the run going."""
         try:
             self._check_open()  # planning may have waited
+            if not plan.compacts:
+                check_reachable(plan)
             if plan.request.is_stored:
                 await self._begin(plan, self._store, claim)
             elif plan.decisions:

@@ -154,7 +154,7 @@ def _leftovers(
     request, is_parallel = parent.request, parent.request.parallel_tool_calls is not False
     found: list[Leftover] = []
     for call in (_with_model_name(call, toolbox) for call in calls):
-        decision, problem = decisions.get(_request_of(call) or ""), None
+        decision, problem, silence = decisions.get(_request_of(call) or ""), None, None
         match route(call.name, toolbox):
             case _ if decision is not None and not decision.approve:
                 problem = denial(decision)
@@ -164,10 +164,12 @@ def _leftovers(
                 left -= 1
                 problem = OVER_LIMIT if left < 0 else None
             case Route.UNKNOWN | Route.CLIENT if isinstance(call.item, McpCall) and request.choice_mode != "none":
-                problem = _gone(call.item, parent)
+                silence = toolbox.silent.get(call.item.server_label)
+                if silence is None or decision is None:
+                    problem, silence = silence or _gone(call.item, parent), None
             case _:
                 continue
-        found.append(Leftover(call, toolbox, is_parallel, problem))
+        found.append(Leftover(call, toolbox, is_parallel, problem, silence))
     return found
 
 

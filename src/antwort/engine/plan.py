@@ -61,6 +61,8 @@ class Leftover(msgspec.Struct, frozen=True):
     is_parallel: bool = True
     refusal: str | None = None
     """Why it is answered with an error instead of being run."""
+    silence: str | None = None
+    """Why it was approved and cannot be run now, if nothing else keeps it from that."""
 
     @property
     def asked_as(self) -> str | None:

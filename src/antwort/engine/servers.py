@@ -52,6 +52,8 @@ class Offer(msgspec.Struct, frozen=True):
     instructions: str | None = None
     problem: str | None = None
     """Why it could not be asked."""
+    silent: str | None = None
+    """The label of a server that may answer another time."""
 
 
 def check_labels(executors: Sequence[object]) -> tuple[str, ...]:
@@ -142,15 +144,17 @@ async def _ask(tool: McpTool, shelf: Shelf) -> Offer | None:
             except InvalidField:
                 raise
             except Unanswered as news:
-                return Offer(problem=str(news))
+                return Offer(problem=str(news), silent=tool.server_label)
             except TimeoutError:
                 _tools_log.warning("the tool server %r did not list its tools in time", tool.server_label)
-                return Offer(problem=f"The tool server {tool.server_label!r} did not list its tools in time.")
+                problem = f"The tool server {tool.server_label!r} did not list its tools in time."
+                return Offer(problem=problem, silent=tool.server_label)
             except Exception:
                 _tools_log.warning(
                     "the tool server %r could not be asked for its tools", tool.server_label, exc_info=True
                 )
-                return Offer(problem=f"The tool server {tool.server_label!r} could not be asked for its tools.")
+                problem = f"The tool server {tool.server_label!r} could not be asked for its tools."
+                return Offer(problem=problem, silent=tool.server_label)
     return None
 
 

@@ -142,6 +142,7 @@ def _toolbox(request: CreateRequest, offers: Sequence[Offer], shelf: Shelf) -> T
         allowed=allowed_names(request.allowed_tools, tools, shelf.settings),
         may_run=request.choice_mode != "none" and (bool(hidden) or is_registered(shelf.executors, tools)),
         instructions=(*said, *grammars_told(tools, shelf.capabilities)),
+        silent={offer.silent: offer.problem or "" for offer in offers if offer.silent is not None},
     )
     return with_search(toolbox, hidden, abouts_of(request, _told_by(offers))) if hidden else toolbox
 

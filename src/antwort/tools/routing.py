@@ -43,6 +43,8 @@ class Toolbox(msgspec.Struct, frozen=True, kw_only=True):
     """What the model is told about the tools beside their descriptions, by the servers that the request names too."""
     deferred: frozenset[str] = frozenset()
     """The tools that the model is not told of until it has found them; it may call them all the same."""
+    silent: Mapping[str, str] = {}
+    """The servers that could not be asked for their tools, by their labels, each with what is to be said of that."""
 
 
 class Route(enum.Enum):
