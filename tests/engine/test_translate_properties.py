@@ -24,7 +24,7 @@ from antwort.api.items import (
     OpaqueItem,
     OutputItem,
 )
-from antwort.api.wire import UNSET
+from antwort.api.wire import UNSET, replace
 from antwort.engine.pairs import call_id_of
 from antwort.engine.translate import messages
 from antwort.providers.base import ChatMessage
@@ -166,6 +166,35 @@ def test_the_turns_of_a_run_are_calls_and_their_results(turns: list[list[int]], 
             expected += ["assistant", *(f"call_{n}" for n in ids)]
     sent = messages(run_of(PLAN, *happened), PLAN)
     assert [message.role if message.role != "tool" else message.tool_call_id for message in sent] == expected
+
+
+_words = st.sampled_from([said("Hi"), said("Well", status="incomplete"), thought("hm")])
+
+
+@STEADY
+@given(
+    _histories,
+    st.lists(st.tuples(st.lists(_words, max_size=2), st.lists(_numbers, unique=True, max_size=3)), max_size=4),
+    st.booleans(),
+)
+def test_going_on_from_the_turns_before_says_the_same_as_telling_all_of_it(
+    earlier: tuple[tuple[InputItem, ...], ...],
+    turns: list[tuple[list[OutputItem], list[int]]],
+    are_servers: bool,
+) -> None:
+    plan = asyncio.run(plan_of(ask([], tools=[WEATHER, SERVER]), depot(), earlier=earlier))
+    happened: list[OutputItem | Mark] = []
+    for i, (words, numbers) in enumerate(turns):
+        ids = [10 * (i + 1) + n for n in numbers]
+        happened += words
+        if are_servers:
+            happened += [server_called(n, status="completed", output=f"{n} left") for n in ids]
+        else:
+            happened += [called(n) for n in ids]
+        happened.append(ended())
+        happened += [ran(n) for n in ids] if are_servers else [e for n in ids for e in (result(n, f"{n}"), ran(n))]
+        run = run_of(plan, *happened)
+        assert messages(run, plan) == messages(run, replace(plan)), "a plan that was never asked tells all of it"
 
 
 def test_a_result_counts_for_its_call_and_for_no_other() -> None:

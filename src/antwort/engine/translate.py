@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
+
+import msgspec
 
 from antwort.api.items import (
     CustomToolCall,
@@ -13,8 +16,10 @@ from antwort.api.items import (
     InputItem,
     McpApprovalRequest,
     McpCall,
+    McpListTools,
     Message,
     OpaqueItem,
+    OutputItem,
     Reasoning,
 )
 from antwort.api.wire import UNSET, UnsetType, encode, replace
@@ -54,25 +59,40 @@ NO_RESULT = "No result was given for this call."
 
 def chat_request(run: Run, plan: Plan) -> ChatRequest:
     """The next inference."""
+    request = plan.request
+    offered, tools = ([], []) if closing(run, plan) else _offered(run, plan)
+    limit = _given(tokens_left(run, plan))
+    is_whole = plan.capabilities.max_tokens_field == "max_completion_tokens"
+    return replace(
+        _always(plan),
+        messages=messages(run, plan),
+        tools=tools or UNSET,
+        tool_choice=_chat_choice(run, plan, offered) if tools else UNSET,
+        parallel_tool_calls=_given(request.parallel_tool_calls) if tools else UNSET,
+        max_tokens=UNSET if is_whole else limit,
+        max_completion_tokens=limit if is_whole else UNSET,
+    )
+
+
+def _always(plan: Plan) -> ChatRequest:
+    """What is the same in each inference."""
+    known: ChatRequest | None = plan.memo.get("request")
+    if known is None:
+        known = plan.memo["request"] = _parameters_of(plan)
+    return known
+
+
+def _parameters_of(plan: Plan) -> ChatRequest:
     request, capabilities = plan.request, plan.capabilities
-    offered = [] if closing(run, plan) else offered_tools(run, plan)
-    tools = [_chat_tool(tool) for tool in offered]
-    limit = tokens_left(run, plan)
-    is_whole = capabilities.max_tokens_field == "max_completion_tokens"
     wants_logprobs = bool(request.top_logprobs) or "message.output_text.logprobs" in (request.include or ())
     return ChatRequest(
         model=plan.response.model,
-        messages=messages(run, plan),
+        messages=[],
         stream=True if request.stream else UNSET,
-        tools=tools or UNSET,
-        tool_choice=_chat_choice(run, plan, frozenset(tool.name for tool in offered)) if tools else UNSET,
-        parallel_tool_calls=_given(request.parallel_tool_calls) if tools else UNSET,
         temperature=_given(request.temperature),
         top_p=_given(request.top_p),
         presence_penalty=_given(request.presence_penalty),
         frequency_penalty=_given(request.frequency_penalty),
-        max_tokens=UNSET if is_whole else _given(limit),
-        max_completion_tokens=_given(limit) if is_whole else UNSET,
         reasoning_effort=UNSET if request.reasoning is None else _given(request.reasoning.effort),
         response_format=_response_format(plan),
         logprobs=True if wants_logprobs else UNSET,
@@ -98,6 +118,15 @@ def offered_tools(run: Run, plan: Plan) -> list[ToolDefinition]:
     return in_prompt(plan.toolbox, all_said(run, plan).stretches, plan.settings.max_in_prompt)
 
 
+def _offered(run: Run, plan: Plan) -> tuple[list[ToolDefinition], list[ChatTool]]:
+    """They are the same in each inference unless some have to be found first."""
+    known: tuple[list[ToolDefinition], list[ChatTool]] | None = plan.memo.get("tools")
+    if known is None or plan.toolbox.deferred:
+        offered = offered_tools(run, plan)
+        known = plan.memo["tools"] = offered, [_chat_tool(tool) for tool in offered]
+    return known
+
+
 def _chat_tool(tool: ToolDefinition) -> ChatTool:
     return ChatTool(
         function=ChatToolFunction(
@@ -116,8 +145,11 @@ def _parameters(tool: ToolDefinition) -> dict[str, Any]:
     return tool.parameters if tool.kind in OWN else clean(tool.parameters)
 
 
-def _chat_choice(run: Run, plan: Plan, offered: frozenset[str]) -> str | dict[str, Any] | UnsetType:
+def _chat_choice(run: Run, plan: Plan, tools: Sequence[ToolDefinition]) -> str | dict[str, Any] | UnsetType:
     choice, toolbox = choice_for(run, plan), plan.toolbox
+    if choice == "auto" and toolbox.allowed is None:
+        return UNSET
+    offered = frozenset(tool.name for tool in tools)
     meant = sorted((toolbox.allowed or frozenset()) & offered)
     if not isinstance(choice, str):
         forced = forced_names(choice, toolbox.tools, plan.settings)
@@ -128,8 +160,8 @@ def _chat_choice(run: Run, plan: Plan, offered: frozenset[str]) -> str | dict[st
             meant = []
         choice = "required"
     if meant and plan.capabilities.allowed_tools and choice != "none":
-        tools = [_named(name) for name in meant]
-        return {"type": "allowed_tools", "allowed_tools": {"mode": choice, "tools": tools}}
+        named = [_named(name) for name in meant]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice, "tools": named}}
     return UNSET if choice == "auto" else choice  # a backend with tools takes auto by itself
 
 
@@ -156,12 +188,16 @@ def _response_format(plan: Plan) -> dict[str, Any] | UnsetType:
 
 def messages(run: Run, plan: Plan) -> list[ChatMessage]:
     """The instructions of the request and of its tool servers, then all that was said, oldest first."""
-    said = messages_of(all_said(run, plan), plan)
+    said = _told(run, plan)
     words = notice(run, plan)
     return said if words is None else noted(said, words)
 
 
 def messages_of(said: Said, plan: Plan) -> list[ChatMessage]:
+    return _conversation(said, plan).whole()
+
+
+def _conversation(said: Said, plan: Plan) -> _Conversation:
     conversation = _Conversation(plan.capabilities, plan.toolbox, results_of(said.stretches, plan.history.fates))
     if told := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
         conversation.messages.append(ChatMessage(role="system", content=told))
@@ -173,7 +209,50 @@ def messages_of(said: Said, plan: Plan) -> list[ChatMessage]:
         for item in stretch:
             conversation.add(item)
         conversation.flush()
-    return conversation.whole()
+    conversation.is_input = False
+    return conversation
+
+
+# What was translated for an earlier inference is kept, and gone on from: turns that have ended do not change. It comes
+# to the same as to translate all of it, and is left where what is new might say something about what is old.
+
+
+class _Told(msgspec.Struct):
+    conversation: _Conversation
+    ends: tuple[int, ...]
+    """Of the turns of the response that are in it."""
+    items: tuple[OutputItem, ...]
+    """The output up to there."""
+
+
+def _told(run: Run, plan: Plan) -> list[ChatMessage]:
+    told = _told_before(run, plan)
+    *turns, rest = _own_stretches(run, 0 if told is None else len(told.ends))
+    news = {*map(type, chain(*turns, rest))}
+    if told is None or not (news <= _OWN_NEWS and {*map(type, rest)} <= _SILENT):
+        return messages_of(all_said(run, plan), plan)
+    if turns:
+        told.conversation.go_on(turns, results_of((*turns, rest), {}))
+        told.ends, told.items = run.turn_ends, run.output[: run.turn_ends[-1]]
+    return [*told.conversation.messages]
+
+
+def _told_before(run: Run, plan: Plan) -> _Told | None:
+    """None where all of it has to be looked at anew, each time."""
+    told: _Told | None = plan.memo.get("told")
+    if told is None:
+        history = since_compaction(plan.history.stretches, plan.history.inputs, plan.memories, plan.history.kept)
+        if plan.history.leftovers or history.is_compacted:
+            return None
+        told = plan.memo["told"] = _Told(_conversation(history, plan), (), ())
+    is_same = run.turn_ends[: len(told.ends)] == told.ends and run.output[: len(told.items)] == told.items
+    return told if is_same else None
+
+
+_SILENT = frozenset({McpListTools, FunctionCallOutput, CustomToolCallOutput})
+"""What comes to no message by itself."""
+_OWN_NEWS = _SILENT | {Message, Reasoning, FunctionCall, CustomToolCall, McpCall}
+"""What speaks for itself alone: compactions and requests for approval do not."""
 
 
 def all_said(run: Run, plan: Plan) -> Said:
@@ -192,12 +271,16 @@ def check_said(plan: Plan) -> None:
         raise InvalidField("input", problem, code="missing_required_parameter")
 
 
-def _own_stretches(run: Run) -> Iterable[Sequence[InputItem]]:
-    """The turns so far. What a takeover closed as incomplete is said anew, so it is left out."""
-    start = 0
-    for end in (*run.turn_ends, len(run.output)):
-        yield [item for item in run.output[start:end] if item.status != "incomplete"]
-        start = end
+def _own_stretches(run: Run, first: int = 0) -> list[Sequence[InputItem]]:
+    """The turns so far, from the `first` on, and what came after the last. What a takeover closed as incomplete is said
+    anew, so it is left out.
+    """
+    ends, output = (*run.turn_ends[first:], len(run.output)), run.output
+    starts = (run.turn_ends[first - 1] if first else 0, *ends[:-1])
+    return [
+        [item for item in output[start:end] if item.status != "incomplete"]
+        for start, end in zip(starts, ends, strict=True)
+    ]
 
 
 class _Conversation:
@@ -250,6 +333,14 @@ class _Conversation:
                 self._add_foreign(item)
             case _:
                 pass  # lists of tools, decisions about calls and what this version does not know say nothing to a model
+
+    def go_on(self, turns: Iterable[Sequence[InputItem]], results: Results) -> None:
+        """What a response has said since."""
+        self._results = results
+        for turn in turns:
+            for item in turn:
+                self.add(item)
+            self.flush()
 
     def flush(self) -> None:
         """The assistant message is whole: write it, and the results of its calls in the order of the calls."""
