@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -54,7 +55,7 @@ async def chatting(backend: ChatBackend, config: Path) -> AsyncIterator[Terminal
 async def test_a_call_is_shown_with_its_arguments_and_asked_about(config: Path, answer: str, result: str) -> None:
     async with ChatBackend(SHIP, Says(("As you say.",))) as backend, chatting(backend, config) as seen:
         seen.type("Ship it.", ENTER)
-        shown = await seen.until("Run depot.ship? [y/n]")
+        shown = await seen.until('Run depot.ship(box: "seven")? [y/n]')
         assert '? depot.ship(box: "seven")' in shown
         seen.type(answer, ENTER)
         await seen.until("As you say.")
@@ -66,9 +67,9 @@ async def test_a_call_is_shown_with_its_arguments_and_asked_about(config: Path, 
 async def test_it_is_asked_again_until_the_answer_is_clear(config: Path) -> None:
     async with ChatBackend(SHIP, Says(("Done.",))) as backend, chatting(backend, config) as seen:
         seen.type("Ship it.", ENTER)
-        await seen.until("Run depot.ship? [y/n]")
+        await seen.until('Run depot.ship(box: "seven")? [y/n]')
         seen.type("maybe", ENTER)
-        await seen.until("Run depot.ship? [y/n]", 2)
+        await seen.until('Run depot.ship(box: "seven")? [y/n]', 2)
         seen.type("yes", ENTER)
         assert "shipped seven" in await seen.prompted(2)
 
@@ -77,7 +78,7 @@ async def test_it_is_asked_again_until_the_answer_is_clear(config: Path) -> None
 async def test_who_does_not_want_to_decide_runs_nothing_and_chats_on(config: Path, key: str) -> None:
     async with ChatBackend(SHIP, Says(("Never mind.",))) as backend, chatting(backend, config) as seen:
         seen.type("Ship it.", ENTER)
-        await seen.until("Run depot.ship? [y/n]")
+        await seen.until('Run depot.ship(box: "seven")? [y/n]')
         seen.type(key)
         assert "Nothing is run." in await seen.prompted(2)
         seen.type("Forget it.", ENTER)
@@ -85,6 +86,45 @@ async def test_who_does_not_want_to_decide_runs_nothing_and_chats_on(config: Pat
         told = backend.requests[1]["messages"]
         assert (told[-1]["content"], told[-2]["role"]) == ("Forget it.", "tool")
         assert "none was given" in told[-2]["content"]
+
+
+async def test_what_is_long_is_shown_whole_before_anybody_says_yes(config: Path) -> None:
+    box = "look at the state of the folder " * 20 + "; then throw it all away"
+    long = Calls([("ship", json.dumps({"box": box}))])
+    async with ChatBackend(long, Says(("Done.",))) as backend, chatting(backend, config) as seen:
+        seen.type("Ship it.", ENTER)
+        shown = await seen.until("Run depot.ship with this? [y/n]")
+        assert "then throw it all away" in " ".join(shown.split())
+        seen.type("n", ENTER)
+        await seen.prompted(2)
+
+
+async def test_what_is_too_long_says_so_and_is_shown_when_asked_for(config: Path) -> None:
+    long = Calls([("ship", json.dumps({"box": "x" * 5000 + " the end"}))])
+    async with ChatBackend(long, Says(("Done.",))) as backend, chatting(backend, config) as seen:
+        seen.type("Ship it.", ENTER)
+        shown = await seen.until("Run depot.ship with this? [y/n/all]")
+        assert "… 1015 more characters, which `all` shows" in shown
+        assert "the end" not in shown
+        seen.type("all", ENTER)
+        shown = await seen.until("Run depot.ship with this? [y/n/all]", 2)
+        assert "the end" in shown
+        seen.type("y", ENTER)
+        await seen.prompted(2)
+        assert "the end" in backend.requests[1]["messages"][-1]["content"]
+
+
+async def test_two_calls_are_two_questions(config: Path) -> None:
+    two = Calls([("ship", '{"box": "seven"}'), ("ship", '{"box": "eight"}')])
+    async with ChatBackend(two, Says(("Done.",))) as backend, chatting(backend, config) as seen:
+        seen.type("Ship them.", ENTER)
+        await seen.until('Run depot.ship(box: "seven"), 1 of 2? [y/n]')
+        seen.type("n", ENTER)
+        await seen.until('Run depot.ship(box: "eight"), 2 of 2? [y/n]')
+        seen.type("y", ENTER)
+        await seen.prompted(2)
+        results = [each["content"] for each in backend.requests[1]["messages"] if each["role"] == "tool"]
+        assert results == ["The user denied this call.", "shipped eight"]
 
 
 async def test_where_nobody_can_be_asked_it_says_so_and_fails(config: Path) -> None:

@@ -22,6 +22,24 @@ def arguments_shown(arguments: str) -> str:
     return in_one_line(shown, _LONGEST_ARGUMENTS)
 
 
+def whole_arguments(arguments: str) -> list[str]:
+    """All of them, each `name: value` by itself; as they stand where they are no object. A value is in JSON, on one
+    line: nothing in it can pass for anything else that is shown.
+    """
+    try:
+        values = msgspec.json.decode(arguments or "{}")
+    except (ValueError, RecursionError):
+        return [scrub(arguments)]
+    if not isinstance(values, dict):
+        return [scrub(arguments)]
+    return [scrub(f"{_name(name)}: {msgspec.json.encode(value).decode()}") for name, value in values.items()]
+
+
+def _name(name: str) -> str:
+    """As it is where it is a plain one."""
+    return name if name.isidentifier() else msgspec.json.encode(name).decode()
+
+
 def _value(value: object) -> str:
     return in_one_line(msgspec.json.encode(value).decode(), _LONGEST_VALUE)
 

@@ -24,8 +24,9 @@ _LARGEST = 1024 * 1024
 """Bytes of the history; of a larger one the older half is dropped."""
 _NEW_ENTRY = b"\n# "
 
-_LONGEST_QUESTION = 200
+_LONGEST_QUESTION = 300
 _ANSWERS = {"y": True, "yes": True, "n": False, "no": False}
+_ALL = ("a", "all")
 
 Complete = Callable[[str], Iterable[str]]
 
@@ -49,10 +50,13 @@ class Prompt:
     async def ask(self) -> str:
         return await self._session.prompt_async(handle_sigint=False)
 
-    async def confirm(self, question: str) -> bool:
-        """Whether they say yes; asked until it is clear. Ctrl-C is as good as the end: it never means yes."""
+    async def confirm(self, question: str, *, may_see_all: bool = False) -> bool | None:
+        """Whether they say yes, None where they want to see all there is; asked until it is clear. Ctrl-C is as good as
+        the end: it never means yes.
+        """
+        answers = "[y/n/all]" if may_see_all else "[y/n]"
         session: PromptSession[str] = PromptSession(
-            FormattedText([("ansiyellow", f"{in_one_line(question, _LONGEST_QUESTION)} [y/n] ")])
+            FormattedText([("ansiyellow", f"{in_one_line(question, _LONGEST_QUESTION)} {answers} ")])
         )
         while True:
             try:
@@ -61,6 +65,8 @@ class Prompt:
                 raise EOFError from exc
             if said in _ANSWERS:
                 return _ANSWERS[said]
+            if may_see_all and said in _ALL:
+                return None
 
 
 class _Words(Completer):

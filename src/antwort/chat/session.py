@@ -6,7 +6,8 @@ import asyncio
 import sys
 import time
 
-from antwort.chat.answer import Answer
+from antwort.chat.answer import Answer, Called
+from antwort.chat.asking import Question, questions
 from antwort.chat.client import ChatFault, Refused
 from antwort.chat.commands import parse
 from antwort.chat.conversation import Asked, Conversation, Decided
@@ -57,12 +58,20 @@ class Session:
         """The turn behind what was decided; None where nobody wants to decide, and the calls go on waiting."""
         self._screen.blank()
         try:
-            given = [Decided(each, await prompt.confirm(f"Run {each.title}?")) for each in answer.asked]
+            given = [Decided(each, await self._confirm(prompt, question)) for each, question in _asked(answer)]
         except EOFError:
             self._screen.say("Nothing is run.")
             return None
         with unechoed(sys.stdin):
             return await self._turn(given)
+
+    async def _confirm(self, prompt: Prompt, question: Question) -> bool:
+        """Whether they say yes; asked until it is clear."""
+        if question.above:
+            self._screen.say(question.above)
+        while (said := await prompt.confirm(question.words, may_see_all=question.whole is not None)) is None:
+            self._screen.say(question.whole or "")
+        return said
 
     async def _turn(self, asked: Asked) -> Answer:
         """Ask, and show the answer as it comes. What goes wrong is told, and the next turn may go better."""
@@ -106,3 +115,7 @@ class Session:
         if isinstance(fault, Refused) and fault.param == "model":
             return f"{fault} `/model` lists the models."
         return str(fault)
+
+
+def _asked(answer: Answer) -> list[tuple[Called, Question]]:
+    return list(zip(answer.asked, questions(answer.asked), strict=True))
