@@ -113,6 +113,34 @@ async def test_a_redirect_within_the_server_is_left_to_the_sdk_from_then_on() ->
         assert [type(asked.number) for asked in server.seen("tools/call")] == [str, int, int]
 
 
+@pytest.mark.parametrize("kind", ["http://10.0.0.7:8000/internal", "/ui", None])
+async def test_what_the_sdk_says_of_the_transport_is_nobodys_answer(kind: str | None) -> None:
+    """A redirect that is not followed names where it leads, which may be a place in the server's own network."""
+
+    async def elsewhere(asked: Asked, send: Send) -> None:
+        if isinstance(asked.number, str):
+            await send(whole(307, Location="/mcp/" if kind is None else kind))
+        else:
+            await send(whole(200, b"internal", "text/html") if kind is None else whole(302, Location=kind))
+
+    async with puppet(tools_call=elsewhere) as server, session_with(server.spec) as session:
+        with pytest.raises(ServerUnavailable) as caught:
+            await session.call("do", "{}", key="k")
+        assert str(caught.value) == "The MCP server did not answer as one."
+
+
+async def test_a_servers_words_on_a_refusal_are_its_own_and_are_not_endless() -> None:
+    async def refuse(asked: Asked, send: Send) -> None:
+        error = {"code": -32600, "message": "Redirect to nowhere. " + "x" * 100_000}
+        await send(whole(200, json.dumps({"jsonrpc": "2.0", "id": asked.number, "error": error}).encode()))
+
+    async with puppet(tools_call=refuse) as server, session_with(server.spec) as session:
+        outcome = await session.call("do", "{}", key="k")
+    assert outcome.is_error
+    assert outcome.content[0]["text"].startswith("Redirect to nowhere. xxx")
+    assert len(outcome.content[0]["text"]) == 4096
+
+
 async def test_a_session_that_the_server_has_forgotten_is_made_anew_and_the_call_goes_once_more() -> None:
     async def forgotten(asked: Asked, send: Send) -> None:
         known = asked.headers["mcp-session-id"] != "s1"

@@ -51,6 +51,7 @@ class Connection:
         self._over = over
         self._watch = watch
         self._lean: Lean | None = None
+        self._is_light = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._calls = 0
         self._is_retired = False
@@ -67,6 +68,7 @@ class Connection:
 
     def lighten(self, line: Line, largest: int, changed: Callable[[], None]) -> None:
         """Let calls and lists go the lean way."""
+        self._is_light = True
         self._lean = Lean(line, self.agreed, largest, spawn=self._spawn, changed=changed, doubted=self.retire)
 
     async def tell(self, message: Mapping[str, Any]) -> bool:
@@ -176,6 +178,8 @@ class Connection:
         code, refused = error.error.code, None if self._watch is None else self._watch.refused
         if code == CONNECTION_CLOSED and (self.has_ended or self._watch is not None):
             return ServerUnavailable(BROKEN)
+        if self._is_light and code == INVALID_REQUEST and refused is None:
+            return ServerUnavailable(NOT_AN_ANSWER)  # the SDK's words on a redirect, or an answer of another kind
         if self._watch is None or (refused is None and code != PARSE_ERROR):
             return Refused(code, error.error.message)
         if self._watch.is_unauthorized:

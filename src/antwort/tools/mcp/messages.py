@@ -65,13 +65,17 @@ class Unsent(Exception):
     """The request has certainly not been carried out: it can be made again, over a fresh session."""
 
 
+_LONGEST_WORDS = 4096
+"""Characters of what a server says about a refusal."""
+
+
 class Refused(Exception):
-    """The server has answered with an error. `code` is JSON-RPC's."""
+    """The server has answered with an error, in its own words. `code` is JSON-RPC's."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"the server refused with {code}")
         self.code = code
-        self.message = message
+        self.message = message[:_LONGEST_WORDS]
 
 
 def checked_arguments(arguments: str) -> tuple[msgspec.Raw, dict[str, Any]]:
