@@ -14,9 +14,9 @@ from pathlib import Path
 import anyio
 import pytest
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCNotification
+from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCResponse
 
-from antwort.tools.mcp.base import ServerSpec
+from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
 from antwort.tools.mcp.program import Inbox, Outbox, environment, program
 from session_kit import until
 
@@ -98,6 +98,73 @@ async def test_lines_come_whole_however_they_are_cut_and_what_is_no_message_is_p
     async with running(script) as (inbox, _):
         got = [item.message async for item in inbox if isinstance(item, SessionMessage)]
         assert [message.method for message in got if isinstance(message, JSONRPCNotification)] == ["a", "b", "c"]
+
+
+ODD = {
+    "a result that is none": '{"jsonrpc": "2.0", "id": 7, "result": "x"}',
+    "several at once": '[{"jsonrpc": "2.0", "id": 7, "result": {}}]',
+    "neither result nor error": '{"jsonrpc": "2.0", "id": 7}',
+}
+
+
+@pytest.mark.parametrize("line", ODD.values(), ids=ODD)
+async def test_an_answer_that_is_none_fails_who_waits_for_it_at_once(line: str) -> None:
+    async with running(f"print({line!r})") as (inbox, _):
+        item = await inbox.receive()
+        assert isinstance(item, SessionMessage)
+        assert isinstance(item.message, JSONRPCError)
+        assert item.message.id == 7
+        assert isinstance(item.message.error.data, ServerUnavailable)
+
+
+async def test_half_a_character_is_read_as_one_that_is_missing() -> None:
+    script = """print('{"jsonrpc": "2.0", "id": 7, "result": {"text": "' + chr(92) + 'ud83d"}}')"""
+    async with running(script) as (inbox, _):
+        item = await inbox.receive()
+        assert isinstance(item, SessionMessage)
+        assert isinstance(item.message, JSONRPCResponse)
+        assert item.message.result == {"text": "\ufffd"}
+
+
+@pytest.mark.parametrize("line", ["y", ""])
+async def test_one_that_writes_nothing_but_nonsense_is_given_up(line: str, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(f"while True: print({line!r})") as (inbox, _):
+        with pytest.raises(anyio.EndOfStream):
+            await inbox.receive()
+        assert not inbox._talk.lines
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "An MCP server's program writes nothing that is a message."
+    ]
+
+
+async def test_others_are_heard_while_one_talks_without_end() -> None:
+    script = """
+        import sys
+        while True:
+            sys.stdout.write('{"jsonrpc": "2.0", "method": "x"}' + chr(10))
+    """
+    turns = heard = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async with running(script) as (inbox, _):
+        turning = asyncio.create_task(turn())
+        while heard < 500:
+            await inbox.receive()
+            heard += 1
+        turning.cancel()
+    assert turns >= heard // 2
+
+
+async def test_a_message_of_too_many_small_things_ends_it() -> None:
+    script = 'print(\'{"jsonrpc": "2.0", "id": 7, "result": {"a": [\' + \'{},\' * 300000 + \'{}]}}\')'
+    async with running(script, largest=10_000_000) as (inbox, _):
+        with pytest.raises(anyio.EndOfStream):
+            await inbox.receive()
 
 
 @pytest.mark.parametrize("ending", ["", "chr(10)"])

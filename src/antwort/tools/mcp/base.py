@@ -75,7 +75,7 @@ class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
     annotations: Mapping[str, Any] | None = None
 
 
-class ServerTools(msgspec.Struct, frozen=True, kw_only=True):
+class ServerTools(msgspec.Struct, frozen=True, kw_only=True, weakref=True):
     """What a server offers. The same object as long as it is the same list."""
 
     tools: tuple[ServerTool, ...] = ()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -52,7 +54,8 @@ class _Own(msgspec.Struct, frozen=True):
 
 
 class _Made(msgspec.Struct, frozen=True):
-    listed: ServerTools
+    listed: weakref.ReferenceType[ServerTools]
+    """Whoever keeps the list decides how long this is kept."""
     declared: McpTool
     tools: tuple[ToolDefinition, ...]
 
@@ -148,12 +151,17 @@ class McpExecutor:
     ) -> tuple[ToolDefinition, ...]:
         """The same objects as long as the list is the same: requests come more often than lists change."""
         made = self._made.get(spec.key)
-        if made is None or made.listed is not listed or made.declared != declared:
-            made = self._made[spec.key] = _Made(listed, declared, define(listed, declared, rules))
+        if made is None or made.listed() is not listed or made.declared != declared:
+            known = weakref.ref(listed, partial(self._forget, spec.key))
+            made = self._made[spec.key] = _Made(known, declared, define(listed, declared, rules))
             if len(self._made) > _MOST_MADE:
                 self._made.popitem(last=False)
         self._made.move_to_end(spec.key)
         return made.tools
+
+    def _forget(self, key: bytes, listed: weakref.ReferenceType[ServerTools]) -> None:
+        if (made := self._made.get(key)) is not None and made.listed is listed:
+            del self._made[key]
 
     async def _list(self, spec: ServerSpec) -> ServerTools:
         try:

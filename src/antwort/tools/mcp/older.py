@@ -26,6 +26,7 @@ from antwort.tools.mcp.base import ServerUnavailable, Unauthorized
 from antwort.tools.mcp.messages import BROKEN, NOT_AN_ANSWER, TOO_LONG, UNAUTHORIZED, Unsent
 from antwort.tools.mcp.reading import Unread, failed, read_message
 from antwort.tools.mcp.streams import Incoming
+from antwort.tools.mcp.web import ONCE
 
 _MOST_REDIRECTS = 5
 _GRACE = 1.0
@@ -110,7 +111,8 @@ class _Talk:
 
     async def _post(self, item: SessionMessage) -> None:
         """A message that does not get through fails whoever has sent it, and nobody else."""
-        fault = await self._refusal(item.message.model_dump_json(by_alias=True, exclude_unset=True))
+        is_once = isinstance(item.message, JSONRPCRequest) and item.message.method == "tools/call"
+        fault = await self._refusal(item.message.model_dump_json(by_alias=True, exclude_unset=True), is_once)
         if fault is None:
             return
         self._lost()
@@ -118,11 +120,11 @@ class _Talk:
             with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
                 await self._put(failed(item.message.id, fault))
 
-    async def _refusal(self, body: str) -> ServerUnavailable | Unsent | None:
-        headers = {"Content-Type": "application/json"}
+    async def _refusal(self, body: str, is_once: bool) -> ServerUnavailable | Unsent | None:
+        headers, more = {"Content-Type": "application/json"}, {ONCE: is_once}
         try:
             request = self._client.build_request(
-                "POST", await self.endpoint.wait(), content=body.encode(), headers=headers
+                "POST", await self.endpoint.wait(), content=body.encode(), headers=headers, extensions=more
             )
             async with _sent(self._client, request) as response:
                 await response.aread()

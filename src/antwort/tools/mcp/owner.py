@@ -12,7 +12,6 @@ import math
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from antwort.concurrency import Once, stop
@@ -63,6 +62,7 @@ class Owner:
         """
         if self._standing is not None and self._standing.is_usable:
             return self._standing
+        self._judge(self._standing)
         if self._coming is None:
             self._check_pause()
             self._coming = self._begin()
@@ -75,6 +75,7 @@ class Owner:
     def replace(self, connection: Connection) -> None:
         """It is of no use any more: whoever asks next gets another."""
         connection.retire()
+        self._judge(connection)
         if self._standing is connection:
             self._standing = None
 
@@ -125,18 +126,17 @@ class Owner:
             if guard is not None:
                 guard.cancel()
             if self._standing is not None and self._standing.has_ended:
+                self._judge(self._standing)
                 self._standing = None
-            if coming.is_set:
-                await self._judge(coming)
-            else:
+            if not coming.is_set:
                 self._fail(coming, fault or ServerUnavailable(NOT_AN_ANSWER))
 
-    async def _judge(self, coming: Once[Connection]) -> None:
+    def _judge(self, ended: Connection | None) -> None:
         """A session that ends before it has answered anything counts as one that could not be had."""
-        with suppress(ServerUnavailable):
-            if (await coming.wait()).is_unproven:
-                self._failure = ServerUnavailable(FRUITLESS)
-                self._pauses.failed(asyncio.get_running_loop().time())
+        if ended is not None and ended.is_unproven:
+            ended.is_unproven = False
+            self._failure = ServerUnavailable(FRUITLESS)
+            self._pauses.failed(asyncio.get_running_loop().time())
 
     async def _attempt(self, coming: Once[Connection]) -> ServerUnavailable | None:
         deadline = asyncio.get_running_loop().time() + self._spec.connect

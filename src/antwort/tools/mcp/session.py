@@ -33,7 +33,7 @@ from antwort.tools.mcp.messages import (
 )
 from antwort.tools.mcp.owner import ALL_CLOSING, Owner
 from antwort.tools.mcp.quiet import own_context
-from antwort.tools.mcp.tool_list import ToolList
+from antwort.tools.mcp.tool_list import MOST_BYTES, STRANGERS_BYTES, ToolList
 
 if TYPE_CHECKING:
     from antwort.tools.mcp.connection import Connection
@@ -60,6 +60,9 @@ class ServerSession:
         self.spec = spec
         self._owner = Owner(spec, reach, self._change)
         self._list: ServerTools | None = None
+        self.list_bytes = 0
+        """What its list takes, as JSON."""
+        self._waiting = 0
         self._by_name: dict[str, ServerTool] = {}
         self._stale_at = 0.0
         self._changes = Changes(self._refresh, _BETWEEN_CHANGES)
@@ -151,11 +154,25 @@ class ServerSession:
     # the list
 
     async def _first(self) -> ServerTools:
+        listing = self._refresh()
+        self._waiting += 1
         try:
             async with asyncio.timeout(self.spec.connect):
-                return await self._refresh().wait()
+                return await listing.wait()
         except TimeoutError as exc:
             raise NotReached(SLOW_LIST) from exc
+        finally:
+            self._waiting -= 1
+            if not self._waiting and self.spec.is_strangers:
+                self._break_off(listing)
+
+    def _break_off(self, listing: Once[ServerTools]) -> None:
+        """Nobody waits any more for what a stranger sends."""
+        if self._listing is not listing or self._task is None:
+            return
+        self._listing = None
+        self._changes.end()
+        self._task.cancel()
 
     def _refresh(self) -> Once[ServerTools]:
         """Begin to ask for the list, unless somebody has."""
@@ -191,7 +208,7 @@ class ServerSession:
                 listing.fail(fault)
 
     async def _pages(self, connection: Connection) -> ServerTools:
-        found = ToolList(connection.takes)
+        found = ToolList(connection.takes, STRANGERS_BYTES if self.spec.is_strangers else MOST_BYTES)
         self._stale_at = self._now() + self.spec.list_age
         self._changes.cover()  # what changes from here on may not be in it
         cursor: str | None = None
@@ -202,6 +219,7 @@ class ServerSession:
             if refused.code != METHOD_NOT_FOUND:  # a server without tools
                 raise
         self._tell(found)
+        self.list_bytes = found.size
         return ServerTools(tools=found.tools, instructions=connection.agreed.instructions)
 
     def _tell(self, found: ToolList) -> None:

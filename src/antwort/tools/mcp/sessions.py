@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 from antwort.net.reach import Reach
 from antwort.tools.base import Progress
 from antwort.tools.mcp.base import CallOutcome, ServerSpec, ServerTools, ServerUnavailable
 from antwort.tools.mcp.owner import ALL_CLOSING
+from antwort.tools.mcp.room import Guest, Room, makes_room
 from antwort.tools.mcp.session import ServerSession
 
 
 class SessionPool:
-    """`limit` sessions, each closed after `idle` seconds without use. Beyond the limit, the one that was not used for
-    longest makes room; one in use never does, so there may be more as long as all are.
+    """Each closed after `idle` seconds without use. The operator's, which all share, are as many as it has servers; of
+    those that requests have brought there are `limit`. Beyond that one of them makes room, first one of the identity
+    that asks; one in use never does, so there may be more as long as all are.
 
     An operator's server that nobody has used for long is left, and its list of tools kept: to ask for it again takes
     no connection. What a request has brought is forgotten altogether.
@@ -24,7 +26,7 @@ class SessionPool:
 
     def __init__(self, *, limit: int = 256, idle: float = 600.0, reach: Reach | None = None) -> None:
         """`reach`: which addresses strangers may name; None: the strictest."""
-        self._limit = limit
+        self._room = Room(sessions=limit)
         self._idle = idle
         self._reach = reach
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
@@ -63,23 +65,28 @@ class SessionPool:
             entry = self._entries[key] = _Entry(ServerSession(spec, self._reach))
         self._entries.move_to_end(key)
         entry.uses += 1
-        self._make_room()
+        self._make_room(spec.owner)
         try:
             yield entry.session
         finally:
             entry.uses -= 1
             entry.used_at = asyncio.get_running_loop().time()
-            self._make_room()  # there may have been none while all were in use
+            self._make_room(spec.owner)  # there may have been none while all were in use
             self._watch()
 
     # within
 
-    def _make_room(self) -> None:
-        spare = len(self._entries) - self._limit
-        if spare <= 0:
+    def _make_room(self, newcomer: tuple[str, str] | None) -> None:
+        if newcomer is None:
             return
-        for key in [key for key, entry in self._entries.items() if not entry.uses][:spare]:
+        for key in makes_room(list(self._guests()), newcomer, self._room):
             self._leave(self._entries.pop(key))
+
+    def _guests(self) -> Iterator[Guest]:
+        for key, entry in self._entries.items():
+            if (owner := entry.session.spec.owner) is not None:
+                weight = entry.session.list_bytes if entry.session.spec.is_strangers else 0
+                yield Guest(key, owner, weight, is_idle=not entry.uses)
 
     def _watch(self) -> None:
         if self._timer is None and not self._is_closed:

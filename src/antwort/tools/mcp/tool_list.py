@@ -13,14 +13,19 @@ from antwort.tools.mcp.messages import NOT_AN_ANSWER
 MOST_TOOLS = 5_000
 MOST_PAGES = 500
 MOST_BYTES = 32 * 2**20
+STRANGERS_BYTES = 2**20
+"""Of a server that a request has named by address: everybody can name many of those."""
 _LONGEST_NAME = 256
 
 
 class ToolList:
-    """Takes pages until there are no more, or no more are taken. `usable` judges what a tool takes."""
+    """Takes pages until there are no more, or no more are taken. `usable` judges what a tool takes; all together take
+    at most `most` bytes.
+    """
 
-    def __init__(self, usable: Callable[[object], bool]) -> None:
+    def __init__(self, usable: Callable[[object], bool], most: int = MOST_BYTES) -> None:
         self._usable = usable
+        self._most = most
         self._found: dict[str, ServerTool] = {}
         self._cursors: set[str] = set()
         self._pages = self._bytes = self._odd = 0
@@ -29,6 +34,11 @@ class ToolList:
     @property
     def tools(self) -> tuple[ServerTool, ...]:
         return tuple(self._found.values())
+
+    @property
+    def size(self) -> int:
+        """Bytes of what was taken, as JSON."""
+        return self._bytes
 
     @property
     def left_out(self) -> str:
@@ -43,16 +53,14 @@ class ToolList:
             raise ServerUnavailable(NOT_AN_ANSWER)
         self._pages += 1
         self._is_cut = self._is_cut or len(listed) > MOST_TOOLS
-        listed = listed[:MOST_TOOLS]
-        self._bytes += _size(listed)
-        self._odd += sum(not self._add(one) for one in listed)
+        self._odd += sum(not self._add(one) for one in listed[:MOST_TOOLS])
         return self._next(page.get("nextCursor"))
 
     def _next(self, cursor: object) -> str | None:
         if not isinstance(cursor, str) or not cursor:
             return None
         taken = len(self._found) + self._odd
-        is_full = taken >= MOST_TOOLS or self._pages >= MOST_PAGES or self._bytes >= MOST_BYTES
+        is_full = taken >= MOST_TOOLS or self._pages >= MOST_PAGES or self._is_cut
         if is_full or cursor in self._cursors:  # or it goes round in circles
             self._is_cut = True
             return None
@@ -63,8 +71,10 @@ class ToolList:
         tool = read_tool(one)
         if tool is None or not self._usable(tool.input_schema) or tool.name in self._found:
             return False
-        if len(self._found) < MOST_TOOLS:
+        size = _size(one)
+        if len(self._found) < MOST_TOOLS and self._bytes + size <= self._most:
             self._found[tool.name] = tool
+            self._bytes += size
         else:
             self._is_cut = True
         return True
@@ -95,8 +105,8 @@ def _mapping(one: Mapping[str, Any], field: str) -> Mapping[str, Any] | None:
     return value if isinstance(value := one.get(field), dict) else None
 
 
-def _size(listed: list[Any]) -> int:
+def _size(one: object) -> int:
     try:
-        return len(msgspec.json.encode(listed))
+        return len(msgspec.json.encode(one))
     except (msgspec.MsgspecError, RecursionError, ValueError, TypeError, OverflowError):
-        return MOST_BYTES  # nothing that could be sent on
+        return 2 * MOST_BYTES  # nothing that could be sent on

@@ -45,8 +45,7 @@ class Watched(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method == "GET" and "text/event-stream" in request.headers.get("accept", ""):
-            await self._wait_for_its_turn()
-            return await self._inner.handle_async_request(request)
+            return await self._opened(request)
         response = await self._inner.handle_async_request(request)
         if request.method == "POST" and request.headers.get("content-type", "").startswith("application/json"):
             self._watch.see(response)
@@ -55,8 +54,11 @@ class Watched(httpx2.AsyncBaseTransport):
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    async def _wait_for_its_turn(self) -> None:
-        now = asyncio.get_running_loop().time()
-        wait, self._next_stream = self._next_stream - now, max(self._next_stream, now) + _BETWEEN_STREAMS
+    async def _opened(self, request: httpx2.Request) -> httpx2.Response:
+        wait = self._next_stream - asyncio.get_running_loop().time()
         if wait > 0:
             await self._pause(wait)
+        response = await self._inner.handle_async_request(request)
+        if response.status_code == 200:
+            self._next_stream = asyncio.get_running_loop().time() + _BETWEEN_STREAMS
+        return response

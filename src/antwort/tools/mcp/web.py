@@ -26,6 +26,8 @@ _OURS = frozenset(
 )
 """Headers that the client below writes itself, or that only mean something to httpx2's own."""
 _A_DAY = 86_400.0
+ONCE = "once"
+"""The entry of a request's extensions that says that it is sent at most once."""
 
 
 class Web:
@@ -77,6 +79,7 @@ class Web:
                 body if body or request.method in ("POST", "PUT", "PATCH") else None,
                 _timeouts(request, self._connect),
                 header_lines(self._headers(request, place)),
+                resends=not _is_once(request),
             )
         return self._response(request, reply)
 
@@ -192,6 +195,11 @@ def _translated(request: httpx2.Request) -> Iterator[None]:
         raise
     except ValueError as exc:  # a header, or a host, that cannot be sent
         raise httpx2.LocalProtocolError(str(exc), request=request) from exc
+
+
+def _is_once(request: httpx2.Request) -> bool:
+    """Whether it may be carried out when nothing is heard of it, and must not be carried out again."""
+    return bool(request.extensions.get(ONCE)) or request.headers.get("mcp-method") == "tools/call"
 
 
 def _timeouts(request: httpx2.Request, connect: float) -> Timeouts:
