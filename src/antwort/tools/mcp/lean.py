@@ -17,16 +17,14 @@ import msgspec
 from antwort.net.connection import Timeouts
 from antwort.net.exchange import BadAnswer, ConnectFailed, ConnectTimedOut, HttpFault
 from antwort.net.http import HttpClient, Reply, header_lines
+from antwort.tools.mcp.asking import Question, answer_in, is_of_the_call, kind_of, merged, read_whole, words_of
 from antwort.tools.mcp.base import ServerUnavailable, Unauthorized
 from antwort.tools.mcp.declining import Declining, Spawn
 from antwort.tools.mcp.listening import Listening
 from antwort.tools.mcp.messages import (
     BROKEN,
-    INVALID_PARAMS,
-    METHOD_NOT_FOUND,
     NOT_AN_ANSWER,
     TOO_CURIOUS,
-    TOO_LONG,
     UNAUTHORIZED,
     Agreement,
     Ask,
@@ -41,15 +39,10 @@ _JSON, _EVENTS = "application/json", "text/event-stream"
 _ALWAYS = {"Accept": f"{_JSON}, {_EVENTS}", "Content-Type": _JSON}
 _COURTESY = Timeouts(connect=2.0, first_byte=5.0, idle=5.0)
 """For what nobody waits for."""
-_REFUSAL_CAP = 64 * 1024
 _LARGEST_PAGE = 4 * 2**20
 """Bytes of one page of a list."""
 _MOST_FAILURES = 2
 """Attempts in a row to go on with a stream."""
-_HTTPS_OWN = frozenset(
-    ("host", "user-agent", "accept-encoding", "connection", "content-length", "transfer-encoding", "keep-alive", "te")
-)
-"""What the client below writes itself."""
 
 
 class Unusual(Exception):
@@ -71,17 +64,6 @@ class Line(msgspec.Struct, frozen=True):
     target: str
     session: str | None
     login: Credentials
-
-
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of ours."""
-
-    number: str
-    method: str
-    params: Mapping[str, Any]
-    headers: Mapping[str, str] = {}
-    is_repeatable: bool = False
-    largest: int
 
 
 class Lean:
@@ -197,16 +179,16 @@ class Lean:
         resends = question.is_repeatable
         reply = await self._line.http.request("POST", self._line.target, body, None, fields, resends=resends)
         async with reply:
-            kind = _kind(reply)
+            kind = kind_of(reply)
             if reply.status != 200:
                 return await self._refusal(reply, kind, question)
             if reply.headers.get("content-encoding", "identity") != "identity":
                 raise ServerUnavailable(NOT_AN_ANSWER)
             if kind == _EVENTS:
-                return _answer(await self._events(reply, question), question.number)
+                return answer_in(await self._events(reply, question), question.number)
             if kind != _JSON:
                 raise ServerUnavailable(NOT_AN_ANSWER)
-            return _answer(await decoded(await _read(reply, question.largest)), question.number)
+            return answer_in(await decoded(await read_whole(reply, question.largest)), question.number)
 
     async def _refusal(self, reply: Reply, kind: str, question: Question) -> object:
         """What an answer other than 200 means. Only where it says for certain that nothing was carried out, or where
@@ -216,9 +198,9 @@ class Lean:
             raise Unauthorized(UNAUTHORIZED)
         if 300 <= reply.status < 400:
             raise Unusual
-        message = await _words(reply) if reply.status in (400, 404) and kind == _JSON else {}
+        message = await words_of(reply) if reply.status in (400, 404) and kind == _JSON else {}
         is_told = "error" in message
-        if self._line.session is not None and not (is_told and _is_of_the_call(message, question.number)):
+        if self._line.session is not None and not (is_told and is_of_the_call(message, question.number)):
             if reply.status == 404 or (reply.status == 400 and question.is_repeatable):
                 raise Unsent  # the session is not known there (any more)
             if reply.status == 400:
@@ -271,7 +253,7 @@ class Lean:
         except ValueError as exc:  # an id that cannot be sent
             raise ServerUnavailable(BROKEN) from exc
         async with await self._line.http.request("GET", self._line.target, None, None, fields) as reply:
-            if reply.status != 200 or _kind(reply) != _EVENTS:
+            if reply.status != 200 or kind_of(reply) != _EVENTS:
                 raise ServerUnavailable(BROKEN)
             return await listening.read(reply)
 
@@ -294,43 +276,3 @@ class Lean:
         if self._known is None or self._known[0] is not headers:
             self._known = (headers, header_lines(merged(headers, {**_ALWAYS, **self._session()})))
         return self._known[1]
-
-
-def merged(theirs: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
-    """Both; ours where they have the same name, in whatever case, and nothing that belongs to HTTP itself."""
-    names = {name.lower() for name in ours} | _HTTPS_OWN
-    return {**{name: value for name, value in theirs.items() if name.lower() not in names}, **ours}
-
-
-def _kind(reply: Reply) -> str:
-    return reply.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-async def _read(reply: Reply, largest: int) -> bytes:
-    try:
-        return await reply.read(largest)
-    except BadAnswer as exc:
-        raise ServerUnavailable(TOO_LONG) from exc
-
-
-async def _words(reply: Reply) -> dict[str, Any]:
-    """Of a refusal, if it has any."""
-    with suppress(BadAnswer, ServerUnavailable):
-        return await decoded(await reply.read(_REFUSAL_CAP))
-    return {}
-
-
-def _is_of_the_call(message: Mapping[str, Any], number: str) -> bool:
-    """Whether it is the call that was refused, and not the session that it came by."""
-    error = message["error"]
-    code = error.get("code") if isinstance(error, dict) else None
-    return message.get("id") == number or code in (INVALID_PARAMS, METHOD_NOT_FOUND)
-
-
-def _answer(message: Mapping[str, Any], number: str) -> object:
-    is_refused = "error" in message
-    if message.get("id") != number and not (is_refused and message.get("id") is None):
-        raise ServerUnavailable(NOT_AN_ANSWER)
-    if not is_refused and "result" not in message:
-        raise ServerUnavailable(NOT_AN_ANSWER)
-    return result_of(message)

@@ -1,0 +1,78 @@
+"""One request of ours over HTTP: what goes in its head, and what its answer says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from antwort.net.exchange import BadAnswer
+from antwort.net.http import Reply
+from antwort.tools.mcp.base import ServerUnavailable
+from antwort.tools.mcp.messages import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    NOT_AN_ANSWER,
+    TOO_LONG,
+    decoded,
+    result_of,
+)
+
+_REFUSAL_CAP = 64 * 1024
+_HTTPS_OWN = frozenset(
+    ("host", "user-agent", "accept-encoding", "connection", "content-length", "transfer-encoding", "keep-alive", "te")
+)
+"""What the client below writes itself."""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of ours."""
+
+    number: str
+    method: str
+    params: Mapping[str, Any]
+    headers: Mapping[str, str] = {}
+    is_repeatable: bool = False
+    largest: int
+
+
+def merged(theirs: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
+    """Both; ours where they have the same name, in whatever case, and nothing that belongs to HTTP itself."""
+    names = {name.lower() for name in ours} | _HTTPS_OWN
+    return {**{name: value for name, value in theirs.items() if name.lower() not in names}, **ours}
+
+
+def kind_of(reply: Reply) -> str:
+    return reply.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def read_whole(reply: Reply, largest: int) -> bytes:
+    try:
+        return await reply.read(largest)
+    except BadAnswer as exc:
+        raise ServerUnavailable(TOO_LONG) from exc
+
+
+async def words_of(reply: Reply) -> dict[str, Any]:
+    """Of a refusal, if it has any."""
+    with suppress(BadAnswer, ServerUnavailable):
+        return await decoded(await reply.read(_REFUSAL_CAP))
+    return {}
+
+
+def is_of_the_call(message: Mapping[str, Any], number: str) -> bool:
+    """Whether it is the call that was refused, and not the session that it came by."""
+    error = message["error"]
+    code = error.get("code") if isinstance(error, dict) else None
+    return message.get("id") == number or code in (INVALID_PARAMS, METHOD_NOT_FOUND)
+
+
+def answer_in(message: Mapping[str, Any], number: str) -> object:
+    is_refused = "error" in message
+    if message.get("id") != number and not (is_refused and message.get("id") is None):
+        raise ServerUnavailable(NOT_AN_ANSWER)
+    if not is_refused and "result" not in message:
+        raise ServerUnavailable(NOT_AN_ANSWER)
+    return result_of(message)
