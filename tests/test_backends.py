@@ -30,9 +30,10 @@ from antwort.identity import Identity
 from antwort.net.connection import Timeouts
 from antwort.providers.base import ChatRequest, Delta, Provider
 from antwort.providers.chat import ChatProvider
-from antwort.providers.fleet import CONNECTING, Fleet
+from antwort.providers.fleet import Fleet
 from antwort.providers.native import ResponsesProvider
 from antwort.providers.resilience import Retrying
+from antwort.providers.rounds import CONNECTING
 from chat_backend import ChatBackend, Refuses, Says
 from fleet_kit import asking, said
 from replay_backend import serve, whole

@@ -28,8 +28,9 @@ from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta
 from antwort.providers.breaker import TRIAL_WAIT
 from antwort.providers.candidates import LEAST_SHARE
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, NotReady
-from antwort.providers.fleet import CONNECTING, Fleet, Member
+from antwort.providers.fleet import Fleet, Member
 from antwort.providers.resilience import Retrying
+from antwort.providers.rounds import CONNECTING
 from antwort.providers.routing import Policy, Route, RouteTo, Rules
 from fleet_kit import HEADERS, FakeBackend, Step, Time, asking, batches, fleet_of, member_of, said
 

@@ -59,6 +59,18 @@ class Reply:
                 raise BadAnswer("the answer is too long")
         return b"".join(pieces)
 
+    @property
+    def is_read(self) -> bool:
+        """Whether all of it has come, and been read."""
+        return self._exchange.complete and not self._exchange.pieces
+
+    async def next(self) -> bytes:
+        """All that has arrived since the last read, waited for if it must be; nothing at the end."""
+        try:
+            return await self.__anext__()
+        except StopAsyncIteration:
+            return b""
+
     def reads(self) -> AsyncIterator[bytes]:
         """The body as it comes: each time all that has arrived since the last."""
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -185,3 +185,26 @@ class TokenCounter(Protocol):
 async def count_at(provider: Provider, request: ChatRequest) -> int | None:
     """As the provider counts, if it does."""
     return await provider.count(request) if isinstance(provider, TokenCounter) else None
+
+
+Heard: TypeAlias = list[list[Delta]]
+"""The batches of an inference that came before its last, each put there as it comes."""
+
+Whole: TypeAlias = Callable[[ChatRequest, Heard], Awaitable[list[Delta]]]
+"""Runs an inference as `infer` does, batch for batch: the last of them is given back, and those before it are put where
+it is told. Whoever tries again does so with the same list.
+"""
+
+
+@runtime_checkable
+class Gathers(Protocol):
+    """What a provider may do besides: run an inference that is not streamed, in one wait and without a generator."""
+
+    @property
+    def whole(self) -> Whole | None:
+        """None: what is around it could, but the backend cannot."""
+
+
+def whole_of(provider: Provider) -> Whole | None:
+    """How the provider runs an inference without a stream, if it does."""
+    return provider.whole if isinstance(provider, Gathers) else None

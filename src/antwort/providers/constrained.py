@@ -17,9 +17,20 @@ from antwort.api.wire import UNSET, Plain, replace
 from antwort.errors import AntwortError, RequestError
 from antwort.notes import note
 from antwort.providers.awaited import Awaited, costing, ending
-from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished, Provider, count_at
+from antwort.providers.base import (
+    Capabilities,
+    ChatRequest,
+    Delta,
+    Finished,
+    Heard,
+    Provider,
+    Whole,
+    count_at,
+    whole_of,
+)
 from antwort.providers.choices import Kind, choice_of, has_calls, kind_of, names_allowed, offered
 from antwort.providers.fitted import response_format
+from antwort.providers.gathered import gather
 from antwort.providers.learned import Learned
 from antwort.providers.lifting import CUT, Lifting
 from antwort.providers.lowering import lowered
@@ -30,6 +41,8 @@ _log = logging.getLogger("antwort.providers")
 
 ToolCalling: TypeAlias = Literal["native", "constrained", "auto"]
 
+MUST_CALL = frozenset({"required", "named"})
+"""Kinds of choice that leave no other answer than a call."""
 LASTS = 600.0
 """Seconds for which `auto` goes by what it has seen."""
 
@@ -46,6 +59,7 @@ class Constrained:
         self, provider: Provider, mode: ToolCalling = "auto", *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._provider, self._mode = provider, mode
+        self._whole = whole_of(provider)
         self._learned = Learned(clock, LASTS)
         self._known: tuple[Capabilities | None, Capabilities] = (None, Capabilities())
         """What the backend has said of itself last, and what comes of it."""
@@ -59,8 +73,30 @@ class Constrained:
             return self._constrained(request)
         if self._mode == "native" or way == "neither":
             return self._provider.infer(self._native(request))
-        must_call = kind in ("required", "named")
-        return self._held(request, kind, is_trusted=way == "native") if must_call else self._watched(request, kind)
+        if kind in MUST_CALL:
+            return self._held(request, kind, is_trusted=way == "native")
+        return self._watched(request, kind)
+
+    @property
+    def whole(self) -> Whole | None:
+        return None if self._whole is None else self._gathered
+
+    async def _gathered(self, request: ChatRequest, heard: Heard) -> list[Delta]:
+        """The usual ways at once, and the others as the streams that they are."""
+        assert self._whole is not None
+        if not offered(request) and not has_calls(request.messages):
+            return await self._whole(request, heard)
+        kind = kind_of(request)
+        way = self._learned.way(request.model, kind)
+        if self._mode == "constrained" or way == "constrained" or (self._mode == "auto" and kind in MUST_CALL):
+            return await gather(self.infer(request), heard)
+        try:
+            return await self._whole(self._native(request), heard)
+        except AntwortError as error:
+            if self._mode == "native" or way == "neither" or any(heard) or not refuses_tools(error):
+                raise
+            refusal = error
+        return await gather(self._again(request, kind, refusal), heard)
 
     async def models(self) -> Sequence[Model]:
         return await self._provider.models()

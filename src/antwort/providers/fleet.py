@@ -11,16 +11,16 @@ from itertools import chain
 
 from antwort.api.responses import Model
 from antwort.api.wire import replace
-from antwort.errors import AntwortError, ContextTooLong, ModelNotFound, NotFound, UnsupportedFeature
-from antwort.net.connection import CONNECT_SHARE
-from antwort.providers.attempts import Attempt, Doubts
-from antwort.providers.base import Capabilities, ChatRequest, Delta, OtherName, count_at
-from antwort.providers.candidates import Candidate, askable, larger, next_of, share_of, worth_waiting_for
+from antwort.errors import AntwortError, ModelNotFound, NotFound, UnsupportedFeature
+from antwort.providers.attempts import Attempt
+from antwort.providers.base import Capabilities, ChatRequest, Delta, Heard, OtherName, Whole, count_at, whole_of
+from antwort.providers.candidates import Candidate
 from antwort.providers.member import BackendStatus, Member
 from antwort.providers.readiness import Readiness
+from antwort.providers.rounds import Round
 from antwort.providers.routing import Group, Router, Rules, Target, arranged, lists
 from antwort.providers.suited import is_too_long, suited, takes, widest
-from antwort.providers.verdicts import is_unconnected, may_go_elsewhere, most_telling
+from antwort.providers.verdicts import most_telling
 from antwort.providers.watch import Later, Watch, call_later
 
 __all__ = ["BackendStatus", "Fleet", "Member"]
@@ -31,11 +31,6 @@ PATIENCE = 1.0
 """Seconds that an inference for a model that nobody is known to have waits for such a look."""
 LIST_PATIENCE = 2.0
 """Seconds that a request for the list of models waits for backends that are slow to tell."""
-CONNECTING = 1.8
-"""Seconds in which all who can answer are connected to, one after the other: below the two for which
-`response.created` is held back, so that where nobody is there it shows as an HTTP error. Only failing to connect
-uses it up: not waiting for a place, nor for the answer of one that is there.
-"""
 COUNTING = 2.0
 """Seconds for a count, whoever is asked; one that has not answered in its share of them is passed over."""
 LEAST_COUNTING = 0.5
@@ -65,6 +60,8 @@ class Fleet:
         self._only = (
             self._members[0] if len(members) == 1 and rules == Rules() and not members[0].known.prefix else None
         )
+        wholes = {member.name: whole_of(member.provider) for member in members}
+        self._wholes = {name: whole for name, whole in wholes.items() if whole is not None}
         self._random, self._clock = random, clock
         self._watch = Watch(self._members, refresh=refresh, health=health, clock=clock, later=later)
         self._readiness = Readiness(self._members, self._watch, clock=clock)
@@ -86,45 +83,60 @@ class Fleet:
         The empty batch that says "the backend has answered" is passed on at once, and only once: it promises nothing
         about what is said, so another backend may still say it.
         """
-        left = list(self._at_once(request.model) or await self._candidates(request))
-        time_left = CONNECTING if len(left) > 1 else None
-        tried: list[Candidate] = []
-        failures: list[AntwortError] = []
-        doubts = Doubts()
+        asked = await self._round(request)
         has_answered = False
-        while (candidate := await next_of(left, failures)) is not None:
-            attempt = Attempt(candidate.member, is_streamed=request.stream is True, clock=self._clock)
-            CONNECT_SHARE.set(
-                None if time_left is None else share_of(candidate.member, len(askable(left)) + 1, time_left)
-            )
+        while True:
+            attempt = await asked.next()
             try:
                 with attempt:
-                    async with aclosing(candidate.member.provider.infer(self._outgoing(request, candidate))) as batches:
+                    provider = asked.candidate.member.provider
+                    async with aclosing(provider.infer(self._outgoing(request, asked.candidate))) as batches:
                         async for batch in batches:
                             if not attempt.has_begun:
-                                CONNECT_SHARE.set(None)
-                                attempt.hear(batch)
-                                if batch:
-                                    doubts.confirm()
+                                asked.hear(attempt, batch)
                             if batch or not has_answered:
                                 has_answered = True
                                 yield batch
             except AntwortError as error:
-                CONNECT_SHARE.set(None)
-                if time_left is not None and is_unconnected(error):
-                    time_left -= attempt.seconds
-                self._look_into(error, candidate)
-                tried.append(candidate)
-                failures.append(_told(error, candidate, request.model))
-                if attempt.has_begun or not may_go_elsewhere(error):
-                    raise failures[-1] from error.__cause__
-                left = larger(left, candidate, error)
-                doubts.add(attempt, error)
+                self._look_into(error, asked.candidate)
+                asked.failed(attempt, error)
             else:
-                doubts.confirm()
+                asked.answered()
                 return
-        doubts.weigh()
-        raise most_telling(worth_waiting_for(tried, failures) or failures)
+
+    @property
+    def whole(self) -> Whole | None:
+        """Where every backend can."""
+        return self._gathered if len(self._wholes) == len(self._members) else None
+
+    async def _gathered(self, request: ChatRequest, heard: Heard) -> list[Delta]:
+        asked = await self._round(request)
+        while True:
+            attempt = await asked.next()
+            try:
+                with attempt:
+                    answer = await self._ask(request, asked, attempt, heard)
+            except AntwortError as error:
+                self._look_into(error, asked.candidate)
+                asked.failed(attempt, error)
+            else:
+                asked.answered()
+                return answer
+
+    async def _ask(self, request: ChatRequest, asked: Round, attempt: Attempt, heard: Heard) -> list[Delta]:
+        before, candidate = len(heard), asked.candidate
+        try:
+            answer = await self._wholes[candidate.member.name](self._outgoing(request, candidate), heard)
+        except BaseException:
+            for batch in heard[before:]:
+                if not attempt.has_begun:
+                    asked.hear(attempt, batch)
+            raise
+        asked.hear(attempt, answer)
+        return answer
+
+    async def _round(self, request: ChatRequest) -> Round:
+        return Round(self._at_once(request.model) or await self._candidates(request), request, self._clock)
 
     def _at_once(self, model: str) -> Sequence[Candidate]:
         """The only member there is, where no rule says more: the common case, which costs next to nothing."""
@@ -241,15 +253,6 @@ class Fleet:
 def _with_length(model: Model, capabilities: Capabilities) -> Model:
     length = capabilities.context_length
     return model if length is None else replace(model, context_length=length)
-
-
-def _told(error: AntwortError, candidate: Candidate, asked: str) -> AntwortError:
-    """The error as the client may read it: it knows the model by the name that it asked for. One that is too small is
-    known to be, whether it says how much fits or not.
-    """
-    if isinstance(error, ContextTooLong) and candidate.is_small:
-        error.limit = error.limit or candidate.length
-    return ModelNotFound(asked) if isinstance(error, ModelNotFound) and candidate.model != asked else error
 
 
 def _check(members: Sequence[Member], by_name: dict[str, Member], rules: Rules) -> None:

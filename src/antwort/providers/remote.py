@@ -23,7 +23,7 @@ from antwort.errors import (
 from antwort.net.connection import Timeouts
 from antwort.net.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
 from antwort.net.http import HttpClient, Pool, Reply
-from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished
+from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished, Heard
 from antwort.providers.counting import Counter, Told, Way
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, REFUSED_CREDENTIALS, Asked, error_for
 from antwort.providers.lengths import Lengths, corrected, told_beside
@@ -69,6 +69,7 @@ class Remote(ABC):
         )
         self._path = quote(url.path.rstrip("/"), safe=_IN_PATH)
         self._query = f"?{quote(url.query, safe=_IN_QUERY)}" if url.query else ""
+        self._inferences = self._target(self.path)
         self._capabilities = capabilities or self.usual
         self._lengths = Lengths(self._capabilities.context_length)
         self._counter = Counter(self._post, self.ways)
@@ -84,7 +85,7 @@ class Remote(ABC):
         body = self._body(request)
         asked = Asked(request.model, self._secrets, body)
         try:
-            async with await self._http.request("POST", self._target(self.path), body) as reply:
+            async with await self._http.request("POST", self._inferences, body) as reply:
                 await _raise_for(reply, asked)
                 yield []
                 reader = self._reader(asked, is_streamed=_is_streamed(reply, is_expected=request.stream is True))
@@ -104,6 +105,29 @@ class Remote(ABC):
         except ContextTooLong as refusal:
             self._lengths.learn(request, refusal)
             raise
+
+    async def whole(self, request: ChatRequest, heard: Heard) -> list[Delta]:
+        """As `infer`; for what is not streamed."""
+        body = self._body(request)
+        asked = Asked(request.model, self._secrets, body)
+        try:
+            async with await self._http.request("POST", self._inferences, body) as reply:
+                await _raise_for(reply, asked)
+                heard.append([])
+                reader = self._reader(asked, is_streamed=_is_streamed(reply, is_expected=False))
+                while not (reader.ended or reply.is_read):
+                    if batch := reader.feed(await reply.next()):
+                        heard.append(batch)
+                reply.release()
+            answer = reader.finish()
+        except HttpFault as fault:
+            raise _failure(fault) from fault
+        except ContextTooLong as refusal:
+            self._lengths.learn(request, refusal)
+            raise
+        if last := answer or heard[-1]:
+            self._note_usage(request, last)
+        return answer
 
     @abstractmethod
     def _body(self, request: ChatRequest) -> bytes:

@@ -10,8 +10,9 @@ from contextlib import aclosing
 
 from antwort.api.responses import Model
 from antwort.errors import AntwortError, BackendTimeout, BackendUnavailable, RateLimited
-from antwort.providers.base import Capabilities, ChatRequest, Delta, Provider, count_at
+from antwort.providers.base import Capabilities, ChatRequest, Delta, Heard, Provider, count_at, whole_of
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT
+from antwort.providers.gathered import Gathered
 
 
 class Retrying:
@@ -37,11 +38,17 @@ class Retrying:
         `budget` after the first: a backend that asks for more is not waited for, as the client can wait better.
         """
         self._provider = provider
+        self._whole = whole_of(provider)
         self._attempts = attempts
         self._base, self._cap, self._budget = base, cap, budget
         self._sleep, self._random, self._clock = sleep, random, clock
 
-    async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+    def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+        if self._whole is None or request.stream is True:
+            return self._streamed(request)
+        return Gathered(self._gathered, request)
+
+    async def _streamed(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         tried = 0
         has_answered = has_begun = False
         last_start = self._clock() + self._budget
@@ -57,11 +64,25 @@ class Retrying:
                         has_answered = True
                         yield batch
             except AntwortError as error:
-                wait = self._wait(error, tried)
-                if has_begun or wait is None or self._clock() + wait > last_start:
+                wait = self._wait(error, tried, last_start)
+                if has_begun or wait is None:
                     raise
             else:
                 return
+            await self._sleep(wait)
+
+    async def _gathered(self, request: ChatRequest, heard: Heard) -> list[Delta]:
+        assert self._whole is not None
+        tried = 0
+        last_start = self._clock() + self._budget
+        while True:
+            tried += 1
+            try:
+                return await self._whole(request, heard)
+            except AntwortError as error:
+                wait = self._wait(error, tried, last_start)
+                if wait is None or any(heard):
+                    raise
             await self._sleep(wait)
 
     async def models(self) -> Sequence[Model]:
@@ -79,12 +100,14 @@ class Retrying:
     async def close(self) -> None:
         await self._provider.close()
 
-    def _wait(self, error: AntwortError, tried: int) -> float | None:
+    def _wait(self, error: AntwortError, tried: int, last_start: float) -> float | None:
         """Seconds until the next try; None when there is to be none."""
         if tried >= self._attempts or not _may_pass(error):
             return None
-        if error.retry_after is not None:
-            return error.retry_after
+        wait = self._pause(tried) if error.retry_after is None else error.retry_after
+        return None if self._clock() + wait > last_start else wait
+
+    def _pause(self, tried: int) -> float:
         longest: float = min(self._cap, self._base * 2 ** (tried - 1))
         return longest * (0.5 + self._random() / 2)
 

@@ -8,7 +8,17 @@ from time import perf_counter
 
 from antwort.api.responses import Model
 from antwort.errors import AntwortError
-from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished, Provider, count_at
+from antwort.providers.base import (
+    Capabilities,
+    ChatRequest,
+    Delta,
+    Finished,
+    Heard,
+    Provider,
+    Whole,
+    count_at,
+    whole_of,
+)
 from antwort.telemetry.labels import code_of
 from antwort.telemetry.metrics import CHAT, Metrics
 
@@ -18,6 +28,7 @@ class MeasuredProvider:
 
     def __init__(self, provider: Provider, backend: str, metrics: Metrics) -> None:
         self._provider, self._backend, self._metrics = provider, backend, metrics
+        self._whole = whole_of(provider)
 
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         began = perf_counter()
@@ -39,6 +50,27 @@ class MeasuredProvider:
         finally:
             end = last[-1] if last else None
             self._count(request, began, first, "" if isinstance(end, Finished) else error, end)
+
+    @property
+    def whole(self) -> Whole | None:
+        return None if self._whole is None else self._gathered
+
+    async def _gathered(self, request: ChatRequest, heard: Heard) -> list[Delta]:
+        assert self._whole is not None
+        began, before = perf_counter(), len(heard)
+        answer: list[Delta] = []
+        error = "cancelled"
+        try:
+            answer = await self._whole(request, heard)
+            error = ""
+        except AntwortError as exc:
+            error = code_of(exc.code)
+            raise
+        finally:
+            last = answer or next((batch for batch in reversed(heard[before:]) if batch), answer)
+            end = last[-1] if last else None
+            self._count(request, began, 0.0, "" if isinstance(end, Finished) else error, end)
+        return answer
 
     def _count(self, request: ChatRequest, began: float, first: float, error: str, end: Delta | None) -> None:
         metrics = self._metrics
