@@ -217,6 +217,22 @@ async def test_calls_of_one_turn_may_be_approved_one_after_the_other() -> None:
     check_pairs(provider)
 
 
+async def test_what_was_run_elsewhere_meanwhile_is_told_behind_what_was_said() -> None:
+    provider = ScriptedProvider(SHIP, answer(say("As you like.")), DONE, DONE)
+    engine = engine_of(provider, depot())
+    first = await engine.create(ask(tools=[GUARDED]))
+    second = await engine.create(ask("Wait.", previous_response_id=first.id))
+    await engine.create(ask([decision(first)], previous_response_id=first.id))
+    await engine.create(ask([], previous_response_id=second.id))
+    assert told(provider)[2:] == [
+        ("tool", NO_APPROVAL),
+        ("user", "Wait."),
+        ("assistant", ["ship"]),
+        ("tool", "shipped"),
+    ]
+    check_pairs(provider)
+
+
 # ---- what was decided elsewhere ----
 
 

@@ -325,8 +325,7 @@ class _Conversation:
             case McpCall() if item.status != "incomplete":
                 self._add_server_call(item)
             case McpApprovalRequest() if item.status != "incomplete":
-                self._add_server_call(as_call(item))
-                self._has_open_calls = self.is_input
+                self._add_request(item)
             case FunctionCallOutput() | CustomToolCallOutput():
                 self._has_results = True
             case OpaqueItem():
@@ -408,6 +407,12 @@ class _Conversation:
             self._add_call(call_id, model_name(self._toolbox, item.server_label, item.name), item.arguments, result)
         # Servers' calls side by side stand one behind the other, each with its result: only words end the turn.
         self._has_server_results = self._has_server_results or result is not None
+
+    def _add_request(self, item: McpApprovalRequest) -> None:
+        asked = as_call(item)
+        if call_id_of(asked) not in self._results.shown:
+            self._add_server_call(asked)
+            self._has_open_calls = self.is_input
 
     def _add_late(self, item: McpCall, call_id: str, result: Output) -> None:
         name = model_name(self._toolbox, item.server_label, item.name)
