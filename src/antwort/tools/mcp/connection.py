@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, cast
 
 from mcp.shared.dispatcher import CallOptions, ProgressFnT
@@ -109,35 +108,47 @@ class Connection:
         params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
         if self.agreed.meta:
             params["_meta"] = dict(self.agreed.meta)
-        with self._using():
-            if self._lean is not None and not self.has_ended:
-                try:
-                    return await self._lean.page(params)
-                except Unusual:
-                    self._lean = None
-            return await self._request("tools/list", params, {})
-
-    async def call(self, ask: Ask) -> object:
-        """What the server answered. Raises as `request` does."""
-        with self._using():
-            return await self._called(replace(ask, headers=self._mirror(ask)) if self.agreed.is_modern else ask)
-
-    @contextmanager
-    def _using(self) -> Iterator[None]:
         self._calls += 1
         try:
-            yield
-            self.is_unproven = False
+            answer = await self._listed(params)
         except Refused:
             self.is_unproven = False
             raise
         finally:
-            self._calls -= 1
-            if self._is_retired:
-                self.retire()
+            self._left()
+        self.is_unproven = False
+        return answer
+
+    async def _listed(self, params: dict[str, Any]) -> object:
+        if self._lean is not None and not self._over.is_set():
+            try:
+                return await self._lean.page(params)
+            except Unusual:
+                self._lean = None
+        return await self._request("tools/list", params, {})
+
+    async def call(self, ask: Ask) -> object:
+        """What the server answered. Raises as `request` does."""
+        if self.agreed.is_modern:
+            ask = replace(ask, headers=self._mirror(ask))
+        self._calls += 1
+        try:
+            answer = await self._called(ask)
+        except Refused:
+            self.is_unproven = False
+            raise
+        finally:
+            self._left()
+        self.is_unproven = False
+        return answer
+
+    def _left(self) -> None:
+        self._calls -= 1
+        if self._is_retired:
+            self.retire()
 
     async def _called(self, ask: Ask) -> object:
-        if self._lean is not None and not self.has_ended:
+        if self._lean is not None and not self._over.is_set():
             try:
                 return await self._lean.call(ask)
             except Unusual:

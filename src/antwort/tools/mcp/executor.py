@@ -136,7 +136,7 @@ class McpExecutor:
 
     def _strangers_spec(self, declared: McpTool, identity: Identity) -> ServerSpec:
         """Remembered where no credentials are in it: the same one is asked for with each call."""
-        if any(each is not UNSET for each in (declared.authorization, declared.headers, declared.connector_id)):
+        if not (declared.authorization is declared.headers is declared.connector_id is UNSET):
             return strangers_spec(declared, identity, self._policy)
         asked = (declared.server_label, declared.server_url, identity.tenant, identity.owner)
         spec = self._specs.get(asked)

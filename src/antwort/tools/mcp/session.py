@@ -7,6 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from antwort.concurrency import Once
 from antwort.net.reach import Reach
 from antwort.notes import note
@@ -26,6 +28,7 @@ from antwort.tools.mcp.messages import (
     NOT_AN_ANSWER,
     Ask,
     Refused,
+    Report,
     Unsent,
     checked_arguments,
     outcome_of,
@@ -87,15 +90,18 @@ class ServerSession:
     ) -> CallOutcome:
         """Raises `ValueError` for arguments that are no JSON object, else as `Session` says."""
         raw, said = checked_arguments(arguments)
-        ask = Ask(name=name, arguments=raw, said=said, key=key, progress=progress)
+
+        def call(connection: Connection) -> Awaitable[object]:
+            return connection.call(self._ask(name, raw, said, key, progress))
+
         try:
-            return outcome_of(await self._asked(lambda connection: connection.call(self._known(ask))))
+            return outcome_of(await self._asked(call))
         except Refused as refused:
             if refused.code != HEADER_MISMATCH:
                 return refusal(refused)
         await self._first()  # what it takes is not what it took: the server says so before it runs anything
         try:
-            return outcome_of(await self._asked(lambda connection: connection.call(self._known(ask))))
+            return outcome_of(await self._asked(call))
         except Refused as refused:
             return refusal(refused)
 
@@ -111,45 +117,39 @@ class ServerSession:
 
     # calls
 
-    def _known(self, ask: Ask) -> Ask:
+    def _ask(
+        self, name: str, arguments: msgspec.Raw, said: dict[str, Any], key: str, progress: Report | None
+    ) -> Ask:
         """With what the server says of the tool now."""
-        tool = self._by_name.get(ask.name)
-        if tool is None:
-            return ask
-        hints = tool.annotations or {}
-        is_repeatable = hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
+        tool = self._by_name.get(name)
+        hints = {} if tool is None or tool.annotations is None else tool.annotations
         return Ask(
-            name=ask.name,
-            arguments=ask.arguments,
-            said=ask.said,
-            key=ask.key,
-            progress=ask.progress,
-            schema=tool.input_schema,
-            is_repeatable=is_repeatable,
+            name=name,
+            arguments=arguments,
+            said=said,
+            key=key,
+            progress=progress,
+            schema=None if tool is None else tool.input_schema,
+            is_repeatable=hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True,
         )
 
     async def _asked(self, question: Callable[[Connection], Awaitable[T]]) -> T:
         """Asked over a connection, and over a fresh one where the first has not carried it."""
-        connection = await self._owner.connection()
-        try:
-            return await self._answered(question, connection)
-        except Unsent:
-            self._owner.replace(connection)
-        connection = await self._owner.connection()
-        try:
-            return await self._answered(question, connection)
-        except Unsent as exc:
-            self._owner.replace(connection)
-            raise ServerUnavailable(NOT_AN_ANSWER) from exc
-
-    async def _answered(self, question: Callable[[Connection], Awaitable[T]], connection: Connection) -> T:
-        try:
-            answer = await question(connection)
-        except Refused:
-            self._owner.worked()
-            raise
-        self._owner.worked()
-        return answer
+        for is_last in (False, True):
+            connection = await self._owner.connection()
+            try:
+                answer = await question(connection)
+            except Unsent as exc:
+                self._owner.replace(connection)
+                if is_last:
+                    raise ServerUnavailable(NOT_AN_ANSWER) from exc
+            except Refused:
+                self._owner.worked()
+                raise
+            else:
+                self._owner.worked()
+                return answer
+        raise AssertionError("the last attempt returns or raises")
 
     # the list
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 
 from antwort.net.reach import Reach
 from antwort.tools.base import Progress
@@ -55,9 +54,10 @@ class SessionPool:
         while self._closing:
             await asyncio.wait(self._closing)
 
-    @asynccontextmanager
-    async def using(self, spec: ServerSpec, key: bytes) -> AsyncGenerator[ServerSession, None]:
-        """The session, which stays as long as it is used."""
+    def take(self, spec: ServerSpec, key: bytes) -> _Entry:
+        """The session, which stays as long as it is used. It is to be given back: with each call, and so
+        without a context, which would take longer than all the rest of it.
+        """
         if self._is_closed:
             raise ServerUnavailable(ALL_CLOSING)
         entry = self._entries.get(key)
@@ -66,12 +66,13 @@ class SessionPool:
         self._entries.move_to_end(key)
         entry.uses += 1
         self._make_room(spec.owner)
-        try:
-            yield entry.session
-        finally:
-            entry.uses -= 1
-            entry.used_at = asyncio.get_running_loop().time()
-            self._make_room(spec.owner)  # there may have been none while all were in use
+        return entry
+
+    def give_back(self, entry: _Entry) -> None:
+        entry.uses -= 1
+        entry.used_at = asyncio.get_running_loop().time()
+        self._make_room(entry.session.spec.owner)  # there may have been none while all were in use
+        if self._timer is None:
             self._watch()
 
     # within
@@ -79,6 +80,9 @@ class SessionPool:
     def _make_room(self, newcomer: tuple[str, str] | None) -> None:
         if newcomer is None:
             return
+        lists = sum([entry.session.list_bytes for entry in self._entries.values()])
+        if len(self._entries) <= self._room.sessions and lists <= self._room.lists_each:
+            return  # there is room for all of it, whosever it is
         for key in makes_room(list(self._guests()), newcomer, self._room):
             self._leave(self._entries.pop(key))
 
@@ -138,11 +142,17 @@ class PooledSession:
         self._key = spec.key
 
     async def tools(self) -> ServerTools:
-        async with self._pool.using(self._spec, self._key) as session:
-            return await session.tools()
+        entry = self._pool.take(self._spec, self._key)
+        try:
+            return await entry.session.tools()
+        finally:
+            self._pool.give_back(entry)
 
     async def call(
         self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
     ) -> CallOutcome:
-        async with self._pool.using(self._spec, self._key) as session:
-            return await session.call(name, arguments, key=key, progress=progress)
+        entry = self._pool.take(self._spec, self._key)
+        try:
+            return await entry.session.call(name, arguments, key=key, progress=progress)
+        finally:
+            self._pool.give_back(entry)
