@@ -50,7 +50,7 @@ async def test_another_name_or_other_credentials_mean_another_session(other: dic
 
 async def test_beyond_the_limit_the_session_that_was_not_used_for_longest_makes_room() -> None:
     async with puppet() as server, pooled(limit=2) as pool:
-        specs = [replace(server.spec, label=label) for label in "abc"]
+        specs = [replace(server.spec, label=label, owner=("tenant", "ann")) for label in "abc"]
         for spec in specs:
             await pool.get(spec).tools()
         assert len(pool) == 2
@@ -62,7 +62,7 @@ async def test_beyond_the_limit_the_session_that_was_not_used_for_longest_makes_
 
 async def test_a_session_in_use_never_makes_room() -> None:
     async with served() as at, pooled(limit=1) as pool:
-        spec = spec_of(at)
+        spec = replace(spec_of(at), owner=("tenant", "ann"))
         holding = asyncio.create_task(pool.get(spec).call("hold", '{"name": "x"}', key="k"))
         await at.server.record.until_seen("called", "hold")
         for label in "ab":

@@ -22,12 +22,12 @@ from mcp.shared.message import SessionMessage
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from antwort.net.reach import Reach
-from antwort.tools.mcp.base import ServerSpec, Unauthorized
+from antwort.tools.mcp.base import ServerSpec, ServerUnavailable, Unauthorized
 from antwort.tools.mcp.connection import Connection
 from antwort.tools.mcp.declining import Declining, Message
 from antwort.tools.mcp.lean import Line
 from antwort.tools.mcp.login import Login, log_in
-from antwort.tools.mcp.messages import UNAUTHORIZED, Agreement
+from antwort.tools.mcp.messages import TOO_LONG, UNAUTHORIZED, Agreement
 from antwort.tools.mcp.older import older
 from antwort.tools.mcp.program import program
 from antwort.tools.mcp.quiet import hush, own_context
@@ -44,6 +44,8 @@ _PROBE_SHARE = 0.4
 _RELISTEN = 30.0
 """Seconds before a stream of changes that broke off is asked for again."""
 _GOODBYE = 1.0
+_LONGEST_GREETING = 256 * 1024
+"""Characters of what the server of a stranger says of itself."""
 _LARGEST_OTHER = 2**20
 """Bytes of what the SDK reads over streamable HTTP: handshakes and what a server says by itself, no results."""
 _US = types.Implementation(name="antwort", version=__version__)
@@ -96,6 +98,8 @@ class _Talk:
         dispatcher = JSONRPCDispatcher[Any](Hearing(read, self._over, answers.decline), write)
         async with ClientSession(dispatcher=dispatcher, client_info=_US, message_handler=self._hear) as session:
             await self._negotiate(session)
+            if self._setting.spec.is_strangers:
+                _check_size(session)
             connection = self._connection = Connection(dispatcher, _agreement(session), self._over, self.watch)
             self.lighten(connection)
             answers.connection = connection
@@ -238,6 +242,14 @@ class _Answers:
             await self._write.send(SessionMessage(types.jsonrpc_message_adapter.validate_python(message)))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             self._over.set()
+
+
+def _check_size(session: ClientSession) -> None:
+    """What a server says of itself is held as long as the session is. Raises `ServerUnavailable`."""
+    capabilities, about = session.server_capabilities, session.server_info
+    said = [session.instructions or "", *(each.model_dump_json() for each in (capabilities, about) if each is not None)]
+    if sum(map(len, said)) > _LONGEST_GREETING:
+        raise ServerUnavailable(TOO_LONG)
 
 
 def _agreement(session: ClientSession) -> Agreement:

@@ -36,7 +36,7 @@ from antwort.tools.mcp.messages import (
 )
 from antwort.tools.mcp.owner import ALL_CLOSING, Owner
 from antwort.tools.mcp.quiet import own_context
-from antwort.tools.mcp.tool_list import MOST_BYTES, STRANGERS_BYTES, ToolList
+from antwort.tools.mcp.tool_list import STRANGERS_BYTES, ToolList
 
 if TYPE_CHECKING:
     from antwort.tools.mcp.connection import Connection
@@ -114,6 +114,10 @@ class ServerSession:
         if self._task is not None:
             self._task.cancel()
         return _left(self._task, self._owner.leave())
+
+    def forget(self) -> None:
+        """Keep no list, either: nobody will ask for it any more."""
+        self._list, self._by_name, self.list_bytes = None, {}, 0
 
     # calls
 
@@ -208,7 +212,7 @@ class ServerSession:
                 listing.fail(fault)
 
     async def _pages(self, connection: Connection) -> ServerTools:
-        found = ToolList(connection.takes, STRANGERS_BYTES if self.spec.is_strangers else MOST_BYTES)
+        found = ToolList(connection.takes, STRANGERS_BYTES if self.spec.is_strangers else None)
         self._stale_at = self._now() + self.spec.list_age
         self._changes.cover()  # what changes from here on may not be in it
         cursor: str | None = None

@@ -84,7 +84,7 @@ class SessionPool:
         if len(self._entries) <= self._room.sessions and lists <= self._room.lists_each:
             return  # there is room for all of it, whosever it is
         for key in makes_room(list(self._guests()), newcomer, self._room):
-            self._leave(self._entries.pop(key))
+            self._forget(key)
 
     def _guests(self) -> Iterator[Guest]:
         for key, entry in self._entries.items():
@@ -111,9 +111,15 @@ class SessionPool:
         if now - entry.used_at < self._idle:
             return False
         if entry.session.spec.owner is not None:
-            del self._entries[key]
-        self._leave(entry)
+            self._forget(key)
+        else:
+            self._leave(entry)
         return True
+
+    def _forget(self, key: bytes) -> None:
+        entry = self._entries.pop(key)
+        self._leave(entry)
+        entry.session.forget()
 
     def _leave(self, entry: _Entry) -> None:
         if entry.session.is_open:

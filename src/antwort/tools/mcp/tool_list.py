@@ -23,12 +23,12 @@ class ToolList:
     at most `most` bytes.
     """
 
-    def __init__(self, usable: Callable[[object], bool], most: int = MOST_BYTES) -> None:
+    def __init__(self, usable: Callable[[object], bool], most: int | None = None) -> None:
         self._usable = usable
-        self._most = most
+        self._most = MOST_BYTES if most is None else most
         self._found: dict[str, ServerTool] = {}
         self._cursors: set[str] = set()
-        self._pages = self._bytes = self._odd = 0
+        self._pages = self._seen = self._bytes = self._odd = 0
         self._is_cut = False
 
     @property
@@ -53,25 +53,27 @@ class ToolList:
             raise ServerUnavailable(NOT_AN_ANSWER)
         self._pages += 1
         self._is_cut = self._is_cut or len(listed) > MOST_TOOLS
-        self._odd += sum(not self._add(one) for one in listed[:MOST_TOOLS])
+        for one in listed[:MOST_TOOLS]:
+            size = _size(one)
+            self._seen += size
+            self._odd += not self._add(one, size)
         return self._next(page.get("nextCursor"))
 
     def _next(self, cursor: object) -> str | None:
         if not isinstance(cursor, str) or not cursor:
             return None
         taken = len(self._found) + self._odd
-        is_full = taken >= MOST_TOOLS or self._pages >= MOST_PAGES or self._is_cut
+        is_full = taken >= MOST_TOOLS or self._pages >= MOST_PAGES or self._seen >= self._most
         if is_full or cursor in self._cursors:  # or it goes round in circles
             self._is_cut = True
             return None
         self._cursors.add(cursor)
         return cursor
 
-    def _add(self, one: object) -> bool:
+    def _add(self, one: object, size: int) -> bool:
         tool = read_tool(one)
         if tool is None or not self._usable(tool.input_schema) or tool.name in self._found:
             return False
-        size = _size(one)
         if len(self._found) < MOST_TOOLS and self._bytes + size <= self._most:
             self._found[tool.name] = tool
             self._bytes += size

@@ -1,0 +1,161 @@
+"""Which sessions make room: nobody's but those of strangers, and of them those who ask for more first."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from antwort.api.tools import McpTool
+from antwort.identity import Identity
+from antwort.net.reach import Reach
+from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
+from antwort.tools.mcp.executor import McpExecutor
+from antwort.tools.mcp.room import Guest, Room, makes_room
+from antwort.tools.mcp.servers import McpPolicy
+from antwort.tools.mcp.tool_list import STRANGERS_BYTES
+from session_kit import TOOL, hangs, pooled, puppet, says, tasks_left, until
+
+ADA, BOB, CY = ("acme", "ada"), ("acme", "bob"), ("acme", "cy")
+NEAR = Reach(loopback=True)
+
+
+def guests(*said: tuple[tuple[str, str], int] | tuple[tuple[str, str], int, bool]) -> list[Guest]:
+    """Each with a key of its own, by its place."""
+    return [Guest(b"%d" % at, each[0], each[1], each[2] if len(each) > 2 else True) for at, each in enumerate(said)]
+
+
+def left(there: list[Guest], newcomer: tuple[str, str], **room: int) -> list[int]:
+    return [int(key) for key in makes_room(there, newcomer, Room(**room))]
+
+
+def test_whoever_asks_for_more_gives_up_their_own_first() -> None:
+    there = guests((BOB, 0), (ADA, 0), (BOB, 0), (ADA, 0))
+    assert left(there, ADA, sessions=3) == [1]
+    assert left(there, BOB, sessions=2) == [0, 2]
+
+
+def test_whoever_has_none_of_their_own_takes_the_place_of_those_who_have_most() -> None:
+    there = guests((BOB, 0), (ADA, 0), (ADA, 0), (CY, 0, False))
+    assert left(there, CY, sessions=3) == [1]
+
+
+def test_one_in_use_never_makes_room() -> None:
+    assert left(guests((ADA, 9, False), (BOB, 9, False), (ADA, 9)), ADA, sessions=1, lists=1, lists_each=1) == [2]
+
+
+def test_an_identitys_lists_take_so_much_and_no_more() -> None:
+    there = guests((ADA, 3), (BOB, 9), (ADA, 0), (ADA, 3), (ADA, 3))
+    assert left(there, ADA, lists_each=6) == [0], "what takes nothing helps nobody by leaving"
+    assert left(there, CY, lists_each=6) == [], "what others have is looked at when they come"
+
+
+def test_all_lists_together_take_so_much_and_no_more() -> None:
+    there = guests((BOB, 2), (ADA, 3), (ADA, 3), (CY, 2))
+    assert left(there, CY, lists=9) == [3]
+    assert left(there[:3], CY, lists=5) == [1]
+
+
+OWNERS = st.sampled_from([ADA, BOB, CY])
+
+
+@given(
+    st.lists(st.tuples(OWNERS, st.integers(0, 9), st.booleans()), max_size=12),
+    OWNERS,
+    st.integers(1, 8),
+    st.integers(0, 30),
+)
+def test_afterwards_there_is_room_or_all_are_in_use(
+    said: list[tuple[tuple[str, str], int, bool]], newcomer: tuple[str, str], sessions: int, lists: int
+) -> None:
+    there = guests(*said)
+    gone = set(makes_room(there, newcomer, Room(sessions=sessions, lists=lists)))
+    kept = [guest for guest in there if guest.key not in gone]
+    assert all(guest.is_idle for guest in there if guest.key in gone)
+    assert len(kept) <= sessions or not any(guest.is_idle for guest in kept)
+    assert sum(guest.weight for guest in kept) <= lists or not any(guest.is_idle and guest.weight for guest in kept)
+
+
+# ---- in the pool ----
+
+
+def strangers(spec: ServerSpec, owner: tuple[str, str] = ADA, **fields: object) -> ServerSpec:
+    return replace(spec, owner=owner, is_strangers=True, **fields)
+
+
+async def test_strangers_never_push_out_what_is_the_operators() -> None:
+    async with puppet() as server, pooled(limit=2) as pool:
+        own = [replace(server.spec, label=f"own-{at}") for at in range(3)]
+        lists = [await pool.get(spec).tools() for spec in own]
+        for at in range(5):
+            await pool.get(replace(server.spec, label=f"s{at}", owner=ADA)).tools()
+        await server.until("DELETE", 3)
+        assert len(pool) == 5
+        assert [await pool.get(spec).tools() for spec in own] == lists
+        assert not {"s1", "s2", "s3"} & {asked.headers["mcp-session-id"] for asked in server.seen("DELETE")}
+
+
+async def test_one_who_opens_many_sessions_closes_their_own() -> None:
+    async with puppet() as server, pooled(limit=3) as pool:
+        await pool.get(replace(server.spec, owner=BOB)).tools()
+        for at in range(6):
+            await pool.get(replace(server.spec, label=f"s{at}", owner=ADA)).tools()
+        await server.until("DELETE", 4)
+        assert "s1" not in {asked.headers["mcp-session-id"] for asked in server.seen("DELETE")}
+
+
+def heavy(size: int) -> dict[str, object]:
+    return {**TOOL, "description": "x" * size}
+
+
+async def test_a_strangers_list_is_cut_where_an_operators_is_not() -> None:
+    tools = [{**heavy(STRANGERS_BYTES // 4), "name": f"t{at}"} for at in range(8)]
+    async with puppet(tools_list=says({"tools": tools})) as server, pooled(reach=NEAR) as pool:
+        assert len((await pool.get(server.spec).tools()).tools) == 8
+        assert len((await pool.get(strangers(server.spec)).tools()).tools) == 3
+
+
+async def test_the_lists_of_one_who_names_many_servers_do_not_add_up() -> None:
+    listed = {"tools": [heavy(STRANGERS_BYTES - 1000)]}
+    async with puppet(tools_list=says(listed)) as server, pooled(reach=NEAR) as pool:
+        for at in range(9):
+            await pool.get(strangers(server.spec, label=f"s{at}")).tools()
+        assert len(pool) == 4
+
+
+async def test_what_a_stranger_says_of_itself_is_not_endless() -> None:
+    greeting = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
+    act = says({**greeting, "instructions": "x" * 300_000})
+    async with puppet(initialize=act) as server, pooled(reach=NEAR) as pool:
+        assert (await pool.get(server.spec).tools()).tools
+        with pytest.raises(ServerUnavailable, match="too long"):
+            await pool.get(strangers(server.spec)).tools()
+
+
+async def test_a_list_of_a_strangers_that_nobody_waits_for_any_more_is_broken_off() -> None:
+    async with puppet(tools_list=hangs) as server, pooled(reach=NEAR) as pool:
+        session = pool.get(strangers(server.spec))
+        first, second = (asyncio.create_task(session.tools()) for _ in range(2))
+        await server.until("tools/list")
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert "mcp list" in tasks_left(), "one still waits"
+        second.cancel()
+        await until(lambda: "mcp list" not in tasks_left())
+        server.acts["tools/list"] = says({"tools": [TOOL]})
+        assert len((await session.tools()).tools) == 1
+
+
+async def test_what_the_pool_has_forgotten_nobody_else_keeps() -> None:
+    policy = McpPolicy(declared=True, reach=NEAR, sessions=2)
+    async with puppet() as server:
+        executor = McpExecutor(policy=policy)
+        for at in range(6):
+            declared = McpTool(server_label=f"s{at}", server_url=server.spec.url)
+            assert await executor.discover(declared, Identity("acme", "ada"))
+        assert len(executor._made) == 2
+        await executor.close()
