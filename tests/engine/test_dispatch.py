@@ -13,6 +13,7 @@ from antwort.api.events import Batch, CallEnded, OutputItemAdded, OutputItemDone
 from antwort.api.items import FunctionCallOutput, InputImage, InputText, McpCall
 from antwort.api.wire import UNSET
 from antwort.concurrency import Signal
+from antwort.engine.answers import INTERRUPTED
 from antwort.engine.control import Control
 from antwort.engine.dispatch import run_tools
 from antwort.engine.draft import Run, fold
@@ -296,7 +297,7 @@ async def test_a_run_that_stops_keeps_the_results_it_has_also_behind_one_that_wi
     signal.set(Cancelled())
     with pytest.raises(Cancelled):
         await reading
-    assert dispatch.results == [("call_2", "result of call_2")]
+    assert dispatch.results == [("call_1", INTERRUPTED), ("call_2", "result of call_2"), ("call_3", INTERRUPTED)]
 
 
 @pytest.mark.proves("TR-021")
@@ -350,7 +351,7 @@ async def test_a_tool_that_will_not_stop_is_left_behind(caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING, "antwort.engine"), pytest.raises(Cancelled):
         await reading
     assert "left behind" in caplog.text
-    assert dispatch.results == []
+    assert dispatch.results == [("call_1", INTERRUPTED)]
     freed.set()
     await settle()
 

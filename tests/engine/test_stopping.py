@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 import pytest
 
@@ -17,16 +18,26 @@ from antwort.api.events import (
 )
 from antwort.api.items import McpCall, Message
 from antwort.api.responses import Model
+from antwort.engine.answers import INTERRUPTED
 from antwort.engine.engine import Engine
 from antwort.engine.live import LiveRun
 from antwort.engine.settings import EngineSettings
-from antwort.errors import BackendError, BackendTimeout, BackendUnavailable, RateLimited, ResponseNotFound, ShuttingDown
+from antwort.errors import (
+    BackendError,
+    BackendTimeout,
+    BackendUnavailable,
+    DeadlinePassed,
+    RateLimited,
+    ResponseNotFound,
+    ShuttingDown,
+)
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import ChatRequest, Delta, TextDelta
 from antwort.storage.base import NewResponse
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolCall, ToolContext
+from antwort.tools.limits import ToolLimits
 from antwort.tools.local import LocalExecutor
 from engine_kit import (
     CLOCK,
@@ -34,10 +45,12 @@ from engine_kit import (
     WEATHER,
     ask,
     engine_of,
+    function_calls,
     kinds,
     name_of,
     only,
     outputs,
+    sent_messages,
     server_calls,
     stream,
     text_of,
@@ -194,7 +207,104 @@ async def test_a_tool_that_will_not_stop_is_left_behind_within_a_second() -> Non
     response = await asyncio.wait_for(run.result(), 1.5)
     release.set()
     assert response.status == "cancelled"
-    assert outputs(response) == []
+    assert [item.output for item in outputs(response)] == [INTERRUPTED]
+
+
+@pytest.mark.proves("TR-021")
+@pytest.mark.parametrize("eager", [True, False])
+async def test_a_tools_own_grace_does_not_hold_up_a_run_that_is_told_to_stop(eager: bool) -> None:
+    started, release = asyncio.Event(), asyncio.Event()
+
+    async def clock() -> str:
+        started.set()
+        while not release.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await release.wait()
+        return "too late"
+
+    limits = ToolLimits(grace=600)
+    engine = engine_of(
+        ScriptedProvider(answer(call("clock"))), LocalExecutor(clock), eager=eager, tool_limits=limits, tool_grace=0.01
+    )
+    run = await engine.start(ask(tools=[CLOCK], stream=True))
+    await started.wait()
+    run.leave()
+    response = await asyncio.wait_for(run.result(), 5)
+    assert (response.status, [item.output for item in outputs(response)]) == ("cancelled", [INTERRUPTED])
+    release.set()
+    await run.wait()
+
+
+class Stopping:
+    """How a run is told to stop while a tool works."""
+
+    @staticmethod
+    async def by_deadline(engine: Engine, run: LiveRun) -> None:
+        run.stop(DeadlinePassed())
+
+    @staticmethod
+    async def by_cancel(engine: Engine, run: LiveRun) -> None:
+        await engine.cancel(ANONYMOUS, run.response_id)
+
+    @staticmethod
+    async def by_leaving(engine: Engine, run: LiveRun) -> None:
+        run.leave()
+
+
+@pytest.mark.parametrize("stop", [Stopping.by_deadline, Stopping.by_cancel, Stopping.by_leaving])
+@pytest.mark.parametrize("parallel", [True, False])
+async def test_a_function_that_has_begun_is_not_run_again_after_a_stop(
+    stop: Callable[[Engine, LiveRun], Awaitable[None]], parallel: bool
+) -> None:
+    begun = asyncio.Event()
+    ran: list[str] = []
+
+    async def weather(city: str) -> str:
+        ran.append(city)
+        if len(ran) == (2 if parallel else 1):
+            begun.set()
+            await asyncio.Event().wait()
+        return "sunny"
+
+    calls = [call("weather", city="Rome"), call("weather", city="Oslo")]
+    provider = ScriptedProvider(answer(*calls), answer(say("Done.")))
+    engine = engine_of(provider, LocalExecutor(weather))
+    run = await engine.start(ask(tools=[WEATHER], stream=True, parallel_tool_calls=parallel))
+    await begun.wait()
+    await stop(engine, run)
+    first = await run.result()
+    results = [item.output for item in outputs(first)]
+    assert results == (["sunny", INTERRUPTED] if parallel else [INTERRUPTED])
+    assert outputs(first)[-1].is_error is True
+    second = await engine.create(ask("Go on.", previous_response_id=first.id, tools=[WEATHER]))
+    assert second.status == "completed"
+    assert sorted(ran) == ["Oslo", "Rome"]  # what had not begun is run then
+    told = [content for role, content in sent_messages(provider.requests[-1]) if role == "tool"]
+    assert told == (["sunny", INTERRUPTED] if parallel else [INTERRUPTED, "sunny"])
+
+
+async def test_a_leftover_function_that_has_begun_is_not_run_again_after_a_stop() -> None:
+    begun = asyncio.Event()
+    ran: list[str] = []
+
+    async def weather(city: str) -> str:
+        ran.append(city)
+        begun.set()
+        await asyncio.Event().wait()
+        return "sunny"
+
+    provider = ScriptedProvider(answer(call("weather", city="Rome"), call("clock")), answer(say("Done.")))
+    engine = engine_of(provider, LocalExecutor(weather))
+    paused = await engine.create(ask(tools=[WEATHER, CLOCK]))
+    clocked = next(item for item in function_calls(paused) if item.name == "clock")
+    noon = {"type": "function_call_output", "call_id": clocked.call_id, "output": "noon"}
+    run = await engine.start(ask([noon], previous_response_id=paused.id, tools=[WEATHER, CLOCK], stream=True))
+    await begun.wait()
+    run.leave()
+    stopped = await run.result()
+    assert [item.output for item in outputs(stopped)] == [INTERRUPTED]
+    last = await engine.create(ask("Go on.", previous_response_id=stopped.id, tools=[WEATHER, CLOCK]))
+    assert (last.status, ran) == ("completed", ["Rome"])
 
 
 @pytest.mark.proves("FR-014")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -37,6 +37,8 @@ from antwort.engine.plan import OpenCall
 from antwort.engine.steps import Ready, Refused
 from antwort.ids import new_id
 from antwort.tools.base import Output, ToolResult
+
+INTERRUPTED = "The call was stopped; whether it has run to its end is not known."
 
 
 class Handed(msgspec.Struct, frozen=True):
@@ -110,6 +112,15 @@ class Answers:
                 self._write_function(self._due, self._results.pop(self._due))
             self._due += 1
         return self._taken()
+
+    def stop(self, has_begun: Callable[[str], bool]) -> None:
+        """No more results come. A function's call that has begun says so: without a result it would be taken for one
+        that is still to be run. A server's is closed as incomplete, which is never run again.
+        """
+        for at in range(self._due, len(self._calls)):
+            call_id = self._calls[at].call.call_id
+            if at not in self._shown and at not in self._results and has_begun(call_id):
+                self._results[at] = ToolResult(call_id, INTERRUPTED, is_error=True)
 
     def rest(self) -> Batch:
         """Results that waited for one before them which will not come: a run that stops keeps what it has."""

@@ -34,6 +34,7 @@ async def run_tools(step: RunTools, run: Run, control: Control, running: Running
                     yield batch
     except Exception as error:
         failure = error
+        answers.stop(running.has_begun)
     if rest := answers.rest():
         yield rest
     if failure is not None:

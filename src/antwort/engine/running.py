@@ -97,6 +97,10 @@ class Running:
 
     # ---- those of a step ----
 
+    def has_begun(self, call_id: str) -> bool:
+        """Whether a tool may have seen the call."""
+        return call_id in self._seen
+
     async def results(
         self, calls: Sequence[Ready | Refused], width: int
     ) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
@@ -108,7 +112,7 @@ class Running:
             self._report_refused(calls)
             yield refused
         waiting = [(at, call) for at, call in enumerate(calls) if isinstance(call, Ready)]
-        if len(waiting) == 1 and not self._early and _always_ends(waiting[0][1]):
+        if len(waiting) == 1 and not self._early and self._ends_in_time(waiting[0][1]):
             at, call = waiting[0]
             yield [(at, await self._alone(call))]
             return
@@ -133,6 +137,11 @@ class Running:
             return await self._signal.race(partial(self._execute, ready))
         finally:
             self._control.running.clear()
+
+    def _ends_in_time(self, ready: Ready) -> bool:
+        """Whether its executor leaves a tool behind that does not stop, and does not take longer for it than a run."""
+        executor = find_executor(ready.definition, ready.toolbox.executors)
+        return isinstance(executor, Limited) and executor.grace_of(ready.definition) <= self._plan.settings.tool_grace
 
     def _start(self, ready: Ready) -> asyncio.Task[Outcome]:
         self._control.has_acted = True  # before it can have begun, whoever looks meanwhile
@@ -247,11 +256,6 @@ class Running:
         """A sign of life: whoever waits for the response learns that it goes on. What the tool says is content."""
         _log.debug("a tool of %s reports progress", self._plan.response.id)
         self._control.on_progress(call_id, news)
-
-
-def _always_ends(ready: Ready) -> bool:
-    """Whether its executor leaves a tool behind that does not stop."""
-    return isinstance(find_executor(ready.definition, ready.toolbox.executors), Limited)
 
 
 def _is_told_to_stop() -> bool:

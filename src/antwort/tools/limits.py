@@ -105,6 +105,10 @@ class Limited:
         if isinstance(self._executor, Closing):
             await self._executor.close()
 
+    def grace_of(self, tool: ToolDefinition) -> float:
+        """Seconds that a call which is told to stop may take, before it is left behind."""
+        return self._limits_of(tool).grace
+
     def _limits_of(self, tool: ToolDefinition) -> ToolLimits:
         own = None if self._bounded_by is None else self._bounded_by.limits_of(tool)
         return own or self._limits
@@ -115,6 +119,13 @@ class Limited:
             return True
         own = None if self._describing is None else self._describing.describe(tool)
         return own is not None and own.is_serial
+
+    def _is_foreign(self, tool: ToolDefinition) -> bool:
+        """Whether a stranger wrote what it takes: a server, or a request that declares a function in its own words."""
+        if tool.declared is not None or tool.kind is not ToolKind.FUNCTION:
+            return tool.declared is not None
+        own = self.describe(tool)
+        return own is None or own.parameters != tool.parameters
 
     async def _in_turn(self, call: ToolCall, context: ToolContext, limits: ToolLimits) -> object:
         """What came of it, when those before it have ended."""
@@ -180,7 +191,7 @@ class Limited:
     async def _attempt(self, call: ToolCall, context: ToolContext, schema: dict[str, Any] | None) -> object:
         """Whatever is raised is returned: a task that ended in SystemExit would take the event loop with it."""
         try:
-            if problem := await find_problem(call.arguments, schema):
+            if problem := await find_problem(call.arguments, schema, is_foreign=self._is_foreign(call.definition)):
                 context.failed("arguments")
                 return ToolResult(call.id, problem, is_error=True)
             return await self._executor.execute(call, context)
