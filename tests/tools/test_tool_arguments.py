@@ -149,6 +149,86 @@ async def test_a_schema_with_references_is_checked_beside_the_event_loop(monkeyp
     assert where == [True, False]
 
 
+# ---- what strangers write ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ("{}", '"query" is a required property'),
+        ('{"query": 5}', 'query: 5 is not of type "string"'),
+        ('{"query": "x", "page": 1}', "Additional properties are not allowed ('page' was unexpected)"),
+        ('{"query": "x", "limit": "2"}', 'limit: "2" is not of type "integer" or "2" is not of type "null"'),
+        ('{"query": "x", "kind": "c"}', 'kind: "a" was expected or "b" was expected'),
+        ('{"query": "x", "kind": "a"}', None),
+    ],
+)
+async def test_a_foreign_schema_is_checked(arguments: str, problem: str | None) -> None:
+    told = None if problem is None else f"The arguments do not fit: {problem}"
+    assert await find_problem(arguments, SEARCH, is_foreign=True) == told
+
+
+async def test_references_of_a_foreign_schema_are_followed_to_their_second_time() -> None:
+    tree = {"type": "object", "properties": {"left": {"$ref": "#/$defs/tree"}}, "required": ["id"]}
+    schema = {"$ref": "#/$defs/tree", "$defs": {"tree": tree}}
+    problem = 'The arguments do not fit: "id" is a required property'
+    assert await find_problem("{}", schema, is_foreign=True) == problem
+    assert await find_problem('{"id": 1, "left": {}}', schema, is_foreign=True) is None
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"x": {"type": "string", "pattern": "^b"}}},
+        {"properties": {"x": {"format": "date"}}},
+        {"patternProperties": {"^x": {}}, "additionalProperties": False},
+        {"properties": {"x": {"not": {"pattern": "^b"}}}},
+        {"properties": {"x": {"oneOf": [{"pattern": "^a"}, {"pattern": "^b"}]}}},
+        {"properties": {"x": {"if": {"pattern": "^b"}, "else": False}}},
+        {"properties": {"x": {"enum": [str(n) for n in range(1_000)]}}},
+        {"properties": {"x": False}, "$defs": {f"d{n}": {} for n in range(10_000)}},
+        {"$id": "https://example.com/a", "properties": {"x": {"$id": "b", "$ref": "#/properties/y"}, "y": False}},
+        {"properties": {"x": {"type": "integer", "$ref": "#anchor"}}},
+    ],
+    ids=lambda schema: str(schema)[:60],
+)
+async def test_what_a_foreign_schema_asks_beyond_what_is_cheap_is_not_checked(schema: dict[str, Any]) -> None:
+    assert await find_problem('{"x": "a"}', schema, is_foreign=True) is None
+
+
+DOUBLING = {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(40)}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {f"p{n}": {"pattern": f"^[^a]{{900}}{n}(?=x)$"} for n in range(2000)}},
+        {"allOf": [{"$ref": "#/$defs/0"}], "$defs": DOUBLING},
+        {"properties": {f"z{n}": {"$ref": "#/$defs/a"} for n in range(900)}, "$defs": {"a": {"enum": ["x"] * 100_000}}},
+    ],
+    ids=["patterns", "doubling", "many values"],
+)
+async def test_a_foreign_schema_that_is_work_never_comes_to_the_validator(
+    schema: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bytes] = []
+
+    def check(key: bytes, _: object) -> tuple[str, ...]:
+        seen.append(key)
+        return ()
+
+    monkeypatch.setattr(module, "_check", check)
+    assert await find_problem("{}", schema, is_foreign=True) is None
+    assert all(len(key) < 64 * 1024 and b"pattern" not in key and b"$ref" not in key for key in seen)
+
+
+async def test_many_values_are_not_held_against_a_large_foreign_schema() -> None:
+    schema = {"properties": {"x": {"items": {"enum": list(range(200))}}}}
+    few, many = '{"x": [-1]}', f'{{"x": [{",".join(["-1"] * 50_000)}]}}'
+    assert await find_problem(few, schema, is_foreign=True) is not None
+    assert await find_problem(many, schema, is_foreign=True) is None
+
+
 async def test_a_schema_is_compiled_once() -> None:
     schema = {"type": "object", "properties": {"compiled_once": {"type": "integer"}}}
     before = module._validator.cache_info()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NoReturn
@@ -11,6 +12,7 @@ from typing import Any, NoReturn
 import jsonschema_rs
 import msgspec
 
+from antwort.tools.schemas.light import TooLarge, lightened
 from antwort.tools.threads import run_in_thread
 
 NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
@@ -18,13 +20,20 @@ NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 _MOST_PROBLEMS = 3
 _LONGEST_PROBLEM = 200
+_MOST_LIGHT = 1024
+_MOST_WORK = 1_000_000
+"""Parts of a foreign schema times values in the arguments, above which nobody here looks: some tens of milliseconds."""
 _REFERENCES = (b'"$ref":', b'"$dynamicRef":', b'"$recursiveRef":')
 
+_light: OrderedDict[int, tuple[dict[str, Any], bytes | None, int]] = OrderedDict()
+"""Foreign schemas, and what is checked of them. Each is held on to, so that no other can have its place in memory."""
 
-async def find_problem(arguments: str, schema: dict[str, Any] | None) -> str | None:
+
+async def find_problem(arguments: str, schema: dict[str, Any] | None, *, is_foreign: bool = False) -> str | None:
     """What is wrong with `arguments`, in words the model can use, or None.
 
-    A schema that is broken, or that points to another document, asks for nothing: nothing is ever fetched.
+    A schema that is broken, or that points to another document, asks for nothing: nothing is ever fetched. Of one that
+    `is_foreign`, written by a stranger, only what is no work counts.
     """
     try:
         value = msgspec.json.decode(arguments)
@@ -34,14 +43,45 @@ async def find_problem(arguments: str, schema: dict[str, Any] | None) -> str | N
         return "The arguments must be a JSON object."
     if not schema:
         return None
+    problems = _foreign_problems(schema, arguments, value) if is_foreign else await _problems(schema, value)
+    return f"The arguments do not fit: {'; '.join(problems)}" if problems else None
+
+
+async def _problems(schema: dict[str, Any], value: object) -> tuple[str, ...]:
     try:
         key = msgspec.json.encode(schema)
     except (TypeError, ValueError, RecursionError):
-        return None
-    # References can make the work grow without bound; away from the event loop, only this call waits for it.
+        return ()
+    # References can make the work grow. In a thread others have their turns beside it, but not while the schema is
+    # compiled, nor within one step of the check: so this is for schemas of the operator's own functions alone.
     aside = _has_references(key)
-    problems = await run_in_thread(partial(_check, key, value), "antwort-arguments") if aside else _check(key, value)
-    return f"The arguments do not fit: {'; '.join(problems)}" if problems else None
+    return await run_in_thread(partial(_check, key, value), "antwort-arguments") if aside else _check(key, value)
+
+
+def _foreign_problems(schema: dict[str, Any], arguments: str, value: object) -> tuple[str, ...]:
+    """On the event loop: it is bounded by the size of both, and that is bounded."""
+    known = _light.get(id(schema))
+    if known is None:
+        known = _light[id(schema)] = (schema, *_lightened(schema))
+        if len(_light) > _MOST_LIGHT:
+            _light.popitem(last=False)
+    _, key, nodes = known
+    if key is None or nodes * _parts(arguments) > _MOST_WORK:
+        return ()
+    return _check(key, value)
+
+
+def _lightened(schema: dict[str, Any]) -> tuple[bytes | None, int]:
+    try:
+        light, nodes = lightened(schema)
+        return msgspec.json.encode(light), nodes
+    except (TooLarge, TypeError, ValueError, RecursionError):
+        return None, 0
+
+
+def _parts(arguments: str) -> int:
+    """At least as many values as there are in it."""
+    return 1 + arguments.count(",") + arguments.count("[") + arguments.count("{")
 
 
 @functools.lru_cache(maxsize=256)
