@@ -121,9 +121,7 @@ class ServerSession:
 
     # calls
 
-    def _ask(
-        self, name: str, arguments: msgspec.Raw, said: dict[str, Any], key: str, progress: Report | None
-    ) -> Ask:
+    def _ask(self, name: str, arguments: msgspec.Raw, said: dict[str, Any], key: str, progress: Report | None) -> Ask:
         """With what the server says of the tool now."""
         tool = self._by_name.get(name)
         hints = {} if tool is None or tool.annotations is None else tool.annotations
