@@ -143,7 +143,8 @@ class McpSettings(Wire):
     force_approval: bool = False
     """Whether it holds for them whatever they say, where it is `always`."""
     sessions: Count = 256
-    """How many sessions are open at once; beyond it, the one that has been idle for longest is closed."""
+    """How many sessions that requests have brought are open at once; beyond it, idle ones are closed, first those of
+    whoever asks. Servers of the operator's that all share are not counted."""
     idle: Seconds = 600.0
     """How long a session may be idle before it is closed."""
     connect: Seconds = 10.0

@@ -143,6 +143,6 @@ class McpPolicy(msgspec.Struct, frozen=True, kw_only=True):
     largest: int = 16 * 2**20
     """Bytes of one message of a server, also of the program's own."""
     sessions: int = 256
-    """How many sessions are open at once."""
+    """How many sessions that requests have brought are open at once."""
     idle: float = 600.0
     """Seconds that a session may be idle before it is closed."""
