@@ -150,3 +150,15 @@ async def test_under_execute_the_servers_calls_run_at_once_and_only_the_clients_
     assert response.status == "requires_action"
     assert kinds(response) == ["function_call", "function_call", "function_call_output"]
     assert only(response, FunctionCallOutput).call_id == function_calls(response)[0].call_id
+
+
+async def test_words_between_and_behind_a_servers_calls_are_of_the_same_turn() -> None:
+    """Backends that take no last message of the assistant's would refuse anything else."""
+    turn = answer(say("One."), call("lookup", n=1), say("Two."), call("lookup", n=2), say("Three."))
+    provider = ScriptedProvider(turn, answer(say("Done.")), answer(say("Again.")))
+    engine = engine_of(provider, ToolServerFake("depot", lookup=replies("found")))
+    first = await engine.create(ask(tools=[SERVER]))
+    await engine.create(ask("And?", previous_response_id=first.id, tools=[SERVER]))
+    said = [("user", "Hello"), ("assistant", "One.\nTwo.\nThree."), ("tool", "found"), ("tool", "found")]
+    assert sent_messages(provider.requests[1]) == said
+    assert sent_messages(provider.requests[2]) == [*said, ("assistant", "Done."), ("user", "And?")]

@@ -30,7 +30,7 @@ from antwort.engine.draft import Run
 from antwort.engine.foreign import foreign_call, foreign_result
 from antwort.engine.memory import Said, since_compaction
 from antwort.engine.naming import OWN, legal_name
-from antwort.engine.pairs import as_call, call_id_of, is_bare, is_same, late_id, result_of
+from antwort.engine.pairs import as_call, call_id_of, is_bare, is_run, is_same, late_id, result_of
 from antwort.engine.parts import chat_message, result_text, said_in
 from antwort.engine.plan import Plan
 from antwort.engine.recap import Recap, recalled, recap_of
@@ -405,8 +405,10 @@ class _Conversation:
             if result is None or any(call.id == call_id for call in self._calls):
                 self._leave_answered()
             self._add_call(call_id, model_name(self._toolbox, item.server_label, item.name), item.arguments, result)
-        # Servers' calls side by side stand one behind the other, each with its result: only words end the turn.
-        self._has_server_results = self._has_server_results or result is not None
+        # Servers' calls side by side stand one behind the other, each with its result. Where clients put it together,
+        # words end the turn; of what is one turn for certain, they are a part, unless the call is of an earlier one.
+        ends_turn = result is not None and (self.is_input or is_run(item))
+        self._has_server_results = self._has_server_results or ends_turn
 
     def _add_request(self, item: McpApprovalRequest) -> None:
         asked = as_call(item)
