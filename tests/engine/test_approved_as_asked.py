@@ -295,10 +295,15 @@ class Counting(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.chains = 0
+        self.items_wanted: list[str] = []
 
     async def chain(self, *args: Any) -> Any:
         self.chains += 1
         return await super().chain(*args)
+
+    async def items(self, identity: Identity, ids: Sequence[str]) -> Any:
+        self.items_wanted += ids
+        return await super().items(identity, ids)
 
 
 @pytest.mark.parametrize("with_runs", [True, False])
@@ -313,8 +318,10 @@ async def test_only_those_who_asked_for_what_is_to_be_run_are_looked_up(with_run
         second = await engine.create(ask(said, tools=[GUARDED]))
         said += [item for item in again(second) if with_runs or item["type"] != "mcp_call"]
     assert store.chains == 4
+    store.items_wanted.clear()
     await engine.create(ask([*said, SURE], tools=[GUARDED]))
     assert store.chains == 4
+    assert len(store.items_wanted) == (0 if with_runs else 4)
 
 
 async def test_a_decision_that_only_a_compaction_holds_runs_once() -> None:

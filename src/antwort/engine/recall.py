@@ -10,7 +10,7 @@ from typing import TypeGuard
 from antwort.api.items import InputItem, ItemReference, McpApprovalRequest, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, encode, replace
-from antwort.engine.pairs import asked_in, call_id_of, is_bare, is_run, is_same, run_of, shown_id
+from antwort.engine.pairs import asked_in, call_id_of, is_bare, is_run, is_same, requested_call, run_of, shown_id
 from antwort.engine.recent import Records
 from antwort.engine.steps import results_in
 from antwort.errors import ItemNotFound
@@ -28,7 +28,8 @@ async def resolve_references(
     of its run: such a run is put behind the input.
     """
     unknown = [item for at, item in enumerate(request.input) if at not in known and is_known_by_id(item)]
-    wanted = [item_id for item in unknown for item_id in _ids_of(item)]
+    answered = results_in(request.input) if unknown else ()
+    wanted = [item_id for item in unknown for item_id in _ids_of(item, answered)]
     if not wanted:
         return request
     found = await records.items(identity, [*dict.fromkeys(wanted)])
@@ -93,8 +94,14 @@ def is_known_by_id(item: InputItem) -> TypeGuard[ItemReference | McpCall | McpAp
     return isinstance(item, ItemReference | McpApprovalRequest) or (isinstance(item, McpCall) and is_bare(item))
 
 
-def _ids_of(item: ItemReference | McpCall | McpApprovalRequest) -> Iterator[str]:
-    """Where the store may have it. A client that drops the id of the item may still send that of the call."""
+def _ids_of(item: ItemReference | McpCall | McpApprovalRequest, answered: Container[str] = ()) -> Iterator[str]:
+    """Where the store may have it. A client that drops the id of the item may still send that of the call. Of a request
+    for an approval only the run is wanted, unless it is there.
+    """
+    if isinstance(item, McpApprovalRequest):
+        run = None if requested_call(item.id) in answered else _run_of(item)
+        yield from () if run is None else (run,)
+        return
     yield item.id
     if isinstance(item, McpCall) and (shown := shown_id(call_id_of(item))) != item.id:
         yield shown
