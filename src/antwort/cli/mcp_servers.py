@@ -136,7 +136,8 @@ async def tools_of(label: str, executor: McpExecutor, given: Mapping[str, object
     try:
         found = await executor.discover(declared, ANONYMOUS)
     except (ServerUnavailable, TimeoutError) as exc:
-        raise CannotAsk(str(exc) or "It did not answer in time.") from exc
+        why = f" ({exc.details})" if isinstance(exc, ServerUnavailable) and exc.details else ""
+        raise CannotAsk(f"{str(exc) or 'It did not answer in time.'}{why}") from exc
     except InvalidField as exc:
         raise Misused(exc.message) from exc
     assert found is not None, "the label is one of its own"

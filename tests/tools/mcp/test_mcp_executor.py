@@ -354,3 +354,17 @@ async def test_closing_ends_a_start_that_hangs() -> None:
 
 def test_no_secret_shows_in_its_repr() -> None:
     assert repr(executor_of(ScriptedServer(), docs(token="hush"))) == "McpExecutor(docs)"
+
+
+async def test_why_a_program_does_not_run_is_for_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
+    executor = McpExecutor([McpServer("run", command=("no-such-program",))])
+    try:
+        for _ in range(2):
+            with pytest.raises(ServerUnavailable) as caught:
+                await executor.discover(McpTool(server_label="run"), ANONYMOUS)
+            assert "no-such-program" not in str(caught.value)
+            assert caught.value.details == "the program 'no-such-program': No such file or directory"
+    finally:
+        await executor.close()
+    (warning,) = (record for record in caplog.records if record.levelno == logging.WARNING)
+    assert "(the program 'no-such-program': No such file or directory)" in warning.getMessage()

@@ -8,7 +8,7 @@ import os
 import sys
 import textwrap
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -235,3 +235,34 @@ def test_of_our_environment_it_gets_only_what_programs_need(monkeypatch: pytest.
     assert given["PATH"] == os.environ["PATH"]
     assert given["TOKEN"] == "t"
     assert "ANTWORT_SECRET" not in given
+
+
+# ---- why it does not run ----
+
+
+async def explained(*command: str, folder: str | None = None) -> str:
+    """What the operator of a program is told that is asked for nothing, and ends."""
+    told: list[str] = []
+    spec = ServerSpec(label="x", transport="stdio", command=command, folder=folder)
+    with suppress(ServerUnavailable):
+        async with program(spec, told.append) as (inbox, _):
+            async for _ in inbox:
+                pass
+    return told[-1]
+
+
+async def test_the_operator_is_told_why_a_program_does_not_start(tmp_path: Path) -> None:
+    assert await explained("no-such-program") == "the program 'no-such-program': No such file or directory"
+    nowhere = str(tmp_path / "nowhere")
+    assert await explained(sys.executable, folder=nowhere) == f"the folder {nowhere!r}: No such file or directory"
+    assert await explained("a\0b") == "the program 'a\\x00b': it cannot be a command"
+
+
+async def test_the_operator_is_told_how_a_program_ended_and_what_it_wrote_last() -> None:
+    dies = "import sys; sys.stderr.write('x' * 5000 + '\\nNo key.\\n\\x1b[31mSet KEY.\\n'); sys.exit(3)"
+    told = await explained(sys.executable, "-c", dies)
+    assert told.startswith("it ended with status 3; its last words: xxx")
+    assert told.endswith("x / No key. / [31mSet KEY.")
+    assert len(told) < 1_100
+    kills = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    assert await explained(sys.executable, "-c", kills) == "it was ended by signal 9"

@@ -95,6 +95,9 @@ class ServerUnavailable(Unanswered):
     address and repeats nothing that the server sent.
     """
 
+    details: str = ""
+    """What only the operator is told: why a program of its own does not run, and what that wrote last."""
+
 
 class Unauthorized(ServerUnavailable):
     """The server wants other credentials."""

@@ -33,7 +33,7 @@ from antwort.tools.mcp.program import program
 from antwort.tools.mcp.quiet import hush, own_context
 from antwort.tools.mcp.streams import Hearing, Streams, Writing
 from antwort.tools.mcp.watching import Watch, Watched
-from antwort.tools.mcp.web import Web, WebTransport
+from antwort.tools.mcp.web import LARGEST_OTHER, Web, WebTransport
 from antwort.version import __version__
 
 Mode: TypeAlias = Literal["auto", "legacy"]
@@ -46,8 +46,6 @@ _RELISTEN = 30.0
 _GOODBYE = 1.0
 _LONGEST_GREETING = 256 * 1024
 """Characters of what the server of a stranger says of itself."""
-_LARGEST_OTHER = 2**20
-"""Bytes of what the SDK reads over streamable HTTP: handshakes and what a server says by itself, no results."""
 _US = types.Implementation(name="antwort", version=__version__)
 
 hush()
@@ -55,11 +53,13 @@ hush()
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """What a session is made of. `ready` is given the connection, and `left` hears that it is over and only has to be
-    closed; `changed` hears that the tools are others now.
+    closed; `changed` hears that the tools are others now. `explain` hears why a program is not
+    there, for its operator.
     """
 
     spec: ServerSpec
     reach: Reach | None
+    explain: Callable[[str], None]
     ready: Callable[[Connection], None]
     left: Callable[[], None]
     changed: Callable[[], None]
@@ -71,7 +71,7 @@ async def hold(setting: Setting, mode: Mode) -> None:
     Raises whatever the SDK raises: groups of exceptions, and cancellations that nobody has asked for, among it.
     """
     if setting.spec.transport == "stdio":
-        async with program(setting.spec) as streams:
+        async with program(setting.spec, setting.explain) as streams:
             await _Talk(setting, mode).hold(streams)
         return
     web = Web(setting.spec, setting.reach)
@@ -183,7 +183,7 @@ class _WebTalk(_Talk):
             async with self._client() as client, older(client, spec.url, spec.largest, self._lose) as streams:
                 await self.hold(streams)
             return
-        most = min(spec.largest, _LARGEST_OTHER)
+        most = min(spec.largest, LARGEST_OTHER)
         async with (
             self._client() as client,
             streamable_http_client(spec.url, http_client=client, max_sse_event_size=most) as streams,
@@ -192,7 +192,8 @@ class _WebTalk(_Talk):
 
     def lighten(self, connection: Connection) -> None:
         if self._setting.spec.transport == "http":
-            line = Line(self._web.client(), self._web.home.target, self.watch.session, self._login)
+            home = self._web.home
+            line = Line(self._web.client(), home.target, self.watch.session, self._login, home.origin)
             connection.lighten(line, self._setting.spec.largest, self._setting.changed)
 
     def _lose(self) -> None:

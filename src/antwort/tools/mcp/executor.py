@@ -248,7 +248,8 @@ class McpExecutor:
             _log.debug("an MCP server that a request uses cannot be asked: %s", news)
         elif self._is_up.get(spec.label) is not False:
             self._is_up[spec.label] = False
-            _log.warning("the MCP server %r cannot be used: %s", spec.label, news)
+            why = f" ({news.details})" if news.details else ""
+            _log.warning("the MCP server %r cannot be used: %s%s", spec.label, news, why)
 
     def _note_back(self, spec: ServerSpec) -> None:
         if spec.owner is None and not self._is_up.get(spec.label):
@@ -263,7 +264,11 @@ class McpExecutor:
 def _named(news: ServerUnavailable, label: str) -> ServerUnavailable:
     """The same with the label in it: sessions do not know who will read it beside which others."""
     text = _SERVER.sub(lambda found: f"{found[0]} {label!r}", str(news), count=1)
-    return news if text == str(news) else type(news)(text)
+    if text == str(news):
+        return news
+    named = type(news)(text)
+    named.details = news.details
+    return named
 
 
 def _is_object(arguments: str) -> bool:

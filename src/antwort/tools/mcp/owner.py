@@ -46,6 +46,7 @@ class Owner:
         self._changed = changed
         self._pauses = Pauses()
         self._failure: ServerUnavailable | None = None
+        self._details = ""
         self._standing: Connection | None = None
         self._has_stood = False
         self._coming: Once[Connection] | None = None
@@ -105,7 +106,9 @@ class Owner:
     def _check_pause(self) -> None:
         left = self._pauses.left(asyncio.get_running_loop().time())
         if left and self._failure is not None:
-            raise type(self._failure)(f"{self._failure} The next attempt is made in {math.ceil(left)} s.")
+            again = type(self._failure)(f"{self._failure} The next attempt is made in {math.ceil(left)} s.")
+            again.details = self._failure.details
+            raise again
 
     def _begin(self) -> Once[Connection]:
         coming: Once[Connection] = Once()
@@ -165,7 +168,12 @@ class Owner:
         def left() -> None:
             scope.deadline = anyio.current_time() + _GOODBYE
 
-        setting = Setting(spec=self._spec, reach=self._reach, ready=ready, left=left, changed=self._changed)
+        def explain(details: str) -> None:
+            self._details = details
+
+        setting = Setting(
+            spec=self._spec, reach=self._reach, explain=explain, ready=ready, left=left, changed=self._changed
+        )
         try:
             with scope:
                 await hold(setting, mode)
@@ -196,6 +204,7 @@ class Owner:
 
     def _fail(self, coming: Once[Connection], fault: ServerUnavailable) -> None:
         self._failure = fault
+        fault.details, self._details = self._details, ""
         self._pauses.failed(asyncio.get_running_loop().time())
         if self._coming is coming:
             self._coming = None

@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self, cast
@@ -37,6 +37,8 @@ _UNREAD = 8 * 2**20
 """Bytes that the program has not read, above which it is taken for hung."""
 _TOLD = 64 * 1024
 """Bytes of its standard error that go to the log."""
+_LAST = 1_000
+"""Bytes of its standard error that are repeated where it does not run."""
 _GRACE = 1.0
 """Seconds for ending by itself, and again when it is told to."""
 
@@ -46,8 +48,12 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def program(spec: ServerSpec) -> AsyncGenerator[tuple[Inbox, Outbox], None]:
-    """Raises `NotReached` when it cannot be started."""
+async def program(
+    spec: ServerSpec, explain: Callable[[str], None] = lambda _: None
+) -> AsyncGenerator[tuple[Inbox, Outbox], None]:
+    """Raises `NotReached` when it cannot be started. `explain` is told, in the end, what its operator may want to know:
+    why it could not be, how it ended, and what it wrote last.
+    """
     loop = asyncio.get_running_loop()
     talk = Talk(spec.label, spec.largest)
     try:
@@ -55,12 +61,37 @@ async def program(spec: ServerSpec) -> AsyncGenerator[tuple[Inbox, Outbox], None
             lambda: talk, *spec.command, env=environment(spec.env), cwd=spec.folder, start_new_session=True
         )
     except (OSError, ValueError) as exc:
+        explain(_not_started(spec, exc))
         raise NotReached("The program of the MCP server cannot be started.") from exc
     try:
         yield Inbox(talk), Outbox(talk)
     finally:
         with anyio.CancelScope(shield=True):  # every wait in there is bounded
+            has_left = talk.has_left
             await _end(transport, talk)
+            explain(_last_words(transport.get_returncode() if has_left else None, talk.last))
+
+
+def _not_started(spec: ServerSpec, error: OSError | ValueError) -> str:
+    """The system names the folder where that is what is missing."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else "it cannot be a command"
+    is_folder = isinstance(error, OSError) and spec.folder is not None and error.filename == spec.folder
+    what = f"the folder {spec.folder!r}" if is_folder else f"the program {spec.command[0]!r}"
+    return f"{what}: {reason}"
+
+
+def _last_words(status: int | None, last: bytes) -> str:
+    lines = [_scrubbed(line) for line in last.decode(errors="replace").splitlines() if line.strip()]
+    wrote = f"its last words: {' / '.join(lines)}" if lines else ""
+    if status is None:
+        return wrote
+    how = f"it ended with status {status}" if status >= 0 else f"it was ended by signal {-status}"
+    return f"{how}; {wrote}" if wrote else how
+
+
+def _scrubbed(line: str) -> str:
+    """Without what a terminal would obey."""
+    return "".join(c if c.isprintable() else " " for c in line).strip()
 
 
 async def _end(transport: asyncio.SubprocessTransport, talk: Talk) -> None:
@@ -97,6 +128,9 @@ class Talk(asyncio.SubprocessProtocol):
         self._waiter: asyncio.Future[None] | None = None
         self._nonsense = 0
         self.lines: deque[bytes] = deque()
+        self.last = b""
+        self.has_left = False
+        """Whether it ended, or closed its output, before it was told to."""
         self.is_over = False
         self.exited = asyncio.Event()
 
@@ -108,7 +142,9 @@ class Talk(asyncio.SubprocessProtocol):
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 1:
             self._read(data)
-        elif self._told < _TOLD:
+            return
+        self.last = (self.last + data[-_LAST:])[-_LAST:]
+        if self._told < _TOLD:
             self._told += len(data)
             text = data[:_TOLD].decode(errors="replace").rstrip()
             note(
@@ -122,9 +158,11 @@ class Talk(asyncio.SubprocessProtocol):
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         del exc  # why does not matter
         if fd in (0, 1):
+            self.has_left = True
             self.finish()
 
     def process_exited(self) -> None:
+        self.has_left = True
         self.exited.set()
         self.finish()
 
