@@ -100,45 +100,31 @@ async def test_a_request_of_the_servers_in_the_middle_of_a_call_is_answered(
         assert message.get("error", {}).get("code") == (None if answered else -32601)
 
 
-async def test_a_redirect_within_the_server_is_left_to_the_sdk_from_then_on() -> None:
+async def test_a_redirect_within_the_server_is_followed_once_for_all_calls() -> None:
     async def once(asked: Asked, send: Send) -> None:
-        if isinstance(asked.number, str):
-            await send(whole(307, Location="/mcp/"))
-        else:
-            await send(result(asked, TEXT))
+        is_first = len(server.seen("tools/call")) == 1
+        await send(whole(307, Location="/mcp/") if is_first else result(asked, TEXT))
 
     async with puppet(tools_call=once) as server, session_with(server.spec) as session:
         for _ in range(2):
             assert not (await session.call("do", "{}", key="k")).is_error
-        assert [type(asked.number) for asked in server.seen("tools/call")] == [str, int, int]
+        numbers = [asked.number for asked in server.seen("tools/call")]
+        assert numbers[0] == numbers[1] != numbers[2]
+        assert all(isinstance(number, str) for number in numbers)
 
 
-@pytest.mark.parametrize("kind", ["http://10.0.0.7:8000/internal", "/ui", None])
-async def test_what_the_sdk_says_of_the_transport_is_nobodys_answer(kind: str | None) -> None:
-    """A redirect that is not followed names where it leads, which may be a place in the server's own network."""
+@pytest.mark.parametrize("location", ["/mcp/", "https://elsewhere.example/mcp", "http://[x/"])
+async def test_a_redirect_that_leads_nowhere_is_left_to_the_sdk(location: str) -> None:
+    async def once(asked: Asked, send: Send) -> None:
+        is_lean = isinstance(asked.number, str)
+        await send(whole(307, Location=location) if is_lean else result(asked, TEXT))
 
-    async def elsewhere(asked: Asked, send: Send) -> None:
-        if isinstance(asked.number, str):
-            await send(whole(307, Location="/mcp/" if kind is None else kind))
-        else:
-            await send(whole(200, b"internal", "text/html") if kind is None else whole(302, Location=kind))
-
-    async with puppet(tools_call=elsewhere) as server, session_with(server.spec) as session:
-        with pytest.raises(ServerUnavailable) as caught:
-            await session.call("do", "{}", key="k")
-        assert str(caught.value) == "The MCP server did not answer as one."
-
-
-async def test_a_servers_words_on_a_refusal_are_its_own_and_are_not_endless() -> None:
-    async def refuse(asked: Asked, send: Send) -> None:
-        error = {"code": -32600, "message": "Redirect to nowhere. " + "x" * 100_000}
-        await send(whole(200, json.dumps({"jsonrpc": "2.0", "id": asked.number, "error": error}).encode()))
-
-    async with puppet(tools_call=refuse) as server, session_with(server.spec) as session:
-        outcome = await session.call("do", "{}", key="k")
-    assert outcome.is_error
-    assert outcome.content[0]["text"].startswith("Redirect to nowhere. xxx")
-    assert len(outcome.content[0]["text"]) == 4096
+    async with puppet(tools_call=once) as server, session_with(server.spec) as session:
+        for _ in range(2):
+            assert not (await session.call("do", "{}", key="k")).is_error
+        ours = [asked for asked in server.seen("tools/call") if isinstance(asked.number, str)]
+        assert len(ours) == (3 if location == "/mcp/" else 1)
+        assert len(server.seen("tools/call")) == len(ours) + 2
 
 
 async def test_a_session_that_the_server_has_forgotten_is_made_anew_and_the_call_goes_once_more() -> None:

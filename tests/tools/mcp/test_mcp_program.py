@@ -100,6 +100,26 @@ async def test_lines_come_whole_however_they_are_cut_and_what_is_no_message_is_p
         assert [message.method for message in got if isinstance(message, JSONRPCNotification)] == ["a", "b", "c"]
 
 
+async def test_what_it_wrote_before_it_ended_is_read() -> None:
+    script = """print('{"jsonrpc": "2.0", "method": "last"}')"""
+    async with running(script) as (inbox, _):
+        await inbox._talk.exited.wait()
+        item = await inbox.receive()
+        assert isinstance(item, SessionMessage)
+        with pytest.raises(anyio.EndOfStream):
+            await inbox.receive()
+
+
+async def test_one_whose_output_is_held_by_what_it_has_started_is_over_all_the_same() -> None:
+    script = """
+        import subprocess, sys
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    """
+    async with running(script) as (inbox, _):
+        with pytest.raises(anyio.EndOfStream):
+            await inbox.receive()
+
+
 ODD = {
     "a result that is none": '{"jsonrpc": "2.0", "id": 7, "result": "x"}',
     "several at once": '[{"jsonrpc": "2.0", "id": 7, "result": {}}]',

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urljoin
 
 import msgspec
 
 from antwort.net.exchange import BadAnswer
 from antwort.net.http import Reply
+from antwort.net.places import OutOfReach, read_place
 from antwort.tools.mcp.base import ServerUnavailable
 from antwort.tools.mcp.messages import (
     INVALID_PARAMS,
@@ -36,6 +38,25 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
     is_repeatable: bool = False
     largest: int
+
+
+class Moved(Exception):
+    """The request was not carried out: it belongs to another place of the same server."""
+
+    def __init__(self, target: str) -> None:
+        super().__init__("moved")
+        self.target = target
+
+
+def moved(origin: str, target: str, reply: Reply) -> Moved | None:
+    """None for a redirect that leads elsewhere, or would have another request made."""
+    if reply.status not in (307, 308) or (location := reply.headers.get("location")) is None:
+        return None
+    try:
+        place = read_place(urljoin(origin + target, location))
+    except (ValueError, OutOfReach):
+        return None
+    return Moved(place.target) if place.origin == origin else None
 
 
 def merged(theirs: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:

@@ -13,11 +13,22 @@ from itertools import count
 from typing import Any, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 from antwort.net.connection import Timeouts
 from antwort.net.exchange import BadAnswer, ConnectFailed, ConnectTimedOut, HttpFault
 from antwort.net.http import HttpClient, Reply, header_lines
-from antwort.tools.mcp.asking import Question, answer_in, is_of_the_call, kind_of, merged, read_whole, words_of
+from antwort.tools.mcp.asking import (
+    Moved,
+    Question,
+    answer_in,
+    is_of_the_call,
+    kind_of,
+    merged,
+    moved,
+    read_whole,
+    words_of,
+)
 from antwort.tools.mcp.base import ServerUnavailable, Unauthorized
 from antwort.tools.mcp.declining import Declining, Spawn
 from antwort.tools.mcp.listening import Listening
@@ -41,6 +52,7 @@ _COURTESY = Timeouts(connect=2.0, first_byte=5.0, idle=5.0)
 """For what nobody waits for."""
 _LARGEST_PAGE = 4 * 2**20
 """Bytes of one page of a list."""
+_MOST_MOVES = 3
 _MOST_FAILURES = 2
 """Attempts in a row to go on with a stream."""
 
@@ -64,6 +76,7 @@ class Line(msgspec.Struct, frozen=True):
     target: str
     session: str | None
     login: Credentials
+    origin: str = ""
 
 
 class Lean:
@@ -173,6 +186,15 @@ class Lean:
         return await self._asked(question, await self._line.login.headers())
 
     async def _asked(self, question: Question, headers: Mapping[str, str]) -> object:
+        """Where the server says that it is elsewhere within itself, it is asked there from then on."""
+        for _ in range(_MOST_MOVES):
+            try:
+                return await self._asked_here(question, headers)
+            except Moved as there:
+                self._line = replace(self._line, target=there.target)
+        raise Unusual
+
+    async def _asked_here(self, question: Question, headers: Mapping[str, str]) -> object:
         said = {"jsonrpc": "2.0", "id": question.number, "method": question.method}
         body = msgspec.json.encode({**said, "params": question.params} if question.params else said)
         fields = self._fields(headers) + header_lines(question.headers) if question.headers else self._fields(headers)
@@ -197,7 +219,7 @@ class Lean:
         if reply.status in (401, 403):
             raise Unauthorized(UNAUTHORIZED)
         if 300 <= reply.status < 400:
-            raise Unusual
+            raise moved(self._line.origin, self._line.target, reply) or Unusual
         message = await words_of(reply) if reply.status in (400, 404) and kind == _JSON else {}
         is_told = "error" in message
         if self._line.session is not None and not (is_told and is_of_the_call(message, question.number)):

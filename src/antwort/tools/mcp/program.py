@@ -39,6 +39,8 @@ _TOLD = 64 * 1024
 """Bytes of its standard error that go to the log."""
 _LAST = 1_000
 """Bytes of its standard error that are repeated where it does not run."""
+_READING_ON = 0.25
+"""Seconds in which what a program wrote before it ended is read."""
 _GRACE = 1.0
 """Seconds for ending by itself, and again when it is told to."""
 
@@ -157,14 +159,20 @@ class Talk(asyncio.SubprocessProtocol):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         del exc  # why does not matter
-        if fd in (0, 1):
+        if fd == 1:
             self.has_left = True
             self.finish()
+        elif fd == 0:
+            self._expect_the_end()
 
     def process_exited(self) -> None:
-        self.has_left = True
         self.exited.set()
-        self.finish()
+        self._expect_the_end()
+
+    def _expect_the_end(self) -> None:
+        """What it wrote before is still to be read. Its output may stay open in the hands of what it has started."""
+        self.has_left = True
+        asyncio.get_running_loop().call_later(_READING_ON, self.finish)
 
     # called by the session
 

@@ -26,6 +26,9 @@ _OURS = frozenset(
 )
 """Headers that the client below writes itself, or that only mean something to httpx2's own."""
 _A_DAY = 86_400.0
+LARGEST_OTHER = 2**20
+"""Bytes of one message that others read over this, the SDK first of all: handshakes, tokens, what a server says by
+itself. Lists and results go the lean way."""
 ONCE = "once"
 """The entry of a request's extensions that says that it is sent at most once."""
 
@@ -38,7 +41,7 @@ class Web:
         self._reach = (reach or Reach()) if spec.is_strangers else None
         self._owner = spec.owner
         self._home = self._place(spec.url)
-        self._largest, self._connect, self._tls = spec.largest, spec.connect, tls
+        self._largest, self._connect, self._tls = min(spec.largest, LARGEST_OTHER), spec.connect, tls
         self._own = frozenset(name.lower() for name in spec.headers)
         self._clients: dict[str, HttpClient] = {}
 
