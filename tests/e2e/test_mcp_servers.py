@@ -192,7 +192,8 @@ async def test_credentials_of_one_identity_are_of_no_use_to_another() -> None:
 
 async def test_what_a_request_brings_to_a_strangers_server_is_its_own() -> None:
     guarded = TryServer(faults=Faults(token="annes-own"))
-    async with served(guarded) as server, house(settings=with_keys()) as ours:
+    near = McpSettings(reach=ReachSettings(loopback="always"))
+    async with served(guarded) as server, house(settings=with_keys(), mcp=near) as ours:
         response = await ask_as(ours, ANNE, by_address(server, authorization="annes-own"), ECHO)
         assert called(response)[0]["output"] == "hello"
         assert "error" in listed(await ask_as(ours, BOB, by_address(server)))
