@@ -12,11 +12,11 @@ from antwort.access import hashed, make_cors, make_door
 from antwort.backends import make_fleet, make_local, patient
 from antwort.config.checks import check, check_ready
 from antwort.config.hosted import check_toolsets
-from antwort.config.problems import CannotStart, Problem
+from antwort.config.problems import CannotStart
 from antwort.config.settings import Settings, WebSocketSettings
 from antwort.engine.engine import Engine
 from antwort.errors import AntwortError
-from antwort.mcpservers import make_mcp
+from antwort.mcpservers import find_label_problems, make_mcp
 from antwort.observing import Observation, metrics_for_strangers, observe
 from antwort.providers.fleet import BackendStatus, Fleet
 from antwort.sealing import make_vault
@@ -134,7 +134,9 @@ async def _open(settings: Settings) -> tuple[ResponseStore, Vault]:
 def _make_parts(settings: Settings, is_near: bool | None) -> _Parts:
     offered = settings.tools
     tools = load_tools(offered.modules, entry_points=offered.entry_points, demo=offered.demo)
-    labels = {**tools.labels, **dict.fromkeys(_server_labels(settings, tools))}
+    for problem in find_label_problems(settings, tools.labels):
+        raise CannotStart(str(problem))
+    labels = {**tools.labels, **dict.fromkeys(server.label for server in settings.mcp_servers)}
     check_toolsets(offered.hosted, labels)
     mcp = make_mcp(settings, is_near=is_near)
     local = make_local(settings)
@@ -142,16 +144,6 @@ def _make_parts(settings: Settings, is_near: bool | None) -> _Parts:
     seen = observe(settings, labels, door)
     fleet = make_fleet(settings, wrap=seen.provider, local=local)
     return _Parts(settings, tools, mcp, door, make_cors(settings), seen, fleet, local)
-
-
-def _server_labels(settings: Settings, tools: LoadedTools) -> list[str]:
-    """Those of the MCP servers. Raises `CannotStart` for one that a toolset has, too."""
-    labels = [server.label for server in settings.mcp_servers]
-    for at, label in enumerate(labels):
-        if label in tools.labels:
-            problem = Problem(f"mcp_servers[{at}].label", f"is that of a toolset, too: {label!r}", "choose another")
-            raise CannotStart(str(problem))
-    return labels
 
 
 def _assemble(parts: _Parts, store: ResponseStore, vault: Vault) -> App:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -28,7 +28,7 @@ def make_mcp(settings: Settings, *, is_near: bool | None = None) -> McpExecutor:
 
     `is_near` says whether nobody but this machine can reach antwort; unset, as `is_alone` says. Raises `CannotStart`.
     """
-    for problem in _find_problems(settings):
+    for problem in find_problems(settings):
         raise CannotStart(str(problem))
     servers = [make_server(server, settings.tools.limits) for server in settings.mcp_servers]
     is_near = is_alone(settings) if is_near is None else is_near
@@ -88,9 +88,21 @@ def make_server(server: McpServerSettings, limits: ToolLimits) -> McpServer:
     )
 
 
-def _find_problems(settings: Settings) -> Iterator[Problem]:
+def find_problems(settings: Settings) -> Iterator[Problem]:
     """Also what only those can say who read addresses for the connection."""
     yield from about_servers(settings.mcp_servers)
+    yield from find_network_problems(settings)
+
+
+def find_label_problems(settings: Settings, taken: Collection[str]) -> Iterator[Problem]:
+    """`taken` are the labels of toolsets."""
+    for at, server in enumerate(settings.mcp_servers):
+        if server.label in taken:
+            what = f"is that of a toolset, too: {server.label!r}"
+            yield Problem(f"mcp_servers[{at}].label", what, "choose another")
+
+
+def find_network_problems(settings: Settings) -> Iterator[Problem]:
     for at, server in enumerate(settings.mcp_servers):
         try:
             read_place(server.url or "https://example.com/")

@@ -217,3 +217,24 @@ def test_a_reader_who_has_read_enough_is_no_failure() -> None:
     )
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_check_says_where_addresses_and_labels_are_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("antwort.yaml").write_text(
+        "scripted: true\nmemory: true\ntools: {demo: true}\n"
+        "mcp:\n  reach:\n    allow: ['http://foo']\n    deny: ['*']\n"
+        "mcp_servers:\n- label: demo\n  command: [ls]\n- label: frag\n  url: https://x.example.com/a#b\n"
+    )
+    assert main(["config", "check"]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "antwort: mcp_servers[1].url must not have a fragment (antwort.yaml:12).",
+        (
+            "antwort: mcp.reach.allow[0] 'http://foo' is not a host; write it without http:// or https:// "
+            "(antwort.yaml:6)."
+        ),
+        (
+            "antwort: mcp.reach.deny[0] '*' is not a host; `mcp.declared: false` keeps requests from naming "
+            "any server (antwort.yaml:7)."
+        ),
+        "antwort: mcp_servers[0].label is that of a toolset, too: 'demo' (antwort.yaml:9); choose another.",
+    ]

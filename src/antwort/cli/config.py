@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from antwort.cli.say import complain, tell
-from antwort.config.problems import BadSettings, CannotStart
+from antwort.config.problems import BadSettings, CannotStart, Problem
 
 if TYPE_CHECKING:
-    from antwort.config.settings import Settings
+    from antwort.config.reading import Loaded
 
 
 def show(given: Mapping[str, object]) -> int:
@@ -45,7 +45,7 @@ def check(given: Mapping[str, object]) -> int:
         return complain(exc)
     for warning in loaded.warnings:
         print(f"antwort: {warning}", file=sys.stderr)
-    faults = list(_faults(loaded.settings))
+    faults = list(_faults(loaded))
     for fault in faults:
         complain(fault)
     if faults:
@@ -53,29 +53,46 @@ def check(given: Mapping[str, object]) -> int:
     return tell(f"The settings are right ({'no file' if loaded.file is None else loaded.file}).")
 
 
-def _faults(settings: Settings) -> Iterator[CannotStart]:
+def _faults(loaded: Loaded) -> Iterator[CannotStart]:
     """What would keep a server from starting, as far as it can be known without listening and without a backend."""
     from antwort.backends import make_fleet
     from antwort.config.checks import check_ready
+    from antwort.mcpservers import find_network_problems
+
+    settings = loaded.settings
+    yield from _placed(find_network_problems(settings), loaded)
+
+    try:
+        check_ready(settings)
+    except CannotStart as exc:
+        yield exc
+    yield from _about_tools(loaded)
+    try:
+        make_fleet(settings)
+    except CannotStart as exc:
+        yield exc
+
+
+def _about_tools(loaded: Loaded) -> Iterator[CannotStart]:
     from antwort.config.hosted import check_toolsets
-    from antwort.mcpservers import make_mcp
+    from antwort.mcpservers import find_label_problems
     from antwort.toolsets import load_tools
 
-    def check_tools() -> None:
-        tools = settings.tools
-        loaded = load_tools(tools.modules, entry_points=tools.entry_points, demo=tools.demo)
-        check_toolsets(tools.hosted, {**loaded.labels, **{server.label: None for server in settings.mcp_servers}})
+    settings, tools = loaded.settings, loaded.settings.tools
+    try:
+        labels = load_tools(tools.modules, entry_points=tools.entry_points, demo=tools.demo).labels
+        check_toolsets(tools.hosted, {**labels, **{server.label: None for server in settings.mcp_servers}})
+    except CannotStart as exc:
+        yield exc
+    else:
+        yield from _placed(find_label_problems(settings, labels), loaded)
 
-    for part in (
-        lambda: check_ready(settings),
-        check_tools,
-        lambda: make_fleet(settings),
-        lambda: make_mcp(settings),
-    ):
-        try:
-            part()
-        except CannotStart as exc:
-            yield exc
+
+def _placed(problems: Iterable[Problem], loaded: Loaded) -> Iterator[CannotStart]:
+    """Each with the line that it is about."""
+    from antwort.config.reading import placed
+
+    return (BadSettings([placed(problem, loaded.origins)]) for problem in problems)
 
 
 def schema(_: Mapping[str, object]) -> int:

@@ -73,7 +73,7 @@ def read(
     used = {name for layer in layers for name in variables_in(layer.table)}
     problems = [*reading.problems, *unknown_variables(environment, used)]
     if isinstance(settings, Settings):
-        problems += [_placed(problem, reading.origins) for problem in find_problems(settings)]
+        problems += [placed(problem, reading.origins) for problem in find_problems(settings)]
     if problems:
         raise BadSettings(problems)
     assert isinstance(settings, Settings)
@@ -105,7 +105,7 @@ def _from_program(overrides: Mapping[str, object]) -> Table:
     return exclusive(table)
 
 
-def _placed(problem: Problem, origins: Mapping[str, str]) -> Problem:
+def placed(problem: Problem, origins: Mapping[str, str]) -> Problem:
     """With the place of the setting, or else of the nearest thing around it that was given."""
     path = problem.path
     while path and path not in origins:

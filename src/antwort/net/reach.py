@@ -159,6 +159,10 @@ def _is_here(place: Place) -> bool:
 
 def read_pattern(text: str) -> Pattern:
     """An entry of a list. Raises `ValueError`."""
+    if "://" in text:
+        raise ValueError(f"{text!r} is not a host; write it without http:// or https://")
+    if text.strip() == "*":
+        raise ValueError("'*' is not a host; `mcp.declared: false` keeps requests from naming any server")
     network, port = _split_port(text.strip().lower())
     try:
         return Pattern(network=_plain_network(ip_network(network.strip("[]"), strict=False)), port=port)
