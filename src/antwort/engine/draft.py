@@ -81,27 +81,27 @@ def fold(run: Run, events: Iterable[RunEvent]) -> Run:
     """
     output: list[OutputItem] | None = None
     for event in events:
-        if (place := _PLACES.get(type(event))) is not None:
-            output = list(run.output) if output is None else output
-            place(output, event)
+        if type(event) in _PLACED:
+            output = list(run.response.output) if output is None else output
+            _place(output, event)
         elif (change := _FOLDS.get(type(event))) is not None:
             run, output = change(run if output is None else _with_output(run, tuple(output)), event), None
     return run if output is None else _with_output(run, tuple(output))
 
 
-def _added(output: list[OutputItem], event: OutputItemAdded) -> None:
-    output.append(event.item)
+_PLACED = frozenset({OutputItemAdded, OutputItemDone, McpArgumentsDone})
 
 
-def _done(output: list[OutputItem], event: OutputItemDone) -> None:
-    output[event.output_index] = event.item
-
-
-def _arguments(output: list[OutputItem], event: McpArgumentsDone) -> None:
-    """An open call keeps its arguments: it may be run by somebody who did not see its deltas."""
-    item = output[event.output_index]
-    assert isinstance(item, McpCall)
-    output[event.output_index] = replace(item, arguments=event.arguments)
+def _place(output: list[OutputItem], event: RunEvent) -> None:
+    if isinstance(event, OutputItemAdded):
+        output.append(event.item)
+    elif isinstance(event, OutputItemDone):
+        output[event.output_index] = event.item
+    elif isinstance(event, McpArgumentsDone):
+        # An open call keeps its arguments: it may be run by somebody who did not see its deltas.
+        item = output[event.output_index]
+        assert isinstance(item, McpCall)
+        output[event.output_index] = replace(item, arguments=event.arguments)
 
 
 def _turn_ended(run: Run, event: TurnEnded) -> Run:
@@ -167,11 +167,6 @@ def _with_output(run: Run, output: tuple[OutputItem, ...]) -> Run:
     return replace(run, response=replace(run.response, output=output))
 
 
-_PLACES: dict[type, Callable[[list[OutputItem], Any], None]] = {
-    OutputItemAdded: _added,
-    OutputItemDone: _done,
-    McpArgumentsDone: _arguments,
-}
 _FOLDS: dict[type, Callable[[Run, Any], Run]] = {
     TurnEnded: _turn_ended,
     CallEnded: _call_ended,

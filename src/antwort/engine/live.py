@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
 from time import perf_counter
 
 import msgspec
 
 from antwort.api.compactions import CompactedResponse
-from antwort.api.events import DELTAS, TERMINAL, Batch, CallEnded, Compacted, Mark
+from antwort.api.events import DELTAS, TERMINAL, Batch, CallEnded, Compacted, TurnEnded
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
 from antwort.api.wire import UNSET
@@ -163,7 +162,7 @@ class LiveRun:
         run = self._control.run
         seconds = perf_counter() - self._began
         first = None if self._first is None else self._first - self._began
-        untold = sum(not _is_told(mark) for _, mark in run.marks)
+        untold = len([mark for _, mark in run.marks if not isinstance(mark, CallEnded) and not _is_told(mark)])
         return Ended(
             plan=self._plan,
             response=run.response,
@@ -203,17 +202,19 @@ class LiveRun:
     async def _drive(self, batches: AsyncGenerator[Batch, None]) -> None:
         RESPONSE_ID.set(self.response_id)
         try:
-            async with aclosing(batches):
-                async for batch in batches:
-                    if isinstance(last := batch[-1], TERMINAL):
-                        self._end(last.response)
-                    elif self._first is None and isinstance(last, DELTAS):
-                        self._first = perf_counter()
-                    elif self._outlet.is_full:
-                        await self._wait_for_room()
-                    self._outlet.publish(batch)
+            async for batch in batches:
+                if isinstance(last := batch[-1], TERMINAL):
+                    self._end(last.response)
+                elif self._first is None and isinstance(last, DELTAS):
+                    self._first = perf_counter()
+                elif self._outlet.is_full:
+                    await self._wait_for_room()
+                self._outlet.publish(batch)
         finally:
-            self._close()
+            try:
+                await batches.aclose()
+            finally:
+                self._close()
 
     def _end(self, response: Response) -> None:
         self._plan.release()  # its end is on record, and not known yet: who is told of it may go on at once
@@ -249,8 +250,6 @@ class LiveRun:
             self._pulse.stop()
 
 
-def _is_told(mark: Mark) -> bool:
-    """Whether the usage of the inference that it marks is known, if it marks one."""
-    if isinstance(mark, CallEnded):
-        return True
+def _is_told(mark: TurnEnded | Compacted) -> bool:
+    """Whether the usage of the inference that it marks is known."""
     return mark.usage is not UNSET or (isinstance(mark, Compacted) and mark.is_missing is not UNSET)

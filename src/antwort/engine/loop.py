@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from functools import partial
 
 from antwort.api.events import (
@@ -78,10 +77,12 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
                 stream = compact(run, plan, provider, control)
             else:
                 stream = run_tools(step, run, control, running)
-            async with aclosing(stream) as batches:
-                async for batch in batches:
+            try:  # as `aclosing` does, at a fraction of what it costs
+                async for batch in stream:
                     run = control.run = fold(run, batch)
                     yield batch
+            finally:
+                await stream.aclose()
         if control.signal.reason is not None and step.status != "completed":
             raise control.signal.reason  # it came between two waits
         closing = settled(run, "completed")
@@ -164,7 +165,8 @@ async def infer(
     while True:
         request = whole if window.is_far(whole) else await control.signal.race(partial(window.fit, whole))
         control.is_asking = True
-        async with aclosing(provider.infer(request)) as stream:
+        stream = provider.infer(request)
+        try:
             while isinstance(read := await _next_read(stream, control.signal), list):
                 is_answered, has_said = True, has_said or bool(read)
                 control.on_answer()
@@ -174,6 +176,8 @@ async def infer(
                     yield batch
                     if turn.has_whole and not turn.is_finished and running.may_begin_early:
                         running.begin(beginnings(turn, left, plan))  # what was said so far has gone out
+        finally:
+            await stream.aclose()
         if has_said or (narrowed := window.narrowed(read, request, whole)) is None:
             break
         control.is_asking, window = False, narrowed

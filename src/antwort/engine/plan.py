@@ -120,7 +120,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if self.place is not None:
             self.place.give_up()
 
-    @property
+    @cached_property
     def compact_threshold(self) -> int | None:
         """Tokens of context from which on it is compacted before the model is asked; None: it is not. So many as the
         context does not have would never come together.
@@ -195,7 +195,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     def calls_left(self, run: Run) -> int:
         """How many calls it may still run. Those that wait for the client's approval count."""
-        asked = sum(isinstance(item, McpApprovalRequest) for item in run.output)
+        asked = [*map(type, run.response.output)].count(McpApprovalRequest)
         return max(0, self.budget.calls - run.calls_run - asked)
 
     @property

@@ -112,9 +112,9 @@ class Running:
             self._report_refused(calls)
             yield refused
         waiting = [(at, call) for at, call in enumerate(calls) if isinstance(call, Ready)]
-        if len(waiting) == 1 and not self._early and self._ends_in_time(waiting[0][1]):
+        if len(waiting) == 1 and not self._early and (executor := self._prompt_one(waiting[0][1])) is not None:
             at, call = waiting[0]
-            yield [(at, await self._alone(call))]
+            yield [(at, await self._alone(call, executor))]
             return
         try:
             if self._early:
@@ -129,19 +129,23 @@ class Running:
             await self._stop()
             self._control.running.clear()  # those left behind work for nobody
 
-    async def _alone(self, ready: Ready) -> Outcome:
+    async def _alone(self, ready: Ready, executor: Limited) -> Outcome:
         """One that nobody runs beside needs no task of its own: what is told to stop here stops the tool in time."""
         self._control.has_acted = True
         self._control.running.add(ready.call.call_id)
         try:
-            return await self._signal.race(partial(self._execute, ready))
+            return await self._signal.race(partial(self._execute, ready, executor))
         finally:
             self._control.running.clear()
 
-    def _ends_in_time(self, ready: Ready) -> bool:
-        """Whether its executor leaves a tool behind that does not stop, and does not take longer for it than a run."""
-        executor = find_executor(ready.definition, ready.toolbox.executors)
-        return isinstance(executor, Limited) and executor.grace_of(ready.definition) <= self._plan.settings.tool_grace
+    def _prompt_one(self, ready: Ready) -> Limited | None:
+        """Its executor, where that leaves a tool behind that does not stop, and does not take longer for it than a
+        run.
+        """
+        definition = ready.definition
+        executor = find_executor(definition, ready.toolbox.executors)
+        is_prompt = isinstance(executor, Limited) and executor.grace_of(definition) <= self._plan.settings.tool_grace
+        return executor if isinstance(executor, Limited) and is_prompt else None
 
     def _start(self, ready: Ready) -> asyncio.Task[Outcome]:
         self._control.has_acted = True  # before it can have begun, whoever looks meanwhile
@@ -181,20 +185,21 @@ class Running:
 
     # ---- one call ----
 
-    async def _execute(self, ready: Ready) -> Outcome:
+    async def _execute(self, ready: Ready, executor: ToolExecutor | None = None) -> Outcome:
         """Exactly one result, and those who count are told how it came about."""
         self._seen.add(ready.call.call_id)
         began = perf_counter()
         failures: list[Failure] = []
-        executor = find_executor(ready.definition, ready.toolbox.executors)
+        definition = ready.definition
+        executor = executor or find_executor(definition, ready.toolbox.executors)
         end: CallEnd = "cancelled"
         try:
-            outcome = await self._attempt(ready.call, ready.definition, executor, failures.append)
+            outcome = await self._attempt(ready.call, definition, executor, failures.append)
             end = _end(outcome, failures)
         finally:
             self._control.running.discard(ready.call.call_id)
             is_local = executor is not None and executor.kind is ToolKind.LOCAL
-            self._report(ready.call, ready.definition, end, perf_counter() - began, is_local=is_local)
+            self._report(ready.call, definition, end, perf_counter() - began, is_local=is_local)
         return outcome
 
     def _report_refused(self, calls: Sequence[Ready | Refused]) -> None:

@@ -50,7 +50,7 @@ class Ready(msgspec.Struct, frozen=True):
     @property
     def is_search(self) -> bool:
         """Whether it only looks for tools: that does nothing outside, and counts for nothing."""
-        return is_search(self.definition)
+        return is_search(self.toolbox.tools[self.call.name])
 
 
 class Refused(msgspec.Struct, frozen=True):

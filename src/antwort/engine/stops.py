@@ -34,7 +34,9 @@ def closing(run: Run, plan: Plan) -> str | None:
     With `final_answer` it is the last that the limits leave room for: the last turn, or with the tokens, the last that
     fits if it takes as many as the one before. The first turn of a response is never one.
     """
-    if not plan.settings.final_answer or not run.turns or run.turns >= plan.budget.turns or is_spent(run, plan):
+    if not plan.settings.final_answer or not run.turns:
+        return None
+    if run.turns >= plan.budget.turns or is_spent(run, plan):
         return None
     if has_called_past_limit(run):
         return "max_tool_calls"
@@ -75,5 +77,8 @@ def _standstill(run: Run, plan: Plan) -> Standstill | None:
     after = plan.settings.stuck_after
     if after is None or run.calls_ended < after:
         return None  # too few calls to tell
-    others = {left.call.call_id for left in plan.leftovers} if plan.history.leftovers else ()
-    return standstill(turns_made(run, others), after)
+    known: tuple[Run, Standstill | None] | None = plan.memo.get("standstill")
+    if known is None or known[0] is not run:  # it is asked for more than once before each inference
+        others = {left.call.call_id for left in plan.leftovers}
+        known = plan.memo["standstill"] = run, standstill(turns_made(run, others), after)
+    return known[1]

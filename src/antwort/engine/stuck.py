@@ -8,7 +8,7 @@ the same way, and a tool that is polled says something else in the end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Hashable, Iterator, Sequence
+from collections.abc import Container, Hashable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -49,12 +49,13 @@ def _repeated(turns: Turns, after: int) -> Standstill | None:
     if not turns or sum(map(len, turns)) < after:
         return None
     *before, last = turns[_last_news(turns) :]
-    earlier = Counter(made.what for turn in before for made in turn)
-    counts = earlier + Counter(made.what for made in last)
-    worst = max(last, key=lambda made: counts[made.what], default=None)
-    if worst is None or counts[worst.what] < after:
+    earlier = Counter([made.what for turn in before for made in turn])
+    now = Counter([made.what for made in last])
+    counts = [earlier[made.what] + now[made.what] for made in last]
+    if not counts or (most := max(counts)) < after:
         return None
-    return Standstill(_SAME.format(worst.name, counts[worst.what]), any(earlier[made.what] >= after for made in last))
+    was_told = max([earlier[made.what] for made in last]) >= after
+    return Standstill(_SAME.format(last[counts.index(most)].name, most), was_told)
 
 
 def _last_news(turns: Turns) -> int:
@@ -62,9 +63,10 @@ def _last_news(turns: Turns) -> int:
     seen: set[Hashable] = set()
     latest = 0
     for at, turn in enumerate(turns):
-        if any(made.what not in seen for made in turn):
+        said = {made.what for made in turn}
+        if not said <= seen:
             latest = at
-        seen.update(made.what for made in turn)
+        seen |= said
     return latest
 
 
@@ -92,11 +94,12 @@ _ERRORS = (
 
 def turns_made(run: Run, others: Container[str] = ()) -> Turns:
     """The answered calls of each turn so far, but for the `others`, which this response was not asked for."""
-    results = dict(_results(run.output))
+    output = run.output
+    results = _results(output)
     turns: list[list[Made]] = []
     start = 0
     for end in run.turn_ends:
-        calls = (call for item in run.output[start:end] if (call := _call(item)) is not None)
+        calls = [call for item in output[start:end] if (call := _call(item)) is not None]
         turns.append([_made(call, results[call[0]]) for call in calls if call[0] in results and call[0] not in others])
         start = end
     return turns
@@ -116,12 +119,14 @@ def _call(item: OutputItem) -> _Call | None:
             return None
 
 
-def _results(output: Sequence[OutputItem]) -> Iterator[tuple[str, tuple[Output, bool]]]:
+def _results(output: Sequence[OutputItem]) -> dict[str, tuple[Output, bool]]:
+    found: dict[str, tuple[Output, bool]] = {}
     for item in output:
         if isinstance(item, FunctionCallOutput):
-            yield item.call_id, (item.output, item.is_error is True)
+            found[item.call_id] = item.output, item.is_error is True
         elif isinstance(item, McpCall) and (result := result_of(item)) is not None:
-            yield call_id_of(item), (result, item.error is not UNSET)
+            found[call_id_of(item)] = result, item.error is not UNSET
+    return found
 
 
 def _made(call: _Call, result: tuple[Output, bool]) -> Made:
@@ -141,10 +146,12 @@ def _value(arguments: str) -> Hashable:
 
 def _frozen(value: object) -> Hashable:
     match value:
+        case str():
+            return value
         case bool():
             return "yes" if value else "no", bool  # for Python, true is 1
         case dict():
-            return frozenset((key, _frozen(each)) for key, each in value.items())
+            return frozenset([(key, _frozen(each)) for key, each in value.items()])
         case list():
             return tuple(map(_frozen, value))
         case _:

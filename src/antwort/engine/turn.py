@@ -260,6 +260,8 @@ class Turn:
         for item in self._open_items():
             is_cut = item.index >= cut_from and not _is_among(item, answered)
             item.close(last if is_cut else "completed", self._events)
+        if not self._held:
+            return
         if last == "completed":
             for shown, arguments in settle(self._held, has_clients=self._has_clients, counted=self._counted):
                 self._show(shown, arguments, last)

@@ -56,7 +56,8 @@ class Limited:
     """An executor that always answers: `execute` raises only when it is cancelled itself."""
 
     def __init__(self, executor: ToolExecutor, limits: ToolLimits | None = None) -> None:
-        self._executor, self._kind = executor, executor.kind
+        self._executor = executor
+        self.kind: ToolKind = executor.kind
         # To hold something against a protocol takes long, and none of them changes.
         self._describing = executor if isinstance(executor, Describing) else None
         self._bounded_by = executor if isinstance(executor, Bounded) else None
@@ -66,10 +67,6 @@ class Limited:
         self._limits = limits or ToolLimits()
         self._places = Places()
         self._left_behind: set[asyncio.Task[object]] = set()
-
-    @property
-    def kind(self) -> ToolKind:
-        return self._kind
 
     def can_execute(self, tool: ToolDefinition) -> bool:
         return self._executor.can_execute(tool)

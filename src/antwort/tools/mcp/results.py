@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -38,11 +38,12 @@ def output_of(outcome: CallOutcome) -> Output:
 
 
 def _bounded(content: object) -> Iterable[object]:
-    if not isinstance(content, Sequence) or isinstance(content, str | bytes):
+    if not isinstance(content, list | tuple):
         return ()
     more = len(content) - _MOST_PARTS
-    left_out = [{"type": "text", "text": f"[{more} more parts left out]"}] if more > 0 else []
-    return [*content[:_MOST_PARTS], *left_out]
+    if more <= 0:
+        return content
+    return [*content[:_MOST_PARTS], {"type": "text", "text": f"[{more} more parts left out]"}]
 
 
 def _is_said(part: ResultPart) -> bool:
@@ -50,7 +51,7 @@ def _is_said(part: ResultPart) -> bool:
 
 
 def _parts(content: object) -> list[ResultPart]:
-    if not isinstance(content, Mapping):
+    if not isinstance(content, dict) and not isinstance(content, Mapping):  # what is no dict takes long to tell
         return [_left_out("a part that is none")]
     match content.get("type"):
         case "text":
