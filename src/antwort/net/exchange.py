@@ -41,19 +41,31 @@ class Cut(HttpFault):
         self.heard = heard
 
 
+_USUAL = ("Content-Type", "Content-Length", "Transfer-Encoding", "Date", "Server", "Connection", "Mcp-Session-Id")
+_NAMES = {form.encode(): name.lower() for name in _USUAL for form in (name, name.lower())}
+"""Names of fields as they are mostly written, and as they are looked up."""
+
+
 class Headers(Mapping[str, str]):
     """Names in any case; fields of the same name are joined by a comma."""
 
     __slots__ = ("_fields",)
 
     def __init__(self) -> None:
-        self._fields: dict[str, list[str]] = {}
+        self._fields: dict[str, str] = {}
 
-    def add(self, name: str, value: str) -> None:
-        self._fields.setdefault(name.lower(), []).append(value)
+    def add(self, name: bytes, value: bytes) -> None:
+        # Servers write the same names every time, and whole answers are short: so they are looked up.
+        key = _NAMES.get(name) or name.decode("latin-1").lower()
+        text = value.decode("latin-1")
+        fields = self._fields
+        fields[key] = f"{fields[key]}, {text}" if key in fields else text
 
     def __getitem__(self, name: str) -> str:
-        return ", ".join(self._fields[name.lower()])
+        return self._fields[name.lower()]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.lower() in self._fields
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._fields)
@@ -109,7 +121,7 @@ class Exchange:
         self._fields_size += len(name) + len(value)
         if self._fields_size > HEAD_CAP:
             raise BadAnswer("the head of the answer is too long")
-        self.headers.add(name.decode("latin-1"), value.decode("latin-1"))
+        self.headers.add(name, value)
 
     def on_headers_complete(self) -> None:
         if self.complete:

@@ -183,8 +183,16 @@ class HttpClient:
         backend had every right to close it. It may also have ended over this very request: whoever must not ask for
         the same thing twice says so, and gets the `Cut`.
         """
-        message = self._message(method, target, body, fields)
-        return Reply(*await self._exchange(message, timeouts or self.timeouts, resends=resends))
+        message, timeouts = self._message(method, target, body, fields), timeouts or self.timeouts
+        if self._idle:
+            pooled = self._idle.pop()
+            try:
+                return Reply(pooled, await pooled.ask(message, timeouts))
+            except Cut as cut:
+                if cut.heard or not resends:
+                    raise
+        fresh = await self._connect(timeouts.to_connect())
+        return Reply(fresh, await fresh.ask(message, timeouts))
 
     async def close(self) -> None:
         """Close every connection, whatever it carries."""
@@ -213,19 +221,6 @@ class HttpClient:
             self._idle.remove(connection)
 
     # within
-
-    async def _exchange(
-        self, message: tuple[bytes, ...], timeouts: Timeouts, *, resends: bool
-    ) -> tuple[Connection, Exchange]:
-        if self._idle:
-            pooled = self._idle.pop()
-            try:
-                return pooled, await pooled.ask(message, timeouts)
-            except Cut as cut:
-                if cut.heard or not resends:
-                    raise
-        fresh = await self._connect(timeouts.to_connect())
-        return fresh, await fresh.ask(message, timeouts)
 
     async def _connect(self, seconds: float) -> Connection:
         try:
