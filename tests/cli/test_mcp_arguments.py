@@ -19,7 +19,15 @@ SCHEMA: dict[str, Any] = {
         "count": {"type": "integer"},
         "either": {"type": ["string", "integer"]},
         "odd": True,
+        "level": {"$ref": "#/$defs/Level"},
+        "maybe_level": {"anyOf": [{"$ref": "#/$defs/Level"}, {"type": "null"}]},
+        "wrapped": {"allOf": [{"$ref": "#/$defs/Level"}], "description": "How much."},
+        "same": {"const": "7"},
+        "number": {"enum": [1, 2]},
+        "circle": {"$ref": "#/$defs/Circle"},
+        "words": {"anyOf": [{"type": "string"}, {"type": "array"}]},
     },
+    "$defs": {"Level": {"enum": ["1", "2"]}, "Circle": {"anyOf": [{"$ref": "#/$defs/Circle"}]}},
 }
 
 
@@ -33,9 +41,18 @@ SCHEMA: dict[str, Any] = {
         ("maybe=null", "null"),
         ("count=5", 5),
         ("count=five", "five"),
-        ("either=5", 5),
+        ("either=5", "5"),
         ("either=five", "five"),
         ("odd=true", True),
+        ("level=1", "1"),
+        ("maybe_level=2", "2"),
+        ("wrapped=1", "1"),
+        ("same=7", "7"),
+        ("number=1", 1),
+        ("circle=1", 1),
+        ("words=true", "true"),
+        ('words=["a"]', ["a"]),
+        ("count=NaN", "NaN"),
         ("unknown=[1, 2]", [1, 2]),
         ("unknown=plain words", "plain words"),
     ],
@@ -57,6 +74,9 @@ def test_an_object_is_taken_as_it_is() -> None:
         (["text=1", "text=2"], "'text' is given twice"),
         (['{"text": '], "not valid JSON"),
         (["{}", "text=1"], "'{}' is not an argument"),
+        (['{"count": NaN}'], "NaN is no number in JSON"),
+        (['{"a": ' + "[" * 100_000], "nested too deep"),
+        (["text=\udcff"], "not valid UTF-8"),
     ],
 )
 def test_what_is_not_understood_is_said(words: list[str], problem: str) -> None:
@@ -64,6 +84,9 @@ def test_what_is_not_understood_is_said(words: list[str], problem: str) -> None:
         read_arguments(words, SCHEMA)
 
 
-@given(st.text(), st.dictionaries(st.text(), st.recursive(st.none() | st.text(), st.lists), max_size=3))
+@given(
+    st.text(st.characters(exclude_categories=["Cs"])),
+    st.dictionaries(st.text(), st.recursive(st.none() | st.text(), st.lists), max_size=3),
+)
 def test_whatever_a_server_says_of_its_arguments_text_is_read(text: str, properties: dict[str, Any]) -> None:
     assert "a" in read_arguments([f"a={text}"], {"properties": properties})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -11,7 +12,9 @@ from typing import TypeAlias
 import pytest
 
 from antwort.cli import main
+from antwort.cli.mcp_call import _tell_result
 from antwort.testing.mcp import Faults, Served, TryServer
+from antwort.tools.base import ToolResult
 from live_server import run
 from mcp_kit import STDIO, nobody_there, served_beside
 
@@ -123,11 +126,14 @@ def test_all_of_a_result_is_there_as_json(ended: Run) -> None:
         (["try"], 2, "Say which tool of 'try' to call; `antwort mcp tools try` lists them."),
         (["try", "ecko"], 2, "There is no tool 'ecko'; did you mean 'echo'?"),
         (["try", "echo", "text"], 2, "'text' is not an argument"),
-        (["try", "wait", "--timeout", "0.2"], 1, "The tool did not answer within 0.2 s."),
+        (["try", "wait", "--timeout", "0.2"], 1, "The tool 'wait' did not answer within 0.2 s."),
         (["try", "wait", "--timeout", "soon"], 2, "--timeout must be a number of seconds"),
-        (["echo", "--url", "ftp://there"], 2, "--url cannot be used"),
+        (["echo", "--url", "ftp://there"], 2, "--url must be an address that begins with http:// or https://."),
         (["echo", "--url", "http://127.0.0.1/", "--transport", "smoke"], 2, "--transport must be http or sse."),
         (["echo", "--command", "'"], 2, "--command cannot be used"),
+        (["try", "echo", "text=a", "--transport", "sse"], 2, "--transport is for --url"),
+        (["echo", "--url", "http://127.0.0.1/", "--token-file", "/nowhere"], 2, "--token-file: "),
+        (["try", "add", "a=1"], 1, '"b" is a required property'),
     ],
 )
 def test_what_goes_wrong_is_said_on_the_standard_error(words: list[str], status: int, problem: str, ended: Run) -> None:
@@ -151,3 +157,48 @@ def test_a_server_that_cannot_be_asked_ends_with_a_status_of_its_own(ended: Run,
 async def test_a_program_is_started_for_the_call_and_gone_afterwards(config: Path) -> None:
     call = ("mcp", "call", "--config", str(config), "--command", shlex.join(STDIO))
     assert await run(*call, "echo", "text=hello") == (0, "hello\n", "")
+
+
+def test_a_call_has_the_limits_that_a_request_has(ended: Run, config: Path, there: Served) -> None:
+    config.write_text(
+        f"mcp_servers: [{{label: try, url: '{there.url}', timeout: 0.2, output_bytes: 100,"
+        " tools: {hold: {timeout: 0.1}}}]"
+    )
+    assert ended("mcp", "call", "try", "wait") == (1, "", "antwort: The tool 'wait' did not answer within 0.2 s.\n")
+    assert "within 0.1 s" in ended("mcp", "call", "try", "hold", "name=a")[2]
+    assert "within 0.3 s" in ended("mcp", "call", "try", "hold", "name=a", "--timeout", "0.3")[2]
+    status, shown, _ = ended("mcp", "call", "try", "big", "bytes=5000", "--timeout", "60")
+    assert status == 0
+    assert len(shown) < 300
+
+
+def test_tools_that_the_settings_name_and_the_server_has_not_are_told(ended: Run, config: Path, there: Served) -> None:
+    config.write_text(
+        f"mcp_servers: [{{label: try, url: '{there.url}', allowed_tools: [echo, ecko],"
+        " tools: {ad: {require_approval: true}, add: {timeout: 5}}}]"
+    )
+    status, shown, _ = ended("mcp", "list")
+    assert status == 0
+    assert shown.endswith("1 tool; the settings name 'ecko', 'ad', which it has not\n")
+    assert json.loads(ended("mcp", "list", "--json")[1])[0]["unknown_tools"] == ["ecko", "ad"]
+    status, _, errors = ended("mcp", "tools")
+    assert (status, errors) == (0, "antwort: The server 'try': the settings name 'ecko', 'ad', which it has not.\n")
+
+
+def test_a_server_that_cannot_be_asked_leaves_the_output_empty(ended: Run) -> None:
+    status, shown, errors = ended("mcp", "tools", "--command", "sh -c 'echo No key. >&2; exit 3'")
+    assert (status, shown) == (3, "")
+    assert errors.endswith("(it ended with status 3; its last words: No key.)\n")
+
+
+def test_what_a_terminal_would_obey_is_told_to_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = ToolResult("call_1", "\x1b[31mred \x9b31m\tend\nnext")
+    assert _tell_result(result, is_json=False) == 0
+    assert capsys.readouterr().out == f"{result.output}\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    assert _tell_result(result, is_json=False) == 0
+    assert capsys.readouterr().out == "\\x1b[31mred \\x9b31m    end\nnext\n"
+    assert _tell_result(result, is_json=True) == 0
+    assert "\x9b" not in capsys.readouterr().out

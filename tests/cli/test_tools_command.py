@@ -94,3 +94,13 @@ def test_a_label_that_nobody_has_is_refused(ended: Run) -> None:
     status, _, errors = ended("--demo-tools", "--label", "dem")
     assert (status, errors) == (2, "antwort tools: Nothing is offered under the label 'dem'; there are: demo.\n")
     assert ended() == (0, "No tools are offered here.\n", "")
+
+
+def test_what_stands_in_requests_of_some_alone_shows_for_them(ended: Run, config: Path) -> None:
+    with served_beside() as there:
+        config.write_text(
+            f"mcp_servers: [{{label: try, url: '{there.url}', standing: {{tenants: [acme], subjects: [anne]}}}}]\n"
+        )
+        assert "in every request" not in ended()[1]
+        assert "in every request" not in ended("--tenant", "acme", "--subject", "bob")[1]
+        assert "in every request" in ended("--tenant", "acme", "--subject", "anne")[1]

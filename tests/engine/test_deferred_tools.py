@@ -351,3 +351,20 @@ async def test_what_the_operator_says_of_the_hosted_type_holds() -> None:
     with pytest.raises(InvalidField, match="tool_search"):
         await plan_of(ask(tools=[searched_by_the_client]), unknown_tools="refuse")
     await plan_of(ask(tools=[{"type": "tool_search"}]), unknown_tools="refuse")
+
+
+async def test_what_was_found_and_is_not_allowed_any_more_is_not_told() -> None:
+    provider = ScriptedProvider(
+        answer(call("tool_search", query="tool_3 tool_4", limit=2)), answer(say("Ok.")), answer(say("Hi."))
+    )
+    engine = engine_of(provider, big(), max_in_prompt=5)
+    response = await engine.create(ask(tools=[SERVER]))
+    assert offered(provider) == ["tool_search", "tool_3", "tool_4"]
+    allowed = {
+        "type": "allowed_tools",
+        "mode": "auto",
+        "tools": [{"type": "mcp", "server_label": "depot", "name": "tool_4"}],
+    }
+    await engine.create(ask(tools=[SERVER], tool_choice=allowed, previous_response_id=response.id))
+    assert "tool_3" not in offered(provider)
+    assert "tool_4" in offered(provider)

@@ -134,3 +134,8 @@ def test_of_many_indexes_the_latest_are_kept() -> None:
     index_of(second)
     assert not is_indexed(first)
     assert is_indexed(second)
+
+
+def test_of_two_that_say_a_word_as_often_the_shorter_one_is_meant() -> None:
+    long = tool("alpha", "Send an invoice, and also keep books, warehouses, holidays, parcels, vehicles and contracts.")
+    assert found([long, tool("omega", "Send an invoice.")], "invoice") == ["omega", "alpha"]

@@ -41,9 +41,21 @@ async def test_a_search_tells_the_tools_by_the_names_to_call_them_by() -> None:
 async def test_a_search_finds_as_many_as_it_is_asked_for_within_reason() -> None:
     assert len(await found(of_catalogue(), query="get list search create")) == FOUND_AT_ONCE
     assert len(await found(of_catalogue(), query="get list search create", limit=2)) == 2
-    assert len(await found(of_catalogue(), query="get list search create", limit=10_000)) == MOST_FOUND
+    assert len(await found(of_catalogue(), query="get list search create", limit=10_000)) == MOST_FOUND == 20
     assert len(await found(of_catalogue(), query="get list search create", limit=-1)) == 1
     assert len(await found(of_catalogue(), query="get list search create", limit=None)) == FOUND_AT_ONCE
+
+
+async def test_a_number_may_be_written_as_text() -> None:
+    assert len(await found(of_catalogue(), query="get list search create", limit="3")) == 3
+    assert len(await found(of_catalogue(), query="get list search create", limit="1e999")) == MOST_FOUND
+
+
+@pytest.mark.parametrize("limit", ["three", "nan", "", True])
+async def test_what_is_no_number_is_named(limit: object) -> None:
+    result = await searched(of_catalogue(), json.dumps({"query": "issue", "limit": limit}))
+    assert result.is_error
+    assert result.output == "'limit' must be a number from 1 to 20, or be left out."
 
 
 async def test_a_search_that_finds_nothing_says_so() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -73,4 +74,6 @@ def _first_line(text: str | None) -> str:
 
 
 def as_json(plain: object) -> str:
-    return json.dumps(plain, indent=2, ensure_ascii=False)
+    """On a terminal in ASCII alone: servers may say what a terminal obeys."""
+    is_seen = sys.stdout is not None and sys.stdout.isatty()
+    return json.dumps(plain, indent=2, ensure_ascii=is_seen)

@@ -68,13 +68,21 @@ async def _list(given: Mapping[str, object]) -> int:
     async with asked(servers, settings) as executor:
         found = await waited(_survey(servers, executor, given), connecting(servers))
     status = UNREACHABLE if any(isinstance(each, CannotAsk) for each in found) else 0
+    told = list(zip(servers, found, strict=True))
     if given.get("json"):
-        plain = [_standing(server, each) for server, each in zip(servers, found, strict=True)]
+        plain = [
+            {**_standing(server, each), "unknown_tools": [*executor.unknown_tools(server.label)]}
+            for server, each in told
+        ]
         return tell(as_json(plain)) or status
-    return (
-        tell(*_rows([(server.label, _way(server), _state(each)) for server, each in zip(servers, found, strict=True)]))
-        or status
-    )
+    rows = [(server.label, _way(server), f"{_state(each)}{_missing(server, executor)}") for server, each in told]
+    return tell(*_rows(rows)) or status
+
+
+def _missing(server: McpServer, executor: McpExecutor) -> str:
+    """What is named in the settings, and is not there."""
+    unknown = executor.unknown_tools(server.label)
+    return f"; the settings name {', '.join(map(repr, unknown))}, which it has not" if unknown else ""
 
 
 async def _survey(
@@ -140,7 +148,11 @@ async def _tools(given: Mapping[str, object]) -> int:
         }
         status = tell(as_json(plain))
     else:
-        status = tell(*(line for server, each in told for line in _shown(server, each, is_alone=len(told) == 1)))
+        shown = [line for server, each in told for line in _shown(server, each, is_alone=len(told) == 1)]
+        status = tell(*shown) if shown else 0
+    for server in servers:
+        if missing := _missing(server, executor):
+            print(f"antwort: The server {server.label!r}{missing.replace(';', ':', 1)}.", file=sys.stderr)
     return status or complain_of(told)
 
 

@@ -18,7 +18,9 @@ from antwort.config.repeating import printable
 
 if TYPE_CHECKING:
     from antwort.tools.base import ToolDefinition, ToolResult
+    from antwort.tools.limits import ToolLimits
     from antwort.tools.mcp.executor import McpExecutor
+    from antwort.tools.mcp.servers import McpServer
 
 
 def run(given: Mapping[str, object]) -> int:
@@ -29,6 +31,7 @@ async def _call(given: Mapping[str, object]) -> int:
     label, name, words = _parted(given)
     settings = read_settings(given)
     (server,) = chosen(given, settings, label)
+    server = _timed(server, name, _seconds(given), settings.tools.limits)
     async with asked([server], settings) as executor:
         try:
             tools = await waited(tools_of(server.label, executor, given), connecting([server]))
@@ -36,8 +39,7 @@ async def _call(given: Mapping[str, object]) -> int:
             return complain_of([(server, exc)])
         tool = _named(name, tools)
         arguments = read_arguments(words, tool.parameters)
-        seconds = _seconds(given) or settings.tools.limits.timeout
-        result = await waited(_result(executor, tool, arguments, seconds), f"calling {name}")
+        result = await waited(_result(executor, tool, arguments), f"calling {name}")
     return _tell_result(result, is_json=bool(given.get("json")))
 
 
@@ -61,17 +63,28 @@ def _named(name: str, tools: Sequence[ToolDefinition]) -> ToolDefinition:
     raise Misused(f"There is no tool {name!r}{f'; did you mean {close[0]!r}?' if close else '.'}")
 
 
-async def _result(executor: McpExecutor, tool: ToolDefinition, arguments: dict[str, Any], seconds: float) -> ToolResult:
+def _timed(server: McpServer, name: str, seconds: float | None, usual: ToolLimits) -> McpServer:
+    """The server with the limits of a request's calls, but for the time that the command line gives."""
+    from msgspec.structs import replace
+
+    from antwort.tools.limits import ToolBounds
+
+    limits = server.limits or usual
+    if seconds is not None:
+        bounds = replace(limits.tools.get(name, ToolBounds()), timeout=seconds)
+        limits = replace(limits, tools={**limits.tools, name: bounds})
+    return replace(server, limits=limits)
+
+
+async def _result(executor: McpExecutor, tool: ToolDefinition, arguments: dict[str, Any]) -> ToolResult:
+    """As a request has it: within the limits of the server and the tool, its arguments checked."""
     from antwort.ids import new_id
-    from antwort.tools.base import ToolCall, ToolContext, ToolResult
+    from antwort.tools.base import ToolCall, ToolContext
+    from antwort.tools.limits import limited
 
     call = ToolCall(id=new_id("call"), name=tool.name, arguments=json.dumps(arguments), definition=tool)
     context = ToolContext(response_id=new_id("resp"), idempotency_key=call.id, cancelled=asyncio.Event())
-    try:
-        async with asyncio.timeout(seconds):
-            return await executor.execute(call, context)
-    except TimeoutError:
-        return ToolResult(call.id, f"The tool did not answer within {seconds:g} s.", is_error=True)
+    return await limited(executor).execute(call, context)
 
 
 def _seconds(given: Mapping[str, object]) -> float | None:

@@ -50,6 +50,8 @@ def chosen(given: Mapping[str, object], settings: Settings, label: str | None) -
         if label is not None:
             raise Misused("Give a label, or --url, or --command: one of them.")
         return [_unnamed(given)]
+    if given.get("transport") is not None:
+        raise Misused("--transport is for --url: how a configured server is spoken to is in the settings.")
     servers = configured(settings)
     found = [server for server in servers if label is None or server.label == label]
     if not found:
@@ -69,6 +71,8 @@ def _unnamed(given: Mapping[str, object]) -> McpServer:
 
     url, command = given.get("url"), given.get("command")
     try:
+        if url is not None and not str(url).lower().startswith(("http://", "https://")):
+            raise Misused("--url must be an address that begins with http:// or https://.")
         if url is not None:
             read_place(str(url))
         words = tuple(shlex.split(str(command))) if command is not None else ()
@@ -107,7 +111,7 @@ def token(given: Mapping[str, object]) -> str | None:
     try:
         return read_secret_file(Path(expanded(str(file))))
     except ValueError as exc:
-        raise CannotStart(f"The token {exc}.") from exc
+        raise Misused(f"--token-file: {exc}.") from exc
 
 
 @asynccontextmanager

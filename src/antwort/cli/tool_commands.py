@@ -53,7 +53,7 @@ MCP = Command(
             "antwort.cli.mcp_call:run",
             (
                 *_MCP_FLAGS,
-                Flag("--timeout", "seconds that the call may take (default: tools.limits.timeout)", metavar="S"),
+                Flag("--timeout", "seconds that the call may take (default: as set for the tool)", metavar="S"),
                 _JSON,
                 *_SETTINGS,
             ),
@@ -97,6 +97,8 @@ TOOLS = Command(
             metavar="LABEL",
             is_repeatable=True,
         ),
+        Flag("--tenant", "of a request with an API key of this tenant", metavar="TENANT"),
+        Flag("--subject", "of a request with an API key of this subject", metavar="SUBJECT"),
         _JSON,
         *(flag._replace(group="options") for flag in FLAGS if flag.name in ("--tools", "--demo-tools")),
         *_SETTINGS,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from antwort.api.items import McpListTools
     from antwort.config.settings import Settings
     from antwort.engine.servers import Shelf
+    from antwort.identity import Identity
     from antwort.tools.base import ToolDefinition
     from antwort.tools.routing import Toolbox
 
@@ -28,7 +29,7 @@ def run(given: Mapping[str, object]) -> int:
 async def _show(given: Mapping[str, object]) -> int:
     settings = read_settings(given)
     model = str(given.get("model") or settings.default_model or "")
-    async with _shelf(settings, model) as shelf:
+    async with _shelf(settings, model, _identity(given)) as shelf:
         labels = _labels(given, shelf)
         if not labels:
             return tell(as_json({"servers": []}) if given.get("json") else "No tools are offered here.")
@@ -39,11 +40,21 @@ async def _show(given: Mapping[str, object]) -> int:
     return tell(*text) or (UNREACHABLE if any(each.error for each in lists) else 0)
 
 
+def _identity(given: Mapping[str, object]) -> Identity:
+    """Whose request it is: what stands in it may be for some alone."""
+    from antwort.identity import ANONYMOUS, Identity
+
+    tenant, subject = given.get("tenant"), given.get("subject")
+    return Identity(
+        tenant=ANONYMOUS.tenant if tenant is None else str(tenant),
+        owner=ANONYMOUS.owner if subject is None else str(subject),
+    )
+
+
 @asynccontextmanager
-async def _shelf(settings: Settings, model: str) -> AsyncIterator[Shelf]:
+async def _shelf(settings: Settings, model: str, identity: Identity) -> AsyncIterator[Shelf]:
     """Everything that runs tools, as a server would have it; without a server."""
     from antwort.engine.servers import Shelf
-    from antwort.identity import ANONYMOUS
     from antwort.mcpservers import make_mcp
     from antwort.toolsets import load_tools
 
@@ -52,7 +63,7 @@ async def _shelf(settings: Settings, model: str) -> AsyncIterator[Shelf]:
     servers = make_mcp(settings)
     executors = (*loaded.executors, servers)
     try:
-        yield Shelf(executors, ANONYMOUS, settings.engine(), model=model)
+        yield Shelf(executors, identity, settings.engine(), model=model)
     finally:
         await servers.close()
 

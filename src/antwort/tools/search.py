@@ -6,6 +6,7 @@ What a search has found stands in its result, and nowhere else: whoever writes t
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -39,13 +40,14 @@ _PARAMETERS: dict[str, Any] = {
     },
     "required": ["query"],
 }
+_NO_NUMBER = f"'limit' must be a number from 1 to {MOST_FOUND}, or be left out."
 _WRONG = "The arguments must be a JSON object with 'query': a few words on what the tool should do."
 _NOTHING = "No tool fits. Try other words, or answer without one."
 
 
 class _Asked(msgspec.Struct):
     query: str
-    limit: int | float | None = None
+    limit: int | float | str | bool | None = None
 
 
 class _Found(msgspec.Struct, omit_defaults=True):
@@ -89,13 +91,25 @@ class ToolSearch:
             return ToolResult(call.id, _WRONG, is_error=True)
         if not asked.query.strip():
             return ToolResult(call.id, _WRONG, is_error=True)
-        limit = int(min(max(asked.limit or FOUND_AT_ONCE, 1), MOST_FOUND))
+        if (limit := _limit(asked.limit)) is None:
+            return ToolResult(call.id, _NO_NUMBER, is_error=True)
         return ToolResult(call.id, _told(await self._search(asked.query, limit)))
 
     async def _search(self, query: str, limit: int) -> list[ToolDefinition]:
         if len(self._catalogue) > _LONG and not is_indexed(self._catalogue):
             await asyncio.to_thread(index_of, self._catalogue)
         return [self._catalogue[at] for at in index_of(self._catalogue).best(query, limit)]
+
+
+def _limit(said: float | str | None) -> int | None:
+    """Models write numbers as text, too. None: it is no number."""
+    if said is None or isinstance(said, bool):
+        return FOUND_AT_ONCE if said is None else None
+    try:
+        number = float(said)
+    except (ValueError, OverflowError):
+        return None
+    return None if math.isnan(number) else int(min(max(number or FOUND_AT_ONCE, 1), MOST_FOUND))
 
 
 def is_search(tool: ToolDefinition) -> bool:

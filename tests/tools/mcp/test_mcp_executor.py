@@ -32,7 +32,7 @@ from antwort.tools.base import (
 from antwort.tools.limits import Bounded, ToolLimits
 from antwort.tools.mcp.base import CallOutcome, ServerUnavailable, Unauthorized
 from antwort.tools.mcp.executor import McpExecutor, ServerStatus
-from antwort.tools.mcp.servers import Audience, McpPolicy, McpServer
+from antwort.tools.mcp.servers import Audience, McpPolicy, McpServer, McpToolPolicy
 from mcp_sessions_kit import ScriptedServer, ScriptedSessions, text, tools
 
 URL = "https://docs.example.com/mcp"
@@ -368,3 +368,37 @@ async def test_why_a_program_does_not_run_is_for_the_log_alone(caplog: pytest.Lo
         await executor.close()
     (warning,) = (record for record in caplog.records if record.levelno == logging.WARNING)
     assert "(the program 'no-such-program': No such file or directory)" in warning.getMessage()
+
+
+async def test_a_tool_that_the_operator_names_and_the_server_has_not_is_warned_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = ScriptedServer(["echo"])
+    own = docs(allowed_tools=("echo", "ecko"), tools={"delete": McpToolPolicy(require_approval=True)})
+    executor = executor_of(server, own)
+    for _ in range(3):
+        await executor.discover(DOCS, ANONYMOUS)
+    (warning,) = (record for record in caplog.records if record.levelno == logging.WARNING)
+    assert "has no tool named 'ecko', 'delete'" in warning.getMessage()
+    assert executor.unknown_tools("docs") == ("ecko", "delete")
+    server.listed = tools("echo", "ecko", "delete")
+    await executor.discover(DOCS, ANONYMOUS)
+    assert executor.unknown_tools("docs") == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"url": "nonsense"}, "has a url that cannot be asked"),
+        ({"url": "ftp://there/"}, "has a url that cannot be asked"),
+        ({"url": "https://a/#b"}, "it must not have a fragment"),
+        ({"url": URL, "transport": "smoke"}, "has a transport that is none: 'smoke'"),
+        ({"command": ("run",), "transport": "sse"}, "leave transport out"),
+        ({"url": URL, "connect": -1}, "has a connect that is no number of seconds"),
+        ({"url": URL, "connect": float("nan")}, "has a connect that is no number of seconds"),
+        ({"url": URL, "list_age": 0}, "has a list_age that is no number of seconds"),
+    ],
+)
+def test_a_server_that_cannot_be_is_refused(fields: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        McpServer("docs", **fields)

@@ -20,7 +20,7 @@ from antwort.identity import Identity
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.limits import ToolLimits
 from antwort.tools.mcp.base import ServerSpec, ServerTools, ServerUnavailable, Sessions
-from antwort.tools.mcp.listing import Rules, define, instructions_of, rules_for, strangers_rules
+from antwort.tools.mcp.listing import Rules, define, instructions_of, rules_for, strangers_rules, unknown_names
 from antwort.tools.mcp.results import output_of
 from antwort.tools.mcp.servers import McpPolicy, McpServer
 from antwort.tools.mcp.specs import base_spec, own_spec, remembered, strangers_spec
@@ -91,6 +91,7 @@ class McpExecutor:
         self._made: OrderedDict[bytes, _Made] = OrderedDict()
         self._specs: dict[Hashable, ServerSpec] = {}
         self._is_up: dict[str, bool] = {}
+        self._unknown: dict[str, tuple[str, ...]] = {}
         self._failures: Counter[str | None] = Counter()
         self._warming: set[asyncio.Task[None]] = set()
 
@@ -111,6 +112,8 @@ class McpExecutor:
         spec = self._spec(declared, identity)
         listed = await self._list(spec)
         is_same_for_all = own is not None and own.server.authorization == "own"
+        if own is not None:
+            self._note_unknown(own.server, listed)
         kept = own.declared if own is not None and is_same_for_all else remembered(declared)
         return self._defined(spec, listed, kept, self._strangers if own is None else own.rules)
 
@@ -256,6 +259,22 @@ class McpExecutor:
             if self._is_up.get(spec.label) is False:
                 _log.info("the MCP server %r can be used again", spec.label)
             self._is_up[spec.label] = True
+
+    def _note_unknown(self, server: McpServer, listed: ServerTools) -> None:
+        """Told once, and again when the list is another. What is misspelt may be a demand for approval."""
+        if not server.allowed_tools and not server.tools:
+            return
+        unknown = unknown_names(listed, server)
+        if unknown and self._unknown.get(server.label) != unknown:
+            names = ", ".join(map(repr, unknown))
+            _log.warning(
+                "the MCP server %r has no tool named %s: what is set for it holds for none", server.label, names
+            )
+        self._unknown[server.label] = unknown
+
+    def unknown_tools(self, label: str) -> Sequence[str]:
+        """The tools that the operator names, and that the server's latest list does not have."""
+        return self._unknown.get(label, ())
 
     def _count_failure(self, spec: ServerSpec) -> None:
         self._failures[None if spec.is_strangers else spec.label] += 1

@@ -48,6 +48,12 @@ def define(listed: ServerTools, declared: McpTool, rules: Rules) -> tuple[ToolDe
     return tuple(_define(tool, declared, rules) for tool in first.values())
 
 
+def unknown_names(listed: ServerTools, server: McpServer) -> tuple[str, ...]:
+    """The tools that the operator names and the server has not: what is said of them holds for nothing."""
+    there = {tool.name for tool in listed.tools}
+    return tuple(name for name in dict.fromkeys((*(server.allowed_tools or ()), *server.tools)) if name not in there)
+
+
 def instructions_of(listed: ServerTools, declared: McpTool, server: McpServer | None) -> str | None:
     """What the model is told: in the request's words, the operator's, or the server's own."""
     if isinstance(declared.server_description, str) and declared.server_description.strip():

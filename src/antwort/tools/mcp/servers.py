@@ -7,6 +7,7 @@ engine = Engine(provider, executors=[McpExecutor([docs, files])])
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
@@ -14,6 +15,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from antwort.identity import Identity
+from antwort.net.places import OutOfReach, read_place
 from antwort.net.reach import Reach
 from antwort.tools.base import HOUSE_LABEL, LABEL, LABEL_IN_WORDS
 from antwort.tools.limits import ToolLimits
@@ -112,6 +114,25 @@ def _problem(server: McpServer) -> str | None:
         return "has a command that is one text; write a tuple of the program and its arguments"
     if bool(server.url) == bool(server.command):
         return "needs either a url or a command"
+    return _problem_of_place(server) or _problem_of_login(server)
+
+
+def _problem_of_place(server: McpServer) -> str | None:
+    if server.transport not in ("http", "sse"):
+        return f"has a transport that is none: {server.transport!r}; there are 'http' and 'sse'"
+    if server.command and server.transport != "http":
+        return "has a command, which speaks on its own input and output: leave transport out"
+    for name in ("connect", "list_age"):
+        if not 0 < getattr(server, name) < math.inf:
+            return f"has a {name} that is no number of seconds, more than 0"
+    try:
+        read_place(server.url or "https://example.com/")
+    except OutOfReach as exc:
+        return f"has a url that cannot be asked: it {str(exc).rstrip('.')}"
+    return None
+
+
+def _problem_of_login(server: McpServer) -> str | None:
     logins = (server.token is not None, server.oauth is not None, server.authorization == "request")
     if sum(logins) > 1:
         return "has more than one of token, oauth and authorization='request'"
