@@ -26,7 +26,6 @@ PRIVATE = ("antwort.tools",)
 
 _BARE = re.compile(r"[A-Za-z0-9._~:/+@,%-]+")
 _encoder = msgspec.json.Encoder(enc_hook=str)  # of strings that are more than that
-_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 
 
 class Lines(logging.Formatter):
@@ -46,14 +45,15 @@ class Lines(logging.Formatter):
             self._seconds = (second, text)
         return f"{text}.{int((created - second) * 1000):03d}"
 
-    def _fields(self, record: logging.LogRecord, kinds: Sequence[str]) -> dict[str, Plain]:
+    def _add_fields(self, record: logging.LogRecord, kinds: Sequence[str], found: dict[str, Plain]) -> dict[str, Plain]:
         """The fields of a record, of the kinds that a note has, and the ids of what it was written for."""
-        found: dict[str, Plain] = {}
+        said = record.__dict__
         for kind in kinds:
-            fields: dict[str, Value] = record.__dict__.get(kind, {})
+            fields: dict[str, Value] = said.get(kind, _NO_FIELDS)
             for name, value in fields.items():
                 if value is not None and name not in _OURS:
-                    found[name] = _plain(value)
+                    is_short = type(value) is str and len(value) <= LONGEST  # as most are
+                    found[name] = value if is_short else _plain(value)
         if "request_id" not in found and (request_id := REQUEST_ID.get()):
             found["request_id"] = request_id
         if "response_id" not in found and (response_id := RESPONSE_ID.get()):
@@ -61,6 +61,8 @@ class Lines(logging.Formatter):
         return found
 
     def _message(self, record: logging.LogRecord) -> str:
+        if not record.args and type(record.msg) is str:  # as all notes are
+            return record.msg if len(record.msg) <= LONGEST else _short(record.msg, LONGEST)
         try:
             message = record.getMessage()
         except Exception:  # the arguments do not fit the words: a defect, but not one to lose a line over
@@ -78,6 +80,7 @@ class Lines(logging.Formatter):
 
 
 _OURS = frozenset({"time", "level", "logger", "message", "exception"})
+_NO_FIELDS: dict[str, Value] = {}
 
 
 class JsonLines(Lines):
@@ -90,8 +93,8 @@ class JsonLines(Lines):
             "logger": record.name,
             "message": self._message(record),
         }
-        line.update(self._fields(record, ("said", "fields")))
-        if trace := self._trace(record):
+        self._add_fields(record, ("said", "fields"), line)
+        if record.exc_info and (trace := self._trace(record)):
             line["exception"] = trace
         return _encode(line)
 
@@ -104,7 +107,9 @@ class HumanLines(Lines):
     def format(self, record: logging.LogRecord) -> str:
         message = self._message(record)
         said = quoted(message) if "=" in message or '"' in message else clean(message)
-        fields = "".join(f" {name}={_shown(value)}" for name, value in self._fields(record, ("fields",)).items())
+        fields = "".join(
+            f" {name}={_shown(value)}" for name, value in self._add_fields(record, ("fields",), {}).items()
+        )
         when = self._time(record.created, "%Y-%m-%d %H:%M:%S", time.localtime)  # the reader's own
         line = f"{when} {record.levelname} {record.name} {said}{fields}"
         trace = self._trace(record)
@@ -162,6 +167,6 @@ def _encode(line: dict[str, Plain]) -> str:
         text = _encoder.encode(line).decode()
     except UnicodeEncodeError:  # half of a surrogate pair, which no encoder but this one writes
         text = ""
-    if text and not _UNPRINTABLE.search(text):
+    if text.isascii() and text.isprintable() and text:
         return text
     return json.dumps(line, separators=(",", ":")).replace("\x7f", "\\u007f")
