@@ -82,6 +82,8 @@ ContentPart: TypeAlias = (
     InputText | InputImage | InputFile | InputVideo | OutputText | Text | SummaryText | ReasoningText | Refusal
 )
 ResultPart: TypeAlias = InputText | InputImage | InputFile | InputVideo | OutputText | Text
+TEXTS = (InputText, OutputText, Text)
+"""Parts that are text. To hold something against a tuple is faster than against a union that is made for it."""
 """What the output of a tool may be made of."""
 
 

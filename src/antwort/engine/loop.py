@@ -172,7 +172,8 @@ async def infer(
                 control.on_answer()
                 for delta in read:
                     turn.feed(delta)
-                if batch := turn.take():
+                # Where all was said at once, and nobody waits for a part of it, there is one batch less to pass on.
+                if (plan.request.stream or not turn.is_finished) and (batch := turn.take()):
                     yield batch
                     if turn.has_whole and not turn.is_finished and running.may_begin_early:
                         running.begin(beginnings(turn, left, plan))  # what was said so far has gone out

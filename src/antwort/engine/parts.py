@@ -6,18 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from antwort.api.items import (
+    TEXTS,
     ContentPart,
     InputFile,
     InputImage,
-    InputText,
     InputVideo,
     Message,
-    OutputText,
     ReasoningText,
     Refusal,
     ResultPart,
     SummaryText,
-    Text,
 )
 from antwort.providers.base import Capabilities, ChatMessage
 from antwort.tools.base import Output
@@ -27,7 +25,7 @@ def chat_message(item: Message, capabilities: Capabilities) -> ChatMessage:
     role = item.role
     if role == "developer" and not capabilities.developer_role:
         role = "system"
-    if all(isinstance(part, InputText | OutputText | Text) for part in item.content):
+    if all(isinstance(part, TEXTS) for part in item.content):
         return ChatMessage(role=role, content=said_in(item.content))
     return ChatMessage(role=role, content=[_chat_part(part) for part in item.content])
 
@@ -36,8 +34,11 @@ def said_in(parts: Sequence[ContentPart]) -> str:
     return "\n".join(_part_text(part) for part in parts)
 
 
+_WORDS = (*TEXTS, SummaryText, ReasoningText)
+
+
 def _part_text(part: ContentPart) -> str:
-    if isinstance(part, InputText | OutputText | Text | SummaryText | ReasoningText):
+    if isinstance(part, _WORDS):
         return part.text
     return part.refusal if isinstance(part, Refusal) else ""
 
@@ -83,4 +84,4 @@ def _is_taken(part: ResultPart, capabilities: Capabilities) -> bool:
 
 
 def _result_part_text(part: ResultPart) -> str | None:
-    return part.text if isinstance(part, InputText | OutputText | Text) else None
+    return part.text if isinstance(part, TEXTS) else None

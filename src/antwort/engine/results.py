@@ -42,13 +42,16 @@ class Results(msgspec.Struct, frozen=True):
         return bool(self.late) and item.approval_request_id is not UNSET and call_id_of(item) in self.late
 
 
+_RESULTS = (FunctionCallOutput, CustomToolCallOutput)
+
+
 def results_of(stretches: Sequence[Sequence[InputItem]], fates: Mapping[str, str]) -> Results:
     """`fates` are what is known of calls that nobody has decided about here."""
     found: dict[str, deque[Output]] = defaultdict(deque)
     requests: list[McpApprovalRequest] = []
     for stretch in stretches:
         for item in stretch:
-            if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
+            if isinstance(item, _RESULTS):
                 found[item.call_id].append(item.output)
             elif isinstance(item, McpCall) and (result := result_of(item)) is not None:
                 found[call_id_of(item)].append(result)

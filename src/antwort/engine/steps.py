@@ -122,8 +122,8 @@ def answers_to(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Ref
     """
     calls = [call for call in calls if call.call_id not in run.handed]
     found = [answer_to(call, plan) for call in calls]
-    answers = _within_limit((answer for answer in found if answer is not None), run, plan)
-    left = [call for call, answer in zip(calls, found, strict=True) if answer is None]
+    answers = _within_limit([answer for answer in found if answer is not None], run, plan)
+    left = [call for call, answer in zip(calls, found, strict=True) if answer is None] if None in found else []
     if left and plan.settings.mixed_turns == "pause" and route_calls(left, plan.toolbox).client:
         return tuple(answer for answer in answers if isinstance(answer, Refused) or answer.is_search)
     return answers
@@ -237,11 +237,14 @@ def _call_of(item: InputItem, at: int, toolbox: Toolbox) -> OpenCall | None:
             return None
 
 
+_RESULTS = (FunctionCallOutput, CustomToolCallOutput)
+
+
 def results_in(items: Iterable[InputItem]) -> frozenset[str]:
     """The ids of the calls that have a result among `items`."""
     found: set[str] = set()
     for item in items:
-        if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
+        if isinstance(item, _RESULTS):
             found.add(item.call_id)
         elif isinstance(item, McpCall) and not is_bare(item):
             found.add(call_id_of(item))
@@ -263,10 +266,10 @@ def ended_with_calls(run: Run, plan: Plan) -> bool:
     ends = run.turn_ends
     start = ends[-2] if len(ends) > 1 else 0
     turn = [item for item in run.output[start : ends[-1]] if item.status != "incomplete" and isinstance(item, _CALLS)]
-    return bool(turn) and any(_is_call(item, plan) for item in turn)
+    return bool(turn) and (not plan.history.leftovers or any(_is_call(item, plan) for item in turn))
 
 
-_CALLS = FunctionCall | CustomToolCall | McpCall
+_CALLS = (FunctionCall, CustomToolCall, McpCall)
 
 
 def _is_call(item: InputItem, plan: Plan) -> bool:
