@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antwort.api.items import InputImage, InputText, Text
 from antwort.api.tools import McpTool
@@ -155,14 +156,48 @@ async def test_a_tool_that_will_not_be_stopped_is_left_behind(caplog: pytest.Log
                 continue
         return OK
 
-    executor = Limited(Scripted(run), ToolLimits(timeout=0.01, grace=0.01, concurrency=1))
-    for _ in range(2):  # and it does not keep its place
-        assert (await executor.execute(ASKED, context())).is_error
+    executor = Limited(Scripted(run), ToolLimits(timeout=0.01, grace=0.01, concurrency=2))
+    for _ in range(2):
+        assert "did not answer" in (await executor.execute(ASKED, context())).output
     assert "is left behind" in caplog.text
     assert len(executor._left_behind) == 2
+    refused = await executor.execute(ASKED, context())  # as long as they work, they keep their places
+    assert (refused.output, refused.is_error) == (still_run(2), True)
     release.set()
     await asyncio.wait(executor._left_behind)
     assert not executor._left_behind
+    assert await executor.execute(ASKED, context()) == OK
+
+
+def still_run(number: int, name: str = "scripted") -> str:
+    return (
+        f"{number} earlier calls still run, though they were told to stop, and no more may run at once. The tool "
+        f"{name!r} was not run. Try again later."
+    )
+
+
+@pytest.mark.parametrize("most", [ToolLimits(concurrency=1), ToolLimits(total=1)])
+async def test_threads_that_hang_keep_their_places_so_that_they_do_not_pile_up(most: ToolLimits) -> None:
+    release, ended = threading.Event(), threading.Event()
+    at_once: list[int] = []
+
+    def hang() -> str:
+        at_once.append(1)
+        release.wait(30)
+        ended.set()
+        return "done"
+
+    executor = Limited(LocalExecutor(hang), replace(most, timeout=0.01, grace=0.01))
+    first = asyncio.create_task(executor.execute(call("hang"), context()))
+    waits = asyncio.create_task(executor.execute(call("hang"), context()))  # for a place that will not be free
+    assert "did not answer within 0.01 s" in (await first).output
+    assert (await waits).output == still_run(1, "hang")
+    assert (await executor.execute(call("hang"), context())).output == still_run(1, "hang")
+    assert len(at_once) == 1
+    release.set()
+    await asyncio.wait(executor._left_behind)
+    assert ended.is_set()
+    assert (await executor.execute(call("hang"), context())).output == "done"
 
 
 @pytest.mark.proves("MISTAKE-21")

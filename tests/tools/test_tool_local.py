@@ -361,8 +361,14 @@ async def test_functions_that_hang_leave_room_for_others() -> None:
     assert (await run(add, '{"a": 1}')).output == "2"
     for task in hung:
         task.cancel()
-    assert all(isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*hung, return_exceptions=True))
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in hung), "its end is known when its thread has ended"
+    for task in hung[:32]:
+        task.cancel()
+    await asyncio.wait(hung[:32], timeout=5)
+    assert [task.cancelled() for task in hung] == [True] * 32 + [False] * 32, "told again, it leaves the thread"
     release.set()
+    assert all(isinstance(end, asyncio.CancelledError) for end in await asyncio.gather(*hung, return_exceptions=True))
 
 
 async def test_behind_a_plain_wrapper_a_coroutine_is_told_to_stop_only_when_it_is() -> None:

@@ -31,7 +31,7 @@ from antwort.tools.bounds import Bounded, Prompt, Timed, ToolBounds, ToolLimits
 from antwort.tools.local import LocalExecutor, LocalTool
 from antwort.tools.outcomes import Late, Raised, conclude
 from antwort.tools.output import cap
-from antwort.tools.places import Places, server_of
+from antwort.tools.places import Crowded, Place, Places, server_of
 from antwort.tools.turnstile import Passage, StillAtWork, turnstile_of
 
 __all__ = [
@@ -50,6 +50,27 @@ __all__ = [
 _log = logging.getLogger("antwort.tools")
 
 P = TypeVar("P")
+
+
+class _Held:
+    """What a call holds while it runs. It is given back once: by who is done, or when who was left behind has ended."""
+
+    __slots__ = ("_is_left", "_passage", "_place")
+
+    def __init__(self, place: Place, passage: Passage | None) -> None:
+        self._place, self._passage = place, passage
+        self._is_left = False
+
+    def leave(self) -> None:
+        """The passage is left by who has entered."""
+        if not self._is_left:
+            self._place.leave()
+
+    def leave_behind(self, task: asyncio.Task[object]) -> None:
+        self._is_left = True
+        self._place.leave_behind(task)
+        if self._passage is not None:
+            self._passage.leave_behind(task)
 
 
 class Limited:
@@ -139,7 +160,11 @@ class Limited:
     async def _placed(
         self, call: ToolCall, context: ToolContext, limits: ToolLimits, passage: Passage | None = None
     ) -> object:
-        place = await self._places.take(call.definition, limits, context.identity)
+        try:
+            place = await self._places.take(call.definition, limits, context.identity)
+        except Crowded as crowd:
+            return ToolResult(call.id, _CROWDED.format(crowd.number, call.name), is_error=True)
+        held = _Held(place, passage)
         try:
             wish = None if self._timed_by is None else self._timed_by.timeout_of(call.definition)
             seconds = limits.timeout_of(call.definition.own_name, wish)
@@ -147,9 +172,9 @@ class Limited:
             if context.deadline is None or ends < context.deadline:
                 context = replace(context, deadline=ends)
             schema = call.definition.parameters if limits.check_arguments else None
-            return await self._bounds(self._attempt(call, context, schema), seconds, call, limits, passage)
+            return await self._bounds(self._attempt(call, context, schema), seconds, call, limits, held)
         finally:
-            place.leave()
+            held.leave()
 
     async def _at_once(self, attempt: Coroutine[Any, Any, object], seconds: float, *_: object) -> object:
         """Right here: what is told to stop ends, and a task for each call would cost more than most of them."""
@@ -172,7 +197,7 @@ class Limited:
         seconds: float,
         call: ToolCall,
         limits: ToolLimits,
-        passage: Passage | None,
+        held: _Held,
     ) -> object:
         """In a task of its own, so that a tool that will not be stopped holds up nobody."""
         task = asyncio.create_task(attempt)
@@ -182,8 +207,7 @@ class Limited:
         finally:
             if not task.done() and not await self._stop(task, limits.grace):
                 _log.warning("The tool %r does not stop when told to and is left behind (call %s)", call.name, call.id)
-                if passage is not None:
-                    passage.leave_behind(task)
+                held.leave_behind(task)
 
     async def _attempt(self, call: ToolCall, context: ToolContext, schema: dict[str, Any] | None) -> object:
         """Whatever is raised is returned: a task that ended in SystemExit would take the event loop with it."""
@@ -305,6 +329,11 @@ def _no_executor(given: object) -> str:
 
 
 _BUSY = "An earlier call of the tool {!r} is still at work, and its calls must not overlap. Try again later."
+
+_CROWDED = (
+    "{} earlier calls still run, though they were told to stop, and no more may run at once. The tool {!r} was not "
+    "run. Try again later."
+)
 
 
 def _too_long(call: ToolCall, most: int) -> str | None:

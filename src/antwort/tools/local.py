@@ -14,7 +14,7 @@ import asyncio
 import functools
 import inspect
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -26,7 +26,7 @@ from antwort.api.wire import encode
 from antwort.tools.arguments import NOT_JSON
 from antwort.tools.base import Output, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.schema import read_signature
-from antwort.tools.threads import post, run_in_thread
+from antwort.tools.threads import post, start_thread
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -86,8 +86,7 @@ class LocalTool(Generic[P, R]):
         if is_async:
             return await call()
         try:
-            work = run_in_thread(call, f"antwort-tool-{self.definition.name}")
-            value = await (_outlasted(work, stop) if self.definition.is_serial else work)
+            value = await _outlasted(start_thread(call, f"antwort-tool-{self.definition.name}"), stop)
             return await value if inspect.isawaitable(value) else value
         finally:
             stop.set()  # all that an abandoned thread can still be told
@@ -183,15 +182,14 @@ class _Stop(asyncio.Event):
         return super().is_set() or self._run.is_set()
 
 
-async def _outlasted(work: Coroutine[None, None, T], stop: _Stop) -> T:
+async def _outlasted(outcome: asyncio.Future[T], stop: _Stop) -> T:
     """Told to stop, it waits for the thread to end, so that its end is known; told again, it leaves the thread."""
-    task = asyncio.create_task(work)
-    task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it may be that nobody asks
+    outcome.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it may be that nobody asks
     try:
-        return await asyncio.shield(task)
+        return await asyncio.shield(outcome)
     except asyncio.CancelledError:
         stop.set()
-        await asyncio.wait({task})
+        await asyncio.wait({outcome})
         raise
 
 

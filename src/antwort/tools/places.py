@@ -12,6 +12,14 @@ from antwort.tools.base import ToolDefinition
 from antwort.tools.bounds import ToolLimits
 
 
+class Crowded(Exception):
+    """All places are held by calls that would not stop and are at work still: nobody can say for how long."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 class Places:
     """Those of one executor. Kept as long as somebody uses them: what tools are called may come from anywhere."""
 
@@ -23,7 +31,7 @@ class Places:
 
     async def take(self, tool: ToolDefinition, limits: ToolLimits, identity: Identity) -> Place:
         """One of the tool's, and one of its server's, when both are free; to be left again. Who waits for a tool that
-        hangs takes no place of its neighbours'.
+        hangs takes no place of its neighbours'. Raises `Crowded`.
         """
         server, name = server_of(tool, identity), tool.own_name
         of_tool = self._row((server, name), limits.concurrency_of(name))
@@ -55,33 +63,56 @@ class Place:
         self._of_server.leave()
         self._of_tool.leave()
 
+    def leave_behind(self, task: asyncio.Task[object]) -> None:
+        """In the place of `leave`, by one who will not stop: it is free again when `task` has ended."""
+        for row in (self._of_server, self._of_tool):
+            row.stay()
+            task.add_done_callback(row.go)
+
 
 class Row:
     """So many places, given out in the order they are asked for. A semaphore, at a fraction of what asyncio's costs
     where there is room; and with the last who leaves, it goes from among the `others`.
     """
 
-    __slots__ = ("_free", "_key", "_number", "_others", "_waiting")
+    __slots__ = ("_behind", "_free", "_key", "_number", "_others", "_waiting")
 
     def __init__(self, others: dict[Hashable, Row], key: Hashable, number: int) -> None:
         self._others, self._key = others, key
         self._number = self._free = number
+        self._behind = 0  # of those who hold places, how many were left behind
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def take(self) -> None:
         if self._free:
             self._free -= 1
             return
+        if self._behind >= self._number:
+            raise Crowded(self._behind)
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
         try:
             await waiter
         except asyncio.CancelledError:
-            if not waiter.cancelled():
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self.leave()  # it was given the place, and does not come for it
             elif waiter in self._waiting:
                 self._waiting.remove(waiter)
             raise
+
+    def stay(self) -> None:
+        """Who holds a place was left behind. Where that is so of all, nobody waits."""
+        self._behind += 1
+        if self._behind >= self._number:
+            while self._waiting:
+                waiter = self._waiting.popleft()
+                if not waiter.done():
+                    waiter.set_exception(Crowded(self._behind))
+
+    def go(self, _: object = None) -> None:
+        """It has ended after all."""
+        self._behind -= 1
+        self.leave()
 
     def leave(self) -> None:
         while self._waiting:

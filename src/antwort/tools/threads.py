@@ -13,10 +13,15 @@ T = TypeVar("T")
 
 
 async def run_in_thread(function: Callable[[], T], name: str) -> T:
-    """What `function` returns or raises, run with this task's context variables.
+    """What `function` returns or raises. Being cancelled abandons the thread."""
+    return await start_thread(function, name)
 
-    Each call has a thread of its own: in a pool, functions that hang would in time leave no thread for the others.
-    Being cancelled abandons the thread; it is a daemon, so it holds up neither the server nor its end.
+
+def start_thread(function: Callable[[], T], name: str) -> asyncio.Future[T]:
+    """What `function` will return or raise, run with this task's context variables.
+
+    Each call has a thread of its own: in a pool, functions that hang would in time leave no thread for the others. It
+    is a daemon, so it holds up neither the server nor its end.
     """
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
@@ -31,7 +36,7 @@ async def run_in_thread(function: Callable[[], T], name: str) -> T:
             post(loop, _settle, outcome, value)
 
     threading.Thread(target=work, name=name, daemon=True).start()
-    return await outcome
+    return outcome
 
 
 def post(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *args: object) -> None:
