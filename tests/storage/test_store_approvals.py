@@ -16,7 +16,7 @@ from antwort.errors import ApprovalInUse, InvalidField, ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import Decision, Entry, NewResponse, Page, ResponseStore, as_of
 from antwort.storage.memory import MemoryStore
-from antwort.storage.migrations import upgrade
+from antwort.storage.migrations import downgrade, upgrade
 from antwort.storage.sqlite import SqliteStore
 from storage_cases import COLLEAGUE, ME, STOPPED, STRANGER, asked, ended, message, open_conversation, tell
 
@@ -197,6 +197,24 @@ async def test_a_file_from_before_approvals_gets_their_table(tmp_path: Path) -> 
     try:
         await asking(store, "mcpr_1")
         assert await listed(store) == ["mcpr_1"]
+    finally:
+        await store.close()
+
+
+async def test_what_waits_is_there_when_its_table_was_made_anew_and_back_again(tmp_path: Path) -> None:
+    path = tmp_path / "antwort.db"
+    store = await SqliteStore.open(path)
+    kept = await asking(store, "mcpr_1")
+    await open_conversation(store, conversation_id="conv_1")
+    await store.add_entries(ME, "conv_1", [], [waiting("mcpr_2", "resp_none")])
+    await store.close()
+    downgrade(path, "0004")  # which knows of no approvals without a response
+    upgrade(path)
+    store = await SqliteStore.open(path)
+    try:
+        assert await store.find_approvals(ME, ["mcpr_1", "mcpr_2"]) == {"mcpr_1": waiting("mcpr_1", kept.id)}
+        await store.delete(ME, kept.id)
+        assert await listed(store) == []
     finally:
         await store.close()
 
