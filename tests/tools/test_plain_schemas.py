@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -15,8 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.patterns import plain_pattern
-from antwort.tools.schemas.cleaning import clean
-from antwort.tools.schemas.plain import ANY
+from antwort.tools.schemas import cleaning
+from antwort.tools.schemas.cleaning import clean, clean_all
+from antwort.tools.schemas.plain import ANY, OPEN
+from antwort.tools.schemas.size import measured
 from plan_kit import STEADY
 from schema_kit import nasty_schemas
 
@@ -281,6 +284,38 @@ def test_the_same_schema_is_cleaned_once() -> None:
     schema = {"type": "object", "properties": {"x": {"const": 1}}}
     assert clean(schema) is clean(schema)
     assert clean(json.loads(json.dumps(schema))) is clean(schema)
+
+
+async def test_many_schemas_are_cleaned_one_by_one() -> None:
+    """Whoever else waits has a turn after each."""
+    schemas = [{"type": "object", "properties": {f"one_by_one_{n}": {}}} for n in range(5)]
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    await clean_all(schemas)
+    between = turns
+    await clean_all(schemas)
+    beside.cancel()
+    assert (between, turns) == (5, 5)
+
+
+def test_no_more_is_held_on_to_than_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cleaning, "_MOST_HELD", 1_000)
+    known = cleaning._Known()
+    schemas = [{"enum": [str(m) for m in range(100)], "title": str(n)} for n in range(50)]
+    for schema in schemas:
+        size = measured(schema)
+        assert size is not None
+        known.keep(schema, OPEN, size)
+    assert [known.get(schema) is not None for schema in schemas[-2:]] == [True, True]
+    assert sum(known.get(schema) is not None for schema in schemas) < 10
+    assert measured({"enum": ["x"] * 100_000}) is None
 
 
 # ---- whatever it is ----

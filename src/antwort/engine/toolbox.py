@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from antwort.api.items import McpListTools
 from antwort.api.requests import CreateRequest
@@ -15,7 +15,7 @@ from antwort.engine.declared import Grammars, definitions, grammars_told, read_g
 from antwort.engine.deferred import abouts_of, hidden_names, with_search
 from antwort.engine.hosted import asks_to_search, note_dropped, policy_for, stand_in
 from antwort.engine.listings import shortened
-from antwort.engine.naming import named_apart
+from antwort.engine.naming import OWN, named_apart
 from antwort.engine.servers import (
     Offer,
     Shelf,
@@ -29,6 +29,7 @@ from antwort.engine.servers import (
 from antwort.errors import InvalidField
 from antwort.tools.base import HOUSE_LABEL
 from antwort.tools.routing import Toolbox, is_registered
+from antwort.tools.schemas.cleaning import clean_all
 
 __all__ = ["Shelf", "build_toolbox", "called_name", "check_labels", "list_tools", "model_name", "rebuild_toolbox"]
 
@@ -60,7 +61,15 @@ async def build_toolbox(
     note_dropped(dropped)
     toolbox = _toolbox(request, offers, shelf)
     check_choice(request, toolbox, shelf.settings)
+    await clean_all(_of_servers(toolbox))
     return toolbox, tuple(map(shortened, lists.values()))
+
+
+def _of_servers(toolbox: Toolbox) -> Iterator[dict[str, Any]]:
+    """What the tools of servers take that the model is told of."""
+    for name, tool in toolbox.tools.items():
+        if tool.kind not in OWN and tool.parameters is not None and name not in toolbox.deferred:
+            yield tool.parameters
 
 
 def _sources(tools: Sequence[Tool], shelf: Shelf, grammars: Grammars, dropped: list[str]) -> Iterator[_Source]:

@@ -20,12 +20,12 @@ NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 
 _MOST_PROBLEMS = 3
 _LONGEST_PROBLEM = 200
-_MOST_LIGHT = 1024
+_MOST_LIGHT = 256
 _MOST_WORK = 1_000_000
 """Parts of a foreign schema times values in the arguments, above which nobody here looks: some tens of milliseconds."""
 _REFERENCES = (b'"$ref":', b'"$dynamicRef":', b'"$recursiveRef":')
 
-_light: OrderedDict[int, tuple[dict[str, Any], bytes | None, int]] = OrderedDict()
+_light: OrderedDict[int, tuple[dict[str, Any], bytes, int]] = OrderedDict()
 """Foreign schemas, and what is checked of them. Each is held on to, so that no other can have its place in memory."""
 
 
@@ -62,11 +62,14 @@ def _foreign_problems(schema: dict[str, Any], arguments: str, value: object) -> 
     """On the event loop: it is bounded by the size of both, and that is bounded."""
     known = _light.get(id(schema))
     if known is None:
-        known = _light[id(schema)] = (schema, *_lightened(schema))
+        key, nodes = _lightened(schema)
+        if key is None:
+            return ()  # and it is not held on to: it may be of any size
+        known = _light[id(schema)] = (schema, key, nodes)
         if len(_light) > _MOST_LIGHT:
             _light.popitem(last=False)
     _, key, nodes = known
-    if key is None or nodes * _parts(arguments) > _MOST_WORK:
+    if nodes * _parts(arguments) > _MOST_WORK:
         return ()
     return _check(key, value)
 

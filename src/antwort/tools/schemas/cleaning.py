@@ -12,9 +12,10 @@ beyond that is told as an object of which nothing is known.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 import msgspec
@@ -35,7 +36,7 @@ from antwort.tools.schemas.plain import (
     string,
     stub,
 )
-from antwort.tools.schemas.size import is_reasonable
+from antwort.tools.schemas.size import measured
 
 _BOUNDS = ((16, 1000), (6, 300), (3, 100))
 """How deep a cleaned schema goes and how many parts it has; where it is too long all the same, the next are tried."""
@@ -47,7 +48,9 @@ _MOST_PATTERNS = 8
 _MOST_REFERENCES = 300
 _PER_PART = 8
 """Values or names in a list that are as much work as one part."""
-_MOST_KEPT = 8192
+_MOST_KEPT = 2048
+_MOST_HELD = 500_000
+"""Values in all schemas that are held on to: strangers send them, too."""
 _SHAPE = frozenset({"type", "properties", "required", "items", "prefixItems", "enum", "const", "additionalProperties"})
 _TOLD = ("description", "default")
 
@@ -279,26 +282,55 @@ def _weight(part: object) -> int:
 
 # ---- the whole ----
 
-_by_identity: OrderedDict[int, tuple[Plain, Plain]] = OrderedDict()
-"""Schemas and what came of them. Each is held on to, so that no other can have its place in memory."""
+
+class _Known:
+    """Schemas and what came of them. Each is held on to, so that no other can have its place in memory."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[int, tuple[Plain, Plain, int]] = OrderedDict()
+        self._held = 0
+
+    def get(self, schema: Plain) -> Plain | None:
+        known = self._kept.get(id(schema))
+        return None if known is None else known[1]
+
+    def keep(self, schema: Plain, cleaned: Plain, size: int) -> None:
+        self._kept[id(schema)] = (schema, cleaned, size)
+        self._held += size
+        while self._held > _MOST_HELD:
+            self._held -= self._kept.popitem(last=False)[1][2]
+
+    def clear(self) -> None:
+        self._kept.clear()
+        self._held = 0
+
+
+_by_identity = _Known()
 _by_content: OrderedDict[bytes, Plain] = OrderedDict()
 
 
 def clean(schema: Plain) -> Plain:
     """The arguments of a tool, told plainly. The same schema once more costs nothing; nobody may change the result."""
-    known = _by_identity.get(id(schema))
+    known = _by_identity.get(schema)
     if known is not None:
-        return known[1]
+        return known
+    size = measured(schema)
+    if size is None:
+        return OPEN  # and not held on to: it may be as large as a message of a server's
     cleaned = _known_or_cleaned(schema)
-    _by_identity[id(schema)] = (schema, cleaned)
-    if len(_by_identity) > _MOST_KEPT:
-        _by_identity.popitem(last=False)
+    _by_identity.keep(schema, cleaned, size)
     return cleaned
 
 
+async def clean_all(schemas: Iterable[Plain]) -> None:
+    """Clean them ahead of being told: many at once would hold up everybody, one by one they do not."""
+    for schema in schemas:
+        if _by_identity.get(schema) is None:
+            clean(schema)
+            await asyncio.sleep(0)
+
+
 def _known_or_cleaned(schema: Plain) -> Plain:
-    if not is_reasonable(schema):
-        return OPEN
     try:
         key = hashlib.sha256(msgspec.json.encode(schema)).digest()
     except (TypeError, ValueError, RecursionError):
