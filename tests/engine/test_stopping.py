@@ -16,8 +16,9 @@ from antwort.api.events import (
     ResponseIncomplete,
     StreamEvent,
 )
-from antwort.api.items import McpCall, Message
-from antwort.api.responses import Model
+from antwort.api.items import McpCall, McpListTools, Message
+from antwort.api.responses import IncompleteDetails, Model
+from antwort.api.tools import McpTool
 from antwort.engine.answers import INTERRUPTED
 from antwort.engine.engine import Engine
 from antwort.engine.live import LiveRun
@@ -26,6 +27,7 @@ from antwort.errors import (
     BackendError,
     BackendTimeout,
     BackendUnavailable,
+    ConversationLocked,
     DeadlinePassed,
     RateLimited,
     ResponseNotFound,
@@ -36,7 +38,7 @@ from antwort.providers.base import ChatRequest, Delta, TextDelta
 from antwort.storage.base import NewResponse
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say
-from antwort.tools.base import ToolCall, ToolContext
+from antwort.tools.base import ToolCall, ToolContext, ToolDefinition
 from antwort.tools.limits import ToolLimits
 from antwort.tools.local import LocalExecutor
 from engine_kit import (
@@ -568,6 +570,57 @@ async def test_planning_that_never_ends_is_ended_by_the_deadline() -> None:
 
     with pytest.raises(BackendTimeout):
         await engine_of(Lost(), deadline=0.01).create(ask(model=None))
+
+
+class Mute(ToolServerFake):
+    """A server that never says what it offers; it may stand in all requests."""
+
+    is_standing = False
+
+    async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
+        await asyncio.Event().wait()
+        return None
+
+    def standing(self, model: str, identity: Identity) -> Sequence[McpTool]:
+        return [McpTool(server_label="depot")] if self.is_standing else []
+
+
+@pytest.mark.parametrize("is_standing", [True, False])
+async def test_a_tool_server_that_never_lists_its_tools_leaves_time_to_say_so(is_standing: bool) -> None:
+    provider = ScriptedProvider(hanging("It is"))
+    server = Mute("depot", lookup=_quick)
+    server.is_standing = is_standing
+    tools = [] if is_standing else [SERVER]
+    async with asyncio.timeout(5):  # and not as long as a server may take to list its tools
+        response = (await stream(engine_of(provider, server), ask(tools=tools, deadline=0.2))).response
+    assert (response.status, response.incomplete_details) == ("incomplete", IncompleteDetails("deadline"))
+    assert only(response, McpListTools).error == "The tool server 'depot' did not list its tools in time."
+
+
+async def test_the_deadline_is_from_the_start_whatever_is_waited_for() -> None:
+    async def weather(city: str, context: ToolContext) -> str:
+        deadlines.append(context.deadline)
+        return city
+
+    deadlines: list[float | None] = []
+    provider = ScriptedProvider(answer(call("weather", city="Rome")), answer(say("Ok.")))
+    engine = engine_of(provider, LocalExecutor(weather), deadline=5)
+    before = asyncio.get_running_loop().time()
+    plan = await engine.plan(ask(tools=[WEATHER]))
+    after = asyncio.get_running_loop().time()
+    await (await engine.launch(plan)).result()
+    assert deadlines[0] is not None
+    assert before + 5 <= deadlines[0] <= after + 5
+
+
+async def test_a_turn_of_a_conversation_waits_for_the_one_before_it_no_longer_than_it_has_time() -> None:
+    engine = engine_of(ScriptedProvider(hanging("It is")), conversation_wait=600)
+    conversation = (await engine.conversations.create()).id
+    first = await engine.start(ask(conversation=conversation, stream=True))
+    with pytest.raises(ConversationLocked):
+        await asyncio.wait_for(engine.plan(ask(conversation=conversation, deadline=0.05)), 5)
+    first.leave()
+    await first.wait()
 
 
 @pytest.mark.proves("TR-022")

@@ -187,17 +187,20 @@ class Engine:
     async def _prepared(
         self, request: CreateRequest, identity: Identity, recent: Recent | None, place: Place | None = None
     ) -> Plan:
-        means = await self._in_time(request, self._means(request, identity))
+        """The time that a response has begins here; all that is waited for counts."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + budget_of(request, self.settings).seconds
+        means = await self._in_time(request, self._means(request, identity, deadline), deadline)
         if place is not None:
-            await place.turn(self.settings.conversation_wait)
-        return await self._in_time(request, self._plan(request, identity, means, recent))
+            await place.turn(min(self.settings.conversation_wait, deadline - clock()))
+        return await self._in_time(request, self._plan(request, identity, means, recent), deadline)
 
-    async def _in_time(self, request: CreateRequest, work: Coroutine[None, None, T]) -> T:
-        """In the time that a response has."""
+    async def _in_time(self, request: CreateRequest, work: Coroutine[None, None, T], deadline: float) -> T:
+        """In the time that the response has. What tool servers do not say by then is left out before."""
         if not _must_ask(request):
             return await work
         try:
-            async with asyncio.timeout(budget_of(request, self.settings).seconds):
+            async with asyncio.timeout_at(deadline):
                 return await work
         except TimeoutError as exc:
             raise BackendTimeout("The response could not be prepared in time.") from exc
@@ -314,11 +317,12 @@ class Engine:
         if self.is_draining:
             raise ShuttingDown
 
-    async def _means(self, request: CreateRequest, identity: Identity) -> Means:
+    async def _means(self, request: CreateRequest, identity: Identity, deadline: float) -> Means:
         _check_background(request)
         check_budget(request, self.settings)
         model = await self._model_for(request, identity)
-        shelf = Shelf(self._executors, identity, self.settings, self._provider.capabilities(model), model)
+        capabilities = self._provider.capabilities(model)
+        shelf = Shelf(self._executors, identity, self.settings, capabilities, model, deadline)
         compacts = asks_to_compact(request)
         asked = without_tools(request) if compacts else request
         toolbox, listings = await build_toolbox(asked, shelf, with_standing=not compacts)
@@ -371,6 +375,7 @@ class Engine:
             compacts=means.compacts,
             decisions=decisions,
             clock=self._clock,
+            deadline=means.shelf.deadline,
         )
         check_said(plan)
         check_compacts(plan)

@@ -71,7 +71,8 @@ class LiveRun:
         self._plan = plan
         self._on_end = on_end
         self._began = perf_counter()  # the clock of some event loops stands still between two turns
-        self._control = Control(Run(plan.response), loop.time() + plan.budget.seconds)
+        deadline = loop.time() + plan.budget.seconds if plan.deadline is None else plan.deadline
+        self._control = Control(Run(plan.response), deadline)
         self._outlet = Outlet(settings.buffer_events)
         self._answered: Once[None] = Once()
         self._ended: Once[Response] = Once()
@@ -79,7 +80,7 @@ class LiveRun:
         self._control.on_call = on_call
         self._first: float | None = None
         self._held_until = loop.time() + settings.hold_back
-        self._timers = [loop.call_later(plan.budget.seconds, self._control.signal.set, DeadlinePassed())]
+        self._timers = [loop.call_at(deadline, self._control.signal.set, DeadlinePassed())]
         self._pulse: Pulse | None = None
         if plan.request.stream:
             self._pulse = Pulse(plan, self._control, self._outlet)

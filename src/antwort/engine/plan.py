@@ -112,6 +112,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     decisions: tuple[Decision, ...] = ()
     """What the request decides about calls that wait for approval, to be put on record when the run begins."""
     clock: Callable[[], float] = time.time
+    deadline: float | None = None
+    """When the response has to be done, by the clock of the event loop; None: its time begins with its run."""
     place: Place | None = None
     """The turn in its conversation, held until the end of the run is on record."""
 

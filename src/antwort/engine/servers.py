@@ -34,6 +34,10 @@ from antwort.tools.limits import offers
 _tools_log = logging.getLogger("antwort.tools")  # what a tool says in an exception is not for the log
 
 
+_SHARE = 0.9
+"""Of the time that a response has left, what its tool servers may take to say what they offer."""
+
+
 class Shelf(msgspec.Struct, frozen=True):
     """Who is there to run tools, for whom, and what the model's backend can take."""
 
@@ -43,6 +47,18 @@ class Shelf(msgspec.Struct, frozen=True):
     capabilities: Capabilities = Capabilities()
     model: str = ""
     """What the request asks for: some servers stand in the requests for some models."""
+    deadline: float | None = None
+    """When the response has to be done, by the clock of the event loop."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a tool server gets to say what it offers. Something is left of what the response has, so that it
+        can begin, and say why it ends.
+        """
+        if self.deadline is None:
+            return self.settings.discovery
+        left = self.deadline - asyncio.get_running_loop().time()
+        return min(self.settings.discovery, max(0.0, left) * _SHARE)
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -136,7 +152,7 @@ async def _ask(tool: McpTool, shelf: Shelf) -> Offer | None:
     for executor in shelf.executors:
         if offers(executor, ToolServer):
             try:
-                async with asyncio.timeout(shelf.settings.discovery):
+                async with asyncio.timeout(shelf.patience):
                     found = await executor.discover(tool, shelf.identity)
                     if found is not None:
                         chosen = with_approvals(tool, _chosen(tool, found))
