@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from antwort.api.tools import McpTool
+from antwort.testing.executors import context
 from antwort.tools import arguments as module
 from antwort.tools.arguments import find_problem
+from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
+from antwort.tools.limits import Limited
 
 SEARCH: dict[str, Any] = {
     "type": "object",
@@ -220,6 +224,42 @@ async def test_a_foreign_schema_that_is_work_never_comes_to_the_validator(
     monkeypatch.setattr(module, "_check", check)
     assert await find_problem("{}", schema, is_foreign=True) is None
     assert all(len(key) < 64 * 1024 and b"pattern" not in key and b"$ref" not in key for key in seen)
+
+
+PATTERN = {"type": "object", "properties": {"x": {"type": "string", "pattern": "^b"}}}
+
+
+@pytest.mark.parametrize(
+    ("definition", "is_checked"),
+    [
+        (ToolDefinition(name="f", kind=ToolKind.MCP, declared=McpTool(server_label="s"), parameters=PATTERN), False),
+        (ToolDefinition(name="f", kind=ToolKind.MCP, server_label="own", parameters=PATTERN), True),
+        (ToolDefinition(name="f", kind=ToolKind.FUNCTION, parameters=PATTERN), False),
+        (ToolDefinition(name="own", kind=ToolKind.FUNCTION, parameters=dict(PATTERN)), True),
+    ],
+    ids=["a server's", "a toolset's", "a request's words", "the function's own words"],
+)
+async def test_patterns_are_checked_where_the_operator_wrote_them(definition: ToolDefinition, is_checked: bool) -> None:
+    call = ToolCall(id="call_1", name=definition.name, arguments='{"x": "a"}', definition=definition)
+    result = await Limited(Anything()).execute(call, context())
+    assert result.is_error is is_checked
+
+
+class Anything:
+    """Runs all, and knows one function by its own words."""
+
+    kind = ToolKind.LOCAL
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return bool(tool.name)
+
+    def describe(self, tool: ToolDefinition) -> ToolDefinition | None:
+        own = ToolDefinition(name="own", kind=ToolKind.LOCAL, parameters=PATTERN)
+        return own if tool.name == own.name else None
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        assert not context.cancelled.is_set()
+        return ToolResult(call.id, "ran")
 
 
 async def test_many_values_are_not_held_against_a_large_foreign_schema() -> None:
