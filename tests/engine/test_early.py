@@ -24,7 +24,7 @@ from antwort.identity import ANONYMOUS
 from antwort.providers.base import CallDelta, Finished
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say
-from antwort.tools.base import ClientsTurn, ToolCall, ToolContext, ToolExecutor, ToolResult
+from antwort.tools.base import ClientsTurn, ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolResult
 from antwort.tools.local import LocalExecutor
 from engine_kit import (
     CLOCK,
@@ -240,6 +240,28 @@ async def test_the_limit_of_calls_is_counted_in_the_order_of_the_calls() -> None
     engine = engine_of(ScriptedProvider(script, answer(say("Ok."))), depot)
     assert not await begun_before(gate, engine, depot, tools=[SERVER], max_tool_calls=1)
     assert [each.arguments for each in depot.calls] == ['{"n": 1}']
+
+
+class Asked(ToolServerFake):
+    """A server that counts how often it is asked whether it runs a tool."""
+
+    questions = 0
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        self.questions += 1
+        return super().can_execute(tool)
+
+
+@pytest.mark.parametrize("settings", [{}, OFF])
+async def test_to_decide_about_a_call_takes_no_longer_the_more_there_are(settings: dict[str, Any]) -> None:
+    async def questions(number: int) -> int:
+        server = Asked("depot", lookup=replies("found"))
+        provider = ScriptedProvider(answer(*lookups(*["{}"] * number)), answer(say("Ok.")))
+        await engine_of(provider, server, **settings).create(ask(tools=[SERVER]))
+        return server.questions
+
+    few, more = await questions(10), await questions(20)
+    assert await questions(40) - more == 2 * (more - few)
 
 
 def written(plan: Plan, *names: str) -> Turn:
