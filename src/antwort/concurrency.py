@@ -16,13 +16,22 @@ class Signal:
     The task itself is never cancelled from outside: it learns at its next wait, closes what it has open, and ends.
     """
 
-    __slots__ = ("_kicked", "_reason", "_waiting", "fired")
+    __slots__ = ("_fired", "_kicked", "_reason", "_waiting")
 
     def __init__(self) -> None:
-        self.fired = asyncio.Event()
+        self._fired: asyncio.Event | None = None
         self._reason: Exception | None = None
         self._waiting: asyncio.Task[Any] | None = None
         self._kicked = False
+
+    @property
+    def fired(self) -> asyncio.Event:
+        """Set with the signal. Made for those who ask."""
+        if self._fired is None:
+            self._fired = asyncio.Event()
+            if self._reason is not None:
+                self._fired.set()
+        return self._fired
 
     @property
     def reason(self) -> Exception | None:
@@ -33,7 +42,8 @@ class Signal:
         if self._reason is not None:
             return
         self._reason = reason
-        self.fired.set()
+        if self._fired is not None:
+            self._fired.set()
         if self._waiting is not None:
             self._kicked = True
             self._waiting.cancel()

@@ -71,6 +71,7 @@ class Connection(Lingers, HttpToolsProtocol):
         self._is_whole = False
         self._is_deaf = False
         self._clock: asyncio.TimerHandle | None = None
+        self._on_gone: Callable[[], None] | None = None
 
     # ---- what comes in ----
 
@@ -176,6 +177,19 @@ class Connection(Lingers, HttpToolsProtocol):
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
+            gone, self._on_gone = self._on_gone, None
+            if gone is not None:
+                gone()
+
+    def watch(self, gone: Callable[[], None] | None) -> None:
+        """For the request that is being answered. To know that its client has left, one must read."""
+        self._on_gone = gone
+        if gone is None:
+            return
+        if self._answering is None:
+            gone()
+        else:
+            self.flow.resume_reading()
 
     # ---- the time a request takes to come in ----
 

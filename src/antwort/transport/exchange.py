@@ -53,6 +53,9 @@ class Line(Protocol):
     def is_behind(self) -> bool:
         """Whether a write would wait for the client."""
 
+    def watch(self, gone: Callable[[], None] | None) -> None:
+        """Call `gone` when the client leaves, and at once if it has; None: nobody wants to know any more."""
+
     def linger(self, seconds: float) -> None:
         """There is no more to come: hang up when the client takes nothing of what is left for so long."""
 
@@ -110,6 +113,17 @@ class Exchange:
         """Whether it was answered with a response that another request has started."""
         self.broken_off: AntwortError | None = None
         """What it is told when the program that hosts us does not wait for its answer."""
+
+    # ---- the client ----
+
+    def watch(self, gone: Callable[[], None] | None) -> bool:
+        """Have `gone` called when the client leaves; None: nobody wants to know any more. Whether the server tells: of
+        another's, only `receive` shows it.
+        """
+        if self._line is None:
+            return False
+        self._line.watch(gone)
+        return True
 
     # ---- the request ----
 

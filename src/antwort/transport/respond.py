@@ -75,8 +75,8 @@ async def unless_gone(exchange: Exchange, making: Callable[[], Awaitable[T]]) ->
 class Watch:
     """Notices that the client is gone: its plan is broken off, and its run told.
 
-    Only reading from a connection shows that, so the watching is a task of its own. It starts a moment late: most
-    answers that have ended by then never need it.
+    Our own server tells. Of another's, only reading from the connection shows it, so that the watching is a task of its
+    own there. It starts a moment late: most answers that have ended by then never need it.
     """
 
     __slots__ = ("_exchange", "_run", "_signal", "_task", "_timer", "is_gone")
@@ -86,8 +86,10 @@ class Watch:
         self._run: LiveRun | Reader | None = None
         self._signal = Signal()
         self._task: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(_A_MOMENT, self._start)
+        self._timer: asyncio.TimerHandle | None = None
         self.is_gone = False
+        if not exchange.watch(self._left):
+            self._timer = asyncio.get_running_loop().call_later(_A_MOMENT, self._start)
 
     async def unless_gone(self, planning: Callable[[], Awaitable[T]]) -> T:
         try:
@@ -107,6 +109,9 @@ class Watch:
     async def _wait(self) -> None:
         while (await self._exchange.receive())["type"] != "http.disconnect":
             pass
+        self._left()
+
+    def _left(self) -> None:
         self.is_gone = True
         if self._run is None:
             self._signal.set(ClientLeft())
@@ -115,10 +120,14 @@ class Watch:
 
     async def end(self) -> None:
         """Leaves no task behind."""
+        if self._timer is None:
+            self._exchange.watch(None)
+            return
         self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait((self._task,))
+        task, self._task = self._task, None  # a task that was broken off holds on to us by its traceback
+        if task is not None:
+            task.cancel()
+            await asyncio.wait((task,))
 
 
 async def _whole(exchange: Exchange, made: Awaitable[object], watch: Watch, words: Wording) -> None:
