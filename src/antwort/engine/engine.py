@@ -13,7 +13,7 @@ import msgspec
 from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.compactions import CompactedResponse, as_compaction
 from antwort.api.events import StreamEvent
-from antwort.api.items import McpListTools
+from antwort.api.items import InputItem, McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
 from antwort.api.status import FINAL
@@ -28,14 +28,14 @@ from antwort.engine.control import Called
 from antwort.engine.conversations import Conversations
 from antwort.engine.credentials import Credentials
 from antwort.engine.foreign import note_unseen
-from antwort.engine.history import assemble, load_chain, load_said
+from antwort.engine.history import assemble, is_all_new, load_chain, load_said
 from antwort.engine.hosted import check_hosted
 from antwort.engine.keyed import KeyedRuns
 from antwort.engine.known import held_in, known_places, referring
 from antwort.engine.live import Ended, LiveRun
 from antwort.engine.memory import since_compaction
 from antwort.engine.meter import Meter
-from antwort.engine.plan import Plan, draft_response
+from antwort.engine.plan import History, Plan, draft_response
 from antwort.engine.queues import Place, Queues
 from antwort.engine.readable import check_capabilities
 from antwort.engine.recall import is_known_by_id, recall_runs, resolve_references, without_references
@@ -64,7 +64,9 @@ from antwort.storage.base import (
     EVERYTHING,
     ApprovalPage,
     Claim,
+    Decision,
     ItemPage,
+    Link,
     Page,
     ResponsePage,
     ResponseStore,
@@ -89,6 +91,17 @@ class Means(msgspec.Struct, frozen=True):
     toolbox: Toolbox
     listings: tuple[McpListTools, ...]
     compacts: bool
+
+
+class Before(msgspec.Struct, frozen=True):
+    """What came before a request, and the request as it is meant by that."""
+
+    request: CreateRequest
+    history: History
+    chain: tuple[Link, ...] = ()
+    own: tuple[InputItem, ...] | None = None
+    """Its input in readable form, where it may hold anything sealed."""
+    decisions: tuple[Decision, ...] = ()
 
 
 class Engine:
@@ -329,8 +342,47 @@ class Engine:
         return Means(model, shelf, toolbox, listings, compacts)
 
     async def _plan(self, request: CreateRequest, identity: Identity, means: Means, recent: Recent | None) -> Plan:
+        sealed, credentials = Sealed(self._open_vault, identity), Credentials(self._open_vault, identity)
+        before = Before(request, History((request.input,), inputs=frozenset({0})))
+        if not is_all_new(request):
+            before = await self._remembered(request, identity, means, recent, sealed, credentials)
+        if not means.compacts:
+            self._check_readable(before, means, sealed)
+        note_unseen(before.history.stretches)
+        plan = Plan(
+            request=before.request,
+            identity=identity,
+            settings=self.settings,
+            response=draft_response(before.request, means.model, self.settings),
+            toolbox=means.toolbox,
+            capabilities=means.shelf.capabilities,
+            history=before.history if before.own is None else sealed.opened_history(before.history, before.own),
+            listings=means.listings,
+            seal=sealed.seal_for(request),
+            chain=before.chain,
+            meter=self._meter,
+            memories=sealed.memories,
+            credentials=credentials,
+            compacts=means.compacts,
+            decisions=before.decisions,
+            clock=self._clock,
+            deadline=means.shelf.deadline,
+        )
+        check_said(plan)
+        check_compacts(plan)
+        return plan
+
+    async def _remembered(
+        self,
+        request: CreateRequest,
+        identity: Identity,
+        means: Means,
+        recent: Recent | None,
+        sealed: Sealed,
+        credentials: Credentials,
+    ) -> Before:
+        """What came before a request, and what it says that stands for something else."""
         records: Records = self._store if recent is None else recent.before(self._store)
-        sealed = Sealed(self._open_vault, identity)
         items = await load_said(request, self._store, identity)
         if request.previous_response_id is not None:
             await self._catch_up(identity, request.previous_response_id)
@@ -343,43 +395,21 @@ class Engine:
         request = await resolve_references(request, records, identity, known)
         said, chain = sealed.opened_said(items), sealed.opened_chain(kept)
         request = await recall_runs(request, chain, records, identity, said)
-        toolbox, capabilities = means.toolbox, means.shelf.capabilities
-        credentials = Credentials(self._open_vault, identity)
         history = await assemble(
-            request, chain, toolbox, means.shelf, credentials, said, sealed.memories, decided.askers
+            request, chain, means.toolbox, means.shelf, credentials, said, sealed.memories, decided.askers
         )
         decided = await look_again(history, decided, self._store, identity)
         now = int(self._clock())
         history, decisions = (history, ()) if means.compacts else weighed(history, request, decided, now)
-        if not means.compacts:
-            shown = since_compaction(history.stretches, history.inputs, sealed.memories, history.kept)
-            earlier = "conversation" if said else "previous_response_id"
-            if shown.skipped:
-                earlier = f"input[{shown.skipped - 1}].encrypted_content"
-            check_capabilities(shown.stretches, capabilities, earlier, shown.skipped)
-        note_unseen(history.stretches)
-        plan = Plan(
-            request=without_references(request),
-            identity=identity,
-            settings=self.settings,
-            response=draft_response(request, means.model, self.settings),
-            toolbox=toolbox,
-            capabilities=capabilities,
-            history=sealed.opened_history(history, own),
-            listings=means.listings,
-            seal=sealed.seal_for(request),
-            chain=kept,
-            meter=self._meter,
-            memories=sealed.memories,
-            credentials=credentials,
-            compacts=means.compacts,
-            decisions=decisions,
-            clock=self._clock,
-            deadline=means.shelf.deadline,
-        )
-        check_said(plan)
-        check_compacts(plan)
-        return plan
+        return Before(without_references(request), history, kept, own, decisions)
+
+    def _check_readable(self, before: Before, means: Means, sealed: Sealed) -> None:
+        history = before.history
+        shown = since_compaction(history.stretches, history.inputs, sealed.memories, history.kept)
+        earlier = "conversation" if history.kept else "previous_response_id"
+        if shown.skipped:
+            earlier = f"input[{shown.skipped - 1}].encrypted_content"
+        check_capabilities(shown.stretches, means.shelf.capabilities, earlier, shown.skipped)
 
     def _open_vault(self) -> Vault:
         """Without one of its own, an engine seals for itself alone."""

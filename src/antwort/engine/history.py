@@ -12,6 +12,7 @@ from antwort.api.items import (
     FunctionCallOutput,
     InputItem,
     McpCall,
+    Message,
     OpaqueItem,
 )
 from antwort.api.requests import CreateRequest
@@ -29,6 +30,14 @@ from antwort.errors import Conflict, ConversationNotFound, InvalidField, Respons
 from antwort.identity import Identity
 from antwort.storage.base import Link, ResponseStore
 from antwort.tools.routing import Toolbox
+
+
+def is_all_new(request: CreateRequest) -> bool:
+    """Whether nothing was said before, and nothing in the request stands for something else: then there is nothing to
+    look up, and nothing left to run.
+    """
+    is_first = request.previous_response_id is None and request.conversation is None
+    return is_first and all(type(item) is Message for item in request.input)
 
 
 async def load_chain(
