@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, call, check_frames, say
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.transport.connection import Connection
+from antwort.transport.respond import Watch
 from raw_http import connected
 from serving import HELLO, RESPONSES, STREAMED, Serving, serving, until, until_quiet
 
@@ -262,3 +264,32 @@ async def test_a_client_that_takes_its_answer_and_goes_is_no_client_that_left() 
             wire.send("POST", RESPONSES, HELLO)
             response = (await wire.reply()).json()
         assert (await server.ask("GET", f"{RESPONSES}/{response['id']}")).json()["status"] == "completed"
+
+
+def watches() -> list[Watch]:
+    return [each for each in gc.get_objects() if isinstance(each, Watch)]
+
+
+async def test_what_was_answered_is_gone_at_once_and_not_left_to_the_collector() -> None:
+    go = asyncio.Event()
+    engine = Engine(ScriptedProvider(answer(say("Hello"), go)), store=MemoryStore())
+    async with serving(engine) as server, connected(server.port) as wire:
+        gc.collect()
+        gc.disable()
+        try:
+            wire.send("POST", RESPONSES, HELLO)
+            await until(lambda: engine.live == 1)
+            assert len(watches()) == 1
+            go.set()
+            assert (await wire.reply()).status == 200
+            await until(lambda: not watches())
+        finally:
+            gc.enable()
+
+
+async def test_a_client_that_had_left_before_it_was_watched_is_noticed() -> None:
+    lost: list[str] = []
+    connection = Connection.__new__(Connection)
+    connection._answering = None
+    connection.watch(lambda: lost.append("gone"))
+    assert lost == ["gone"]
