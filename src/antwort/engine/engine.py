@@ -206,7 +206,8 @@ class Engine:
         means = await self._in_time(request, self._means(request, identity, deadline), deadline)
         if place is not None:
             await place.turn(min(self.settings.conversation_wait, deadline - clock()))
-        return await self._in_time(request, self._plan(request, identity, means, recent), deadline)
+        plan = self._plan(request, identity, means, recent)
+        return await (plan if is_all_new(request) else self._in_time(request, plan, deadline))  # else nobody is asked
 
     async def _in_time(self, request: CreateRequest, work: Coroutine[None, None, T], deadline: float) -> T:
         """In the time that the response has. What tool servers do not say by then is left out before."""

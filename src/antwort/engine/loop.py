@@ -170,8 +170,7 @@ async def infer(
             while isinstance(read := await _next_read(stream, control.signal), list):
                 is_answered, has_said = True, has_said or bool(read)
                 control.on_answer()
-                for delta in read:
-                    turn.feed(delta)
+                turn.feed_all(read)
                 # Where all was said at once, and nobody waits for a part of it, there is one batch less to pass on.
                 if (plan.request.stream or not turn.is_finished) and (batch := turn.take()):
                     yield batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -67,6 +67,13 @@ class Turn:
                 self._feed_refusal(text)
             case Finished():
                 self._finished = delta
+
+    def feed_all(self, deltas: Sequence[Delta]) -> None:
+        """Those of one read. Nothing begins early of what comes with the end."""
+        if deltas and isinstance(deltas[-1], Finished):
+            self._is_eager = False
+        for delta in deltas:
+            self.feed(delta)
 
     @property
     def is_finished(self) -> bool:

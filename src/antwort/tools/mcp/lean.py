@@ -177,24 +177,23 @@ class Lean:
         await self.tell({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
 
     async def _admitted(self, question: Question) -> object:
-        used = await self._line.login.headers()
-        try:
-            return await self._asked(question, used)
-        except Unauthorized:
-            if not await self._line.login.renew(used):
-                raise
-        return await self._asked(question, await self._line.login.headers())
-
-    async def _asked(self, question: Question, headers: Mapping[str, str]) -> object:
-        """Where the server says that it is elsewhere within itself, it is asked there from then on."""
-        for _ in range(_MOST_MOVES):
+        """Where the server says that it is elsewhere within itself, it is asked there from then on; and where it wants
+        other credentials, with those that there are.
+        """
+        used, is_renewed, moves = await self._line.login.headers(), False, 0
+        while moves < _MOST_MOVES:
             try:
-                return await self._asked_here(question, headers)
+                return await self._asked(question, used)
             except Moved as there:
+                moves += 1
                 self._line = replace(self._line, target=there.target)
+            except Unauthorized:
+                if is_renewed or not await self._line.login.renew(used):
+                    raise
+                used, is_renewed = await self._line.login.headers(), True
         raise Unusual
 
-    async def _asked_here(self, question: Question, headers: Mapping[str, str]) -> object:
+    async def _asked(self, question: Question, headers: Mapping[str, str]) -> object:
         said = {"jsonrpc": "2.0", "id": question.number, "method": question.method}
         body = msgspec.json.encode({**said, "params": question.params} if question.params else said)
         fields = self._fields(headers) + header_lines(question.headers) if question.headers else self._fields(headers)
