@@ -64,6 +64,16 @@ class Reply:
         """Whether all of it has come, and been read."""
         return self._exchange.complete and not self._exchange.pieces
 
+    def at_hand(self) -> bytes:
+        """What has arrived since the last read, if anything has."""
+        exchange = self._exchange
+        if not exchange.pieces:
+            return b""
+        data = exchange.take()
+        if not exchange.complete:
+            self._connection.resume()
+        return data
+
     async def next(self) -> bytes:
         """All that has arrived since the last read, waited for if it must be; nothing at the end."""
         try:

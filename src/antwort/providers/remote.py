@@ -111,14 +111,18 @@ class Remote(ABC):
         body = self._body(request)
         asked = Asked(request.model, self._secrets, body)
         try:
-            async with await self._http.request("POST", self._inferences, body) as reply:
-                await _raise_for(reply, asked)
+            reply = await self._http.request("POST", self._inferences, body)
+            try:
+                if not 200 <= reply.status < 300:
+                    await _raise_for(reply, asked)
                 heard.append([])
                 reader = self._reader(asked, is_streamed=_is_streamed(reply, is_expected=False))
                 while not (reader.ended or reply.is_read):
-                    if batch := reader.feed(await reply.next()):
+                    if batch := reader.feed(reply.at_hand() or await reply.next()):
                         heard.append(batch)
                 reply.release()
+            finally:
+                reply.close()
             answer = reader.finish()
         except HttpFault as fault:
             raise _failure(fault) from fault

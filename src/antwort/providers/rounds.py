@@ -27,7 +27,7 @@ class Round:
     """The one that is asked, or was asked last."""
 
     def __init__(self, candidates: Sequence[Candidate], request: ChatRequest, clock: Callable[[], float]) -> None:
-        self._left = list(candidates)
+        self._left = [*candidates]
         self._request, self._clock = request, clock
         self._time_left = CONNECTING if len(self._left) > 1 else None
         self._tried: list[Candidate] = []

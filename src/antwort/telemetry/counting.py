@@ -58,24 +58,24 @@ class Counter:
 
 
 class Histogram:
-    __slots__ = ("_bounds", "_counts", "_sums", "family")
+    __slots__ = ("_bounds", "_spreads", "family")
 
     def __init__(self, family: Family) -> None:
         self.family = family
         self._bounds = family.bounds
-        self._counts: dict[Key, list[int]] = {}
-        self._sums: dict[Key, float] = {}
+        self._spreads: dict[Key, tuple[list[int], list[float]]] = {}
+        """The counts of each key, and its sum alone in a list: so that one look into the dictionary finds both."""
 
     def add(self, key: Key, value: float) -> None:
-        counts = self._counts.get(key)
-        if counts is None:
-            counts = self._counts[key] = [0] * (len(self._bounds) + 1)
-            self._sums[key] = 0.0
+        spread = self._spreads.get(key)
+        if spread is None:
+            spread = self._spreads[key] = [0] * (len(self._bounds) + 1), [0.0]
+        counts, total = spread
         counts[bisect_left(self._bounds, value)] += 1
-        self._sums[key] += value
+        total[0] += value
 
     def read(self) -> Reading:
-        spreads = ((key, Spread(tuple(counts), self._sums[key])) for key, counts in self._counts.items())
+        spreads = ((key, Spread(tuple(counts), total)) for key, (counts, (total,)) in self._spreads.items())
         return Reading(self.family, spreads=tuple(spreads))
 
 

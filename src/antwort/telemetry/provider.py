@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from time import perf_counter
+from typing import NamedTuple
 
 from antwort.api.responses import Model
 from antwort.errors import AntwortError
@@ -19,8 +20,19 @@ from antwort.providers.base import (
     count_at,
     whole_of,
 )
+from antwort.telemetry.counting import Key
 from antwort.telemetry.labels import code_of
 from antwort.telemetry.metrics import CHAT, Metrics
+
+
+class _Labels(NamedTuple):
+    """What an inference that ends well is counted by."""
+
+    ok: Key
+    model: Key
+    time: Key
+    input: Key
+    output: Key
 
 
 class MeasuredProvider:
@@ -29,6 +41,7 @@ class MeasuredProvider:
     def __init__(self, provider: Provider, backend: str, metrics: Metrics) -> None:
         self._provider, self._backend, self._metrics = provider, backend, metrics
         self._whole = whole_of(provider)
+        self._labels: dict[str, _Labels] = {}
 
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         began = perf_counter()
@@ -74,14 +87,23 @@ class MeasuredProvider:
 
     def _count(self, request: ChatRequest, began: float, first: float, error: str, end: Delta | None) -> None:
         metrics = self._metrics
-        key = (CHAT, self._backend, metrics.model(request.model))
-        metrics.inferences.add((self._backend, error or "ok"))
-        metrics.inference_time.add((*key, error), perf_counter() - began)
+        labels = self._labels_of(request.model)
+        metrics.inferences.add(labels.ok if not error else (self._backend, error))
+        metrics.inference_time.add(labels.time if not error else (*labels.model, error), perf_counter() - began)
         if first and request.stream is True:
-            metrics.first_chunk.add(key, first - began)
+            metrics.first_chunk.add(labels.model, first - began)
         if isinstance(end, Finished) and end.usage is not None:
-            metrics.tokens.add((*key, "input"), end.usage.input_tokens)
-            metrics.tokens.add((*key, "output"), end.usage.output_tokens)
+            metrics.tokens.add(labels.input, end.usage.input_tokens)
+            metrics.tokens.add(labels.output, end.usage.output_tokens)
+
+    def _labels_of(self, model: str) -> _Labels:
+        """Made once for each model that has a name of its own; there are only so many."""
+        name = self._metrics.model(model)
+        if (known := self._labels.get(name)) is None:
+            key = (CHAT, self._backend, name)
+            known = _Labels((self._backend, "ok"), key, (*key, ""), (*key, "input"), (*key, "output"))
+            self._labels[name] = known
+        return known
 
     async def models(self) -> Sequence[Model]:
         return await self._provider.models()
