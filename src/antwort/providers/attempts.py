@@ -56,7 +56,8 @@ class Attempt:
             self._failed(error)
         elif self._is_overdue():  # anything else says nothing: the client left, or we are at fault
             self.member.count(BackendTimeout("The backend did not begin to answer."), self._trial)
-        self.member.breaker.leave(self._trial)
+        if self._trial is not None:
+            self.member.breaker.leave(self._trial)
         self.member.places.give_back()
 
     def _failed(self, error: AntwortError) -> None:

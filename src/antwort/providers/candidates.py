@@ -37,8 +37,6 @@ async def next_of(left: list[Candidate], failures: list[AntwortError]) -> Candid
     the first of these to have one, or to be back. Those that are too small are asked when no other one is well. When
     all that are left are left alone, these are failures.
     """
-    if len(left) == 1 and left[0].is_there():
-        return left.pop()
     while able := askable(left):
         well = [each for each in able if each.member.is_well]
         fitting = [each for each in well if not each.is_small]

@@ -83,10 +83,10 @@ class Fleet:
         The empty batch that says "the backend has answered" is passed on at once, and only once: it promises nothing
         about what is said, so another backend may still say it.
         """
-        asked = await self._round(request)
+        asked = Round(self._at_once(request.model) or await self._candidates(request), request, self._clock)
         has_answered = False
         while True:
-            attempt = await asked.next()
+            attempt = asked.at_once() or await asked.next()
             try:
                 with attempt:
                     provider = asked.candidate.member.provider
@@ -110,9 +110,9 @@ class Fleet:
         return self._gathered if len(self._wholes) == len(self._members) else None
 
     async def _gathered(self, request: ChatRequest, heard: Heard) -> list[Delta]:
-        asked = await self._round(request)
+        asked = Round(self._at_once(request.model) or await self._candidates(request), request, self._clock)
         while True:
-            attempt = await asked.next()
+            attempt = asked.at_once() or await asked.next()
             try:
                 with attempt:
                     answer = await self._ask(request, asked, attempt, heard)
@@ -134,9 +134,6 @@ class Fleet:
             raise
         asked.hear(attempt, answer)
         return answer
-
-    async def _round(self, request: ChatRequest) -> Round:
-        return Round(self._at_once(request.model) or await self._candidates(request), request, self._clock)
 
     def _at_once(self, model: str) -> Sequence[Candidate]:
         """The only member there is, where no rule says more: the common case, which costs next to nothing."""

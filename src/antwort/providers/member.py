@@ -92,7 +92,8 @@ class Member:
 
     def answered(self, trial: object | None) -> None:
         """It has said something, if only that it will not: it is there, and works."""
-        self.breaker.answered(trial)
+        if trial is not None:
+            self.breaker.answered(trial)
         self._recovered()
 
     def note(self, error: AntwortError) -> None:
@@ -164,6 +165,8 @@ class Member:
         self.error = error
 
     def _recovered(self) -> None:
+        if self.error is None and self._is_seen and not self._is_out_of_reach:
+            return  # it was well: whatever makes it otherwise leaves an error
         if self._is_out_of_reach:
             _log.info("the backend %s is back", self.name)
             self._is_out_of_reach = False

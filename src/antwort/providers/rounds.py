@@ -34,6 +34,12 @@ class Round:
         self._failures: list[AntwortError] = []
         self._doubts = Doubts()
 
+    def at_once(self) -> Attempt | None:
+        """As `next`, where there is only one to ask, and it need not be waited for: mostly."""
+        if len(self._left) == 1 and self._left[0].is_there():
+            return self._begin(self._left.pop())
+        return None
+
     async def next(self) -> Attempt:
         """Begin with the next one, of which a place is held from then on. Raises what has gone wrong when nobody is
         left.
@@ -42,6 +48,9 @@ class Round:
         if candidate is None:
             self._doubts.weigh()
             raise most_telling(worth_waiting_for(self._tried, self._failures) or self._failures)
+        return self._begin(candidate)
+
+    def _begin(self, candidate: Candidate) -> Attempt:
         self.candidate = candidate
         if self._time_left is not None:
             CONNECT_SHARE.set(share_of(candidate.member, len(askable(self._left)) + 1, self._time_left))
@@ -52,7 +61,7 @@ class Round:
         if self._time_left is not None:
             CONNECT_SHARE.set(None)
         attempt.hear(batch)
-        if batch:
+        if batch and self._failures:
             self._doubts.confirm()
 
     def failed(self, attempt: Attempt, error: AntwortError) -> None:
@@ -70,7 +79,8 @@ class Round:
 
     def answered(self) -> None:
         """The inference is done."""
-        self._doubts.confirm()
+        if self._failures:
+            self._doubts.confirm()
 
 
 def _told(error: AntwortError, candidate: Candidate, asked: str) -> AntwortError:
