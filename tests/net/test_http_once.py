@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from antwort.net import connection
-from antwort.net.exchange import Cut
-from antwort.net.http import HttpClient
+from antwort.net.exchange import Cut, Exchange
+from antwort.net.http import PROMPT, HttpClient
 from http_kit import CLOSED_UNANSWERED, OK, client_of, fetched
 from replay_backend import serve
 
@@ -61,3 +63,43 @@ async def test_only_a_prompt_client_acknowledges_each_answer(is_prompt: bool, mo
             await fetched(client)
         await client.close()
     assert len(told) == (2 if is_prompt else 0)
+
+
+def answers(client: HttpClient, *reads: int) -> bool:
+    for each in reads:
+        client.note_reads(each)
+    return client.is_prompt
+
+
+def test_a_server_that_sends_answers_whole_is_acknowledged_at_once_no_more() -> None:
+    client = HttpClient("http://127.0.0.1:1", is_prompt=True)
+    assert answers(client, *[1] * (PROMPT - 1))
+    assert not answers(client, 1)
+
+
+def test_a_server_that_was_seen_to_send_head_and_body_apart_always_is() -> None:
+    client = HttpClient("http://127.0.0.1:1", is_prompt=True)
+    assert not answers(client, *[1] * PROMPT)
+    assert answers(client, 2)
+    assert answers(client, *[1] * 3 * PROMPT)
+
+
+def test_a_client_that_is_not_prompt_is_not_made_so() -> None:
+    assert not answers(HttpClient("http://127.0.0.1:1"), 2, 3)
+
+
+@pytest.mark.parametrize(("pieces", "reads"), [(1, 1), (3, 3)])
+async def test_a_connection_tells_in_how_many_pieces_an_answer_came(
+    pieces: int, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(HttpClient, "note_reads", lambda _, count: told.append(count))
+    client = HttpClient("http://127.0.0.1:1", is_prompt=True)
+    exchange = Exchange(asyncio.get_running_loop())
+    for at in range(pieces):
+        exchange.feed([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"o", b"k"][at])
+    line = connection.Connection(client, asyncio.get_running_loop())
+    line._transport = MagicMock(get_write_buffer_size=lambda: 0, is_closing=lambda: False)
+    line._complete(exchange)
+    line.abort()
+    assert told == [reads]

@@ -62,6 +62,10 @@ class Home(Protocol):
         """
         ...
 
+    def note_reads(self, reads: int) -> None:
+        """In how many pieces an answer came: where it is one, only those want to know who acknowledge at once."""
+        ...
+
     def welcome(self, connection: Connection) -> None: ...
 
     def keep(self, connection: Connection) -> bool:
@@ -183,7 +187,10 @@ class Connection(asyncio.Protocol):
         self._exchange = None
         self._is_lagging = False
         is_all_sent = self._transport.get_write_buffer_size() == 0
-        self.resume()
+        if self._is_paused:
+            self.resume()
+        if exchange.reads > 1 or self._home.is_prompt:
+            self._home.note_reads(exchange.reads)
         if exchange.keeps_alive and is_all_sent and not self._transport.is_closing() and self._home.keep(self):
             self._expect_within(self._home.idle_expiry)
         else:

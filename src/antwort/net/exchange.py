@@ -51,15 +51,9 @@ class Headers(Mapping[str, str]):
 
     __slots__ = ("_fields",)
 
-    def __init__(self) -> None:
-        self._fields: dict[str, str] = {}
-
-    def add(self, name: bytes, value: bytes) -> None:
-        # Servers write the same names every time, and whole answers are short: so they are looked up.
-        key = _NAMES.get(name) or name.decode("latin-1").lower()
-        text = value.decode("latin-1")
-        fields = self._fields
-        fields[key] = f"{fields[key]}, {text}" if key in fields else text
+    def __init__(self, fields: dict[str, str]) -> None:
+        """`fields` have their names in lower case."""
+        self._fields = fields
 
     def __getitem__(self, name: str) -> str:
         return self._fields[name.lower()]
@@ -74,6 +68,9 @@ class Headers(Mapping[str, str]):
         return len(self._fields)
 
 
+NO_HEADERS = Headers({})
+
+
 # ---- one request and its answer ----
 
 
@@ -81,6 +78,7 @@ class Exchange:
     """What the parser has found so far, and who waits for it."""
 
     __slots__ = (
+        "_fields",
         "_fields_size",
         "_head_size",
         "_interim",
@@ -95,6 +93,7 @@ class Exchange:
         "keeps_alive",
         "parser",
         "pieces",
+        "reads",
         "size",
         "status",
         "until_eof",
@@ -107,7 +106,9 @@ class Exchange:
         self._head_size = self._fields_size = 0
         self.parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
         self.status = 0
-        self.headers = Headers()
+        self._fields: dict[str, str] = {}
+        self.headers = NO_HEADERS
+        self.reads = 0
         self.pieces: list[bytes] = []
         self.size = 0
         self.failure: HttpFault | None = None
@@ -121,7 +122,10 @@ class Exchange:
         self._fields_size += len(name) + len(value)
         if self._fields_size > HEAD_CAP:
             raise BadAnswer("the head of the answer is too long")
-        self.headers.add(name, value)
+        # Servers write the same names every time, and whole answers are short: so they are looked up.
+        key = _NAMES.get(name) or name.decode("latin-1").lower()
+        text, fields = value.decode("latin-1"), self._fields
+        fields[key] = f"{fields[key]}, {text}" if key in fields else text
 
     def on_headers_complete(self) -> None:
         if self.complete:
@@ -129,11 +133,12 @@ class Exchange:
         assert self.parser is not None
         self.status = self.parser.get_status_code()
         self._interim = 100 <= self.status < 200
+        fields, self._fields = self._fields, {}
         if self._interim:
-            self.headers = Headers()
             return
+        self.headers = Headers(fields)
         self.keeps_alive = self.parser.should_keep_alive()
-        self.until_eof = "content-length" not in self.headers and "transfer-encoding" not in self.headers
+        self.until_eof = "content-length" not in fields and "transfer-encoding" not in fields
         self.answered = True
 
     def on_body(self, data: bytes) -> None:
@@ -157,6 +162,7 @@ class Exchange:
         """Raises `BadAnswer`; bytes behind a complete answer only cost the connection its reuse."""
         assert self.parser is not None
         self.heard = True
+        self.reads += 1
         try:
             self.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import re
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeAlias
@@ -31,6 +32,8 @@ _NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile("[ -~]*")
 _MOST_TRIED = 4
 """Addresses of one name."""
+PROMPT = 8
+"""Answers that came in one piece, after which a server that never sent one in several is trusted to go on like that."""
 
 
 class Pool(Wire):
@@ -103,11 +106,12 @@ class Reply:
 
     def release(self) -> None:
         """Close without haste: what was asked for has come, and the rest of the message is only its end."""
-        if self._is_under_way():
+        if not self._exchange.complete and self._exchange.failure is None:
             self._connection.drain()
 
     def close(self) -> None:
-        if self._is_under_way() and not self._exchange.is_unwanted:
+        exchange = self._exchange
+        if not exchange.complete and exchange.failure is None and not exchange.is_unwanted:
             self._connection.abort()
 
     async def __aenter__(self) -> Self:
@@ -117,9 +121,6 @@ class Reply:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _is_under_way(self) -> bool:
-        return not self._exchange.complete and self._exchange.failure is None
 
 
 class HttpClient:
@@ -149,23 +150,18 @@ class HttpClient:
         self._is_secure = url.scheme == "https"
         self._tls = tls
         self._resolve = resolve
-        self._is_prompt = is_prompt
+        self._may_be_prompt = self.is_prompt = is_prompt
+        """Whether answers are acknowledged at once, which is a call to the system for each."""
+        self._whole_answers = 0
         self._fields = header_lines(
             {"Host": _authority(self.host, url.port), "User-Agent": f"antwort/{__version__}", **(headers or {})}
         )
         self.timeouts = timeouts or Timeouts()
         self.pool = pool or Pool()
+        self.idle_expiry = self.pool.idle_expiry
         self._idle: list[Connection] = []
         self._connections: set[Connection] = set()
         self._is_closed = False
-
-    @property
-    def idle_expiry(self) -> float:
-        return self.pool.idle_expiry
-
-    @property
-    def is_prompt(self) -> bool:
-        return self._is_prompt
 
     @property
     def open_connections(self) -> int:
@@ -218,6 +214,12 @@ class HttpClient:
             connection.abort()
         else:
             self._connections.add(connection)
+
+    def note_reads(self, reads: int) -> None:
+        """Whoever was once seen to send head and body apart is believed to do it again."""
+        if self._may_be_prompt:
+            self._whole_answers = -sys.maxsize if reads > 1 else self._whole_answers + 1
+            self.is_prompt = self._whole_answers < PROMPT
 
     def keep(self, connection: Connection) -> bool:
         if len(self._idle) >= self.pool.max_idle:
