@@ -29,7 +29,7 @@ from antwort.engine.meter import Meter
 from antwort.engine.parting import is_worth_it, parted, talk_of
 from antwort.engine.plan import Plan
 from antwort.engine.scribe import Scribe
-from antwort.engine.steps import Compact, Infer, Step
+from antwort.engine.steps import Compact, Infer
 from antwort.engine.summary import entries_of
 from antwort.engine.translate import all_said, chat_request
 from antwort.errors import AntwortError, InvalidField
@@ -65,10 +65,10 @@ def check_compacts(plan: Plan) -> None:
 # ---- the step ----
 
 
-async def weighed(step: Step, run: Run, plan: Plan, control: Control) -> Step:
+async def weighed(step: Infer, run: Run, plan: Plan, control: Control) -> Infer | Compact:
     """The step, or a compaction before it, where the request asks for one at the size that the context has by now."""
     threshold, meter = plan.compact_threshold, plan.meter
-    if threshold is None or meter is None or not isinstance(step, Infer) or _is_compact(run):
+    if threshold is None or meter is None or _is_compact(run):
         return step
     request = chat_request(run, plan)
     if not _is_near(request, threshold, meter, plan.identity.tenant):

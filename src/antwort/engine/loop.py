@@ -70,7 +70,9 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
         for batch in opening(control, plan):
             run = control.run = fold(run, batch)
             yield batch
-        while not isinstance(step := await weighed(next_step(run, plan), run, plan, control), Finish):
+        while not isinstance(step := next_step(run, plan), Finish):
+            if isinstance(step, Infer) and plan.compact_threshold is not None:
+                step = await weighed(step, run, plan, control)
             if isinstance(step, Infer):
                 stream = infer(run, plan, provider, control, running)
             elif isinstance(step, Compact):

@@ -228,8 +228,7 @@ class _Told(msgspec.Struct):
 def _told(run: Run, plan: Plan) -> list[ChatMessage]:
     told = _told_before(run, plan)
     *turns, rest = _own_stretches(run, 0 if told is None else len(told.ends))
-    news = {*map(type, chain(*turns, rest))}
-    if told is None or not (news <= _OWN_NEWS and {*map(type, rest)} <= _SILENT):
+    if told is None or not (_OWN_NEWS.issuperset(map(type, chain(*turns))) and _SILENT.issuperset(map(type, rest))):
         return messages_of(all_said(run, plan), plan)
     if turns:
         told.conversation.go_on(turns, results_of((*turns, rest), {}))
@@ -245,8 +244,8 @@ def _told_before(run: Run, plan: Plan) -> _Told | None:
         if plan.history.leftovers or history.is_compacted:
             return None
         told = plan.memo["told"] = _Told(_conversation(history, plan), (), ())
-    is_same = run.turn_ends[: len(told.ends)] == told.ends and run.output[: len(told.items)] == told.items
-    return told if is_same else None
+    ends, items = told.ends, told.items
+    return told if run.turn_ends[: len(ends)] == ends and run.output[: len(items)] == items else None
 
 
 _SILENT = frozenset({McpListTools, FunctionCallOutput, CustomToolCallOutput})
@@ -275,7 +274,8 @@ def _own_stretches(run: Run, first: int = 0) -> list[Sequence[InputItem]]:
     """The turns so far, from the `first` on, and what came after the last. What a takeover closed as incomplete is said
     anew, so it is left out.
     """
-    ends, output = (*run.turn_ends[first:], len(run.output)), run.output
+    output = run.output
+    ends = (*run.turn_ends[first:], len(output))
     starts = (run.turn_ends[first - 1] if first else 0, *ends[:-1])
     return [
         [item for item in output[start:end] if item.status != "incomplete"]

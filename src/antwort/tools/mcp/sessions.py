@@ -55,17 +55,19 @@ class SessionPool:
             await asyncio.wait(self._closing)
 
     def take(self, spec: ServerSpec, key: bytes) -> _Entry:
-        """The session, which stays as long as it is used. It is to be given back: with each call, and so
-        without a context, which would take longer than all the rest of it.
+        """The session, which stays as long as it is used. It is to be given back. There is no context for it, as that
+        would take longer than all the rest, and it is done with each call.
         """
         if self._is_closed:
             raise ServerUnavailable(ALL_CLOSING)
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry(ServerSession(spec, self._reach))
+            entry.uses += 1
+            self._make_room(spec.owner)
+            return entry
         self._entries.move_to_end(key)
         entry.uses += 1
-        self._make_room(spec.owner)
         return entry
 
     def give_back(self, entry: _Entry) -> None:
