@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import os
-from binascii import hexlify
 
 _BLOCK = 256 * 16
 _pool = b""
 _at = 0
-
-
-def _random() -> str:
-    """128 random bits in hex, from blocks: a call to the kernel for each id would cost more than the rest."""
-    global _pool, _at
-    if _at >= len(_pool):
-        _pool, _at = os.urandom(_BLOCK), 0
-    piece = _pool[_at : _at + 16]
-    _at += 16
-    return hexlify(piece).decode()
 
 
 def _forget() -> None:
@@ -31,4 +20,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def new_id(prefix: str) -> str:
-    return f"{prefix}_{_random()}"
+    """128 random bits in hex, from blocks: a call to the kernel for each id would cost more than the rest."""
+    global _pool, _at
+    if _at >= len(_pool):
+        _pool, _at = os.urandom(_BLOCK), 0
+    begin, _at = _at, _at + 16
+    return f"{prefix}_{_pool[begin:_at].hex()}"

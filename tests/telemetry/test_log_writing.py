@@ -200,3 +200,21 @@ def test_other_peoples_loggers_speak_from_warnings_on_whatever_our_level_is() ->
     logging.getLogger("httpx").warning("trouble")
     logging.getLogger("antwort.engine").debug("ours")
     assert [json.loads(line)["message"] for line in out.getvalue().splitlines()] == ["trouble", "ours"]
+
+
+def test_only_who_may_have_to_wait_is_asked_before_a_line_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    put = LineWriter._put
+
+    def watched(writer: LineWriter, fd: int, data: bytes) -> bytes:
+        asked.append(writer._poll is not None)
+        return put(writer, fd, data)
+
+    monkeypatch.setattr(LineWriter, "_put", watched)
+    with (tmp_path / "log").open("w") as file, pipe() as (_, stream):
+        for each in (file, stream):
+            write(writer_to(each), "one")
+    assert asked == [False, True]
+    assert json.loads((tmp_path / "log").read_text())["message"] == "one"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import select
+import stat
 import threading
 from collections import deque
 from typing import TextIO
@@ -29,7 +30,7 @@ class LineWriter(logging.Handler):
         super().__init__()
         self._stream = stream
         self._fd = _descriptor(stream)
-        self._poll = None if self._fd is None or not hasattr(select, "poll") else select.poll()
+        self._poll = None if self._fd is None or _never_waits(self._fd) else select.poll()
         if self._poll is not None and self._fd is not None:
             self._poll.register(self._fd, select.POLLOUT)
         self._waiting: deque[bytes] = deque()
@@ -117,6 +118,14 @@ class LineWriter(logging.Handler):
         if (thread := self._thread) is not None:
             thread.join(_LAST_WORDS)
         super().close()
+
+
+def _never_waits(fd: int) -> bool:
+    """Whether one need not ask before writing, or cannot: a file takes all there is, at once."""
+    try:
+        return not hasattr(select, "poll") or stat.S_ISREG(os.fstat(fd).st_mode)
+    except OSError:  # closed
+        return False
 
 
 def _descriptor(stream: TextIO | None) -> int | None:
