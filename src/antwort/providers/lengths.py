@@ -71,7 +71,7 @@ class Lengths:
     def answered(self, model: str, usage: Usage | None) -> None:
         """The model has read and written so much: it fits, so that a refusal that says otherwise is forgotten."""
         tokens = 0 if usage is None else usage.input_tokens + usage.output_tokens
-        if tokens < max(LEAST, self._lasting(self._answered, model) or 0):
+        if tokens < LEAST or tokens < (self._lasting(self._answered, model) or 0):
             return
         self._remember(self._answered, model, tokens)
         if (self._lasting(self._told, model) or tokens) < tokens:
@@ -100,7 +100,9 @@ class Lengths:
         table[model] = tokens, self._clock() + LASTS
 
     def _lasting(self, table: dict[str, tuple[int, float]], model: str) -> int | None:
-        tokens, until = table.get(model, (None, 0.0))
+        if (known := table.get(model)) is None:
+            return None
+        tokens, until = known
         return tokens if self._clock() < until else None
 
     def _by_list(self, model: str) -> int | None:

@@ -42,17 +42,24 @@ def usage_of(
     read: int, written: int, total: int | None, before: TokenDetails | None, after: TokenDetails | None
 ) -> Usage:
     """The usage; a total that was not told is the sum."""
-    before, after = before or TokenDetails(), after or TokenDetails()
     read, written = _count(read), _count(written)
     return Usage(
         input_tokens=read,
         output_tokens=written,
         total_tokens=read + written if total is None else _count(total),
-        input_tokens_details=InputTokensDetails(
-            cached_tokens=_count(before.cached_tokens), cache_write_tokens=_count(before.cache_write_tokens)
-        ),
-        output_tokens_details=OutputTokensDetails(reasoning_tokens=_count(after.reasoning_tokens)),
+        input_tokens_details=_NONE_READ if before is None else _details_before(before),
+        output_tokens_details=_NONE_WRITTEN if after is None else _details_after(after),
     )
+
+
+def _details_before(told: TokenDetails) -> InputTokensDetails:
+    return InputTokensDetails(
+        cached_tokens=_count(told.cached_tokens), cache_write_tokens=_count(told.cache_write_tokens)
+    )
+
+
+def _details_after(told: TokenDetails) -> OutputTokensDetails:
+    return OutputTokensDetails(reasoning_tokens=_count(told.reasoning_tokens))
 
 
 _MOST = 2**40
@@ -61,3 +68,6 @@ _MOST = 2**40
 def _count(told: int | None) -> int:
     """The number, if an inference can have so many: what adds them up is not broken by a backend that tells stories."""
     return told if told is not None and 0 <= told <= _MOST else 0
+
+
+_NONE_READ, _NONE_WRITTEN = _details_before(TokenDetails()), _details_after(TokenDetails())
