@@ -56,10 +56,12 @@ def model_name(toolbox: Toolbox, label: str, name: str) -> str:
 
 def _of_server(tools: Tools, label: str, name: str) -> ToolDefinition | None:
     """By the names that it goes by if they are free; else it is looked for among all of them."""
-    for likely in (legal_name(name), labelled_name(label, name)):
-        tool = tools.get(likely)
-        if tool is not None and tool.server_label == label and tool.own_name == name:
-            return tool
+    tool = tools.get(legal_name(name))
+    if tool is not None and tool.server_label == label and tool.own_name == name:
+        return tool
+    tool = tools.get(labelled_name(label, name))
+    if tool is not None and tool.server_label == label and tool.own_name == name:
+        return tool
     return next((tool for tool in tools.values() if tool.server_label == label and tool.own_name == name), None)
 
 

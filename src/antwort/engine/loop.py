@@ -185,7 +185,7 @@ async def infer(
         control.is_asking, window = False, narrowed
     control.truncated += request.messages is not whole.messages
     read = read or _missing_end(turn)
-    results = await _halted(turn, running, read)
+    results = {} if read is None and not turn.is_cut else await _halted(turn, running, read)
     control.is_asking = read is not None and (is_answered or isinstance(read, Interrupted))
     _close(turn, results, read)
     if batch := turn.take():
@@ -210,8 +210,6 @@ def _missing_end(turn: Turn) -> BackendCut | None:
 
 async def _halted(turn: Turn, running: Running, read: Exception | None) -> Mapping[str, ToolResult]:
     """What calls that began early came to, where their turn did not come to its end; else they go on."""
-    if read is None and not turn.is_cut:
-        return {}
     return kept(await running.halt(), turn, is_over=read is None)
 
 

@@ -118,7 +118,8 @@ class Turn:
         if finished.finish in CUT:
             self._close_all("incomplete", answered)
         else:
-            self._show_nameless()
+            if self._early:
+                self._show_nameless()
             self._close_all("completed")
         self._forget()
         usage = UNSET if finished.usage is None else finished.usage
@@ -258,7 +259,8 @@ class Turn:
     def _open_items(self) -> list[OpenItem]:
         singles = [item for item in (self._reasoning, self._message) if item is not None]
         calls = [call for call in self._calls.values() if not isinstance(call, HeldCall)]
-        return sorted((*singles, *self._left, *calls), key=lambda item: item.index)
+        items = [*singles, *self._left, *calls]
+        return items if len(items) < 2 else sorted(items, key=lambda item: item.index)
 
     def _close_all(self, last: ClosedAs, answered: Collection[str] = ()) -> None:
         """What was being written when the answer was cut is incomplete, and with it what stands behind it."""

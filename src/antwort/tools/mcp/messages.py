@@ -123,7 +123,7 @@ def outcome_of(result: object) -> CallOutcome:
     content, structured = result.get("content"), result.get("structuredContent")
     if not isinstance(content, list) and (content is not None or structured is None):
         raise ServerUnavailable(NOT_AN_ANSWER)
-    parts = tuple(part for part in content or () if isinstance(part, dict))
+    parts = tuple([part for part in content or () if isinstance(part, dict)])
     return CallOutcome(content=parts, structured=structured, is_error=result.get("isError") is True)
 
 
