@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.tools.mcp.decoding import MOST_VALUES, TooHeavy, _values, decode, decoded_aside
+from antwort.tools.mcp.decoding import MOST_VALUES, TooHeavy, _values, decode, decoded_aside, number_in
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -70,3 +70,36 @@ def test_no_value_goes_uncounted(value: Any) -> None:
 def test_what_is_too_deep_is_no_json() -> None:
     with pytest.raises(ValueError, match="too deep"):
         decode(b"[" * 100_000)
+
+
+def test_numbers_that_are_none_are_read_as_nothing() -> None:
+    assert decode(b"[NaN, Infinity, -Infinity, 1e999, -1e999, 1.5]") == [None, None, None, None, None, 1.5]
+    assert decode(b'{"x": NaN, "y": "\\ud83d NaN"}') == {"x": None, "y": "\ufffd NaN"}
+
+
+def test_a_mark_of_the_byte_order_is_passed_over() -> None:
+    assert decode(b'\xef\xbb\xbf{"x": 1}') == {"x": 1}
+
+
+@pytest.mark.parametrize("data", [b'"\xe9"', b'"\xed\xa0\x80"', b"[1"], ids=["latin-1", "half a pair", "cut"])
+def test_what_is_no_text_is_no_json(data: bytes) -> None:
+    with pytest.raises(ValueError, match="no JSON"):
+        decode(data)
+
+
+READABLE = {
+    "first": (b'{"id": 7, "result": {"x": \xe9', 7),
+    "as most write it": (b'{"jsonrpc":"2.0","id":7,"result":{"id":8}', 7),
+    "a text": (b'{"jsonrpc":"2.0","id":"a-7","error":{', "a-7"),
+    "last": (b'{"jsonrpc": "2.0", "result": {"id": 8, "x": [' + b"1," * 5_000 + b'1]}, "id": 7}', 7),
+    "last but one": (b'{"result": {"id": 8}, "id": 7, "jsonrpc": "2.0"} ', 7),
+    "not its own": (b'{"jsonrpc": "2.0", "result": {"x": {"id": 8}}}', None),
+    "in a text": (b'{"result": {"x": "\\"id\\": 8"}}', None),
+    "a request": (b'{"jsonrpc": "2.0", "id": 7, "method": "ping", "params": {"result": \xe9', None),
+    "no message": (b'Result: {"id": 7}', None),
+}
+
+
+@pytest.mark.parametrize(("data", "number"), READABLE.values(), ids=READABLE)
+def test_whose_answer_it_is_can_be_read_where_the_rest_cannot(data: bytes, number: int | str | None) -> None:
+    assert number_in(data) == number

@@ -17,6 +17,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCResponse
 
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
+from antwort.tools.mcp.messages import TOO_LONG
 from antwort.tools.mcp.program import Inbox, Outbox, environment, program
 from session_kit import until
 
@@ -124,6 +125,8 @@ ODD = {
     "a result that is none": '{"jsonrpc": "2.0", "id": 7, "result": "x"}',
     "several at once": '[{"jsonrpc": "2.0", "id": 7, "result": {}}]',
     "neither result nor error": '{"jsonrpc": "2.0", "id": 7}',
+    "too deep": '{"jsonrpc": "2.0", "id": 7, "result": {"x": ' + "[" * 2000 + "]" * 2000 + "}}",
+    "cut": '{"jsonrpc": "2.0", "id": 7, "result": {"x": ',
 }
 
 
@@ -135,6 +138,28 @@ async def test_an_answer_that_is_none_fails_who_waits_for_it_at_once(line: str) 
         assert isinstance(item.message, JSONRPCError)
         assert item.message.id == 7
         assert isinstance(item.message.error.data, ServerUnavailable)
+
+
+async def test_an_answer_that_is_no_text_fails_who_waits_for_it_at_once() -> None:
+    script = """
+        import sys
+        line = '{"jsonrpc": "2.0", "id": 7, "result": {"text": "' + chr(233) + '"}}' + chr(10)
+        sys.stdout.buffer.write(line.encode("latin-1"))
+    """
+    async with running(script) as (inbox, _):
+        item = await inbox.receive()
+        assert isinstance(item, SessionMessage)
+        assert isinstance(item.message, JSONRPCError)
+        assert item.message.id == 7
+
+
+async def test_a_number_that_is_none_is_read_as_nothing() -> None:
+    script = """print('{"jsonrpc": "2.0", "id": 7, "result": {"x": NaN, "y": 1e999}}')"""
+    async with running(script) as (inbox, _):
+        item = await inbox.receive()
+        assert isinstance(item, SessionMessage)
+        assert isinstance(item.message, JSONRPCResponse)
+        assert item.message.result == {"x": None, "y": None}
 
 
 async def test_half_a_character_is_read_as_one_that_is_missing() -> None:
@@ -180,8 +205,23 @@ async def test_others_are_heard_while_one_talks_without_end() -> None:
     assert turns >= heard // 2
 
 
-async def test_a_message_of_too_many_small_things_ends_it() -> None:
-    script = 'print(\'{"jsonrpc": "2.0", "id": 7, "result": {"a": [\' + \'{},\' * 300000 + \'{}]}}\')'
+async def test_an_answer_of_too_many_small_things_fails_who_waits_for_it_and_nobody_else() -> None:
+    script = """
+        print('{"jsonrpc": "2.0", "id": 7, "result": {"a": [' + '{},' * 300000 + '{}]}}')
+        print('{"jsonrpc": "2.0", "id": 8, "result": {}}')
+    """
+    async with running(script, largest=10_000_000) as (inbox, _):
+        heavy, light = [item async for item in inbox]
+        assert isinstance(heavy, SessionMessage)
+        assert isinstance(heavy.message, JSONRPCError)
+        assert heavy.message.id == 7
+        assert str(heavy.message.error.data) == TOO_LONG
+        assert isinstance(light, SessionMessage)
+        assert isinstance(light.message, JSONRPCResponse)
+
+
+async def test_a_message_of_too_many_small_things_that_answers_nobody_ends_it() -> None:
+    script = 'print(\'{"jsonrpc": "2.0", "method": "x", "params": {"a": [\' + \'{},\' * 300000 + \'{}]}}\')'
     async with running(script, largest=10_000_000) as (inbox, _):
         with pytest.raises(anyio.EndOfStream):
             await inbox.receive()

@@ -1,8 +1,12 @@
-"""Bytes of a server's, as JSON: bounded in what they cost to hold, and with half characters mended. Pure."""
+"""Bytes of a server's, as JSON: bounded in what they cost to hold, and mended where programs write what is almost JSON.
+Pure.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import math
 import re
 from typing import Any
 
@@ -15,6 +19,13 @@ _AT_ONCE = 256 * 1024
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u[dD][89a-fA-F]..|.)", re.DOTALL)
 _HALF = 6
 """Bytes of the escape of half a character."""
+_LOOKED_AT = 4096
+"""Bytes at either end of what cannot be read in which its number is looked for."""
+_NUMBER = rb'"id"\s*:\s*(\d{1,18}|"[^"\\]{1,200}")\s*'
+_SCALARS = rb'(?:\s*"[^"\\]*"\s*:\s*(?:"[^"\\]*"|[-+.\w]+)\s*,)*'
+_ANSWER = re.compile(rb"\s*\{(" + _SCALARS + rb')\s*"(?:result|error)"\s*:')
+_EARLY = re.compile(_NUMBER + rb",")
+_LATE = re.compile(_NUMBER + rb'(?:,\s*"[^"\\]*"\s*:\s*"[^"\\]*"\s*)*\}\s*$')
 
 
 class TooHeavy(ValueError):
@@ -28,7 +39,7 @@ async def decoded_aside(data: bytes) -> Any:
 
 def decode(data: bytes) -> Any:
     """Raises `ValueError` for what is no JSON, and `TooHeavy`. Half of a pair of surrogates, which programs that cut
-    texts write, becomes the character for such cases.
+    texts write, becomes the character for such cases; numbers that are none (NaN, Infinity, 1e999) become null.
     """
     if len(data) > MOST_VALUES and _values(data) > MOST_VALUES:
         raise TooHeavy("too many values")
@@ -36,13 +47,37 @@ def decode(data: bytes) -> Any:
         return msgspec.json.decode(data)
     except RecursionError as exc:
         raise ValueError("too deep") from exc
-    except msgspec.DecodeError as exc:
-        if b"\\ud" not in data and b"\\uD" not in data:
-            raise ValueError("no JSON") from exc
+    except msgspec.DecodeError:
+        return _leniently(data)
+
+
+def number_in(data: bytes) -> int | str | None:
+    """Of the request that it answers, for an answer that cannot be read. None where it is none, or does not say."""
+    if (answer := _ANSWER.match(data[:_LOOKED_AT])) is None:
+        return None
+    found = _EARLY.search(answer[1]) or _LATE.search(data[-_LOOKED_AT:])
+    if found is None:
+        return None
+    number = found[1].decode("utf-8", "replace")
+    return number[1:-1] if number.startswith('"') else int(number)
+
+
+def _leniently(data: bytes) -> Any:
+    mended = _mended(data) if b"\\ud" in data or b"\\uD" in data else data
     try:
-        return msgspec.json.decode(_mended(data))
-    except (RecursionError, msgspec.DecodeError) as exc:
+        return json.loads(mended.decode("utf-8-sig"), parse_float=_float, parse_constant=_nothing)
+    except RecursionError as exc:
+        raise ValueError("too deep") from exc
+    except ValueError as exc:
         raise ValueError("no JSON") from exc
+
+
+def _float(text: str) -> float | None:
+    return number if math.isfinite(number := float(text)) else None
+
+
+def _nothing(name: str) -> None:
+    """NaN, Infinity or -Infinity, as JavaScript writes them."""
 
 
 def _values(data: bytes) -> int:
