@@ -47,7 +47,7 @@ def decode(data: bytes) -> Any:
         return msgspec.json.decode(data)
     except RecursionError as exc:
         raise ValueError("too deep") from exc
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return _leniently(data)
 
 
