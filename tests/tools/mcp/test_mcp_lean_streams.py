@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from antwort.tools.mcp import listening
+from antwort.tools.mcp import declining, listening
 from antwort.tools.mcp.base import ServerUnavailable
 from antwort.tools.mcp.declining import MOST_WAITING
 from session_kit import STREAM, TEXT, Asked, Send, event, hangs, puppet, session_with, whole
@@ -22,6 +22,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def answer(number: object) -> bytes:
     return event({"jsonrpc": "2.0", "id": number, "result": TEXT})
+
+
+async def ignore(message: object) -> None:
+    """Nobody listens."""
 
 
 async def primed(asked: Asked, send: Send) -> None:
@@ -82,12 +86,15 @@ async def test_going_on_is_not_tried_for_ever() -> None:
 def test_how_long_to_wait_is_the_servers_to_say_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     for said, waited in ((0, 0.1), (5_000, 5.0), (999_999_999, 30.0)):
-        heard = listening.Listening(100, lambda message: None)
+        heard = listening.Listening(100, ignore)
         heard._pause = said / 1000
         assert heard.pause == waited
 
 
-async def test_a_server_that_asks_back_without_end_is_answered_one_by_one_and_then_no_more() -> None:
+async def test_a_server_that_asks_back_without_end_is_answered_one_by_one_and_then_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(declining, "_PATIENCE", 0.05)
     asked_back = b"".join(event({"jsonrpc": "2.0", "id": i, "method": "ping"}) for i in range(3000))
 
     async def ask_back(asked: Asked, send: Send) -> None:
@@ -100,23 +107,24 @@ async def test_a_server_that_asks_back_without_end_is_answered_one_by_one_and_th
         assert len(server.seen("answer")) <= 1
 
 
-async def test_as_many_requests_as_may_wait_are_all_answered() -> None:
+@pytest.mark.parametrize("many", [MOST_WAITING, 4 * MOST_WAITING])
+async def test_as_many_requests_as_come_at_once_are_all_answered(many: int) -> None:
     done = asyncio.Event()
 
     async def ask_back(asked: Asked, send: Send) -> None:
-        requests = [event({"jsonrpc": "2.0", "id": i, "method": "ping"}) for i in range(MOST_WAITING)]
+        requests = [event({"jsonrpc": "2.0", "id": i, "method": "ping"}) for i in range(many)]
         await send(STREAM + b"".join(requests))
         await done.wait()
         await send(answer(asked.number))
 
     async def hear(asked: Asked, send: Send) -> None:
         await send(whole(202))
-        if len(server.seen("answer")) == MOST_WAITING:
+        if len(server.seen("answer")) == many:
             done.set()
 
     async with puppet(tools_call=ask_back, answer=hear) as server, session_with(server.spec) as session:
         assert not (await session.call("do", "{}", key="k")).is_error
-        assert [asked.number for asked in server.seen("answer")] == list(range(MOST_WAITING))
+        assert [asked.number for asked in server.seen("answer")] == list(range(many))
 
 
 async def test_half_a_character_is_read_as_one_that_is_missing() -> None:

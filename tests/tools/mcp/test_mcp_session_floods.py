@@ -8,13 +8,15 @@ import logging
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCNotification, JSONRPCResponse
+from mcp_types import JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 from msgspec.structs import replace
 
+from antwort.tools.mcp import declining
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
 from antwort.tools.mcp.owner import _Sdk
 from antwort.tools.mcp.pauses import Pace
@@ -52,11 +54,22 @@ def floods(*methods: str) -> Act:
     return act
 
 
-async def test_a_server_that_takes_no_answers_to_what_it_asks_loses_its_session() -> None:
+async def test_a_server_that_takes_no_answers_to_what_it_asks_loses_its_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(declining, "_PATIENCE", 0.05)
     async with puppet(GET=floods(*["ping"] * 1000), answer=hangs) as server, pooled() as pool:
         await pool.get(server.spec).tools()
         await until(lambda: pool.open_sessions == 0)
         assert len(server.seen("answer")) <= 1
+
+
+async def test_a_server_that_asks_for_much_at_once_is_answered_all_of_it() -> None:
+    async with puppet(GET=floods(*["ping"] * 100)) as server, session_with(server.spec) as session:
+        await session.tools()
+        await server.until("answer", 100)
+        assert [asked.number for asked in server.seen("answer")] == list(range(100))
+        assert server.sessions == 1
 
 
 async def test_what_a_server_asks_for_by_itself_is_answered() -> None:
@@ -189,13 +202,49 @@ class Said:
         return self._items.pop(0)
 
 
+def noted(method: str, params: dict[str, Any] | None = None) -> SessionMessage:
+    return SessionMessage(JSONRPCNotification(jsonrpc="2.0", method=method, params=params))
+
+
+ANSWER = SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=1, result={}))
+
+
+async def refuses(request: JSONRPCRequest) -> bool:
+    return False
+
+
 async def test_what_a_server_logs_is_passed_over_and_answers_are_not() -> None:
-    log = SessionMessage(JSONRPCNotification(jsonrpc="2.0", method="notifications/message"))
-    answer = SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=1, result={}))
+    log = noted("notifications/message")
     over = asyncio.Event()
-    hearing = Hearing(Said(log, answer, log), over, lambda request: False)
-    assert [item async for item in hearing] == [answer]
+    hearing = Hearing(Said(log, ANSWER, log), over, refuses, lambda params: None)
+    assert [item async for item in hearing] == [ANSWER]
     assert over.is_set()
+
+
+@pytest.mark.parametrize("method", ["message", "cancelled", "progress"])
+async def test_nobody_waits_behind_what_makes_no_work(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited, told = await heard(noted(f"notifications/{method}", {"progress": 1}), monkeypatch)
+    assert waited == []
+    assert told == ([{"progress": 1}] * 5_000 if method == "progress" else [])
+
+
+async def test_what_makes_work_is_heard_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited, _ = await heard(noted("notifications/tools/list_changed"), monkeypatch)
+    assert len(waited) > 1_000
+
+
+async def heard(said: Incoming, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[object]]:
+    """How long it was waited, and what was told of progress, until the answer behind many of those had come."""
+    waited, told = list[float](), list[object]()
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    hearing = Hearing(Said(*[said] * 5_000, ANSWER), asyncio.Event(), refuses, told.append)
+    assert [item async for item in hearing][-1] is ANSWER
+    monkeypatch.undo()
+    return waited, told
 
 
 # ---- beginning and ending ----

@@ -6,7 +6,7 @@ Importing this takes the SDK, which costs over a second: it comes with the first
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Literal, TypeAlias
 
 import anyio
@@ -95,7 +95,7 @@ class _Talk:
     async def hold(self, streams: Streams) -> None:
         read, write = streams
         answers = _Answers(write, self._over)
-        dispatcher = JSONRPCDispatcher[Any](Hearing(read, self._over, answers.decline), write)
+        dispatcher = JSONRPCDispatcher[Any](Hearing(read, self._over, answers.decline, self._hear_progress), write)
         async with ClientSession(dispatcher=dispatcher, client_info=_US, message_handler=self._hear) as session:
             await self._negotiate(session)
             if self._setting.spec.is_strangers:
@@ -164,8 +164,10 @@ class _Talk:
     async def _hear(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._setting.changed()
-        elif isinstance(message, types.ProgressNotification) and self._connection is not None:
-            self._connection.hear_progress(message.params.model_dump(by_alias=True, mode="json"))
+
+    def _hear_progress(self, params: Mapping[str, Any]) -> None:
+        if self._connection is not None:
+            self._connection.hear_progress(params)
 
 
 class _WebTalk(_Talk):
@@ -225,8 +227,8 @@ class _Answers:
         self._declining = Declining(self._tell, self._spawn)
         self.connection: Connection | None = None
 
-    def decline(self, request: types.JSONRPCRequest) -> bool:
-        return self._declining.take(request.id, request.method)
+    async def decline(self, request: types.JSONRPCRequest) -> bool:
+        return await self._declining.take(request.id, request.method)
 
     def close(self) -> None:
         if self._task is not None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from itertools import count
 from typing import Any, cast
 
-from mcp.shared.dispatcher import CallOptions, ProgressFnT
+from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import encode_header_value, find_invalid_x_mcp_header, mcp_param_headers, x_mcp_header_map
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, PARSE_ERROR
 from msgspec.structs import replace
 
-from antwort.tools.base import Progress
 from antwort.tools.mcp.base import ServerUnavailable, Unauthorized
 from antwort.tools.mcp.lean import Lean, Line, Unusual
 from antwort.tools.mcp.messages import (
@@ -25,6 +25,7 @@ from antwort.tools.mcp.messages import (
     Refused,
     Report,
     Unsent,
+    progress_of,
 )
 from antwort.tools.mcp.quiet import own_context
 from antwort.tools.mcp.watching import Watch
@@ -52,6 +53,8 @@ class Connection:
         self._lean: Lean | None = None
         self._is_light = False
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._reports: dict[str, Report] = {}
+        self._tokens = count(1)
         self._calls = 0
         self._is_retired = False
         self._mirrored: dict[str, tuple[Mapping[str, Any], dict[tuple[str, ...], str]]] = {}
@@ -96,7 +99,11 @@ class Connection:
                 task.cancel()
 
     def hear_progress(self, params: Mapping[str, Any]) -> None:
-        if self._lean is not None:
+        """Of a call that is under way, in whichever way it went."""
+        said = progress_of(params)
+        if said is not None and isinstance(said[0], str) and (report := self._reports.get(said[0])) is not None:
+            report(said[1])
+        elif self._lean is not None:
             self._lean.hear_progress(params)
 
     def takes(self, schema: object) -> bool:
@@ -153,20 +160,23 @@ class Connection:
                 return await self._lean.call(ask)
             except Unusual:
                 self._lean = None
-        params = {**ask.params(self.agreed, None), "arguments": dict(ask.said)}
-        return await self._request("tools/call", params, ask.headers, ask.progress)
+        token = None if ask.progress is None else f"antwort-sdk-{next(self._tokens)}"
+        params = {**ask.params(self.agreed, token), "arguments": dict(ask.said)}
+        if token is not None and ask.progress is not None:
+            self._reports[token] = ask.progress
+        try:
+            return await self._request("tools/call", params, ask.headers)
+        finally:
+            if token is not None:
+                self._reports.pop(token, None)
 
-    async def _request(
-        self, method: str, params: dict[str, Any], headers: Mapping[str, str], report: Report | None = None
-    ) -> object:
+    async def _request(self, method: str, params: dict[str, Any], headers: Mapping[str, str]) -> object:
         """Raises `Refused`, `Unsent`, `ServerUnavailable`."""
         if self.has_ended:
             raise Unsent
         options: CallOptions = {
             "headers": {"mcp-protocol-version": self.agreed.version, "mcp-method": method, **headers}
         }
-        if report is not None:
-            options["on_progress"] = _told(report)
         asked = self._spawn(self._dispatcher.send_raw_request(method, params, options))
         try:
             return await asyncio.shield(asked)
@@ -216,10 +226,3 @@ class Connection:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _told(report: Report) -> ProgressFnT:
-    async def tell(progress: float, total: float | None, message: str | None) -> None:
-        report(Progress(message=message, done=progress, total=total))
-
-    return tell

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
@@ -12,7 +13,9 @@ Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
 
 _UNSUPPORTED = {"code": -32601, "message": "Not supported by this client."}
 MOST_WAITING = 32
-"""Requests that have no answer yet. A server that does not take the answers has no right to ask for more."""
+"""Requests that have no answer yet, above which no more are heard."""
+_PATIENCE = 3.0
+"""Seconds until one of them must be taken. A server that takes no answers has no right to ask for more."""
 
 
 class Declining:
@@ -23,16 +26,27 @@ class Declining:
         self._spawn = spawn
         self._waiting: deque[Message] = deque()
         self._is_busy = False
+        self._taken = asyncio.Event()
 
-    def take(self, number: object, method: object) -> bool:
-        """Whether there was room for one more."""
-        if len(self._waiting) >= MOST_WAITING:
+    async def take(self, number: object, method: object) -> bool:
+        """Whether there is room for one more, or will be soon. Whoever waits here reads nothing meanwhile."""
+        if len(self._waiting) >= MOST_WAITING and not await self._has_room():
             return False
         said = {"result": {}} if method == "ping" else {"error": _UNSUPPORTED}
         self._waiting.append({"jsonrpc": "2.0", "id": number, **said})
         if not self._is_busy:
             self._is_busy = True
             self._spawn(self._answer())
+        return True
+
+    async def _has_room(self) -> bool:
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                while len(self._waiting) >= MOST_WAITING:
+                    self._taken.clear()
+                    await self._taken.wait()
+        except TimeoutError:
+            return False
         return True
 
     def drop(self) -> None:
@@ -42,6 +56,8 @@ class Declining:
     async def _answer(self) -> None:
         try:
             while self._waiting:
-                await self._tell(self._waiting.popleft())
+                message = self._waiting.popleft()
+                self._taken.set()
+                await self._tell(message)
         finally:
             self._is_busy = False

@@ -278,10 +278,10 @@ class Lean:
                 raise ServerUnavailable(BROKEN)
             return await listening.read(reply)
 
-    def _hear(self, message: Mapping[str, Any], declining: Declining) -> None:
+    async def _hear(self, message: Mapping[str, Any], declining: Declining) -> None:
         method = message["method"]
         if "id" in message:  # a request of the server's, which may not go on before it is answered
-            if not declining.take(message["id"], method):
+            if not await declining.take(message["id"], method):
                 raise ServerUnavailable(TOO_CURIOUS)
         elif method == "notifications/progress":
             self.hear_progress(message.get("params"))

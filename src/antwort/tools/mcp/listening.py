@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from antwort.net.http import Reply
@@ -19,7 +19,7 @@ _LONGEST = 30.0
 class Listening:
     """What has been heard so far. `hear` is given all messages that are no answer; it may raise."""
 
-    def __init__(self, largest: int, hear: Callable[[Mapping[str, Any]], None]) -> None:
+    def __init__(self, largest: int, hear: Callable[[Mapping[str, Any]], Awaitable[None]]) -> None:
         self._largest = largest
         self._hear = hear
         self._pause = _PAUSE
@@ -55,5 +55,5 @@ class Listening:
         message = await decoded(event.data)
         if "method" not in message:
             return message
-        self._hear(message)
+        await self._hear(message)
         return None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification, JSONRPCRequest
@@ -13,6 +13,7 @@ from mcp_types import JSONRPCNotification, JSONRPCRequest
 from antwort.tools.mcp.pauses import Pace
 
 Incoming: TypeAlias = SessionMessage | Exception
+_PROGRESS = "notifications/progress"
 _PASSED_OVER = frozenset(("notifications/message", "notifications/cancelled"))
 """What a server logs, and that it takes back what nobody here does anyway."""
 
@@ -47,14 +48,22 @@ Streams: TypeAlias = tuple[Reading, Writing]
 class Hearing:
     """Reads from `inner`, and sets `over` at its end: the SDK tells it only to those who wait for an answer.
 
-    What a server says by itself is heard at a pace. Its requests do not get to the SDK, which would begin a task for
-    each: `decline` takes them, and where it does not, the session is over.
+    What a server says by itself is heard at a pace, as the SDK begins a task for each. What makes none is not: what
+    nobody here listens to, and how far a call has come, which `progress` takes. Requests do not get to the SDK, either:
+    `decline` takes them, and where it does not, the session is over.
     """
 
-    def __init__(self, inner: Reading, over: asyncio.Event, decline: Callable[[JSONRPCRequest], bool]) -> None:
+    def __init__(
+        self,
+        inner: Reading,
+        over: asyncio.Event,
+        decline: Callable[[JSONRPCRequest], Awaitable[bool]],
+        progress: Callable[[Mapping[str, Any]], None],
+    ) -> None:
         self._inner = inner
         self._over = over
         self._decline = decline
+        self._progress = progress
         self._pace = Pace()
 
     async def receive(self) -> Incoming:
@@ -81,13 +90,20 @@ class Hearing:
         message = item.message if isinstance(item, SessionMessage) else None
         if not isinstance(message, JSONRPCRequest | JSONRPCNotification):
             return False
+        if isinstance(message, JSONRPCNotification) and self._is_light(message):
+            return True
         if wait := self._pace.wait(asyncio.get_running_loop().time()):
             await asyncio.sleep(wait)
         if isinstance(message, JSONRPCNotification):
-            return message.method in _PASSED_OVER
-        if not self._decline(message):
+            return False
+        if not await self._decline(message):
             raise StopAsyncIteration
         return True
+
+    def _is_light(self, message: JSONRPCNotification) -> bool:
+        if message.method == _PROGRESS:
+            self._progress(message.params or {})
+        return message.method == _PROGRESS or message.method in _PASSED_OVER
 
     async def __aenter__(self) -> Self:
         return self
