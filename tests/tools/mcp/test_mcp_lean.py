@@ -181,11 +181,30 @@ async def test_a_refusal_that_names_no_call_keeps_its_words() -> None:
         assert (server.sessions, len(server.seen("tools/call"))) == (1, 1)
 
 
-async def test_a_server_that_never_knows_its_own_session_is_given_up() -> None:
+async def test_a_call_that_is_not_found_over_a_fresh_session_either_is_told_the_status() -> None:
     async with puppet(tools_call=sends(whole(404))) as server, session_with(server.spec) as session:
-        with pytest.raises(ServerUnavailable, match="did not answer as one"):
+        with pytest.raises(ServerUnavailable, match="HTTP status 404"):
             await session.call("do", "{}", key="k")
         assert server.sessions == 2
+
+
+async def test_calls_that_are_not_found_keep_nobody_from_the_server() -> None:
+    async def find(asked: Asked, send: Send) -> None:
+        await send(result(asked, TEXT) if asked.message["params"]["name"] == "do" else whole(404))
+
+    async with puppet(tools_call=find) as server, session_with(server.spec) as session:
+        for _ in range(5):
+            with pytest.raises(ServerUnavailable, match="HTTP status 404"):
+                await session.call("gone", "{}", key="k")
+        assert not (await session.call("do", "{}", key="k")).is_error
+
+
+async def test_an_answer_that_says_that_it_is_not_packed_is_read_however_it_says_so() -> None:
+    async def plainly(asked: Asked, send: Send) -> None:
+        await send(result(asked, TEXT, Content_Encoding="Identity"))
+
+    async with puppet(tools_call=plainly) as server, session_with(server.spec) as session:
+        assert not (await session.call("do", "{}", key="k")).is_error
 
 
 async def test_an_error_of_the_call_itself_is_no_forgotten_session() -> None:

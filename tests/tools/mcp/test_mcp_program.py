@@ -18,6 +18,7 @@ from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCResponse
 
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
 from antwort.tools.mcp.messages import TOO_LONG
+from antwort.tools.mcp.pauses import Pace
 from antwort.tools.mcp.program import Inbox, Outbox, environment, program
 from session_kit import until
 
@@ -178,8 +179,31 @@ async def test_one_that_writes_nothing_but_nonsense_is_given_up(line: str, caplo
             await inbox.receive()
         assert not inbox._talk.lines
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
-        "An MCP server's program writes nothing that is a message."
+        "An MCP server's program writes too much that is no message."
     ]
+
+
+async def test_one_that_prints_what_it_should_log_is_borne_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antwort.tools.mcp.program._NOISE_LINES", (100, 1_000_000))  # in a life, any number
+    script = """
+        import sys
+        for number in range(3000):
+            print("Downloading", number)
+            print()
+        print('{"jsonrpc": "2.0", "id": 7, "result": {}}')
+    """
+    async with running(script) as (inbox, _):
+        (item,) = [item async for item in inbox]
+        assert isinstance(item, SessionMessage)
+        assert isinstance(item.message, JSONRPCResponse)
+
+
+def test_what_counts_of_noise_is_how_fast_it_comes() -> None:
+    pace = Pace(at_once=100, in_a_second=10)
+    assert pace.wait(0.0, 100) == pytest.approx(0.0)
+    assert pace.wait(0.0, 1) > 0.05
+    assert pace.wait(20.0, 90) == 0.0
+    assert not any(pace.wait(20.0 + seconds, 10) for seconds in range(1, 1_000))
 
 
 async def test_others_are_heard_while_one_talks_without_end() -> None:

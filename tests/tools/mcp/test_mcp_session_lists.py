@@ -12,7 +12,23 @@ from msgspec.structs import replace
 from antwort.testing.mcp import Faults, TryServer, served
 from antwort.tools.mcp import session as sessions
 from antwort.tools.mcp.base import NotReached, ServerTools, ServerUnavailable, Session
-from session_kit import TOOL, WAYS, Asked, Send, puppet, result, says, sends, session_by, session_with, spec_of, until
+from session_kit import (
+    TEXT,
+    TOOL,
+    WAYS,
+    Asked,
+    Send,
+    hangs,
+    puppet,
+    result,
+    says,
+    sends,
+    session_by,
+    session_with,
+    spec_of,
+    streams,
+    until,
+)
 from session_kit import whole as whole_answer
 
 
@@ -51,11 +67,29 @@ async def test_a_change_that_the_server_tells_of_is_seen(way: str, monkeypatch: 
         assert await session.tools() is after
 
 
+async def test_a_session_that_is_left_while_it_lists_hears_of_changes_when_it_is_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sessions, "_BETWEEN_CHANGES", 0.0)
+    changed = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+    async with puppet() as server:
+        session = sessions.ServerSession(replace(server.spec, list_age=1e-9))
+        await session.tools()
+        server.acts["tools/list"] = hangs
+        await session.tools()  # begins to ask again
+        await server.until("tools/list", 2)
+        await session.leave()
+        session.spec = server.spec
+        server.acts["tools/list"] = says({"tools": [{**TOOL, "name": "fresh"}]})
+        server.acts["tools/call"] = streams(changed, answer=TEXT)
+        await session.call("do", "{}", key="k")
+        await server.until("tools/list", 3)  # though nobody asks for it
+        await session.leave()
+
+
 async def test_a_server_that_always_says_it_has_changed_is_not_asked_each_time() -> None:
     changed = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
     async with puppet() as server, session_with(server.spec) as session:
-        from session_kit import TEXT, streams
-
         server.acts["tools/call"] = streams(*[changed] * 100, answer=TEXT)
         await session.tools()
         await session.call("do", "{}", key="k")

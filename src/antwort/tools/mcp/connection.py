@@ -71,7 +71,15 @@ class Connection:
     def lighten(self, line: Line, largest: int, changed: Callable[[], None]) -> None:
         """Let calls and lists go the lean way."""
         self._is_light = True
-        self._lean = Lean(line, self.agreed, largest, spawn=self._spawn, changed=changed, doubted=self.retire)
+        self._lean = Lean(
+            line,
+            self.agreed,
+            largest,
+            spawn=self._spawn,
+            changed=changed,
+            doubted=self.retire,
+            refused=self._prove,
+        )
 
     async def tell(self, message: Mapping[str, Any]) -> bool:
         """Say what has no answer; gives whether it goes the lean way, as it otherwise does not."""
@@ -149,6 +157,10 @@ class Connection:
         self.is_unproven = False
         return answer
 
+    def _prove(self) -> None:
+        """What it answers with a status, it has answered."""
+        self.is_unproven = False
+
     def _left(self) -> None:
         self._calls -= 1
         if self._is_retired:
@@ -206,7 +218,8 @@ class Connection:
         if self._watch.is_unauthorized:
             return Unauthorized(UNAUTHORIZED)
         if code == INVALID_REQUEST and refused == 404 and self._watch.session is not None:
-            return Unsent()
+            self._prove()
+            return Unsent(refused)
         if code in (PARSE_ERROR, INTERNAL_ERROR):
             return ServerUnavailable(NOT_AN_ANSWER)
         return Refused(code, error.error.message)

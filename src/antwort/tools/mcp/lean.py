@@ -43,6 +43,7 @@ from antwort.tools.mcp.messages import (
     Unsent,
     decoded,
     progress_of,
+    refused_with,
     result_of,
 )
 
@@ -81,7 +82,7 @@ class Line(msgspec.Struct, frozen=True):
 
 class Lean:
     """Requests over one session. `spawn` runs what outlives one; `changed` hears that the list of tools has changed,
-    `doubted` that the server may not know the session any more.
+    `doubted` that the server may not know the session any more, `refused` that it has answered, with a status.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Lean:
         spawn: Spawn,
         changed: Callable[[], None],
         doubted: Callable[[], None],
+        refused: Callable[[], None],
     ) -> None:
         self._line = line
         self._agreed = agreed
@@ -100,6 +102,7 @@ class Lean:
         self._spawn = spawn
         self._changed = changed
         self._doubted = doubted
+        self._refused = refused
         self._numbers = count(1)
         self._known: tuple[Mapping[str, str], bytes] | None = None
         self._reports: dict[str, Report] = {}
@@ -203,7 +206,7 @@ class Lean:
             kind = kind_of(reply)
             if reply.status != 200:
                 return await self._refusal(reply, kind, question)
-            if reply.headers.get("content-encoding", "identity") != "identity":
+            if reply.headers.get("content-encoding", "identity").lower() != "identity":
                 raise ServerUnavailable(NOT_AN_ANSWER)
             if kind == _EVENTS:
                 return answer_in(await self._events(reply, question), question.number)
@@ -215,6 +218,7 @@ class Lean:
         """What an answer other than 200 means. Only where it says for certain that nothing was carried out, or where
         that does no harm, is the same asked again.
         """
+        self._refused()
         if reply.status in (401, 403):
             raise Unauthorized(UNAUTHORIZED)
         if 300 <= reply.status < 400:
@@ -223,12 +227,12 @@ class Lean:
         is_told = "error" in message
         if self._line.session is not None and not (is_told and is_of_the_call(message, question.number)):
             if reply.status == 404 or (reply.status == 400 and question.is_repeatable):
-                raise Unsent  # the session is not known there (any more)
+                raise Unsent(reply.status)  # the session is not known there (any more)
             if reply.status == 400:
                 self._doubted()
         if is_told:
             return result_of(message)
-        raise ServerUnavailable(f"The MCP server answered with HTTP status {reply.status}.")
+        raise refused_with(reply.status)
 
     # streams
 

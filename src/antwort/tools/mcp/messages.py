@@ -62,7 +62,17 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unsent(Exception):
-    """The request has certainly not been carried out: it can be made again, over a fresh session."""
+    """The request has certainly not been carried out: it can be made again, over a fresh session. `status` is that of a
+    server which has refused it as it refuses sessions that it does not know.
+    """
+
+    def __init__(self, status: int | None = None) -> None:
+        super().__init__("not sent" if status is None else f"refused with HTTP status {status}")
+        self.status = status
+
+
+def refused_with(status: int) -> ServerUnavailable:
+    return ServerUnavailable(f"The MCP server answered with HTTP status {status}.")
 
 
 _LONGEST_WORDS = 4096

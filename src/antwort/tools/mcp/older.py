@@ -23,7 +23,7 @@ from mcp_types import JSONRPCRequest
 from antwort.concurrency import Once, stop
 from antwort.net.sse import EventParser, SseEvent
 from antwort.tools.mcp.base import ServerUnavailable, Unauthorized
-from antwort.tools.mcp.messages import BROKEN, NOT_AN_ANSWER, TOO_LONG, UNAUTHORIZED, Unsent
+from antwort.tools.mcp.messages import BROKEN, NOT_AN_ANSWER, TOO_LONG, UNAUTHORIZED, Unsent, refused_with
 from antwort.tools.mcp.reading import Unread, failed, read_message
 from antwort.tools.mcp.streams import Incoming
 from antwort.tools.mcp.web import ONCE
@@ -135,7 +135,7 @@ class _Talk:
         if response.status_code in (401, 403):
             return Unauthorized(UNAUTHORIZED)
         if response.status_code >= 300:
-            return ServerUnavailable(f"The MCP server answered with HTTP status {response.status_code}.")
+            return refused_with(response.status_code)
         return None
 
 

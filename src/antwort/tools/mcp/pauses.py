@@ -41,7 +41,7 @@ class Pace:
         self._each = 1.0 / in_a_second
         self._due = float("-inf")
 
-    def wait(self, now: float) -> float:
-        """Seconds before the next one is heard."""
-        self._due = max(self._due, now - self._at_once) + self._each
+    def wait(self, now: float, many: int = 1) -> float:
+        """Seconds before the next one is heard, or the next `many`."""
+        self._due = max(self._due, now - self._at_once) + self._each * many
         return max(0.0, self._due - now)

@@ -22,6 +22,7 @@ from mcp.shared.message import SessionMessage
 
 from antwort.notes import note
 from antwort.tools.mcp.base import NotReached, ServerSpec, ServerUnavailable
+from antwort.tools.mcp.pauses import Pace
 from antwort.tools.mcp.reading import Unread, read_message
 
 _log = logging.getLogger(__name__)
@@ -30,9 +31,10 @@ _INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", 
 """What programs need to run. The rest may be secrets of this process's."""
 _WAITING = 64
 """Lines that nobody has taken yet, above which no more are read."""
-_NONSENSE = 1_000
-"""Lines in a row that are no messages. Programs print what they should log; one that prints nothing else is none of
-ours."""
+_NOISE_LINES = (10_000, 1_000)
+_NOISE_BYTES = (16 * 2**20, 2**20)
+"""At once, and then in each second, of what is no message. Programs print what they should log; one that prints faster
+than that does nothing else. Of blank lines only the bytes count."""
 _UNREAD = 8 * 2**20
 """Bytes that the program has not read, above which it is taken for hung."""
 _TOLD = 64 * 1024
@@ -128,7 +130,7 @@ class Talk(asyncio.SubprocessProtocol):
         self._told = 0
         self._is_paused = False
         self._waiter: asyncio.Future[None] | None = None
-        self._nonsense = 0
+        self._lines_of_noise, self._bytes_of_noise = Pace(*_NOISE_LINES), Pace(*_NOISE_BYTES)
         self.lines: deque[bytes] = deque()
         self.last = b""
         self.has_left = False
@@ -191,17 +193,13 @@ class Talk(asyncio.SubprocessProtocol):
             self._output().resume_reading()
         await asyncio.sleep(0)  # it may talk faster than it is read, and others want to be heard
         try:
-            messages = await read_message(line) if line.strip() else []
+            return await read_message(line)
         except Unread:
             note(_log, logging.DEBUG, "An MCP server's program wrote a line that is no message.", server=self._label)
-            messages = []
+            self._bears(1, len(line))
         except ServerUnavailable:
             self._give_up("An MCP server's program wrote a message that is too long.")
-            messages = []
-        self._nonsense = 0 if messages else self._nonsense + 1
-        if self._nonsense > _NONSENSE:
-            self._give_up("An MCP server's program writes nothing that is a message.")
-        return messages
+        return []
 
     def write(self, data: bytes) -> bool:
         """Whether it goes there: not to a program that has ended, nor to one that reads nothing."""
@@ -238,11 +236,23 @@ class Talk(asyncio.SubprocessProtocol):
         if self._open_size > self._largest or any(len(line) > self._largest for line in lines):
             self._give_up("An MCP server's program wrote a message that is too long.")
             return
+        if blank := sum(len(line) + 1 for line in lines if not line.strip()):
+            lines = [line for line in lines if line.strip()]
+            if not self._bears(0, blank):
+                return
         self.lines += lines
         if len(self.lines) > _WAITING and not self._is_paused:
             self._is_paused = True
             self._output().pause_reading()
         self._wake()
+
+    def _bears(self, lines: int, size: int) -> bool:
+        """Whether what is no message still comes slowly enough."""
+        now = asyncio.get_running_loop().time()
+        is_noisy = self._lines_of_noise.wait(now, lines) or self._bytes_of_noise.wait(now, size)
+        if is_noisy:
+            self._give_up("An MCP server's program writes too much that is no message.")
+        return not is_noisy
 
     def _give_up(self, text: str) -> None:
         if not self.is_over:

@@ -33,6 +33,7 @@ from antwort.tools.mcp.messages import (
     checked_arguments,
     outcome_of,
     refusal,
+    refused_with,
 )
 from antwort.tools.mcp.owner import ALL_CLOSING, Owner
 from antwort.tools.mcp.quiet import own_context
@@ -109,6 +110,7 @@ class ServerSession:
         """Leave the server now, and keep the list; what is given back waits until all is closed."""
         listing, self._listing = self._listing, None
         if listing is not None:
+            self._changes.end()
             listing.fail(ServerUnavailable(ALL_CLOSING))
         self._changes.stop()
         if self._task is not None:
@@ -142,6 +144,8 @@ class ServerSession:
             try:
                 answer = await question(connection)
             except Unsent as exc:
+                if is_last and exc.status is not None:  # over a session that it knows: it means the request
+                    raise refused_with(exc.status) from exc
                 self._owner.replace(connection)
                 if is_last:
                     raise ServerUnavailable(NOT_AN_ANSWER) from exc
