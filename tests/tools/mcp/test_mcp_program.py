@@ -173,7 +173,10 @@ async def test_half_a_character_is_read_as_one_that_is_missing() -> None:
 
 
 @pytest.mark.parametrize("line", ["y", ""])
-async def test_one_that_writes_nothing_but_nonsense_is_given_up(line: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_one_that_writes_nothing_but_nonsense_is_given_up(
+    line: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antwort.tools.mcp.program._NOISE_BYTES", (100_000, 1))
     async with running(f"while True: print({line!r})") as (inbox, _):
         with pytest.raises(anyio.EndOfStream):
             await inbox.receive()
