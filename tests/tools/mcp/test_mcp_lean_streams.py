@@ -10,7 +10,7 @@ import pytest
 from antwort.tools.mcp import declining, listening
 from antwort.tools.mcp.base import ServerUnavailable
 from antwort.tools.mcp.declining import MOST_WAITING
-from session_kit import STREAM, TEXT, Asked, Send, event, hangs, puppet, session_with, whole
+from session_kit import STREAM, TEXT, Asked, Send, event, hangs, puppet, sends, session_with, whole
 
 ENDED = ConnectionAbortedError
 
@@ -81,6 +81,70 @@ async def test_going_on_is_not_tried_for_ever() -> None:
             await session.call("do", "{}", key="k")
         resumed = [asked for asked in server.seen("GET") if "last-event-id" in asked.headers]
         assert len(resumed) <= 4  # two attempts, each over a fresh connection where a kept one was closed
+
+
+@pytest.mark.parametrize("status", [429, 502, 503])
+async def test_a_server_that_is_too_busy_to_go_on_is_asked_again(status: int) -> None:
+    async def go_on(asked: Asked, send: Send) -> None:
+        asked_before = sum("last-event-id" in one.headers for one in server.seen("GET"))
+        if "last-event-id" not in asked.headers or asked_before <= 3:
+            await send(whole(status))
+            return
+        await send(STREAM + answer(server.seen("tools/call")[0].number))
+        raise ENDED
+
+    async with puppet(tools_call=primed, GET=go_on) as server, session_with(server.spec) as session:
+        assert not (await session.call("do", "{}", key="k")).is_error
+        assert len(server.seen("tools/call")) == 1
+
+
+async def test_a_server_that_stays_too_busy_to_go_on_is_given_up() -> None:
+    async with puppet(tools_call=primed, GET=sends(whole(503))) as server, session_with(server.spec) as session:
+        with pytest.raises(ServerUnavailable, match="ended before the answer"):
+            await session.call("do", "{}", key="k")
+        assert sum("last-event-id" in one.headers for one in server.seen("GET")) == 5
+
+
+async def test_a_call_whose_stream_may_not_be_gone_on_with_is_not_made_again() -> None:
+    async with puppet(tools_call=primed, GET=sends(whole(401))) as server, session_with(server.spec) as session:
+        with pytest.raises(ServerUnavailable, match="ended before the answer"):
+            await session.call("do", "{}", key="k")
+        assert len(server.seen("tools/call")) == 1
+
+
+async def test_half_an_event_is_nothing_where_it_can_be_had_whole() -> None:
+    async def cut(asked: Asked, send: Send) -> None:
+        await send(STREAM + b'id: 1\nretry: 0\ndata: \n\nid: 2\ndata: {"jsonrpc": "2.0",')
+        raise ENDED
+
+    async def go_on(asked: Asked, send: Send) -> None:
+        seen.append(asked.headers.get("last-event-id"))
+        await send(whole(405) if seen[-1] is None else STREAM + answer(server.seen("tools/call")[0].number))
+        raise ENDED
+
+    seen: list[str | None] = []
+    async with puppet(tools_call=cut, GET=go_on) as server, session_with(server.spec) as session:
+        assert not (await session.call("do", "{}", key="k")).is_error
+        assert [last for last in seen if last is not None] == ["1"]
+
+
+async def test_half_an_event_that_cannot_be_had_whole_is_a_stream_that_ended_early() -> None:
+    async def cut(asked: Asked, send: Send) -> None:
+        await send(STREAM + b'id: 2\ndata: {"jsonrpc": "2.0",')
+        raise ENDED
+
+    async with puppet(tools_call=cut) as server, session_with(server.spec) as session:
+        with pytest.raises(ServerUnavailable, match="ended before the answer"):
+            await session.call("do", "{}", key="k")
+
+
+async def test_an_answer_that_lacks_only_its_last_line_is_one() -> None:
+    async def cut(asked: Asked, send: Send) -> None:
+        await send(STREAM + answer(asked.number).rstrip())
+        raise ENDED
+
+    async with puppet(tools_call=cut) as server, session_with(server.spec) as session:
+        assert not (await session.call("do", "{}", key="k")).is_error
 
 
 def test_how_long_to_wait_is_the_servers_to_say_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:

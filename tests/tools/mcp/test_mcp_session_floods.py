@@ -16,6 +16,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 from msgspec.structs import replace
 
+from antwort.net.reach import Reach
 from antwort.tools.mcp import declining
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
 from antwort.tools.mcp.owner import _Sdk
@@ -41,6 +42,8 @@ from session_kit import (
     until,
     whole,
 )
+
+NEAR = Reach(loopback=True)
 
 
 def floods(*methods: str) -> Act:
@@ -107,7 +110,7 @@ async def test_a_list_that_fails_in_the_background_hurts_no_call(way: str) -> No
         await send(result(asked, TEXT))
 
     async def too_long(asked: Asked, send: Send) -> None:
-        await send(whole(200, b"x" * 5_000_000))
+        await send(whole(200, b"x" * 20_000_000))
 
     async with puppet(tools_call=slow) as server, session_with(replace(server.spec, list_age=1e-9)) as session:
         await session.tools()
@@ -131,11 +134,17 @@ async def test_a_list_of_nothings_is_refused_before_it_is_held() -> None:
             await session.tools()
 
 
-async def test_a_page_of_a_list_may_be_much_smaller_than_a_result() -> None:
+async def test_a_page_of_a_strangers_list_may_be_much_smaller_than_a_result() -> None:
+    padded = {**TOOL, "description": "x" * 5_000_000}
+    async with puppet(tools_list=says({"tools": [padded]})) as server, pooled(reach=NEAR) as pool:
+        with pytest.raises(ServerUnavailable, match="too long"):
+            await pool.get(replace(server.spec, is_strangers=True)).tools()
+
+
+async def test_a_page_of_an_operators_list_may_be_as_long_as_a_result() -> None:
     padded = {**TOOL, "description": "x" * 5_000_000}
     async with puppet(tools_list=says({"tools": [padded]})) as server, session_with(server.spec) as session:
-        with pytest.raises(ServerUnavailable, match="too long"):
-            await session.tools()
+        assert len((await session.tools()).tools) == 1
 
 
 async def test_what_is_left_out_of_lists_is_told_once_however_often_they_come(caplog: pytest.LogCaptureFixture) -> None:

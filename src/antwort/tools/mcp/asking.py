@@ -12,16 +12,20 @@ import msgspec
 from antwort.net.exchange import BadAnswer
 from antwort.net.http import Reply
 from antwort.net.places import OutOfReach, read_place
-from antwort.tools.mcp.base import ServerUnavailable
+from antwort.tools.mcp.base import ServerUnavailable, Unauthorized
 from antwort.tools.mcp.messages import (
+    BROKEN,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     NOT_AN_ANSWER,
     TOO_LONG,
+    UNAUTHORIZED,
     decoded,
     result_of,
 )
 
+EVENTS = "text/event-stream"
+_BUSY = (429, 502, 503, 504)
 _REFUSAL_CAP = 64 * 1024
 _HTTPS_OWN = frozenset(
     ("host", "user-agent", "accept-encoding", "connection", "content-length", "transfer-encoding", "keep-alive", "te")
@@ -46,6 +50,20 @@ class Moved(Exception):
     def __init__(self, target: str) -> None:
         super().__init__("moved")
         self.target = target
+
+
+class Busy(ServerUnavailable):
+    """It may well go on with the stream a moment later."""
+
+
+def check_stream(reply: Reply) -> None:
+    """Whether it goes on with a stream. Raises `Busy`, `Unauthorized`, `ServerUnavailable`."""
+    if reply.status in _BUSY:
+        raise Busy(BROKEN)
+    if reply.status in (401, 403):
+        raise Unauthorized(UNAUTHORIZED)
+    if reply.status != 200 or kind_of(reply) != EVENTS:
+        raise ServerUnavailable(BROKEN)
 
 
 def moved(origin: str, target: str, reply: Reply) -> Moved | None:

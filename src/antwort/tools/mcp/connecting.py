@@ -32,6 +32,7 @@ from antwort.tools.mcp.older import older
 from antwort.tools.mcp.program import program
 from antwort.tools.mcp.quiet import hush, own_context
 from antwort.tools.mcp.streams import Hearing, Streams, Writing
+from antwort.tools.mcp.tool_list import STRANGERS_PAGE
 from antwort.tools.mcp.watching import Watch, Watched
 from antwort.tools.mcp.web import LARGEST_OTHER, Web, WebTransport
 from antwort.version import __version__
@@ -193,10 +194,12 @@ class _WebTalk(_Talk):
             await self.hold(streams)
 
     def lighten(self, connection: Connection) -> None:
-        if self._setting.spec.transport == "http":
+        spec = self._setting.spec
+        if spec.transport == "http":
+            page = min(spec.largest, STRANGERS_PAGE) if spec.is_strangers else spec.largest
             home = self._web.home
             line = Line(self._web.client(), home.target, self.watch.session, self._login, home.origin)
-            connection.lighten(line, self._setting.spec.largest, self._setting.changed)
+            connection.lighten(line, spec.largest, page, self._setting.changed)
 
     def _lose(self) -> None:
         """A message did not get through: whoever asks next is given another session."""

@@ -68,13 +68,14 @@ class Connection:
         """Whether anybody may still begin to ask something over it."""
         return not self._over.is_set() and not self._is_retired
 
-    def lighten(self, line: Line, largest: int, changed: Callable[[], None]) -> None:
+    def lighten(self, line: Line, largest: int, largest_page: int, changed: Callable[[], None]) -> None:
         """Let calls and lists go the lean way."""
         self._is_light = True
         self._lean = Lean(
             line,
             self.agreed,
             largest,
+            largest_page=largest_page,
             spawn=self._spawn,
             changed=changed,
             doubted=self.retire,

@@ -19,9 +19,12 @@ from antwort.net.connection import Timeouts
 from antwort.net.exchange import BadAnswer, ConnectFailed, ConnectTimedOut, HttpFault
 from antwort.net.http import HttpClient, Reply, header_lines
 from antwort.tools.mcp.asking import (
+    EVENTS,
+    Busy,
     Moved,
     Question,
     answer_in,
+    check_stream,
     is_of_the_call,
     kind_of,
     merged,
@@ -31,7 +34,7 @@ from antwort.tools.mcp.asking import (
 )
 from antwort.tools.mcp.base import ServerUnavailable, Unauthorized
 from antwort.tools.mcp.declining import Declining, Spawn
-from antwort.tools.mcp.listening import Listening
+from antwort.tools.mcp.listening import LONGEST_PAUSE, Listening
 from antwort.tools.mcp.messages import (
     BROKEN,
     NOT_AN_ANSWER,
@@ -47,15 +50,14 @@ from antwort.tools.mcp.messages import (
     result_of,
 )
 
-_JSON, _EVENTS = "application/json", "text/event-stream"
-_ALWAYS = {"Accept": f"{_JSON}, {_EVENTS}", "Content-Type": _JSON}
+_JSON = "application/json"
+_ALWAYS = {"Accept": f"{_JSON}, {EVENTS}", "Content-Type": _JSON}
 _COURTESY = Timeouts(connect=2.0, first_byte=5.0, idle=5.0)
 """For what nobody waits for."""
-_LARGEST_PAGE = 4 * 2**20
-"""Bytes of one page of a list."""
 _MOST_MOVES = 3
 _MOST_FAILURES = 2
-"""Attempts in a row to go on with a stream."""
+_MOST_BUSY = 5
+"""Attempts in a row to go on with a stream, with a server that breaks off and with one that says that it is busy."""
 
 
 class Unusual(Exception):
@@ -91,6 +93,7 @@ class Lean:
         agreed: Agreement,
         largest: int,
         *,
+        largest_page: int,
         spawn: Spawn,
         changed: Callable[[], None],
         doubted: Callable[[], None],
@@ -98,7 +101,7 @@ class Lean:
     ) -> None:
         self._line = line
         self._agreed = agreed
-        self._largest = largest
+        self._largest, self._largest_page = largest, largest_page
         self._spawn = spawn
         self._changed = changed
         self._doubted = doubted
@@ -138,7 +141,7 @@ class Lean:
             params=params,
             headers=headers,
             is_repeatable=True,
-            largest=min(self._largest, _LARGEST_PAGE),
+            largest=self._largest_page,
         )
         return await self._answered(question)
 
@@ -208,7 +211,7 @@ class Lean:
                 return await self._refusal(reply, kind, question)
             if reply.headers.get("content-encoding", "identity").lower() != "identity":
                 raise ServerUnavailable(NOT_AN_ANSWER)
-            if kind == _EVENTS:
+            if kind == EVENTS:
                 return answer_in(await self._events(reply, question), question.number)
             if kind != _JSON:
                 raise ServerUnavailable(NOT_AN_ANSWER)
@@ -238,7 +241,8 @@ class Lean:
 
     async def _events(self, reply: Reply, question: Question) -> dict[str, Any]:
         declining = Declining(self.tell, self._spawn)
-        listening = Listening(question.largest, lambda message: self._hear(message, declining))
+        resumes = not self._agreed.is_modern
+        listening = Listening(question.largest, lambda message: self._hear(message, declining), resumes=resumes)
         try:
             answer = await self._heard(reply, listening)
             return await self._go_on(listening) if answer is None else answer
@@ -250,36 +254,46 @@ class Lean:
         try:
             answer = await listening.read(reply)
         except HttpFault:
-            if listening.last is None or self._agreed.is_modern:
+            if not listening.can_go_on:
                 raise
             return None
-        if answer is None and (listening.last is None or self._agreed.is_modern):
+        if answer is None and not listening.can_go_on:
             raise ServerUnavailable(BROKEN)
         return answer
 
     async def _go_on(self, listening: Listening) -> dict[str, Any]:
         """Servers may end a stream and have it asked for again. How long that goes on, whoever waits decides."""
-        failures = 0
+        try:
+            return await self._resumed(listening)
+        except Unauthorized as exc:
+            raise ServerUnavailable(BROKEN) from exc  # not as one that has not begun, which would be asked again
+
+    async def _resumed(self, listening: Listening) -> dict[str, Any]:
+        failures, is_renewed = 0, False
         while True:
-            await asyncio.sleep(listening.pause)
+            await asyncio.sleep(min(LONGEST_PAUSE, listening.pause * 2**failures))
+            used = await self._line.login.headers()
             try:
-                if (answer := await self._next_stream(listening)) is not None:
+                if (answer := await self._next_stream(listening, used)) is not None:
                     return answer
                 failures = 0
-            except HttpFault:
-                if (failures := failures + 1) >= _MOST_FAILURES:
+            except (HttpFault, Busy) as exc:
+                failures += 1
+                if failures >= (_MOST_BUSY if isinstance(exc, Busy) else _MOST_FAILURES):
                     raise
+            except Unauthorized:
+                if is_renewed or not await self._line.login.renew(used):
+                    raise
+                is_renewed = True
 
-    async def _next_stream(self, listening: Listening) -> dict[str, Any] | None:
-        headers = await self._line.login.headers()
-        ours = {"Accept": _EVENTS, "Last-Event-ID": listening.last or "", **self._session()}
+    async def _next_stream(self, listening: Listening, headers: Mapping[str, str]) -> dict[str, Any] | None:
+        ours = {"Accept": EVENTS, "Last-Event-ID": listening.last or "", **self._session()}
         try:
             fields = header_lines(merged(headers, ours))
         except ValueError as exc:  # an id that cannot be sent
             raise ServerUnavailable(BROKEN) from exc
         async with await self._line.http.request("GET", self._line.target, None, None, fields) as reply:
-            if reply.status != 200 or kind_of(reply) != _EVENTS:
-                raise ServerUnavailable(BROKEN)
+            check_stream(reply)
             return await listening.read(reply)
 
     async def _hear(self, message: Mapping[str, Any], declining: Declining) -> None:

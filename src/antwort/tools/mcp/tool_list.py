@@ -15,6 +15,8 @@ MOST_PAGES = 500
 MOST_BYTES = 32 * 2**20
 STRANGERS_BYTES = 2**20
 """Of a server that a request has named by address: everybody can name many of those."""
+STRANGERS_PAGE = 4 * 2**20
+"""Bytes of one page of theirs, of which not all need be taken. Those of an operator's own are as other messages."""
 _LONGEST_NAME = 256
 
 
