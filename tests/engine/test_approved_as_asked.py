@@ -10,6 +10,7 @@ import pytest
 
 from antwort.api.items import McpApprovalRequest, McpCall
 from antwort.api.tools import McpTool
+from antwort.engine.answers import INTERRUPTED
 from antwort.engine.decisions import DENIED, LOST, NO_APPROVAL, NOT_RUN
 from antwort.engine.engine import Engine
 from antwort.errors import InvalidField, ToolServerUnavailable
@@ -144,12 +145,13 @@ async def test_the_model_hears_that_a_call_was_begun_and_how_it_ended_is_not_kno
     first = await engine.create(ask(**fields))
     chain = {} if way == "conversation" else {"previous_response_id": first.id}
     second = await interrupted(engine, slow, ask([decision(first)], **fields, **chain))
+    item = only(second, McpCall)
+    assert (item.status, item.error_text, item.approval_request_id) == ("failed", INTERRUPTED, asked(first).id)
     if way == "goes on":
         chain = {"previous_response_id": second.id}
     third = await engine.create(ask([SURE] if way == "goes on" else [decision(first)], **fields, **chain))
-    item = only(third, McpCall)
-    assert (item.status, item.error_text, item.approval_request_id) == ("failed", LOST, asked(first).id)
-    assert ("tool", LOST) in told(provider)
+    assert server_calls(third) == []
+    assert ("tool", INTERRUPTED) in told(provider)
     assert len(server.calls) == 1
     check_pairs(provider)
 
@@ -263,7 +265,7 @@ async def test_the_model_hears_of_a_call_that_was_approved_and_never_begun() -> 
     both = [decision(each) for each in items_of(first, McpApprovalRequest)]
     await interrupted(engine, slow, ask(both, previous_response_id=first.id))
     await engine.create(ask("And now?", previous_response_id=first.id))
-    assert [content for role, content in told(provider) if role == "tool"] == [LOST, NOT_RUN]
+    assert [content for role, content in told(provider) if role == "tool"] == [INTERRUPTED, NOT_RUN]
 
 
 # ---- what nobody can answer, and what is not needed ----

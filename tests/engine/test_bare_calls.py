@@ -13,6 +13,7 @@ from antwort.api.items import FunctionCall, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.wire import to_plain
+from antwort.engine.answers import INTERRUPTED
 from antwort.engine.engine import Engine
 from antwort.engine.translate import NO_RESULT
 from antwort.errors import BackendUnavailable
@@ -227,7 +228,7 @@ async def test_a_run_that_was_cut_is_not_begun_again_by_what_continues(is_from_t
     then = await engine.create(request)
     await engine.create(ask([MORE], previous_response_id=then.id, tools=BOTH))
     assert depot.runs == 1
-    assert [content for role, content in told(provider) if role == "tool"] == [NO_RESULT, "noon"]
+    assert [content for role, content in told(provider) if role == "tool"] == [INTERRUPTED, "noon"]
 
 
 async def test_of_several_runs_that_were_cut_none_is_begun_again() -> None:

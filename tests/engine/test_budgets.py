@@ -10,6 +10,7 @@ import pytest
 from antwort.api.events import TurnEnded
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, to_plain
+from antwort.engine.answers import INTERRUPTED
 from antwort.engine.budgets import budget_of, last_tokens, tokens_spent
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
@@ -131,7 +132,7 @@ async def test_a_request_may_have_less_time() -> None:
     provider = ScriptedProvider(answer(call("hang")))
     outcome = await stream(engine_of(provider, ToolServerFake("depot", hang=hang)), ask(tools=[SERVER], deadline=0.05))
     assert (outcome.response.status, reason_of(outcome.response)) == ("incomplete", "deadline")
-    assert [item.status for item in server_calls(outcome.response)] == ["incomplete"]
+    assert [item.error_text for item in server_calls(outcome.response)] == [INTERRUPTED]
 
 
 # ---- tokens ----
@@ -305,5 +306,6 @@ async def test_a_follow_up_goes_on_after_the_deadline() -> None:
     assert reason_of(first) == "deadline"
     second = await engine.create(ask("Go on.", previous_response_id=first.id, tools=[SERVER]))
     assert (second.status, text_of(second)) == ("completed", "Never mind.")
-    assert [role for role, _ in sent_messages(provider.requests[1])] == ["user", "user"]
+    assert [role for role, _ in sent_messages(provider.requests[1])] == ["user", "assistant", "tool", "user"]
+    assert INTERRUPTED in str(sent_messages(provider.requests[1]))
     assert provider.requests[1].tools is not UNSET

@@ -186,7 +186,7 @@ async def test_leaving_stops_the_tools_too_and_closes_their_items() -> None:
     response = await asyncio.wait_for(run.result(), 1)
     assert stopped.is_set()
     assert response.status == "cancelled"
-    assert [item.status for item in server_calls(response)] == ["incomplete", "completed"]
+    assert [item.status for item in server_calls(response)] == ["failed", "completed"]
 
 
 async def _quick(asked: ToolCall, context: ToolContext) -> str:

@@ -58,6 +58,7 @@ class Answers:
         self._results: dict[int, Outcome] = {}
         self._due = 0  # the first call whose result has not been written
         self._shown: dict[int, tuple[int, McpCall]] = {}
+        self._written: set[int] = set()
         self._events: Batch = []
 
     def open(self) -> Batch:
@@ -114,13 +115,18 @@ class Answers:
         return self._taken()
 
     def stop(self, has_begun: Callable[[str], bool]) -> None:
-        """No more results come. A function's call that has begun says so: without a result it would be taken for one
-        that is still to be run. A server's is closed as incomplete, which is never run again.
+        """No more results come. A call that has begun says so: without a result, a function's would be taken for one
+        that is still to be run, and the model would not know that a server's was ever made.
         """
-        for at in range(self._due, len(self._calls)):
-            call_id = self._calls[at].call.call_id
-            if at not in self._shown and at not in self._results and has_begun(call_id):
-                self._results[at] = ToolResult(call_id, INTERRUPTED, is_error=True)
+        for at, answer in enumerate(self._calls):
+            call_id = answer.call.call_id
+            if at in self._written or at in self._results or not has_begun(call_id):
+                continue
+            result = ToolResult(call_id, INTERRUPTED, is_error=True)
+            if at in self._shown:
+                self._write_mcp(at, result)
+            else:
+                self._results[at] = result
 
     def rest(self) -> Batch:
         """Results that waited for one before them which will not come: a run that stops keeps what it has."""
@@ -131,6 +137,7 @@ class Answers:
     def _write_function(self, at: int, result: Outcome) -> None:
         if isinstance(result, Handed):
             self._events.append(CallEnded(call_id=self._calls[at].call.call_id, outcome="handed"))
+            self._written.add(at)
             return
         index = self._next_index()
         item = FunctionCallOutput(id=new_id("fco"), call_id=result.call_id, output="", status="in_progress")
@@ -156,6 +163,7 @@ class Answers:
         self._mark(at)
 
     def _mark(self, at: int) -> None:
+        self._written.add(at)
         answer = self._calls[at]
         outcome: CallOutcome = "ran"
         if isinstance(answer, Refused):
