@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 
 import pytest
+from msgspec.structs import replace
 
 from antwort.tools.mcp import declining, listening
 from antwort.tools.mcp.base import ServerUnavailable
 from antwort.tools.mcp.declining import MOST_WAITING
+from antwort.tools.mcp.session import ServerSession
 from session_kit import STREAM, TEXT, Asked, Send, event, hangs, puppet, sends, session_with, whole
 
 ENDED = ConnectionAbortedError
@@ -110,6 +113,39 @@ async def test_a_call_whose_stream_may_not_be_gone_on_with_is_not_made_again() -
         with pytest.raises(ServerUnavailable, match="ended before the answer"):
             await session.call("do", "{}", key="k")
         assert len(server.seen("tools/call")) == 1
+
+
+class Tokens:
+    """Credentials of which the second ones are the right ones."""
+
+    def __init__(self) -> None:
+        self._headers: Mapping[str, str] = {"Authorization": "Bearer old"}
+
+    async def headers(self) -> Mapping[str, str]:
+        return self._headers
+
+    async def renew(self, used: Mapping[str, str]) -> bool:
+        self._headers = {"Authorization": "Bearer new"}
+        return used != self._headers
+
+
+async def test_a_stream_is_gone_on_with_by_new_credentials_where_the_old_ones_have_ended() -> None:
+    async def go_on(asked: Asked, send: Send) -> None:
+        if asked.headers.get("authorization") != "Bearer new":
+            await send(whole(401))
+            return
+        await send(STREAM + answer(server.seen("tools/call")[0].number))
+        raise ENDED
+
+    async with puppet(tools_call=primed, GET=go_on) as server:
+        session = ServerSession(server.spec)
+        await session.tools()
+        lean = (await session._owner.connection())._lean
+        assert lean is not None
+        lean._line = replace(lean._line, login=Tokens())
+        assert not (await session.call("do", "{}", key="k")).is_error
+        assert len(server.seen("tools/call")) == 1
+        await session.leave()
 
 
 async def test_half_an_event_is_nothing_where_it_can_be_had_whole() -> None:

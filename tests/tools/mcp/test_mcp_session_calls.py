@@ -47,6 +47,15 @@ async def test_progress_is_told_when_somebody_wants_to_hear_it(way: str) -> None
             assert told[-1] == Progress(message="step 3", done=3.0, total=3.0)
 
 
+@pytest.mark.parametrize("way", ["sse", "stdio"])
+async def test_who_fails_at_hearing_of_progress_ends_no_session(way: str) -> None:
+    def fail(progress: Progress) -> None:
+        raise RuntimeError("no room for it")
+
+    async with session_by(way) as (session, _):
+        assert not (await session.call("progress", '{"steps": 3}', key="k", progress=fail)).is_error
+
+
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "stdio"])
 async def test_a_cancelled_call_is_cancelled_at_the_server(way: str) -> None:
     async with session_by(way) as (session, server):

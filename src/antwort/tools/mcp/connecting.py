@@ -6,6 +6,7 @@ Importing this takes the SDK, which costs over a second: it comes with the first
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Literal, TypeAlias
 
@@ -48,6 +49,8 @@ _GOODBYE = 1.0
 _LONGEST_GREETING = 256 * 1024
 """Characters of what the server of a stranger says of itself."""
 _US = types.Implementation(name="antwort", version=__version__)
+
+_log = logging.getLogger(__name__)
 
 hush()
 
@@ -167,8 +170,12 @@ class _Talk:
             self._setting.changed()
 
     def _hear_progress(self, params: Mapping[str, Any]) -> None:
+        """Whoever reports it may fail, and ends nobody else's call by that."""
         if self._connection is not None:
-            self._connection.hear_progress(params)
+            try:
+                self._connection.hear_progress(params)
+            except Exception:
+                _log.exception("The progress of a call could not be told.")
 
 
 class _WebTalk(_Talk):
