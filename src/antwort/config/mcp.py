@@ -95,8 +95,8 @@ class McpServerSettings(Wire):
     can ask for more approvals, never for fewer."""
     standing: StandingSettings | None = None
     """For whom it is there without being named; unset, for nobody. `{}`: for all."""
-    connect: Seconds = 10.0
-    """How long it may take to connect."""
+    connect: Seconds = 30.0
+    """How long it may take to start and connect. Requests wait for it no longer than `loop.discovery`."""
     timeout: Seconds | None = None
     """How long a call may take; unset, `tools.limits.timeout`."""
     concurrency: Count | None = None

@@ -12,6 +12,7 @@ import pytest
 from antwort.net.places import OutOfReach
 from antwort.net.reach import Reach
 from antwort.tools.mcp.base import ServerSpec
+from antwort.tools.mcp.watching import Watch, Watched
 from antwort.tools.mcp.web import Web, refusal
 from http_kit import CLOSED_UNANSWERED, OK, gone
 from replay_backend import Answer, Backend, serve, sse, whole
@@ -238,3 +239,21 @@ async def test_what_the_operators_server_is_sent_goes_to_no_other() -> None:
         await client.get(f"{origin_of(second)}/.well-known/oauth-authorization-server")
     assert first.requests[0].headers["x-key"] == "sesame"
     assert "sesame" not in str(second.requests[0].headers)
+
+
+async def test_it_is_seen_when_the_server_has_taken_the_last_message_of_the_handshake() -> None:
+    """What is asked on another connection must not come before it."""
+    watch = Watch()
+    taken: list[bool] = []
+
+    class Inner(httpx2.AsyncBaseTransport):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            taken.append(watch.greeted.is_set())
+            return httpx2.Response(202)
+
+    async with httpx2.AsyncClient(transport=Watched(Inner(), watch)) as client:
+        await client.post("http://server/mcp", json={"method": "initialize"})
+        assert not watch.greeted.is_set()
+        await client.post("http://server/mcp", json={"method": "notifications/initialized"})
+    assert watch.greeted.is_set()
+    assert taken == [False, False]

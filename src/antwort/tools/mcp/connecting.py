@@ -102,6 +102,8 @@ class _Talk:
         dispatcher = JSONRPCDispatcher[Any](Hearing(read, self._over, answers.decline, self._hear_progress), write)
         async with ClientSession(dispatcher=dispatcher, client_info=_US, message_handler=self._hear) as session:
             await self._negotiate(session)
+            if session.initialize_result is not None:
+                await self.greet()
             if self._setting.spec.is_strangers:
                 _check_size(session)
             connection = self._connection = Connection(dispatcher, _agreement(session), self._over, self.watch)
@@ -115,6 +117,9 @@ class _Talk:
                 connection.end()
                 self._setting.left()
             await connection.finish(_GOODBYE)
+
+    async def greet(self) -> None:
+        """The handshake's last message goes before all others; only over streamable HTTP must that be waited for."""
 
     def lighten(self, connection: Connection) -> None:
         """Only sessions over streamable HTTP can be."""
@@ -199,6 +204,12 @@ class _WebTalk(_Talk):
             streamable_http_client(spec.url, http_client=client, max_sse_event_size=most) as streams,
         ):
             await self.hold(streams)
+
+    async def greet(self) -> None:
+        """A server may offer more from then on, and has no way yet to say so."""
+        if self._setting.spec.transport == "http":
+            with anyio.move_on_after(self._setting.spec.connect * _PROBE_SHARE):
+                await self.watch.greeted.wait()
 
     def lighten(self, connection: Connection) -> None:
         spec = self._setting.spec

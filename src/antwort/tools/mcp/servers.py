@@ -86,7 +86,7 @@ class McpServer(msgspec.Struct, frozen=True):
     they change nothing."""
     standing: Audience | None = None
     """For whom it is there without being named; None: for nobody."""
-    connect: float = 10.0
+    connect: float = 30.0
     list_age: float = 300.0
     limits: ToolLimits | None = None
     """What its calls may take; None: as the calls of other tools."""

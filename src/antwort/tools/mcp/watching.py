@@ -9,6 +9,7 @@ import httpx2
 
 _BETWEEN_STREAMS = 1.0
 """Seconds from one stream of what a server says by itself to the next. A server may ask for less, and gets this."""
+_GREETING = b'"notifications/initialized"'
 
 
 class Watch:
@@ -18,6 +19,8 @@ class Watch:
         self.session: str | None = None
         self.refused: int | None = None
         """The status of the latest message that the server did not take; None once it has taken one."""
+        self.greeted = asyncio.Event()
+        """Set when the server has answered to the last message of the handshake."""
 
     @property
     def is_unauthorized(self) -> bool:
@@ -49,6 +52,8 @@ class Watched(httpx2.AsyncBaseTransport):
         response = await self._inner.handle_async_request(request)
         if request.method == "POST" and request.headers.get("content-type", "").startswith("application/json"):
             self._watch.see(response)
+            if _GREETING in request.content:
+                self._watch.greeted.set()
         return response
 
     async def aclose(self) -> None:
