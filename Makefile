@@ -7,7 +7,7 @@ SERVES := $(VENV)/.serves
 LOCK := requirements/dev.lock
 SERVE_LOCK := requirements/serve.lock
 MODELS := .models
-WORKERS ?= 3
+WORKERS ?= 4
 
 .PHONY: help setup serve test test-clients check format coverage manifest reference docs bench bench-websocket bench-eager bench-faults bench-toolcalling bench-toolcalling-variants fuzz lock clean
 
@@ -49,7 +49,7 @@ $(NODE_READY): $(NODE_CLIENTS)/package.json $(NODE_CLIENTS)/package-lock.json
 CLIENT ?=
 
 test-clients: $(READY) $(NODE_READY)  ## try MCP servers for Node, take real clients through all cases, and tell of it in docs/reference/compatibility.md (needs npm; CLIENT=codex: one alone)
-	@$(if $(CLIENT),:,$(BIN)/python -m pytest -q tests/clients/reference_servers.py)
+	@$(if $(CLIENT),:,$(BIN)/python -m pytest -q tests/clients/reference_servers.py tests/clients/python_clients.py)
 	@PYTHONPATH=tests $(BIN)/python -m clients.run --out docs/assets/compatibility.jsonl $(if $(CLIENT),--only $(CLIENT)); \
 	status=$$?; $(BIN)/python scripts/compatibility.py && exit $$status
 

@@ -34,7 +34,7 @@ async def test_two_hundred_clients_that_vanish_leave_no_task_no_connection_and_n
     tmp_path: Path,
 ) -> None:
     async with ChatBackend(Says(["Hello", " there"], hold=asyncio.Event())) as backend:
-        app = await build(in_front_of(backend.url, data=tmp_path))
+        app = await build(in_front_of(backend.url, data=tmp_path, connect=30))
         async with serving(app.engine, app.asgi) as server:
             before = asyncio.all_tasks()
             await asyncio.gather(*(vanish(server, number) for number in range(CLIENTS)))

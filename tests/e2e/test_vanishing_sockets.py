@@ -69,7 +69,7 @@ async def record_is_true(server: Serving, gone: Crowd, status: str) -> None:
 async def test_clients_that_are_killed_in_the_middle_of_a_turn_leave_nothing(
     backend: ChatBackend, tmp_path: Path
 ) -> None:
-    app = await build(in_front_of(backend.url, data=tmp_path))
+    app = await build(in_front_of(backend.url, data=tmp_path, connect=30))
     async with serving(app.engine, app.asgi) as server:
         before = asyncio.all_tasks()
         async with AsyncExitStack() as stack:
@@ -111,7 +111,7 @@ async def test_a_server_of_its_own_tells_that_nothing_is_under_way_when_its_clie
 
 async def test_idle_clients_that_are_killed_leave_nothing(backend: ChatBackend, tmp_path: Path) -> None:
     backend.answers = [Says()]
-    app = await build(in_front_of(backend.url, data=tmp_path))
+    app = await build(in_front_of(backend.url, data=tmp_path, connect=30))
     async with serving(app.engine, app.asgi) as server:
         before = asyncio.all_tasks()
         async with crowd(server.port, EACH, "idle") as clients:
@@ -127,7 +127,7 @@ async def test_clients_that_no_longer_answer_are_noticed_though_their_connection
     backend: ChatBackend, tmp_path: Path, kind: str
 ) -> None:
     backend.answers = backend.answers if kind == "talking" else [Says()]
-    app = await build(in_front_of(backend.url, data=tmp_path))
+    app = await build(in_front_of(backend.url, data=tmp_path, connect=30))
     async with serving(app.engine, app.asgi, ping=QUICK) as server:
         before = asyncio.all_tasks()
         async with crowd(server.port, EACH, kind) as clients:
@@ -164,7 +164,7 @@ def leave(wire: Wire, *, with_goodbye: bool) -> None:
 async def test_two_hundred_clients_that_vanish_in_the_handshake_leave_nothing(
     backend: ChatBackend, tmp_path: Path
 ) -> None:
-    app = await build(in_front_of(backend.url, data=tmp_path))
+    app = await build(in_front_of(backend.url, data=tmp_path, connect=30))
     async with serving(app.engine, app.asgi) as server:
         before = asyncio.all_tasks()
         await asyncio.gather(*(visit(server.port, number) for number in range(VISITORS)))
