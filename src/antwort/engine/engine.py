@@ -5,68 +5,51 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from typing import Self, TypeVar, Unpack
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Self, Unpack
 
 import msgspec
 
 from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.compactions import CompactedResponse, as_compaction
 from antwort.api.events import StreamEvent
-from antwort.api.items import InputItem, McpListTools
+from antwort.api.items import McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
 from antwort.api.status import FINAL
-from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
 from antwort.concurrency import side_by_side
-from antwort.engine.approvals import check_reachable, check_unchanged, look_again, look_up, weighed
+from antwort.engine.approvals import check_reachable
 from antwort.engine.asked import Asked, RequestFields, read_asked
-from antwort.engine.budgets import budget_of, check_budget
-from antwort.engine.compacting import asks_to_compact, check_compacts, without_tools
 from antwort.engine.control import Called
 from antwort.engine.conversations import Conversations
-from antwort.engine.credentials import Credentials
-from antwort.engine.foreign import note_unseen
-from antwort.engine.history import assemble, is_all_new, load_chain, load_said
 from antwort.engine.hosted import check_hosted
 from antwort.engine.keyed import KeyedRuns
-from antwort.engine.known import held_in, known_places, referring
 from antwort.engine.live import Ended, LiveRun
-from antwort.engine.memory import since_compaction
 from antwort.engine.meter import Meter
-from antwort.engine.plan import History, Plan, draft_response
-from antwort.engine.queues import Place, Queues
-from antwort.engine.readable import check_capabilities
-from antwort.engine.recall import is_known_by_id, recall_runs, resolve_references, without_references
-from antwort.engine.recent import Recent, Records
+from antwort.engine.plan import Plan
+from antwort.engine.planning import Planner
+from antwort.engine.queues import Queues
+from antwort.engine.recent import Recent
 from antwort.engine.rows import end_unborn, new_row
-from antwort.engine.sealed import Sealed
 from antwort.engine.settings import EngineSettings, checked
 from antwort.engine.shared import Reader
-from antwort.engine.toolbox import Shelf, build_toolbox, check_labels, list_tools
-from antwort.engine.translate import check_said
+from antwort.engine.toolbox import Shelf, check_labels, list_tools
 from antwort.engine.window import count_input
 from antwort.errors import (
     AntwortError,
     ApprovalNotFound,
-    BackendTimeout,
     Cancelled,
-    InvalidField,
-    NotPermitted,
     ResponseNotFound,
     ShuttingDown,
-    UnsupportedFeature,
 )
 from antwort.identity import ANONYMOUS, Identity
-from antwort.providers.base import OtherName, Provider
+from antwort.providers.base import Provider
 from antwort.storage.base import (
     EVERYTHING,
     ApprovalPage,
     Claim,
-    Decision,
     ItemPage,
-    Link,
     Page,
     ResponsePage,
     ResponseStore,
@@ -74,34 +57,11 @@ from antwort.storage.base import (
     as_of,
 )
 from antwort.tools.limits import Limited, Runs, all_limited
-from antwort.tools.routing import Toolbox
 from antwort.vault import Vault
 
 _log = logging.getLogger("antwort.engine")
 _MOST_UNWRITTEN = 1000
 ABANDONED = "The server was stopped while the response was being made."
-T = TypeVar("T")
-
-
-class Means(msgspec.Struct, frozen=True):
-    """What a request is answered with, whatever was said before it."""
-
-    model: str
-    shelf: Shelf
-    toolbox: Toolbox
-    listings: tuple[McpListTools, ...]
-    compacts: bool
-
-
-class Before(msgspec.Struct, frozen=True):
-    """What came before a request, and the request as it is meant by that."""
-
-    request: CreateRequest
-    history: History
-    chain: tuple[Link, ...] = ()
-    own: tuple[InputItem, ...] | None = None
-    """Its input in readable form, where it may hold anything sealed."""
-    decisions: tuple[Decision, ...] = ()
 
 
 class Engine:
@@ -156,6 +116,18 @@ class Engine:
         self._vault = vault
         self._meter = Meter(provider)
         self._queues = Queues()
+        self._planner = Planner(
+            provider,
+            self._store,
+            self._executors,
+            self.settings,
+            meter=self._meter,
+            clock=clock,
+            vault=self._open_vault,
+            models=self.models,
+            catch_up=self._catch_up,
+            is_live=self._live.__contains__,
+        )
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -189,35 +161,13 @@ class Engine:
         """
         self._check_open()
         if request.conversation is None:
-            return await self._prepared(request, identity, recent)
+            return await self._planner.prepared(request, identity, recent)
         place = self._queues.join((identity.tenant, identity.owner, request.conversation))
         try:
-            return msgspec.structs.replace(await self._prepared(request, identity, recent, place), place=place)
+            return msgspec.structs.replace(await self._planner.prepared(request, identity, recent, place), place=place)
         except BaseException:
             place.give_up()
             raise
-
-    async def _prepared(
-        self, request: CreateRequest, identity: Identity, recent: Recent | None, place: Place | None = None
-    ) -> Plan:
-        """The time that a response has begins here; all that is waited for counts."""
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + budget_of(request, self.settings).seconds
-        means = await self._in_time(request, self._means(request, identity, deadline), deadline)
-        if place is not None:
-            await place.turn(min(self.settings.conversation_wait, deadline - clock()))
-        plan = self._plan(request, identity, means, recent)
-        return await (plan if is_all_new(request) else self._in_time(request, plan, deadline))  # else nobody is asked
-
-    async def _in_time(self, request: CreateRequest, work: Coroutine[None, None, T], deadline: float) -> T:
-        """In the time that the response has. What tool servers do not say by then is left out before."""
-        if not _must_ask(request):
-            return await work
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await work
-        except TimeoutError as exc:
-            raise BackendTimeout("The response could not be prepared in time.") from exc
 
     async def launch(self, plan: Plan, claim: Claim | None = None) -> LiveRun:
         """Commit the row, and the claim of its key with it; then set the run going."""
@@ -315,7 +265,7 @@ class Engine:
         """
         self._check_open()
         asked = replace(read_asked(request, fields, self.settings.limits), background=None)
-        return await count_input(await self._prepared(asked, identity, None), self._provider)
+        return await count_input(await self._planner.prepared(asked, identity, None), self._provider)
 
     async def _started(self, request: CreateRequest, identity: Identity, key: str | None) -> LiveRun | Reader:
         if key is None or not self.settings.idempotency:
@@ -331,103 +281,10 @@ class Engine:
         if self.is_draining:
             raise ShuttingDown
 
-    async def _means(self, request: CreateRequest, identity: Identity, deadline: float) -> Means:
-        _check_background(request)
-        check_budget(request, self.settings)
-        model = await self._model_for(request, identity)
-        capabilities = self._provider.capabilities(model)
-        shelf = Shelf(self._executors, identity, self.settings, capabilities, model, deadline)
-        compacts = asks_to_compact(request)
-        asked = without_tools(request) if compacts else request
-        toolbox, listings = await build_toolbox(asked, shelf, with_standing=not compacts)
-        return Means(model, shelf, toolbox, listings, compacts)
-
-    async def _plan(self, request: CreateRequest, identity: Identity, means: Means, recent: Recent | None) -> Plan:
-        sealed, credentials = Sealed(self._open_vault, identity), Credentials(self._open_vault, identity)
-        before = Before(request, History((request.input,), inputs=frozenset({0})))
-        if not is_all_new(request):
-            before = await self._remembered(request, identity, means, recent, sealed, credentials)
-        if not means.compacts:
-            self._check_readable(before, means, sealed)
-        note_unseen(before.history.stretches)
-        plan = Plan(
-            request=before.request,
-            identity=identity,
-            settings=self.settings,
-            response=draft_response(before.request, means.model, self.settings),
-            toolbox=means.toolbox,
-            capabilities=means.shelf.capabilities,
-            history=before.history if before.own is None else sealed.opened_history(before.history, before.own),
-            listings=means.listings,
-            seal=sealed.seal_for(request),
-            chain=before.chain,
-            meter=self._meter,
-            memories=sealed.memories,
-            credentials=credentials,
-            compacts=means.compacts,
-            decisions=before.decisions,
-            clock=self._clock,
-            deadline=means.shelf.deadline,
-        )
-        check_said(plan)
-        check_compacts(plan)
-        return plan
-
-    async def _remembered(
-        self,
-        request: CreateRequest,
-        identity: Identity,
-        means: Means,
-        recent: Recent | None,
-        sealed: Sealed,
-        credentials: Credentials,
-    ) -> Before:
-        """What came before a request, and what it says that stands for something else."""
-        records: Records = self._store if recent is None else recent.before(self._store)
-        items = await load_said(request, self._store, identity)
-        if request.previous_response_id is not None:
-            await self._catch_up(identity, request.previous_response_id)
-        kept = await load_chain(request, records, self._store, identity)
-        known = known_places(request.input, [*items, *held_in(kept)])
-        request = referring(request, known)
-        own = sealed.opened_input(request.input)
-        decided = await look_up((*items, *request.input), kept, self._store, identity, self._live.__contains__)
-        check_unchanged(request.input, decided)
-        request = await resolve_references(request, records, identity, known)
-        said, chain = sealed.opened_said(items), sealed.opened_chain(kept)
-        request = await recall_runs(request, chain, records, identity, said)
-        history = await assemble(
-            request, chain, means.toolbox, means.shelf, credentials, said, sealed.memories, decided.askers
-        )
-        decided = await look_again(history, decided, self._store, identity)
-        now = int(self._clock())
-        history, decisions = (history, ()) if means.compacts else weighed(history, request, decided, now)
-        return Before(without_references(request), history, kept, own, decisions)
-
-    def _check_readable(self, before: Before, means: Means, sealed: Sealed) -> None:
-        history = before.history
-        shown = since_compaction(history.stretches, history.inputs, sealed.memories, history.kept)
-        earlier = "conversation" if history.kept else "previous_response_id"
-        if shown.skipped:
-            earlier = f"input[{shown.skipped - 1}].encrypted_content"
-        check_capabilities(shown.stretches, means.shelf.capabilities, earlier, shown.skipped)
-
     def _open_vault(self) -> Vault:
         """Without one of its own, an engine seals for itself alone."""
         self._vault = self._vault or Vault.ephemeral()
         return self._vault
-
-    async def _model_for(self, request: CreateRequest, identity: Identity) -> str:
-        if model := request.model or self.settings.default_model:
-            if not identity.may_use(model):
-                raise NotPermitted(f"You may not use the model {model!r}.", param="model", code="model_not_allowed")
-            return model
-        models = await self.models(identity)
-        own = [model for model in models if not isinstance(model, OtherName)] or models
-        if len(own) == 1:
-            return own[0].id
-        problem = "missing, and there is not just one model to choose from."
-        raise InvalidField("model", problem, code="missing_required_parameter")
 
     def _ended(self, run: LiveRun) -> None:
         self._live.pop(run.response_id, None)
@@ -590,27 +447,9 @@ def _memory() -> ResponseStore:
     return MemoryStore()
 
 
-def _must_ask(request: CreateRequest) -> bool:
-    """Whether the plan needs anybody else: the store, a tool server, the backend's list of models."""
-    return (
-        request.model is None
-        or request.previous_response_id is not None
-        or request.conversation is not None
-        or any(isinstance(tool, McpTool | OpaqueTool) for tool in request.tools)
-        or any(is_known_by_id(item) for item in request.input)
-    )
-
-
 async def _health(check: Callable[[], Awaitable[None]]) -> str:
     try:
         await check()
     except AntwortError as error:
         return error.message
     return "ok"
-
-
-def _check_background(request: CreateRequest) -> None:
-    if request.background and not request.is_stored:
-        raise InvalidField("background", "a background response must be stored; 'store' is false.")
-    if request.background:
-        raise UnsupportedFeature("Background responses are not offered by this server.", param="background")

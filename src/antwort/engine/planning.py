@@ -1,0 +1,222 @@
+"""What is done before the first inference: the means to answer a request, and what came before it, become its plan."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from antwort.api.items import InputItem, McpListTools
+from antwort.api.requests import CreateRequest
+from antwort.api.responses import Model
+from antwort.api.tools import McpTool, OpaqueTool
+from antwort.engine.approvals import check_unchanged, look_again, look_up, weighed
+from antwort.engine.budgets import budget_of, check_budget
+from antwort.engine.compacting import asks_to_compact, check_compacts, without_tools
+from antwort.engine.credentials import Credentials
+from antwort.engine.foreign import note_unseen
+from antwort.engine.history import assemble, is_all_new, load_chain, load_said
+from antwort.engine.known import held_in, known_places, referring
+from antwort.engine.memory import since_compaction
+from antwort.engine.meter import Meter
+from antwort.engine.plan import History, Plan, draft_response
+from antwort.engine.queues import Place
+from antwort.engine.readable import check_capabilities
+from antwort.engine.recall import is_known_by_id, recall_runs, resolve_references, without_references
+from antwort.engine.recent import Recent, Records
+from antwort.engine.sealed import Sealed
+from antwort.engine.settings import EngineSettings
+from antwort.engine.toolbox import Shelf, build_toolbox
+from antwort.engine.translate import check_said
+from antwort.errors import BackendTimeout, InvalidField, NotPermitted, UnsupportedFeature
+from antwort.identity import Identity
+from antwort.providers.base import OtherName, Provider
+from antwort.storage.base import Decision, Link, ResponseStore
+from antwort.tools.base import ToolExecutor
+from antwort.tools.routing import Toolbox
+from antwort.vault import Vault
+
+T = TypeVar("T")
+
+
+class Means(msgspec.Struct, frozen=True):
+    """What a request is answered with, whatever was said before it."""
+
+    model: str
+    shelf: Shelf
+    toolbox: Toolbox
+    listings: tuple[McpListTools, ...]
+    compacts: bool
+
+
+class Before(msgspec.Struct, frozen=True):
+    """What came before a request, and the request as it is meant by that."""
+
+    request: CreateRequest
+    history: History
+    chain: tuple[Link, ...] = ()
+    own: tuple[InputItem, ...] | None = None
+    """Its input in readable form, where it may hold anything sealed."""
+    decisions: tuple[Decision, ...] = ()
+
+
+class Planner:
+    """Answers what has to be known before the first inference. It keeps nothing, and may be broken off."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        store: ResponseStore,
+        executors: tuple[ToolExecutor, ...],
+        settings: EngineSettings,
+        *,
+        meter: Meter,
+        clock: Callable[[], float],
+        vault: Callable[[], Vault],
+        models: Callable[[Identity], Awaitable[Sequence[Model]]],
+        catch_up: Callable[[Identity, str], Awaitable[None]],
+        is_live: Callable[[str], bool],
+    ) -> None:
+        """`models` are those that an identity may use. `catch_up` puts the end of a run on record that could not be
+        recorded when it came, and is called before the run is continued; `is_live` tells whether a run is under way.
+        """
+        self._provider, self._store, self._executors, self._settings = provider, store, executors, settings
+        self._meter, self._clock, self._vault = meter, clock, vault
+        self._models, self._catch_up, self._is_live = models, catch_up, is_live
+
+    async def prepared(
+        self, request: CreateRequest, identity: Identity, recent: Recent | None, place: Place | None = None
+    ) -> Plan:
+        """The plan, once it is the request's turn at its `place`. The time that a response has begins here; all that is
+        waited for counts.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + budget_of(request, self._settings).seconds
+        means = await self._in_time(request, self._means(request, identity, deadline), deadline)
+        if place is not None:
+            await place.turn(min(self._settings.conversation_wait, deadline - clock()))
+        plan = self._plan(request, identity, means, recent)
+        return await (plan if is_all_new(request) else self._in_time(request, plan, deadline))  # else nobody is asked
+
+    async def _in_time(self, request: CreateRequest, work: Coroutine[None, None, T], deadline: float) -> T:
+        """In the time that the response has. What tool servers do not say by then is left out before."""
+        if not _must_ask(request):
+            return await work
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await work
+        except TimeoutError as exc:
+            raise BackendTimeout("The response could not be prepared in time.") from exc
+
+    async def _means(self, request: CreateRequest, identity: Identity, deadline: float) -> Means:
+        _check_background(request)
+        check_budget(request, self._settings)
+        model = await self._model_for(request, identity)
+        capabilities = self._provider.capabilities(model)
+        shelf = Shelf(self._executors, identity, self._settings, capabilities, model, deadline)
+        compacts = asks_to_compact(request)
+        asked = without_tools(request) if compacts else request
+        toolbox, listings = await build_toolbox(asked, shelf, with_standing=not compacts)
+        return Means(model, shelf, toolbox, listings, compacts)
+
+    async def _plan(self, request: CreateRequest, identity: Identity, means: Means, recent: Recent | None) -> Plan:
+        sealed, credentials = Sealed(self._vault, identity), Credentials(self._vault, identity)
+        before = Before(request, History((request.input,), inputs=frozenset({0})))
+        if not is_all_new(request):
+            before = await self._remembered(request, identity, means, recent, sealed, credentials)
+        if not means.compacts:
+            self._check_readable(before, means, sealed)
+        note_unseen(before.history.stretches)
+        plan = Plan(
+            request=before.request,
+            identity=identity,
+            settings=self._settings,
+            response=draft_response(before.request, means.model, self._settings),
+            toolbox=means.toolbox,
+            capabilities=means.shelf.capabilities,
+            history=before.history if before.own is None else sealed.opened_history(before.history, before.own),
+            listings=means.listings,
+            seal=sealed.seal_for(request),
+            chain=before.chain,
+            meter=self._meter,
+            memories=sealed.memories,
+            credentials=credentials,
+            compacts=means.compacts,
+            decisions=before.decisions,
+            clock=self._clock,
+            deadline=means.shelf.deadline,
+        )
+        check_said(plan)
+        check_compacts(plan)
+        return plan
+
+    async def _remembered(
+        self,
+        request: CreateRequest,
+        identity: Identity,
+        means: Means,
+        recent: Recent | None,
+        sealed: Sealed,
+        credentials: Credentials,
+    ) -> Before:
+        """What came before a request, and what it says that stands for something else."""
+        records: Records = self._store if recent is None else recent.before(self._store)
+        items = await load_said(request, self._store, identity)
+        if request.previous_response_id is not None:
+            await self._catch_up(identity, request.previous_response_id)
+        kept = await load_chain(request, records, self._store, identity)
+        known = known_places(request.input, [*items, *held_in(kept)])
+        request = referring(request, known)
+        own = sealed.opened_input(request.input)
+        decided = await look_up((*items, *request.input), kept, self._store, identity, self._is_live)
+        check_unchanged(request.input, decided)
+        request = await resolve_references(request, records, identity, known)
+        said, chain = sealed.opened_said(items), sealed.opened_chain(kept)
+        request = await recall_runs(request, chain, records, identity, said)
+        history = await assemble(
+            request, chain, means.toolbox, means.shelf, credentials, said, sealed.memories, decided.askers
+        )
+        decided = await look_again(history, decided, self._store, identity)
+        now = int(self._clock())
+        history, decisions = (history, ()) if means.compacts else weighed(history, request, decided, now)
+        return Before(without_references(request), history, kept, own, decisions)
+
+    def _check_readable(self, before: Before, means: Means, sealed: Sealed) -> None:
+        history = before.history
+        shown = since_compaction(history.stretches, history.inputs, sealed.memories, history.kept)
+        earlier = "conversation" if history.kept else "previous_response_id"
+        if shown.skipped:
+            earlier = f"input[{shown.skipped - 1}].encrypted_content"
+        check_capabilities(shown.stretches, means.shelf.capabilities, earlier, shown.skipped)
+
+    async def _model_for(self, request: CreateRequest, identity: Identity) -> str:
+        if model := request.model or self._settings.default_model:
+            if not identity.may_use(model):
+                raise NotPermitted(f"You may not use the model {model!r}.", param="model", code="model_not_allowed")
+            return model
+        models = await self._models(identity)
+        own = [model for model in models if not isinstance(model, OtherName)] or models
+        if len(own) == 1:
+            return own[0].id
+        problem = "missing, and there is not just one model to choose from."
+        raise InvalidField("model", problem, code="missing_required_parameter")
+
+
+def _must_ask(request: CreateRequest) -> bool:
+    """Whether the plan needs anybody else: the store, a tool server, the backend's list of models."""
+    return (
+        request.model is None
+        or request.previous_response_id is not None
+        or request.conversation is not None
+        or any(isinstance(tool, McpTool | OpaqueTool) for tool in request.tools)
+        or any(is_known_by_id(item) for item in request.input)
+    )
+
+
+def _check_background(request: CreateRequest) -> None:
+    if request.background and not request.is_stored:
+        raise InvalidField("background", "a background response must be stored; 'store' is false.")
+    if request.background:
+        raise UnsupportedFeature("Background responses are not offered by this server.", param="background")
