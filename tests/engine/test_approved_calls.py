@@ -10,7 +10,7 @@ from antwort.api.events import McpCallCompleted, McpCallFailed
 from antwort.api.items import McpApprovalRequest, McpCall
 from antwort.api.wire import UNSET
 from antwort.engine.decisions import NO_APPROVAL
-from antwort.engine.translate import NO_RESULT
+from antwort.engine.transcript import NO_RESULT
 from antwort.errors import AntwortError, Conflict, InvalidField
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say

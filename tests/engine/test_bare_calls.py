@@ -15,7 +15,7 @@ from antwort.api.responses import Response
 from antwort.api.wire import to_plain
 from antwort.engine.answers import INTERRUPTED
 from antwort.engine.engine import Engine
-from antwort.engine.translate import NO_RESULT
+from antwort.engine.transcript import NO_RESULT
 from antwort.errors import BackendUnavailable
 from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore

@@ -14,7 +14,7 @@ from antwort.engine.control import Control
 from antwort.engine.draft import Run
 from antwort.engine.loop import advance, pick_up
 from antwort.engine.steps import OVER_LIMIT
-from antwort.engine.translate import NO_RESULT
+from antwort.engine.transcript import NO_RESULT
 from antwort.errors import InvalidField
 from antwort.identity import ANONYMOUS
 from antwort.storage.memory import MemoryStore

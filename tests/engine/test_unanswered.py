@@ -8,7 +8,8 @@ import pytest
 
 from antwort.api.items import InputItem
 from antwort.api.wire import replace
-from antwort.engine.translate import NO_RESULT, chat_request
+from antwort.engine.transcript import NO_RESULT
+from antwort.engine.translate import chat_request
 from engine_kit import ask, sent
 from plan_kit import called, plan_of, result, run_of, said, server_called, thought
 

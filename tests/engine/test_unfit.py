@@ -14,7 +14,7 @@ from antwort.api.responses import Response
 from antwort.engine.draft import Finish
 from antwort.engine.plan import Plan
 from antwort.engine.steps import Infer, Refused, RunTools, next_step
-from antwort.engine.translate import NO_RESULT
+from antwort.engine.transcript import NO_RESULT
 from antwort.ids import new_id
 from antwort.testing import ScriptedProvider, answer, call, say, tokens
 from antwort.tools.grammar import Checks, Grammar, read_grammar
