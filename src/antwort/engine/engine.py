@@ -16,7 +16,6 @@ from antwort.api.events import StreamEvent
 from antwort.api.items import McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
-from antwort.api.status import FINAL
 from antwort.api.wire import replace
 from antwort.concurrency import side_by_side
 from antwort.engine.approvals import check_reachable
@@ -26,6 +25,7 @@ from antwort.engine.conversations import Conversations
 from antwort.engine.hosted import check_hosted
 from antwort.engine.keyed import KeyedRuns
 from antwort.engine.live import Ended, LiveRun
+from antwort.engine.made import Made
 from antwort.engine.meter import Meter
 from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner
@@ -36,26 +36,10 @@ from antwort.engine.settings import EngineSettings, checked
 from antwort.engine.shared import Reader
 from antwort.engine.toolbox import Shelf, check_labels, list_tools
 from antwort.engine.window import count_input
-from antwort.errors import (
-    AntwortError,
-    ApprovalNotFound,
-    Cancelled,
-    ResponseNotFound,
-    ShuttingDown,
-)
+from antwort.errors import AntwortError, ShuttingDown
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Provider
-from antwort.storage.base import (
-    EVERYTHING,
-    ApprovalPage,
-    Claim,
-    ItemPage,
-    Page,
-    ResponsePage,
-    ResponseStore,
-    Wanted,
-    as_of,
-)
+from antwort.storage.base import EVERYTHING, ApprovalPage, Claim, ItemPage, Page, ResponsePage, ResponseStore, Wanted
 from antwort.tools.limits import Limited, Runs, all_limited
 from antwort.vault import Vault
 
@@ -116,6 +100,7 @@ class Engine:
         self._vault = vault
         self._meter = Meter(provider)
         self._queues = Queues()
+        self._made = Made(self._store, self._live, self._unwritten, clock)
         self._planner = Planner(
             provider,
             self._store,
@@ -125,7 +110,7 @@ class Engine:
             clock=clock,
             vault=self._open_vault,
             models=self.models,
-            catch_up=self._catch_up,
+            catch_up=self._made.catch_up,
             is_live=self._live.__contains__,
         )
 
@@ -296,62 +281,26 @@ class Engine:
         for tell in self._on_end:
             tell(account)
 
-    async def _catch_up(self, identity: Identity, response_id: str) -> None:
-        """Put the end of a run on record that could not be recorded when it came. Nobody else learns of it, even by
-        an error.
-        """
-        run = self._unwritten.get(response_id)
-        if run is not None and run.identity.is_same(identity):
-            await run.record_again(self._store)
-            self._unwritten.pop(response_id, None)
-
     # ---- responses that are there already ----
 
     async def retrieve(self, identity: Identity, response_id: str) -> Response:
-        run = self._live_run(identity, response_id)
-        if run is not None and run.response.store:
-            return run.response if run.response.status not in FINAL else await run.result()
-        await self._catch_up(identity, response_id)
-        found = await self._store.get(identity, response_id)
-        if found is None:
-            raise ResponseNotFound(response_id)
-        return found
+        return await self._made.retrieve(identity, response_id)
 
     async def list(self, identity: Identity, page: Page, wanted: Wanted = EVERYTHING) -> ResponsePage:
         """Stored responses, each as it stands: of one that runs, what there is so far."""
-        for response_id in [*self._unwritten]:
-            await self._catch_up(identity, response_id)
-        found = await self._store.responses(identity, page, wanted)
-        return replace(found, responses=tuple(self._as_it_stands(identity, kept) for kept in found.responses))
-
-    def _as_it_stands(self, identity: Identity, kept: Response) -> Response:
-        """The record counts where the run has come to its end: nobody has been told of that before it is written."""
-        run = self._live_run(identity, kept.id)
-        return kept if run is None or run.response.status in FINAL else run.response
+        return await self._made.list(identity, page, wanted)
 
     async def delete(self, identity: Identity, response_id: str) -> None:
         """A running response is cancelled first, so that its record is true until it goes."""
-        run = self._live_run(identity, response_id)
-        if run is not None and run.response.store:
-            await self.cancel(identity, response_id)
-        if not await self._store.delete(identity, response_id):
-            raise ResponseNotFound(response_id)
-        self._unwritten.pop(response_id, None)
+        await self._made.delete(identity, response_id)
         self._keyed.delete(response_id)
 
     async def cancel(self, identity: Identity, response_id: str) -> Response:
         """The response as it ended; one that had ended before is unchanged."""
-        run = self._live_run(identity, response_id)
-        if run is None:
-            return await self.retrieve(identity, response_id)
-        run.stop(Cancelled())
-        return await run.result()
+        return await self._made.cancel(identity, response_id)
 
     async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage:
-        found = await self._store.input_items(identity, response_id, page)
-        if found is None:
-            raise ResponseNotFound(response_id)
-        return found
+        return await self._made.input_items(identity, response_id, page)
 
     async def approvals(
         self,
@@ -360,21 +309,10 @@ class Engine:
         status: ApprovalStatus | None = None,
     ) -> ApprovalPage:
         """Calls of stored responses that wait, or waited, for approval, each as it stands now."""
-        for response_id in [*self._unwritten]:
-            await self._catch_up(identity, response_id)
-        now = int(self._clock())
-        found = await self._store.approvals(identity, page, status, now)
-        return replace(found, approvals=tuple(as_of(approval, now) for approval in found.approvals))
+        return await self._made.approvals(identity, page, status)
 
     async def approval(self, approval_id: str, identity: Identity = ANONYMOUS) -> Approval:
-        found = await self._store.find_approvals(identity, [approval_id])
-        if approval_id not in found:
-            raise ApprovalNotFound(approval_id)
-        return as_of(found[approval_id], int(self._clock()))
-
-    def _live_run(self, identity: Identity, response_id: str) -> LiveRun | None:
-        run = self._live.get(response_id)
-        return run if run is not None and run.identity.is_same(identity) else None
+        return await self._made.approval(approval_id, identity)
 
     # ---- the engine itself ----
 
