@@ -155,7 +155,10 @@ async def test_half_an_event_is_nothing_where_it_can_be_had_whole() -> None:
 
     async def go_on(asked: Asked, send: Send) -> None:
         seen.append(asked.headers.get("last-event-id"))
-        await send(whole(405) if seen[-1] is None else STREAM + answer(server.seen("tools/call")[0].number))
+        if seen[-1] is None:
+            await send(whole(405))
+            return
+        await send(STREAM + answer(server.seen("tools/call")[0].number))
         raise ENDED
 
     seen: list[str | None] = []
@@ -225,6 +228,27 @@ async def test_as_many_requests_as_come_at_once_are_all_answered(many: int) -> N
     async with puppet(tools_call=ask_back, answer=hear) as server, session_with(server.spec) as session:
         assert not (await session.call("do", "{}", key="k")).is_error
         assert [asked.number for asked in server.seen("answer")] == list(range(many))
+
+
+async def test_requests_that_cannot_be_answered_are_passed_over() -> None:
+    """What they are told apart by would be held until the answer goes out, however long it is."""
+    done = asyncio.Event()
+
+    async def ask_back(asked: Asked, send: Send) -> None:
+        odd: list[object] = ["x" * 100_000, {"a": "x" * 100_000}, ["x"], None, True]
+        await send(
+            STREAM + b"".join(event({"jsonrpc": "2.0", "id": each, "method": "ping"}) for each in [*odd, "last"])
+        )
+        await done.wait()
+        await send(answer(asked.number))
+
+    async def hear(asked: Asked, send: Send) -> None:
+        await send(whole(202))
+        done.set()
+
+    async with puppet(tools_call=ask_back, answer=hear) as server, session_with(server.spec) as session:
+        assert not (await session.call("do", "{}", key="k")).is_error
+        assert [asked.number for asked in server.seen("answer")] == ["last"]
 
 
 async def test_half_a_character_is_read_as_one_that_is_missing() -> None:

@@ -67,6 +67,13 @@ def test_whatever_is_told_as_progress_is_understood_or_passed_over(params: Any) 
     assert said is None or isinstance(said[1].done, float)
 
 
+def test_progress_that_no_number_can_hold_is_passed_over() -> None:
+    assert progress_of({"progressToken": "a", "progress": 10**400}) is None
+    said = progress_of({"progressToken": "a", "progress": 1, "total": 10**400})
+    assert said is not None
+    assert (said[1].done, said[1].total) == (1.0, None)
+
+
 @given(st.text(max_size=30))
 def test_arguments_are_sent_as_they_are_or_not_at_all(text: str) -> None:
     try:

@@ -77,6 +77,13 @@ async def test_a_server_that_hangs_in_the_handshake_delays_nobody_for_longer_tha
         assert said == {"The MCP server takes too long to connect to."}
 
 
+async def test_a_server_that_breaks_off_at_the_end_of_the_handshake_is_not_waited_for() -> None:
+    async with puppet() as server, session_with(replace(server.spec, connect=3 * PATIENCE)) as session:
+        server.acts["notifications/initialized"] = cuts
+        await refused(session)
+        assert server.seen("tools/call") == []
+
+
 async def test_a_server_that_does_not_answer_what_it_does_not_know_is_asked_in_the_older_way() -> None:
     async with puppet() as server, session_with(replace(server.spec, connect=2.0)) as session:
         server.acts["server/discover"] = hangs

@@ -249,11 +249,12 @@ async def test_it_is_seen_when_the_server_has_taken_the_last_message_of_the_hand
     class Inner(httpx2.AsyncBaseTransport):
         async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
             taken.append(watch.greeted.is_set())
-            return httpx2.Response(202)
+            return httpx2.Response(307 if request.url.path == "/moved" else 202)
 
     async with httpx2.AsyncClient(transport=Watched(Inner(), watch)) as client:
         await client.post("http://server/mcp", json={"method": "initialize"})
+        await client.post("http://server/moved", json={"method": "notifications/initialized"})
         assert not watch.greeted.is_set()
         await client.post("http://server/mcp", json={"method": "notifications/initialized"})
     assert watch.greeted.is_set()
-    assert taken == [False, False]
+    assert taken == [False, False, False]

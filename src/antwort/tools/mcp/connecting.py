@@ -209,7 +209,7 @@ class _WebTalk(_Talk):
         """A server may offer more from then on, and has no way yet to say so."""
         if self._setting.spec.transport == "http":
             with anyio.move_on_after(self._setting.spec.connect * _PROBE_SHARE):
-                await self.watch.greeted.wait()
+                await _either(self.watch.greeted, self._over)
 
     def lighten(self, connection: Connection) -> None:
         spec = self._setting.spec
@@ -266,6 +266,17 @@ class _Answers:
             await self._write.send(SessionMessage(types.jsonrpc_message_adapter.validate_python(message)))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             self._over.set()
+
+
+async def _either(*events: asyncio.Event) -> None:
+    async with anyio.create_task_group() as waiting:
+
+        async def wait(event: asyncio.Event) -> None:
+            await event.wait()
+            waiting.cancel_scope.cancel()
+
+        for event in events:
+            waiting.start_soon(wait, event)
 
 
 def _check_size(session: ClientSession) -> None:

@@ -14,6 +14,8 @@ Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
 _UNSUPPORTED = {"code": -32601, "message": "Not supported by this client."}
 MOST_WAITING = 32
 """Requests that have no answer yet, above which no more are heard."""
+_LONGEST_NUMBER = 256
+"""Characters of what a request is told apart by: it is held until the answer goes out."""
 _PATIENCE = 3.0
 """Seconds until one of them must be taken. A server that takes no answers has no right to ask for more."""
 
@@ -29,7 +31,11 @@ class Declining:
         self._taken = asyncio.Event()
 
     async def take(self, number: object, method: object) -> bool:
-        """Whether there is room for one more, or will be soon. Whoever waits here reads nothing meanwhile."""
+        """Whether there is room for one more, or will be soon. Whoever waits here reads nothing meanwhile. What cannot
+        be answered is passed over.
+        """
+        if not _is_number(number):
+            return True
         if len(self._waiting) >= MOST_WAITING and not await self._has_room():
             return False
         said = {"result": {}} if method == "ping" else {"error": _UNSUPPORTED}
@@ -61,3 +67,9 @@ class Declining:
                 await self._tell(message)
         finally:
             self._is_busy = False
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= _LONGEST_NUMBER
+    return isinstance(value, int | float) and not isinstance(value, bool)

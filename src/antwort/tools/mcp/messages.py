@@ -153,4 +153,9 @@ def progress_of(params: object) -> tuple[object, Progress] | None:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # digits without end, which are whole numbers all the same
+        return None

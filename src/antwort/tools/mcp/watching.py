@@ -10,6 +10,8 @@ import httpx2
 _BETWEEN_STREAMS = 1.0
 """Seconds from one stream of what a server says by itself to the next. A server may ask for less, and gets this."""
 _GREETING = b'"notifications/initialized"'
+_ELSEWHERE = (307, 308)
+"""It has not been taken yet, but is sent again to where it belongs."""
 
 
 class Watch:
@@ -52,7 +54,7 @@ class Watched(httpx2.AsyncBaseTransport):
         response = await self._inner.handle_async_request(request)
         if request.method == "POST" and request.headers.get("content-type", "").startswith("application/json"):
             self._watch.see(response)
-            if _GREETING in request.content:
+            if _GREETING in request.content and response.status_code not in _ELSEWHERE:
                 self._watch.greeted.set()
         return response
 
