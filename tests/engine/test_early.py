@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from antwort.api.events import McpCallCompleted, OutputItemAdded
 from antwort.api.items import FunctionCall, FunctionCallOutput
+from antwort.engine.answers import INTERRUPTED
 from antwort.engine.control import Called
 from antwort.engine.draft import Run
 from antwort.engine.early import beginnings, may_be_early
@@ -384,10 +385,26 @@ async def test_a_call_that_is_at_work_when_the_inference_fails_is_told_to_stop_a
     provider = ScriptedProvider(broken(depot.begun, BackendError("gone")), answer(say("Ok.")))
     engine = engine_of(provider, depot)
     outcome = await stream(engine, ask(tools=[SERVER]))
-    assert [item.status for item in server_calls(outcome.response)] == ["incomplete", "incomplete"]
+    assert [item.status for item in server_calls(outcome.response)] == ["failed", "incomplete"]
     assert depot.stopped == [depot.calls[0].id]
     await stream(engine, ask("Go on.", previous_response_id=outcome.response.id, tools=[SERVER]))
     assert len(depot.calls) == 1
+    told = [message["content"] for message in sent(provider.requests[1])["messages"] if message["role"] == "tool"]
+    assert told == [INTERRUPTED]
+
+
+async def test_a_function_that_is_at_work_when_the_inference_fails_says_that_it_was_begun() -> None:
+    begun = asyncio.Event()
+
+    async def weather(city: str) -> str:
+        begun.set()
+        await asyncio.Event().wait()
+        return city
+
+    script = answer(call("weather", city="Rome"), [CallDelta(1, "weather", "{")], begun, BackendError("gone"))
+    outcome = await stream(engine_of(ScriptedProvider(script), LocalExecutor(weather)), ask(tools=[WEATHER]))
+    assert [item.status for item in function_calls(outcome.response)] == ["completed", "incomplete"]
+    assert [(item.output, item.is_error) for item in outputs(outcome.response)] == [(INTERRUPTED, True)]
 
 
 @pytest.mark.proves("TR-021")
@@ -399,7 +416,7 @@ async def test_a_client_that_leaves_stops_a_call_that_began_early() -> None:
     run.leave()
     response = await asyncio.wait_for(run.result(), 1)
     assert (response.status, depot.stopped) == ("cancelled", [depot.calls[0].id])
-    assert [item.status for item in server_calls(response)] == ["incomplete", "incomplete"]
+    assert [item.status for item in server_calls(response)] == ["failed", "incomplete"]
     await run.wait()
     assert run.has_acted
 

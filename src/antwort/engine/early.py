@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from antwort.engine.answers import INTERRUPTED
 from antwort.engine.opened_calls import OpenCall as Written
 from antwort.engine.plan import OpenCall, Plan
 from antwort.engine.steps import Ready, answer_to
@@ -47,15 +48,17 @@ def beginnings(turn: Turn, left: int, plan: Plan) -> list[Ready]:
 def kept(came: Mapping[str, ToolResult | None], turn: Turn, *, is_over: bool) -> dict[str, ToolResult]:
     """What is shown of calls that had begun when their turn was cut or broke off, by what they `came` to.
 
-    Where it `is_over`, no open call may be left to be run again: what came to nothing says so. Where it broke off, such
-    a call is closed as incomplete. One that has grown since it began is not what was asked for.
+    What came to nothing says so: no open call may be left to be run again, and the model hears of whatever was begun.
+    Where the turn `is_over`, the answer was cut; else it broke off. A call that has grown since it began is not what
+    was asked for.
     """
+    nothing = STOPPED if is_over else INTERRUPTED
     whole = {call.call_id for call in turn.calls() if call.is_whole}
-    results: dict[str, ToolResult] = {}
-    for call_id, result in came.items():
-        if call_id in whole and (result is not None or is_over):
-            results[call_id] = result or ToolResult(call_id, STOPPED, is_error=True)
-    return results
+    return {
+        call_id: result or ToolResult(call_id, nothing, is_error=True)
+        for call_id, result in came.items()
+        if call_id in whole
+    }
 
 
 def _asked(call: Written) -> OpenCall:
