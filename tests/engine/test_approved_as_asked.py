@@ -71,6 +71,27 @@ async def test_a_request_that_was_taken_out_and_put_back_otherwise_is_not_run() 
     assert server.calls == []
 
 
+@pytest.mark.parametrize("change", [{"arguments": '{"box":"8"}'}, {"name": "lookup"}, {"server_label": "other"}])
+@pytest.mark.parametrize("is_decided", [True, False])
+async def test_a_call_without_a_result_that_names_an_approval_is_the_one_that_was_made(
+    change: dict[str, str], is_decided: bool
+) -> None:
+    server = depot()
+    provider = ScriptedProvider(SHIP, DONE, DONE)
+    engine = engine_of(provider, server)
+    first = await engine.create(ask(tools=[GUARDED]))
+    bare = {"type": "mcp_call", "id": "mcp_1", "server_label": "depot", "name": "ship", "arguments": '{ "box": "7" }'}
+    bare["approval_request_id"] = asked(first).id
+    items = [*again(first), *([decision(first)] if is_decided else [])]
+    error = await refused(engine, *items, {**bare, **change}, SURE)
+    assert error.param == f"input[{len(items)}].arguments"
+    assert server.calls == []
+    assert (await engine.approval(asked(first).id)).status == "pending"
+    await engine.create(ask([*items, bare, SURE], tools=[GUARDED]))
+    assert server.calls == []
+    check_pairs(provider)
+
+
 async def test_what_runs_are_the_arguments_on_record_however_a_client_writes_them() -> None:
     server = depot()
     engine = engine_of(ScriptedProvider(answer(call("ship", box=1)), DONE), server)

@@ -13,10 +13,11 @@ from antwort.api.items import InputItem, ItemReference, McpApprovalRequest, McpA
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.status import FINAL, ResponseStatus
+from antwort.api.wire import UNSET
 from antwort.engine.decisions import DENIED, LOST, NO_APPROVAL, NOT_RUN, contradiction, decided
 from antwort.engine.known import WAITS
 from antwort.engine.latest import last_turn
-from antwort.engine.pairs import call_id_of, is_request_id, is_same_value, requested_call
+from antwort.engine.pairs import call_id_of, is_bare, is_request_id, is_same_value, requested_call
 from antwort.engine.plan import History, Leftover, Plan
 from antwort.engine.rows import ADDING
 from antwort.engine.steps import results_in
@@ -72,9 +73,14 @@ def _in_question(items: Sequence[InputItem], earlier: Sequence[InputItem]) -> fr
 
 
 def _request_in(item: InputItem) -> str | None:
-    """The id of the request for an approval that the item is, or stands for, or decides about."""
+    """The id of the request for an approval that the item is, or stands for, or decides about, or whose call it shows
+    without a result.
+    """
     if isinstance(item, McpApprovalResponse):
         return item.approval_request_id
+    if isinstance(item, McpCall):
+        asked = item.approval_request_id
+        return asked if asked is not UNSET and is_bare(item) and is_request_id(asked) else None
     return item.id if isinstance(item, McpApprovalRequest | ItemReference) and is_request_id(item.id) else None
 
 
@@ -98,11 +104,12 @@ async def _askers(
 
 
 def check_unchanged(items: Sequence[InputItem], record: OnRecord) -> None:
-    """Nobody approves another call than the one that was made."""
+    """Nobody approves another call than the one that was made, nor is another one taken for it."""
     for i, item in enumerate(items):
-        approval = record.approvals.get(item.id) if isinstance(item, McpApprovalRequest) else None
-        if isinstance(item, McpApprovalRequest) and approval is not None and not _is_meant(item, approval):
-            raise InvalidField(f"input[{i}].arguments", WAITS)
+        if isinstance(item, McpApprovalRequest | McpCall):
+            approval = record.approvals.get(_request_in(item) or "")
+            if approval is not None and not _is_meant(item, approval):
+                raise InvalidField(f"input[{i}].arguments", WAITS if isinstance(item, McpApprovalRequest) else _OTHER)
 
 
 def _is_meant(call: McpApprovalRequest | McpCall, approval: Approval) -> bool:
@@ -211,6 +218,12 @@ class _Judge:
 _CHANGED = (
     "the call that is to be decided about is not the one that was made: its arguments, its name or its server were "
     "changed. Send the request as it was made, or put it back into the conversation."
+)
+
+
+_OTHER = (
+    "the call of this 'approval_request_id' was made with another server, name or arguments. Send the call as it was "
+    "made, or leave it away."
 )
 
 
