@@ -331,6 +331,15 @@ class RateLimited(AntwortError):
     may_pass = True
 
 
+class QueueFull(RateLimited):
+    """Nothing was kept of the request."""
+
+    code = "queue_full"
+
+    def __init__(self, waiting: int) -> None:
+        super().__init__(f"{waiting} background responses wait already, as many as may.", retry_after=5)
+
+
 class QuotaUsedUp(RateLimited):
     """Not for a moment: somebody has to pay, or to wait for the next month."""
 
@@ -344,6 +353,17 @@ class ServerFault(AntwortError):
 
 class StoreFault(ServerFault):
     code = "storage_error"
+
+
+class AttemptsExhausted(ServerFault):
+    """Whoever made the run was lost, again and again."""
+
+    code = "attempts_exhausted"
+    may_pass = False
+
+    def __init__(self, attempts: int) -> None:
+        tried = "once" if attempts == 1 else f"{attempts} times"
+        super().__init__(f"The response was begun {tried}, and the process that made it was lost each time.")
 
 
 class ShuttingDown(ServerFault):
@@ -422,3 +442,7 @@ class ClientLeft(Interrupted):
 
 class DeadlinePassed(Interrupted):
     """The response took longer than its own limit."""
+
+
+class HandedOver(Interrupted):
+    """Another process goes on with the run: it stops here, and has not ended."""

@@ -1,4 +1,4 @@
-"""Arrows point one way: api <- {tools, providers, storage, runs} <- engine <- transport <- app."""
+"""Arrows point one way: api <- {tools, providers, storage <- runs} <- engine <- transport <- app."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "tools": ("api", "net", *LEAVES),
     "providers": ("api", "net", *LEAVES),
     "storage": ("api", "db", *LEAVES),
-    "runs": ("api", "db", *LEAVES),
+    "runs": ("api", "db", "storage", *LEAVES),
     # Contracts, and one store: what an engine that is given none keeps its responses in.
     "engine": (
         "api",

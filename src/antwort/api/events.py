@@ -233,6 +233,14 @@ class CallEnded(Wire, tag="antwort.call_ended"):
     outcome: CallOutcome
 
 
+class CallBegun(Wire, tag="antwort.call_begun"):
+    """A tool is about to be asked. It is on record before the tool is: where no result follows, nobody knows what came
+    of it.
+    """
+
+    call_id: str
+
+
 class Compacted(Wire, tag="antwort.compacted"):
     """What was said so far is summed up: the compaction item that says so is the last of the output by now."""
 
@@ -294,7 +302,9 @@ DELTAS = (
 )
 """Pieces of what the model says."""
 MARKS = (TurnEnded, CallEnded, Compacted)
-RunEvent: TypeAlias = StreamEvent | Mark
+UNSENT = (*MARKS, CallBegun)
+"""What is recorded, and never sent."""
+RunEvent: TypeAlias = StreamEvent | Mark | CallBegun
 
 Batch: TypeAlias = list[RunEvent]
 """The events born of one read from the backend. Numbered, recorded, encoded and written as one.

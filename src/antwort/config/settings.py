@@ -26,13 +26,14 @@ from antwort.config.names import NAME
 from antwort.config.paths import own_folder
 from antwort.config.problems import CannotStart
 from antwort.config.secrets import Secret
-from antwort.engine.settings import EngineSettings, HostedPolicy, LoopSettings
+from antwort.engine.settings import BackgroundSettings, EngineSettings, HostedPolicy, LoopSettings
 from antwort.providers.base import Capabilities
 from antwort.tools.limits import ToolLimits
 
 __all__ = [
     "AuthSettings",
     "BackendSettings",
+    "BackgroundSettings",
     "BreakerSettings",
     "CapabilitySettings",
     "CorsSettings",
@@ -116,6 +117,15 @@ class ServerSettings(Wire):
     """How long a client may take nothing of an answer that has ended before it is hung up on."""
     idempotency: Annotated[float, Meta(ge=0, le=604800)] = 86400.0
     """How long an `Idempotency-Key` is remembered; 0: the header is not looked at."""
+    workers: Annotated[int, Meta(ge=1, le=256)] = 1
+    """How many processes serve side by side on the port; more than one needs `database`."""
+    peer_host: str = "127.0.0.1"
+    """The address on which the other processes reach this one, where they share a `database`: a stream that is made
+    here is read through them, too. It takes the same requests as the port of the server, and asks for the same keys."""
+    peer_port: Port = 0
+    """The port there; 0 takes a free one."""
+    peer_url: str | None = None
+    """What the others are told to reach it by, such as `http://10.0.0.7:9000`; unset, by `peer_host` and the port."""
     hosts: tuple[str, ...] = ()
     """Where no key is asked for: more names that requests may come under, such as a proxy's; `*` for all."""
     websocket: WebSocketSettings = WebSocketSettings()
@@ -421,6 +431,9 @@ class Settings(Wire):
     """A scripted stand-in answers, not a model, where there are no backends."""
     data: str | None = None
     """The folder that data is kept in; unset, the user's own for applications. A `~` is the home folder."""
+    database: Secret | None = None
+    """A PostgreSQL database to keep responses in instead of the data folder, such as
+    `postgresql://user:password@db.example.com/antwort`. Any number of processes may share it."""
     memory: bool = False
     """Responses are kept in memory only. The demo model is looked for in the data folder all the same."""
     server: ServerSettings = ServerSettings()
@@ -429,6 +442,8 @@ class Settings(Wire):
     """Which backend answers for which model."""
     loop: LoopSettings = LoopSettings()
     """How responses are made."""
+    background: BackgroundSettings = BackgroundSettings()
+    """Responses that outlive their request."""
     limits: Limits = Limits()
     """How large a request may be."""
     tools: ToolSettings = ToolSettings()
@@ -460,6 +475,7 @@ class Settings(Wire):
         loop = {name: getattr(self.loop, name) for name in LoopSettings.__struct_fields__}
         return EngineSettings(
             **loop,
+            background=self.background,
             default_model=self.default_model,
             idempotency=self.server.idempotency,
             limits=self.limits,

@@ -93,8 +93,39 @@ class LoopSettings(Wire):
     """Seconds that tools get to end when the run is told to stop."""
 
 
+class BackgroundSettings(Wire):
+    """Responses that outlive their request, and the processes that make them."""
+
+    enabled: bool = True
+    """Whether requests may say `background: true`; off, that is a 400."""
+    at_once: Annotated[int, Meta(ge=0, le=100_000)] = 32
+    """How many this process makes at once; 0: none, others do."""
+    queue: Annotated[int, Meta(ge=1)] = 1000
+    """How many may wait, over all processes; who comes then is told to come again later (429)."""
+    per_owner: Annotated[int, Meta(ge=1)] | None = None
+    """How many of one owner are made at once, over all processes; the others of that owner wait. Null: as many as there
+    is room for; whoever has the fewest under way comes first in any case."""
+    attempts: Annotated[int, Meta(ge=1, le=100)] = 3
+    """How many processes may be lost over a run before it has failed."""
+    lease: Annotated[float, Meta(ge=1, le=3600)] = 20.0
+    """Seconds without a sign of life after which a process counts as lost, and others take its runs over. One process
+    alone, with SQLite, needs none."""
+    keep_log: Annotated[float, Meta(ge=0, le=86400 * 365)] = 604800.0
+    """Seconds that the events of a response that has ended can be read again with their numbers. The response itself
+    stays."""
+    on_disconnect: Literal["cancel", "continue"] = "cancel"
+    """What becomes of a stored response when the client leaves its stream: it ends, or is made to its end. A request
+    can ask for either by the header `Antwort-On-Disconnect`. What is not stored ends; what is in the background goes
+    on."""
+    log_bytes: Annotated[int, Meta(ge=0)] = 4 * 2**20
+    """How much of what a foreground stream has sent is kept in memory until its end, for those who come back to it; of
+    a longer one nothing can be read again."""
+
+
 class EngineSettings(LoopSettings):
     """All that the engine is told."""
+
+    background: BackgroundSettings = BackgroundSettings()
 
     limits: Limits = Limits()
     tool_limits: ToolLimits = ToolLimits()

@@ -1,0 +1,1 @@
+"""Runs that outlive a process: who makes them, and what was said so far."""

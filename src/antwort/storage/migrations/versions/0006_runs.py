@@ -1,0 +1,110 @@
+"""Runs that outlive a process.
+
+`runs` holds those that wait or are made, each with its fence; a run that has ended leaves it. `run_events` is what they
+have said so far, piece by piece; when a run has ended, its pieces are put together in `run_logs`. `workers` are the
+processes that make them. `responses.worker` is the one that makes a response in the foreground, `cancelled_at` when
+somebody asked for its end.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0006"
+down_revision = "0005"
+
+
+def _of_response(table: str, *, is_key: bool = False) -> sa.Column[int]:
+    """Goes with its response."""
+    response = sa.ForeignKey("responses.key", name=f"fk_{table}_response", ondelete="CASCADE")
+    return sa.Column("response_key", sa.BigInteger, response, primary_key=is_key, autoincrement=False, nullable=False)
+
+
+def upgrade() -> None:
+    op.drop_table("run_events")
+    op.drop_table("tool_intents")
+    op.add_column("responses", sa.Column("worker", sa.Text))
+    op.add_column("responses", sa.Column("cancelled_at", sa.BigInteger))
+    op.create_table(
+        "workers",
+        sa.Column("name", sa.Text, primary_key=True),
+        sa.Column("address", sa.Text),
+        sa.Column("expires_at", sa.Double, nullable=False),
+    )
+    _create_runs()
+    _create_logs()
+
+
+def _create_runs() -> None:
+    op.create_table(
+        "runs",
+        _of_response("runs", is_key=True),
+        sa.Column("tenant", sa.Text, nullable=False),
+        sa.Column("owner", sa.Text, nullable=False),
+        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("conversation_id", sa.Text),
+        sa.Column("identity", sa.LargeBinary, nullable=False),
+        sa.Column("queued_at", sa.Double, nullable=False),
+        sa.Column("begun_at", sa.Double),
+        sa.Column("worker", sa.Text),
+        sa.Column("fence", sa.BigInteger, nullable=False, server_default="0"),
+        sa.Column("attempt", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("is_cancelled", sa.Boolean(create_constraint=False), nullable=False),
+    )
+    op.create_index("ix_runs_id", "runs", ["tenant", "owner", "id"], unique=True)
+    op.create_index("ix_runs_worker", "runs", ["worker"])
+
+
+def _create_logs() -> None:
+    op.create_table(
+        "run_events",
+        _of_response("run_events"),
+        sa.Column("at", sa.Integer, nullable=False),
+        sa.Column("first", sa.Integer, nullable=False),
+        sa.Column("next", sa.Integer, nullable=False),
+        sa.Column("events", sa.LargeBinary, nullable=False),
+        sa.PrimaryKeyConstraint("response_key", "at", name="pk_run_events"),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "run_logs",
+        _of_response("run_logs", is_key=True),
+        sa.Column("ended_at", sa.BigInteger, nullable=False),
+        sa.Column("log", sa.LargeBinary, nullable=False),
+    )
+    op.create_index("ix_run_logs_ended", "run_logs", ["ended_at"])
+
+
+def downgrade() -> None:
+    for table in ("run_logs", "run_events", "runs", "workers"):
+        op.drop_table(table)
+    op.drop_column("responses", "cancelled_at")
+    op.drop_column("responses", "worker")
+    _create_first_tables()
+
+
+def _create_first_tables() -> None:
+    """As they were, and empty: nobody ever wrote to them."""
+    op.create_table(
+        "tool_intents",
+        _of_response("tool_intents"),
+        sa.Column("call_id", sa.Text, nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False, server_default="1"),
+        sa.Column("name", sa.Text, nullable=False),
+        sa.Column("arguments", sa.Text, nullable=False),
+        sa.Column("started_at", sa.BigInteger, nullable=False),
+        sa.Column("finished_at", sa.BigInteger),
+        sa.Column("result", sa.LargeBinary),
+        sa.PrimaryKeyConstraint("response_key", "call_id", name="pk_tool_intents"),
+        sqlite_with_rowid=False,
+    )
+    op.create_table(
+        "run_events",
+        _of_response("run_events"),
+        sa.Column("sequence_number", sa.BigInteger, nullable=False),
+        sa.Column("type", sa.Text, nullable=False),
+        sa.Column("data", sa.LargeBinary, nullable=False),
+        sa.PrimaryKeyConstraint("response_key", "sequence_number", name="pk_run_events"),
+        sqlite_with_rowid=False,
+    )
