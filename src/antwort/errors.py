@@ -241,12 +241,17 @@ class KeyInUse(Conflict):
 
 
 class ConversationLocked(Conflict):
+    """`deadline`: the seconds that the request allows its response, where they were over before its turn came."""
+
     code = "conversation_locked"
     may_pass = True
 
-    def __init__(self) -> None:
-        message = "Another request is being answered in this conversation. Please retry in a few seconds."
-        super().__init__(message, param="conversation", retry_after=2.0)
+    def __init__(self, *, deadline: float | None = None) -> None:
+        message, param = "Another request is being answered in this conversation.", "conversation"
+        if deadline is not None:
+            message += f" The 'deadline' of this one, {deadline:g} s, was over before its turn came."
+            param = "deadline"
+        super().__init__(f"{message} Please retry in a few seconds.", param=param, retry_after=2.0)
 
 
 class ApprovalInUse(Conflict):

@@ -104,6 +104,22 @@ async def test_a_turn_that_does_not_come_in_time_is_refused() -> None:
     assert text_of(await engine.create(ask("b", conversation=conversation))) == "Three"
 
 
+@pytest.mark.parametrize(("wait", "deadline", "param"), [(60, 0.01, "deadline"), (0, 5, "conversation")])
+async def test_a_turn_whose_own_time_is_over_first_is_refused_for_that(
+    wait: float, deadline: float, param: str
+) -> None:
+    go = asyncio.Event()
+    engine = engine_of(ScriptedProvider(answer(say("One"), go)), conversation_wait=wait)
+    conversation = await begun(engine)
+    first = await engine.start(ask("a", conversation=conversation))
+    with pytest.raises(ConversationLocked) as caught:
+        await engine.create(ask("b", conversation=conversation, deadline=deadline))
+    assert caught.value.param == param
+    assert ("0.01 s" in str(caught.value)) is (param == "deadline")
+    go.set()
+    await first.whole()
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -30,7 +30,7 @@ from antwort.engine.sealed import Sealed
 from antwort.engine.settings import EngineSettings
 from antwort.engine.toolbox import Shelf, build_toolbox
 from antwort.engine.translate import check_said
-from antwort.errors import BackendTimeout, InvalidField, NotPermitted, UnsupportedFeature
+from antwort.errors import BackendTimeout, ConversationLocked, InvalidField, NotPermitted, UnsupportedFeature
 from antwort.identity import Identity
 from antwort.providers.base import OtherName, Provider
 from antwort.storage.base import Decision, Link, ResponseStore
@@ -96,9 +96,19 @@ class Planner:
         deadline = clock() + budget_of(request, self._settings).seconds
         means = await self._in_time(request, self._means(request, identity, deadline), deadline)
         if place is not None:
-            await place.turn(min(self._settings.conversation_wait, deadline - clock()))
+            await self._turn(place, request, deadline - clock())
         plan = self._plan(request, identity, means, recent)
         return await (plan if is_all_new(request) else self._in_time(request, plan, deadline))  # else nobody is asked
+
+    async def _turn(self, place: Place, request: CreateRequest, seconds: float) -> None:
+        """Wait for it, at most for so many seconds as the response has. Raises `ConversationLocked`."""
+        wait = self._settings.conversation_wait
+        try:
+            await place.turn(min(wait, seconds))
+        except ConversationLocked as exc:
+            if request.deadline is None or wait <= seconds:
+                raise
+            raise ConversationLocked(deadline=request.deadline) from exc
 
     async def _in_time(self, request: CreateRequest, work: Coroutine[None, None, T], deadline: float) -> T:
         """In the time that the response has. What tool servers do not say by then is left out before."""
