@@ -157,7 +157,7 @@ def test_the_rules_themselves_point_one_way() -> None:
         ("tools.local", "providers.base"),
         ("providers.chat", "tools.base"),
         ("storage.sqlite", "providers.base"),
-        ("runs.memory", "storage.base"),
+        ("storage.memory", "runs.base"),
         ("engine.loop", "storage.sqlite"),
         ("engine.loop", "tools.local"),
         ("engine.loop", "providers.chat"),
