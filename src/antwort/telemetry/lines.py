@@ -54,10 +54,7 @@ class Lines(logging.Formatter):
                 if value is not None and name not in _OURS:
                     is_short = type(value) is str and len(value) <= LONGEST  # as most are
                     found[name] = value if is_short else _plain(value)
-        if "request_id" not in found and (request_id := REQUEST_ID.get()):
-            found["request_id"] = request_id
-        if "response_id" not in found and (response_id := RESPONSE_ID.get()):
-            found["response_id"] = response_id
+        _add_ids(found)
         return found
 
     def _message(self, record: logging.LogRecord) -> str:
@@ -79,6 +76,13 @@ class Lines(logging.Formatter):
         return _short("".join(traceback.format_exception(error)).rstrip("\n"), LONGEST_TRACE)
 
 
+def _add_ids(found: dict[str, Plain]) -> None:
+    if "request_id" not in found and (request_id := REQUEST_ID.get()):
+        found["request_id"] = request_id
+    if "response_id" not in found and (response_id := RESPONSE_ID.get()):
+        found["response_id"] = response_id
+
+
 _OURS = frozenset({"time", "level", "logger", "message", "exception"})
 _NO_FIELDS: dict[str, Value] = {}
 
@@ -93,10 +97,25 @@ class JsonLines(Lines):
             "logger": record.name,
             "message": self._message(record),
         }
+        if not record.exc_info and (text := _at_once(record, line)) is not None:
+            return text
         self._add_fields(record, ("said", "fields"), line)
         if record.exc_info and (trace := self._trace(record)):
             line["exception"] = trace
         return _encode(line)
+
+
+def _at_once(record: logging.LogRecord, line: dict[str, Plain]) -> str | None:
+    """The line with all fields of a note, where none of them needs to be looked at by itself: as mostly."""
+    said, fields = record.__dict__.get("said", _NO_FIELDS), record.__dict__.get("fields", _NO_FIELDS)
+    if not (_OURS.isdisjoint(said) and _OURS.isdisjoint(fields)):
+        return None
+    whole = {**line, **said, **fields}
+    if not ("request_id" in whole and "response_id" in whole):
+        _add_ids(whole)
+    text = _encode(whole)
+    # What has to be cut is in none that is short, and what is left out, or no number in JSON, is written as null.
+    return text if len(text) <= LONGEST and "null" not in text else None
 
 
 class HumanLines(Lines):

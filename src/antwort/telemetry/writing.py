@@ -39,6 +39,13 @@ class LineWriter(logging.Handler):
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
 
+    def handle(self, record: logging.LogRecord) -> bool:
+        """Without the lock that `logging` takes around all of it: what needs one has its own."""
+        is_wanted = not self.filters or bool(self.filter(record))
+        if is_wanted:
+            self.emit(record)
+        return is_wanted
+
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._write(self.format(record) + "\n")

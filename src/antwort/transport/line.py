@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from antwort.engine.live import LiveRun
+from antwort.engine.shared import Reader
 from antwort.errors import AntwortError
 from antwort.notes import Value, note, reason_behind
 from antwort.transport.exchange import Exchange
@@ -34,33 +36,34 @@ def log_request(exchange: Exchange, seconds: float) -> None:
                 "status": exchange.status,
                 "duration_ms": ms,
             },
-            request_id=exchange.request_id,
-            response_id=exchange.response_id,
-            key=exchange.identity.key or None,
-            error=exchange.code,
-            **_of_the_run(exchange),
+            **_of_the_exchange(exchange),
         )
 
 
-def _of_the_run(exchange: Exchange) -> dict[str, Value]:
-    if exchange.run is None:
-        return {}
-    response = exchange.run.response
-    said: dict[str, Value] = {
-        "model": response.model[:_LONGEST_MODEL],
-        "response_status": response.status,
-    }
+def _of_the_exchange(exchange: Exchange) -> dict[str, Value]:
+    """What there is to say: a line is written faster that has nothing to leave out."""
+    said: dict[str, Value] = {"request_id": exchange.request_id}
+    if exchange.response_id is not None:
+        said["response_id"] = exchange.response_id
+    if exchange.identity.key:
+        said["key"] = exchange.identity.key
+    if exchange.code is not None:
+        said["error"] = exchange.code
+    return said if exchange.run is None else _of_the_run(exchange, exchange.run, said)
+
+
+def _of_the_run(exchange: Exchange, run: LiveRun | Reader, said: dict[str, Value]) -> dict[str, Value]:
+    response = run.response
+    said["model"] = response.model[:_LONGEST_MODEL]
+    said["response_status"] = response.status
     if response.incomplete_details is not None:
         said["reason"] = response.incomplete_details.reason
     if exchange.is_replay:
         said["replayed"] = True
     # Of those who read along with one run, the line of one says what it took; if all have left it, a line of its own.
-    if (ended := exchange.run.account()) is None:
+    if (ended := run.account()) is None:
         return said
-    usage = ended.response.usage
-    return {
-        **said,
-        "turns": ended.turns,
-        "input_tokens": None if usage is None else usage.input_tokens,
-        "output_tokens": None if usage is None else usage.output_tokens,
-    }
+    said["turns"] = ended.turns
+    if (usage := ended.response.usage) is not None:
+        said["input_tokens"], said["output_tokens"] = usage.input_tokens, usage.output_tokens
+    return said
