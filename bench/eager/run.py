@@ -76,7 +76,7 @@ async def look(seconds: float, note: str = "") -> str:  # noqa: ARG001 - it make
 
 
 @tools.tool(parallel=False)
-async def look_alone(seconds: float, note: str = "") -> str:  # noqa: ARG001
+async def look_alone(seconds: float, note: str = "") -> str:  # noqa: ARG001 - as above
     """Look something up where only one may look at a time."""
     await asyncio.sleep(seconds)
     return f"{seconds:g} s"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
+import msgspec
 from msgspec.structs import asdict
 
 from antwort.api.approvals import Approval, ApprovalStatus
@@ -129,4 +130,4 @@ def _place(connection: sqlite3.Connection, values: Values, param: str, cursor: s
 
 
 def _approval(row: Sequence[str | int | None]) -> Approval:
-    return Approval(**dict(zip(_FIELDS, row, strict=True)))  # type: ignore[arg-type]  # the columns are of these types
+    return msgspec.convert(dict(zip(_FIELDS, row, strict=True)), Approval)

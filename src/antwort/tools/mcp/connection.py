@@ -120,20 +120,11 @@ class Connection:
         return not self.agreed.is_modern or find_invalid_x_mcp_header(schema) is None
 
     async def page(self, cursor: str | None) -> object:
-        """Of the list of tools. Raises as `request` does."""
+        """Of the list of tools. Raises as `_request` does."""
         params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
         if self.agreed.meta:
             params["_meta"] = dict(self.agreed.meta)
-        self._calls += 1
-        try:
-            answer = await self._listed(params)
-        except Refused:
-            self.is_unproven = False
-            raise
-        finally:
-            self._left()
-        self.is_unproven = False
-        return answer
+        return await self._answered(self._listed(params))
 
     async def _listed(self, params: dict[str, Any]) -> object:
         if self._lean is not None and not self._over.is_set():
@@ -144,22 +135,26 @@ class Connection:
         return await self._request("tools/list", params, {})
 
     async def call(self, ask: Ask) -> object:
-        """What the server answered. Raises as `request` does."""
+        """What the server answered. Raises as `_request` does."""
         if self.agreed.is_modern:
             ask = replace(ask, headers=self._mirror(ask))
+        return await self._answered(self._called(ask))
+
+    async def _answered(self, asking: Coroutine[Any, Any, object]) -> object:
+        """What is under way counts, and an answer proves the session, whatever it says."""
         self._calls += 1
         try:
-            answer = await self._called(ask)
+            answer = await asking
         except Refused:
-            self.is_unproven = False
+            self._prove()
             raise
         finally:
             self._left()
-        self.is_unproven = False
+        self._prove()
         return answer
 
     def _prove(self) -> None:
-        """What it answers with a status, it has answered."""
+        """It has answered, were it only with a status."""
         self.is_unproven = False
 
     def _left(self) -> None:
