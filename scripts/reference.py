@@ -96,7 +96,7 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     "context_length_exceeded": (errors.ContextTooLong, "more than the model can read"),
     "conversation_locked": (
         errors.ConversationLocked,
-        "others are answered in this conversation; the request waited `loop.conversation_wait`, or its `deadline`, in vain",
+        "others are answered in this conversation; the request waited `conversation_wait` or its `deadline` in vain",
     ),
     "conversation_not_found": (errors.ConversationNotFound, "no such conversation of yours"),
     "duplicate_approval": (errors.InvalidField, "a call that waits for approval is decided twice in one input"),
