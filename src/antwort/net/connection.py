@@ -203,15 +203,15 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _expect_within(self, seconds: float) -> None:
-        self._deadline = self._loop.time() + min(seconds, _A_DAY)
-        if self._timer is None or self._deadline < self._armed_for:
+        self._deadline = deadline = self._loop.time() + seconds
+        if self._timer is None or deadline < self._armed_for:
             self._arm()
 
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._armed_for = self._deadline
-        self._timer = self._loop.call_at(self._deadline, self._look_at_the_clock)
+        self._armed_for = min(self._deadline, self._loop.time() + _A_DAY)
+        self._timer = self._loop.call_at(self._armed_for, self._look_at_the_clock)
 
     def _look_at_the_clock(self) -> None:
         self._timer = None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable
 
 import httptools
+
+from antwort.net.heads import NO_HEADERS, Head, Headers, recall, remember
 
 HEAD_CAP = 64 * 1024
 """Bytes of the heads before an answer's body, those of interim answers among them."""
@@ -46,31 +48,6 @@ _NAMES = {form.encode(): name.lower() for name in _USUAL for form in (name, name
 """Names of fields as they are mostly written, and as they are looked up."""
 
 
-class Headers(Mapping[str, str]):
-    """Names in any case; fields of the same name are joined by a comma."""
-
-    __slots__ = ("_fields",)
-
-    def __init__(self, fields: dict[str, str]) -> None:
-        """`fields` have their names in lower case."""
-        self._fields = fields
-
-    def __getitem__(self, name: str) -> str:
-        return self._fields[name.lower()]
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name.lower() in self._fields
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._fields)
-
-    def __len__(self) -> int:
-        return len(self._fields)
-
-
-NO_HEADERS = Headers({})
-
-
 # ---- one request and its answer ----
 
 
@@ -104,7 +81,7 @@ class Exchange:
         self._waiter: asyncio.Future[None] | None = None
         self._interim = False
         self._head_size = self._fields_size = 0
-        self.parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+        self.parser: httptools.HttpResponseParser | None = None
         self.status = 0
         self._fields: dict[str, str] = {}
         self.headers = NO_HEADERS
@@ -160,9 +137,26 @@ class Exchange:
 
     def feed(self, data: bytes) -> None:
         """Raises `BadAnswer`; bytes behind a complete answer only cost the connection its reuse."""
-        assert self.parser is not None
-        self.heard = True
         self.reads += 1
+        if not self.heard:
+            self.heard = True
+            if (known := recall(data)) is not None:
+                self._answer(*known, data)
+                return
+            self.parser = httptools.HttpResponseParser(self)
+        self._parse(data)
+        if self.complete and self.reads == 1 and self.keeps_alive:
+            remember(data, Head(self.status, self.headers, self.size))
+
+    def _answer(self, head: Head, begin: int, data: bytes) -> None:
+        """All of it has come at once, with a head that was parsed before."""
+        self.status, self.headers, self.size = head
+        self.answered = self.complete = self.keeps_alive = True
+        if head.length:
+            self.pieces.append(data[begin:])
+
+    def _parse(self, data: bytes) -> None:
+        assert self.parser is not None
         try:
             self.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:

@@ -32,6 +32,7 @@ _NAME = re.compile("[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile("[ -~]*")
 _MOST_TRIED = 4
 """Addresses of one name."""
+_MOST_HEADS = 64
 PROMPT = 8
 """Answers that came in one piece, after which a server that never sent one in several is trusted to go on like that."""
 
@@ -156,6 +157,7 @@ class HttpClient:
         self._fields = header_lines(
             {"Host": _authority(self.host, url.port), "User-Agent": f"antwort/{__version__}", **(headers or {})}
         )
+        self._heads: dict[tuple[str, str, bytes], bytes] = {}
         self.timeouts = timeouts or Timeouts()
         self.pool = pool or Pool()
         self.idle_expiry = self.pool.idle_expiry
@@ -274,12 +276,22 @@ class HttpClient:
         return self._tls if self._is_secure else None
 
     def _message(self, method: str, target: str, body: bytes | None, fields: bytes = _JSON) -> tuple[bytes, ...]:
-        line = f"{method} {target} HTTP/1.1\r\n".encode("ascii")
         if body is None:
             more = b"" if fields is _JSON else fields
-            return (b"%s%s%s\r\n" % (line, self._fields, more),)
-        head = b"%s%s%sContent-Length: %d\r\n\r\n" % (line, self._fields, fields, len(body))
+            return (self._head(method, target, more) + b"\r\n",)
+        head = b"%bContent-Length: %d\r\n\r\n" % (self._head(method, target, fields), len(body))
         return (head + body,) if len(body) <= _ONE_WRITE else (head, body)
+
+    def _head(self, method: str, target: str, fields: bytes) -> bytes:
+        """But for its end. The same is asked for again and again."""
+        asked = (method, target, fields)
+        head = self._heads.get(asked)
+        if head is None:
+            if len(self._heads) >= _MOST_HEADS:
+                self._heads.clear()
+            line = f"{method} {target} HTTP/1.1\r\n".encode("ascii")
+            head = self._heads[asked] = b"%b%b%b" % (line, self._fields, fields)
+        return head
 
 
 def _ascii(host: str) -> str:

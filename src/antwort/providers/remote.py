@@ -234,7 +234,7 @@ def _values(query: str) -> Iterator[str]:
 
 def _is_streamed(reply: Reply, *, is_expected: bool) -> bool:
     """A backend may answer in the other form than it was asked for; what it says it sends is believed."""
-    kind = reply.headers.get("content-type", "").lower()
+    kind = reply.headers.field("content-type").lower()
     if "event-stream" in kind:
         return True
     return False if "json" in kind else is_expected

@@ -84,7 +84,7 @@ def merged(theirs: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]
 
 
 def kind_of(reply: Reply) -> str:
-    return reply.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return reply.headers.field("content-type").partition(";")[0].strip().lower()
 
 
 async def read_whole(reply: Reply, largest: int) -> bytes:

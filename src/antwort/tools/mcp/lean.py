@@ -209,7 +209,7 @@ class Lean:
             kind = kind_of(reply)
             if reply.status != 200:
                 return await self._refusal(reply, kind, question)
-            if reply.headers.get("content-encoding", "identity").lower() != "identity":
+            if reply.headers.field("content-encoding").lower() not in ("", "identity"):
                 raise ServerUnavailable(NOT_AN_ANSWER)
             if kind == EVENTS:
                 return answer_in(await self._events(reply, question), question.number)

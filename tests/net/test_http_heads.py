@@ -1,0 +1,100 @@
+"""Heads that were read before: what comes of an answer is the same as if it were parsed anew."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.net import heads
+from antwort.net.exchange import Exchange
+
+PLAIN = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "_known", {})
+
+
+def fed(data: bytes) -> Exchange:
+    loop = asyncio.new_event_loop()
+    try:
+        exchange = Exchange(loop)
+        exchange.feed(data)
+        return exchange
+    finally:
+        loop.close()
+
+
+def found(exchange: Exchange) -> tuple[object, ...]:
+    state = (exchange.answered, exchange.complete, exchange.keeps_alive, exchange.heard, exchange.reads)
+    return exchange.status, dict(exchange.headers), b"".join(exchange.pieces), exchange.size, *state
+
+
+def test_an_answer_with_a_known_head_has_its_own_body() -> None:
+    first, second = fed(PLAIN + b"{}"), fed(PLAIN + b"[]")
+    assert first.parser is not None
+    assert second.parser is None, "it was not parsed"
+    assert found(second) == (200, dict(first.headers), b"[]", 2, True, True, True, True, 1)
+
+
+@pytest.mark.parametrize("rest", [b"", b"{", b"{}x", b"{}HTTP/1.1 200 OK\r\n\r\n"])
+def test_what_is_more_or_less_than_one_answer_is_parsed(rest: bytes) -> None:
+    fed(PLAIN + b"{}")
+    exchange = fed(PLAIN + rest)
+    assert exchange.parser is not None
+    assert exchange.complete is (len(rest) >= 2)
+    assert exchange.complete is False or exchange.keeps_alive is (rest == b"{}")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 100 Continue\r\n\r\n" + PLAIN + b"{}",
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 2000 + b"\r\nContent-Length: 0\r\n\r\n",
+    ],
+)
+def test_other_heads_are_not_remembered(data: bytes) -> None:
+    assert fed(data).complete
+    assert not heads._known
+
+
+def test_an_empty_body_is_one() -> None:
+    empty = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
+    assert found(fed(empty)) == found(fed(empty)) == (202, {"content-length": "0"}, b"", 0, True, True, True, True, 1)
+
+
+def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "_MOST", 3)
+    for number in range(10):
+        fed(b"HTTP/1.1 200 OK\r\nX: %d\r\nContent-Length: 0\r\n\r\n" % number)
+    assert 1 <= len(heads._known) <= 3
+
+
+_FIELDS = st.lists(st.sampled_from([b"A: b", b"A: c", b"Content-Type: text/plain", b"Connection: close", b""]))
+
+
+@given(st.sampled_from([200, 204, 304, 404]), _FIELDS, st.integers(0, 4), st.binary(max_size=6), st.binary(max_size=6))
+def test_what_is_recalled_is_what_would_be_parsed(
+    status: int, fields: list[bytes], length: int, first: bytes, second: bytes
+) -> None:
+    head = b"HTTP/1.1 %d OK\r\n%bContent-Length: %d\r\n\r\n"
+    lines = b"".join(field + b"\r\n" for field in fields if field)
+    data = head % (status, lines, length)
+    heads._known.clear()
+    anew = _outcome(data + second)
+    heads._known.clear()
+    _outcome(data + first)
+    assert _outcome(data + second) == anew
+
+
+def _outcome(data: bytes) -> tuple[object, ...] | str:
+    try:
+        return found(fed(data))
+    except Exception as error:
+        return repr(error)
