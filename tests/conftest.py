@@ -14,7 +14,7 @@ from antwort.engine.pipe import Outlet
 from antwort.testing import GrammarError, StreamChecker
 from settings_kit import repeats_itself
 
-pytest_plugins = ["local_model"]
+pytest_plugins = ["local_model", "postgres"]
 
 
 class WatchedOutlet(Outlet):
