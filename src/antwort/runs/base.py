@@ -167,6 +167,16 @@ class RunLog(Protocol):
         """
         ...
 
+    async def take(self, worker: str, identity: Identity, response_id: str) -> Claimed | None:
+        """As `claim`, this one run, whatever it waits for: to end one that was cancelled before anybody had a place for
+        it. None when it has ended, or a living worker holds it.
+        """
+        ...
+
+    async def is_busy(self, identity: Identity, conversation_id: str) -> bool:
+        """Whether there are runs of this conversation that have not ended, made or waiting."""
+        ...
+
     async def records(self, lease: Lease) -> Sequence[Record]:
         """The whole log, marks included, for the one who goes on with it. Raises `Fenced`."""
         ...
