@@ -37,7 +37,7 @@ class Postgres:
     def __init__(self, *, is_durable: bool = False) -> None:
         """`is_durable`: what is committed is forced to the disk, as it is in earnest. Plain tests do without."""
         self.folder = Path(tempfile.mkdtemp(prefix="antwort-pg-"))
-        self.port = _free_port()
+        self.port = free_port()
         self._settings = _SETTINGS if is_durable else _SETTINGS + _IN_HASTE
         self._process: subprocess.Popen[bytes] | None = None
         self._paused: list[int] = []
@@ -215,7 +215,7 @@ def _as_nobody() -> _Of:
     return _Of(user=user, group=group, extra_groups=[])
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """Below those that connections are given by the system: it stays free while the server is down."""
     while True:
         port = random.randrange(20_000, 30_000)
