@@ -58,6 +58,8 @@ class Lease(msgspec.Struct, frozen=True):
     run_id: str
     fence: int
     worker: str
+    key: int = 0
+    """Where the log keeps the run. It means nothing to others."""
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):

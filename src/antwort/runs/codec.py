@@ -1,0 +1,56 @@
+"""Records as bytes, and back. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from antwort.api.events import TERMINAL, UNSENT, RunEvent
+from antwort.api.wire import encode
+from antwort.identity import Identity
+from antwort.runs.base import Record
+
+_decode_events: msgspec.json.Decoder[list[RunEvent]] = msgspec.json.Decoder(list[RunEvent])
+_decode_identity = msgspec.json.Decoder(Identity)
+
+
+def from_events(events: Sequence[RunEvent]) -> bytes:
+    return encode(events)
+
+
+def to_events(raw: bytes) -> list[RunEvent]:
+    return _decode_events.decode(raw)
+
+
+def from_identity(identity: Identity) -> bytes:
+    return encode(identity)
+
+
+def to_identity(raw: bytes) -> Identity:
+    return _decode_identity.decode(raw)
+
+
+def behind(records: Iterable[Record], after: int) -> list[Record]:
+    """What of the records stands behind the event with that number; marks that stand before it do not."""
+    return [_cut(record, after) if record.first <= after else record for record in records if _reaches(record, after)]
+
+
+def _reaches(record: Record, after: int) -> bool:
+    """Marks alone have no number: they stand behind the event before them."""
+    return record.first > after if record.next == record.first else record.next > after + 1
+
+
+def _cut(record: Record, after: int) -> Record:
+    number = record.first
+    for place, event in enumerate(record.events):
+        if not isinstance(event, UNSENT):
+            number += 1
+        if number == after + 1:
+            return Record(record.at, after + 1, record.events[place + 1 :])
+    raise AssertionError("the record ends before that event")
+
+
+def is_last(record: Record) -> bool:
+    """Whether the run ends with it."""
+    return any(isinstance(event, TERMINAL) for event in record.events)
