@@ -17,7 +17,7 @@ from antwort.asgi import create_app
 from antwort.config.problems import CannotStart
 from antwort.config.secrets import Secret
 from antwort.config.settings import AuthSettings, CorsSettings, KeyLimits, KeySettings, ServerSettings, Settings
-from antwort.errors import NotAuthenticated, RateLimited
+from antwort.errors import NotAuthenticated, NotPermitted, RateLimited
 from antwort.identity import Identity
 from antwort.transport.doorway import Doorway
 from antwort.transport.errors import Headers
@@ -55,6 +55,15 @@ async def test_a_server_that_others_can_reach_does_not_start_without_keys(host: 
     for scope in (brings(SECRET), brings(""), nothing):
         with pytest.raises(NotAuthenticated):
             ring.identify(scope)
+
+
+async def test_peers_come_in_under_the_name_that_they_were_told_where_no_keys_are_asked_for() -> None:
+    server = ServerSettings(peer_port=9000, peer_url="http://Antwort-0.antwort.example:9000")
+    door = make_door(Settings(scripted=True, database=Secret("postgresql://db/antwort"), server=server))
+    assert isinstance(door, Doorway)
+    door.check({"headers": [(b"host", b"antwort-0.antwort.example:9000")]})
+    with pytest.raises(NotPermitted):
+        door.check({"headers": [(b"host", b"antwort-1.antwort.example:9000")]})
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1", "::1", "localhost"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from hashlib import sha256
+from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
@@ -31,7 +32,9 @@ def make_door(settings: Settings) -> Keyring | Doorway:
     if keys_required(settings):
         return Keyring([_key(key) for key in settings.auth.keys])
     is_said = settings.auth.required == "never" or not is_loopback(settings.server.host)
-    return Doorway((*settings.server.hosts, socket.gethostname()), only_near=not is_said)
+    peer = urlsplit(settings.server.peer_url or "").hostname
+    names = (*settings.server.hosts, socket.gethostname(), *((peer,) if peer else ()))
+    return Doorway(names, only_near=not is_said)
 
 
 def make_cors(settings: Settings) -> Cors | None:

@@ -39,7 +39,7 @@ def test_every_flag_becomes_its_setting(tmp_path: Path) -> None:
     given += "--max-turns 4 --deadline 5 --mixed-turns execute --requires-action completed --strict "
     given += "--set server.linger=6 --tools a --tools b "
     given += f"--backend http://localhost:8000/v1/ --backend-key-file {tmp_path / 'key'} "
-    given += "--model some.gguf --demo-tools"
+    given += "--model some.gguf --demo-tools --workers 1"
     assert settings_of(*given.split()) == Settings(
         backends=(BackendSettings(name="default", url="http://localhost:8000/v1", api_key=Secret("sk-file")),),
         server=ServerSettings(host="0.0.0.0", port=9, drain=3.0, linger=6.0),

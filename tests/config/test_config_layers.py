@@ -95,7 +95,10 @@ def test_a_variable_is_read_as_its_setting_wants_it(
         (
             "ANTWORT_PORT",
             "80",
-            "ANTWORT_PORT is not a setting; did you mean ANTWORT_SERVER_PORT or ANTWORT_METRICS_PORT?",
+            (
+                "ANTWORT_PORT is not a setting; "
+                "did you mean ANTWORT_SERVER_PORT or ANTWORT_SERVER_PEER_PORT or ANTWORT_METRICS_PORT?"
+            ),
         ),
         ("ANTWORT_XYZZY", "", "ANTWORT_XYZZY is not a setting."),
         (

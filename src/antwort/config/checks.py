@@ -29,6 +29,7 @@ from antwort.config.settings import (
     RoutingSettings,
     Settings,
 )
+from antwort.config.sharing import about_sharing, is_near, peers_host
 from antwort.errors import InvalidField
 from antwort.vault import SHORTEST_SECRET
 
@@ -37,7 +38,6 @@ _HOST = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _ORIGIN = re.compile(
     r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://([A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>0|[1-9][0-9]{0,4}))?"
 )
-_EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104 - where it listens is the operator's word
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAKE_ONE = "make one with `antwort key`"
 _MAKE_RANDOM = "make one with `openssl rand -hex 32`"
@@ -109,7 +109,7 @@ def keys_required(settings: Settings) -> bool:
     """Whether a request must bring an API key."""
     match settings.auth.required:
         case "auto":
-            return bool(settings.auth.keys) or not is_loopback(settings.server.host)
+            return bool(settings.auth.keys) or not is_near(settings)
         case required:
             return required == "always"
 
@@ -117,8 +117,9 @@ def keys_required(settings: Settings) -> bool:
 def _no_keys(settings: Settings) -> str:
     if settings.auth.required == "always":
         return "API keys are required and there are none: make one with `antwort key` and put it under auth.keys."
+    host = settings.server.host if not is_loopback(settings.server.host) else peers_host(settings)
     return (
-        f"Listening on {settings.server.host}, which other machines may reach, needs API keys: make one with "
+        f"Listening on {host}, which other machines may reach, needs API keys: make one with "
         "`antwort key` and put it under auth.keys, or allow everybody with --set auth.required=never."
     )
 
@@ -126,6 +127,7 @@ def _no_keys(settings: Settings) -> str:
 def find_problems(settings: Settings) -> Iterator[Problem]:
     """All that is wrong, with no word of a secret in it."""
     yield from _about_server(settings)
+    yield from about_sharing(settings, runs_a_model=runs_a_model(settings))
     yield from _about_paths(settings)
     yield from _about_local(settings)
     for at, backend in enumerate(settings.backends):
@@ -161,22 +163,18 @@ def _about_local(settings: Settings) -> Iterator[Problem]:
 
 
 def _about_server(settings: Settings) -> Iterator[Problem]:
-    for path, host in (("server.host", settings.server.host), ("metrics.host", settings.metrics.host)):
+    for path, host in (
+        ("server.host", settings.server.host),
+        ("server.peer_host", settings.server.peer_host),
+        ("metrics.host", settings.metrics.host),
+    ):
         if host and ("/" in host or "[" in host or host.count(":") == 1):
             yield Problem(path, f"must be an address alone, such as 0.0.0.0 or ::1, not {host!r}")
     if settings.metrics.host != MetricsSettings().host and settings.metrics.port is None:
         yield Problem("metrics.host", "means nothing without metrics.port")
-    if _share_a_port(settings):
-        yield Problem("metrics.port", "is the server's own", "choose another, or leave it out to share it")
     for at, name in enumerate(settings.server.hosts):
         if name != "*" and not _HOST.fullmatch(name):
             yield Problem(f"server.hosts[{at}]", f"must be a name alone, such as ai.example.com, or `*`, not {name!r}")
-
-
-def _share_a_port(settings: Settings) -> bool:
-    server, metrics = settings.server, settings.metrics
-    is_same_place = server.host == metrics.host or bool({server.host, metrics.host} & _EVERYWHERE)
-    return metrics.enabled and metrics.port == server.port != 0 and is_same_place
 
 
 def _about_paths(settings: Settings) -> Iterator[Problem]:

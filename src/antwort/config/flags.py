@@ -77,6 +77,13 @@ FLAGS = (
     Flag("--host", "the address to listen on (default: 127.0.0.1)", _LISTENS, "HOST", "server.host"),
     Flag("--port", "0 takes a free one (default: 8080)", _LISTENS, "N", "server.port"),
     Flag(
+        "--workers",
+        "processes that serve side by side; more than one needs a database",
+        _LISTENS,
+        "N",
+        "server.workers",
+    ),
+    Flag(
         "--drain",
         "seconds that responses under way get when the server is told to stop (default: 10)",
         _LISTENS,

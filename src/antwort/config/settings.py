@@ -107,6 +107,9 @@ class ServerSettings(Wire):
     """The port to listen on; 0 takes a free one."""
     drain: Annotated[float, Meta(ge=0, le=86400)] = 10.0
     """How long responses under way get to end when the server is told to stop."""
+    notice: Annotated[float, Meta(ge=0, le=86400)] = 0.0
+    """How long it goes on taking requests before, while `/readyz` says that it is not ready and answers end their
+    connections: so that a balancer that looks there sends the next ones elsewhere."""
     body_limit: Count = 64 * 2**20
     """The largest request body that is read."""
     head_limit: Count = 64 * 1024
@@ -118,14 +121,16 @@ class ServerSettings(Wire):
     idempotency: Annotated[float, Meta(ge=0, le=604800)] = 86400.0
     """How long an `Idempotency-Key` is remembered; 0: the header is not looked at."""
     workers: Annotated[int, Meta(ge=1, le=256)] = 1
-    """How many processes serve side by side on the port; more than one needs `database`."""
+    """How many processes serve side by side on the port; more than one needs `database`. Each has metrics of its own,
+    on a port of its own: `metrics.port` and those behind it."""
     peer_host: str = "127.0.0.1"
     """The address on which the other processes reach this one, where they share a `database`: a stream that is made
     here is read through them, too. It takes the same requests as the port of the server, and asks for the same keys."""
     peer_port: Port = 0
-    """The port there; 0 takes a free one."""
+    """The port there; 0 takes a free one. Of several workers, each takes the next."""
     peer_url: str | None = None
-    """What the others are told to reach it by, such as `http://10.0.0.7:9000`; unset, by `peer_host` and the port."""
+    """What the others are told to reach it by, such as `http://10.0.0.7:9000`; unset, by `peer_host` and the port. Of
+    several workers, each is told by the next port."""
     hosts: tuple[str, ...] = ()
     """Where no key is asked for: more names that requests may come under, such as a proxy's; `*` for all."""
     websocket: WebSocketSettings = WebSocketSettings()
