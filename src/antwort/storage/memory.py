@@ -11,7 +11,7 @@ from antwort.api.approvals import Approval
 from antwort.api.events import Mark
 from antwort.api.items import InputItem, McpApprovalRequest
 from antwort.api.responses import Response
-from antwort.api.status import FINAL
+from antwort.api.status import FINAL, transition
 from antwort.api.wire import UNSET, replace
 from antwort.errors import KeyInUse, ResponseNotFound, StoreFault
 from antwort.identity import Identity
@@ -112,6 +112,12 @@ class MemoryStore(MemoryConversations, MemoryApprovals):
             self._keep(identity, approvals)
             told.asked += [approval.id for approval in approvals]
         return added
+
+    def set_in_progress(self, identity: Identity, response_id: str) -> None:
+        """A queued response is made from now on."""
+        row = self._find(identity, response_id)
+        if row is not None and row.response.status == "queued":
+            row.response = replace(row.response, status=transition("queued", "in_progress"))
 
     async def get(self, identity: Identity, response_id: str) -> Response | None:
         row = self._find(identity, response_id)

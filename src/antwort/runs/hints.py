@@ -1,0 +1,91 @@
+"""Wake-ups within a process. They are hints: whoever is woken looks for itself, and looks now and then anyway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from antwort.runs.base import Record
+
+_MOST = 256
+"""Records that wait for a slow reader; what goes beyond it reads from the log."""
+
+
+class Hint:
+    """There may be something to do. It stays until somebody goes to look."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def clear(self) -> None:
+        """Before one looks, so that what comes meanwhile is not missed."""
+        self._event.clear()
+
+    async def wait(self, seconds: float) -> bool:
+        """Whether it came within that time."""
+        if not self._event.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._event.wait()
+        return self._event.is_set()
+
+
+class Tail:
+    """What one reader hears of a run: that there is more and, from those who write it in this process, what it is."""
+
+    __slots__ = ("_heard", "hint")
+
+    def __init__(self) -> None:
+        self.hint = Hint()
+        self._heard: deque[Record] = deque(maxlen=_MOST)
+
+    def hear(self, record: Record | None) -> None:
+        if record is not None:
+            self._heard.append(record)
+        self.hint.set()
+
+    def take(self, at: int) -> list[Record]:
+        """What was heard from that place of the log on, without gaps."""
+        found: list[Record] = []
+        while self._heard and self._heard[0].at <= at + len(found):
+            if (record := self._heard.popleft()).at == at + len(found):
+                found.append(record)
+        return found
+
+
+class Tails:
+    """Those who read along, by the key of the run."""
+
+    def __init__(self) -> None:
+        self._tails: dict[int, list[Tail]] = {}
+
+    @contextmanager
+    def follow(self, key: int) -> Iterator[Tail]:
+        tail = Tail()
+        self._tails.setdefault(key, []).append(tail)
+        try:
+            yield tail
+        finally:
+            rest = [other for other in self._tails[key] if other is not tail]
+            if rest:
+                self._tails[key] = rest
+            else:
+                del self._tails[key]
+
+    def tell(self, key: int, record: Record | None = None) -> None:
+        for tail in self._tails.get(key, ()):
+            tail.hear(record)
+
+    def tell_some(self, keys: Sequence[int]) -> None:
+        for key in keys:
+            self.tell(key)
+
+    def tell_all(self) -> None:
+        self.tell_some([*self._tails])

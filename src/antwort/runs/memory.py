@@ -1,0 +1,322 @@
+"""Runs in the memory of this process, over the store that keeps their responses there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TypeAlias
+
+from antwort.api.responses import Response
+from antwort.api.status import FINAL, IllegalTransition
+from antwort.api.wire import UNSET
+from antwort.errors import QueueFull, ResponseNotFound
+from antwort.identity import Identity
+from antwort.runs.base import Claimed, Ending, Fenced, Gone, Lease, Load, NewRun, Record, Renewed, Traits, Worker
+from antwort.runs.choosing import Whose, choose
+from antwort.runs.codec import behind, is_last
+from antwort.runs.hints import Hint, Tails
+from antwort.storage.memory import MemoryStore
+
+Key: TypeAlias = tuple[str, str, str]
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    key: int
+    identity: Identity
+    response: Response
+    request: bytes
+    queued_at: float
+    log: list[Record] = field(default_factory=list)
+    worker: str | None = None
+    fence: int = 0
+    attempt: int = 0
+    begun_at: float | None = None
+    is_cancelled: bool = False
+    ended_at: float | None = None
+    """From then on only its log is there."""
+
+    @property
+    def name(self) -> Key:
+        return self.identity.tenant, self.identity.owner, self.response.id
+
+    @property
+    def whose(self) -> Whose:
+        return self.identity.tenant, self.identity.owner
+
+    @property
+    def conversation_id(self) -> str | None:
+        return None if self.response.conversation is UNSET else self.response.conversation.id
+
+    @property
+    def place(self) -> tuple[float, int]:
+        return self.queued_at, self.key
+
+    def add(self, record: Record) -> bool:
+        """Whether it is new."""
+        if record.at < len(self.log):
+            return False
+        assert record.at == len(self.log), "a record is missing before this one"
+        self.log.append(record)
+        return True
+
+
+class MemoryRunLog:
+    """What it holds ends with the process, and so do those who make it: a worker is there until it leaves."""
+
+    traits = Traits(durability="process", many=False)
+
+    def __init__(
+        self,
+        store: MemoryStore,
+        *,
+        queue: int = 1000,
+        per_owner: int | None = None,
+        keep_log: float = 604800.0,
+        poll: float = 1.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`poll`: seconds between signs of life to those who follow a run."""
+        self._store, self._queue, self._per_owner = store, queue, per_owner
+        self._keep_log, self._poll, self._clock = keep_log, poll, clock
+        self._workers: dict[str, Worker] = {}
+        self._runs: dict[Key, _Run] = {}
+        """Those that have ended stay for their logs."""
+        self._open: dict[int, _Run] = {}
+        self._keys = count(1)
+        self._work, self._cancels, self._tails = Hint(), Hint(), Tails()
+
+    # ---- workers ----
+
+    async def join(self, worker: Worker) -> None:
+        self._workers[worker.name] = worker
+
+    async def leave(self, worker: str) -> None:
+        self._workers.pop(worker, None)
+        self._work.set()
+
+    async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
+        self._cancels.clear()
+        self._workers[worker.name] = worker
+        stopped = [run for run in self._open.values() if run.worker == worker.name and run.is_cancelled]
+        return Renewed(
+            lost=frozenset(lease for lease in leases if self._held(lease) is None),
+            cancelled=frozenset(run.response.id for run in stopped),
+        )
+
+    async def owner(self, identity: Identity, response_id: str) -> Worker | None:
+        run = await self._find(identity, response_id)
+        return None if run is None or run.worker is None else self._workers.get(run.worker)
+
+    # ---- runs ----
+
+    async def submit(self, run: NewRun) -> None:
+        new = run.new
+        if await self._find(new.identity, new.response.id) is not None:
+            return
+        if (waiting := len(self._free())) >= self._queue:
+            raise QueueFull(waiting)
+        await self._store.begin(new)
+        made = _Run(next(self._keys), new.identity, new.response, new.request, self._clock())
+        made.add(Record(0, 0, run.events))
+        self._keep(made)
+        self._work.set()
+
+    async def adopt(self, worker: str, identity: Identity, response_id: str, records: Sequence[Record]) -> Lease:
+        run = await self._find(identity, response_id)
+        if run is None:
+            run = await self._to_adopt(identity, response_id)
+            run.worker, run.fence, run.attempt, run.begun_at = worker, 1, 1, run.queued_at
+            self._keep(run)
+        if run.worker != worker or run.ended_at is not None:
+            raise Fenced
+        for record in records:
+            run.add(record)
+        return _lease(run)
+
+    async def _to_adopt(self, identity: Identity, response_id: str) -> _Run:
+        chain = await self._store.chain(identity, response_id)
+        if not chain or chain[-1].response.status in FINAL:
+            raise Fenced
+        response = chain[-1].response
+        return _Run(next(self._keys), identity, response, chain[-1].request, float(response.created_at))
+
+    async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
+        self._work.clear()
+        if worker not in self._workers:
+            return ()
+        await self._drop_deleted()
+        free = self._free(lost=True)
+        held = [run for run in self._open.values() if run.worker in self._workers]
+        return [self._take(free[place], worker) for place in choose(free, held, count, self._per_owner)]
+
+    async def take(self, worker: str, identity: Identity, response_id: str) -> Claimed | None:
+        run = await self._find(identity, response_id)
+        if run is None or run.ended_at is not None or run.worker in self._workers or worker not in self._workers:
+            return None
+        return self._take(run, worker)
+
+    def _take(self, run: _Run, worker: str) -> Claimed:
+        if run.begun_at is None:
+            run.begun_at = self._clock()
+            self._store.set_in_progress(run.identity, run.response.id)
+        if run.attempt == 0 or run.worker is not None:
+            run.attempt += 1
+        run.fence += 1
+        run.worker = worker
+        return Claimed(
+            lease=_lease(run),
+            identity=run.identity,
+            request=run.request,
+            response=run.response,
+            attempt=run.attempt,
+            is_cancelled=run.is_cancelled,
+            begun_at=run.begun_at,
+        )
+
+    async def is_busy(self, identity: Identity, conversation_id: str) -> bool:
+        await self._drop_deleted()
+        whose = identity.tenant, identity.owner
+        return any(run.whose == whose and run.conversation_id == conversation_id for run in self._open.values())
+
+    async def records(self, lease: Lease) -> Sequence[Record]:
+        return tuple((await self._hold(lease)).log)
+
+    async def append(self, lease: Lease, record: Record) -> None:
+        run = await self._hold(lease)
+        if run.add(record):
+            self._tails.tell(run.key)
+
+    async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
+        run = self._held(lease)
+        if run is None:
+            if await self._has_ended_with(ending.identity, lease, record):
+                return
+            raise Fenced
+        try:
+            await self._store.finish(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
+        except (ResponseNotFound, IllegalTransition) as exc:
+            self._drop(run)
+            raise Fenced from exc
+        run.add(record)
+        run.ended_at, run.worker = self._clock(), None
+        del self._open[run.key]
+        self._tails.tell(run.key)
+        self._work.set()  # those that wait for it, in its conversation or for its owner's places
+
+    async def _has_ended_with(self, identity: Identity, lease: Lease, record: Record) -> bool:
+        run = await self._find(identity, lease.run_id)
+        return run is not None and run.ended_at is not None and run.fence == lease.fence and run.log[-1] == record
+
+    async def release(self, lease: Lease) -> None:
+        run = self._held(lease)
+        if run is not None:
+            run.worker, run.fence = None, run.fence + 1
+            self._work.set()
+
+    async def cancel(self, identity: Identity, response_id: str) -> bool:
+        run = await self._find(identity, response_id)
+        if run is None or run.ended_at is not None:
+            return False
+        run.is_cancelled = True
+        self._cancels.set()
+        self._work.set()
+        return True
+
+    # ---- reading ----
+
+    async def read(
+        self, identity: Identity, response_id: str, after: int = -1, *, follow: bool = False
+    ) -> AsyncGenerator[list[Record], None]:
+        run = await self._find(identity, response_id)
+        if run is None:
+            raise Gone
+        at = 0
+        with self._tails.follow(run.key) as tail:
+            while True:
+                tail.hint.clear()
+                found, at = run.log[at:], len(run.log)
+                if records := behind(found, after):
+                    yield records
+                if not follow or (found and is_last(found[-1])):
+                    return
+                if await self._find(identity, response_id) is not run:
+                    raise Gone
+                if at == len(run.log) and not await tail.hint.wait(self._poll):
+                    yield []
+
+    async def has_log(self, identity: Identity, response_id: str) -> bool:
+        return await self._find(identity, response_id) is not None
+
+    # ---- hints ----
+
+    async def wait_for_work(self, seconds: float) -> None:
+        await self._work.wait(seconds)
+
+    async def wait_for_cancels(self, seconds: float) -> None:
+        await self._cancels.wait(seconds)
+
+    async def load(self) -> Load:
+        await self._drop_deleted()
+        free = self._free()
+        oldest = self._clock() - min((run.queued_at for run in free), default=self._clock())
+        return Load(queued=len(free), running=len(self._open) - len(free), oldest=max(oldest, 0.0))
+
+    async def sweep(self) -> int:
+        """Responses in the foreground end with the process, and so does their record."""
+        old = self._clock() - self._keep_log
+        for run in [*self._runs.values()]:
+            if run.ended_at is not None and run.ended_at <= old:
+                self._drop(run)
+            else:
+                await self._find(run.identity, run.response.id)
+        return 0
+
+    async def close(self) -> None:
+        """Nothing is held but memory."""
+
+    # ---- which ----
+
+    def _keep(self, run: _Run) -> None:
+        self._runs[run.name] = self._open[run.key] = run
+
+    async def _find(self, identity: Identity, response_id: str) -> _Run | None:
+        """It goes with its response."""
+        run = self._runs.get((identity.tenant, identity.owner, response_id))
+        if run is not None and await self._store.get(identity, response_id) is None:
+            self._drop(run)
+            return None
+        return run
+
+    def _drop(self, run: _Run) -> None:
+        self._open.pop(run.key, None)
+        with suppress(KeyError):
+            del self._runs[run.name]
+        self._tails.tell(run.key)
+
+    async def _drop_deleted(self) -> None:
+        """Of those that have not ended."""
+        for run in [*self._open.values()]:
+            await self._find(run.identity, run.response.id)
+
+    def _free(self, *, lost: bool = False) -> list[_Run]:
+        """Those that wait, and with `lost` those whose worker has gone."""
+        free = [run for run in self._open.values() if run.worker is None]
+        return free + [run for run in self._open.values() if run.worker and run.worker not in self._workers] * lost
+
+    def _held(self, lease: Lease) -> _Run | None:
+        run = self._open.get(lease.key)
+        return run if run is not None and run.fence == lease.fence else None
+
+    async def _hold(self, lease: Lease) -> _Run:
+        run = self._held(lease)
+        if run is None or await self._find(run.identity, run.response.id) is None:
+            raise Fenced
+        return run
+
+
+def _lease(run: _Run) -> Lease:
+    return Lease(run_id=run.response.id, fence=run.fence, worker=run.worker or "", key=run.key)
