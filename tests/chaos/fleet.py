@@ -1,0 +1,209 @@
+"""The processes of the chaos suite: servers, the database, the model and the tools; and what is done to them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from chaos.faults import Fault
+from chaos.story import LABEL
+from chaos.tools import SERVER_HEADER
+from postgres import Postgres, free_port
+from raw_http import ask
+
+PATIENCE = 60.0
+Home: TypeAlias = Literal["sqlite", "postgres"]
+
+
+class Pace(NamedTuple):
+    """Seconds."""
+
+    model: float
+    """Between two pieces of an answer."""
+    work: float
+    """That a call takes, on the average."""
+    lease: float
+
+
+class Span(NamedTuple):
+    """When a server process stood still, in seconds since 1970."""
+
+    server: str
+    begin: float
+    end: float
+
+
+class Server:
+    """`antwort serve`. It keeps its port and its settings over `kill` and `start`."""
+
+    def __init__(self, number: int, folder: Path, settings: dict[str, Any]) -> None:
+        self.number, self.port = number, free_port()
+        self.log = folder / f"server-{number}.log"
+        self._file = folder / f"server-{number}.yaml"
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lives = 0
+
+    @property
+    def name(self) -> str:
+        """Of the process that runs now."""
+        return f"{self.number}.{self._lives}"
+
+    def start(self) -> None:
+        self._lives += 1
+        tools = {**self._settings["mcp_servers"][0], "headers": {SERVER_HEADER: self.name}}
+        self._file.write_text(json.dumps({**self._settings, "mcp_servers": [tools]}))  # which is YAML
+        self._file.chmod(0o600)
+        command = [sys.executable, "-m", "antwort", "serve", "--config", str(self._file), "--port", str(self.port)]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def send(self, what: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(what)
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(PATIENCE)
+
+    def stop(self) -> int:
+        """As an operator does; its exit status."""
+        self.send(signal.SIGTERM)
+        assert self._process is not None
+        return self._process.wait(PATIENCE)
+
+    def has_died(self) -> bool:
+        """Whether it has ended by itself."""
+        return self._process is not None and self._process.poll() is not None
+
+
+class Fleet:
+    """All servers share one home."""
+
+    def __init__(self, servers: Sequence[Server], postgres: Postgres | None, ledger: Path) -> None:
+        self.servers, self.postgres, self.ledger = servers, postgres, ledger
+        self.stood_still: list[Span] = []
+
+    @property
+    def ports(self) -> list[int]:
+        return [server.port for server in self.servers]
+
+    async def ready(self) -> None:
+        """Until all answer."""
+        async with asyncio.timeout(PATIENCE):
+            for server in self.servers:
+                while not await _answers(server.port):
+                    assert not server.has_died(), server.log.read_text()
+                    await asyncio.sleep(0.05)
+
+    async def suffer(self, fault: Fault) -> None:
+        """From its beginning to its end."""
+        server = self.servers[fault.server]
+        match fault.kind:
+            case "kill":
+                server.kill()
+                await asyncio.sleep(fault.lasts)
+                server.start()
+            case "stop":
+                begin = time.time()
+                server.send(signal.SIGSTOP)
+                try:
+                    await asyncio.sleep(fault.lasts)
+                finally:
+                    server.send(signal.SIGCONT)
+                self.stood_still.append(Span(server.name, begin, time.time()))
+            case "database pause":
+                assert self.postgres is not None
+                self.postgres.pause()
+                try:
+                    await asyncio.sleep(fault.lasts)
+                finally:
+                    self.postgres.resume()
+            case "database kill":
+                assert self.postgres is not None
+                await asyncio.to_thread(self.postgres.kill)
+                await asyncio.sleep(fault.lasts)
+                await asyncio.to_thread(self.postgres.start)
+
+    def complaints(self) -> list[str]:
+        """Lines of the servers' logs that no fault explains."""
+        found = [line for server in self.servers for line in server.log.read_text().splitlines()]
+        return [line for line in found if "Traceback" in line or "internal error" in line]
+
+
+async def _answers(port: int) -> bool:
+    try:
+        async with asyncio.timeout(5):
+            return (await ask(port, "GET", "/v1/models")).status == 200
+    except (OSError, EOFError, TimeoutError):
+        return False
+
+
+@contextmanager
+def fleet(home: Home, folder: Path, runs: int, pace: Pace) -> Iterator[Fleet]:
+    """One server with SQLite, three with PostgreSQL; `runs` are how many may be made at once, over all of them."""
+    with ExitStack() as stack:
+        ledger = folder / "ledger.jsonl"
+        ledger.touch()
+        model = stack.enter_context(_program("chaos.model", "--pace", str(pace.model)))
+        tools = stack.enter_context(_program("chaos.tools", "--ledger", str(ledger), "--work", str(pace.work)))
+        postgres = stack.enter_context(_postgres()) if home == "postgres" else None
+        count = 3 if postgres is not None else 1
+        # Two may be down: the third takes the runs of all.
+        settings = _settings(model, tools, at_once=runs, lease=pace.lease)
+        settings |= {"data": str(folder)} if postgres is None else {"database": postgres.fresh_database()}
+        servers = [Server(number, folder, settings) for number in range(count)]
+        for server in servers:
+            server.start()
+            stack.callback(server.kill)
+        yield Fleet(servers, postgres, ledger)
+
+
+def _settings(model: str, tools: str, *, at_once: int, lease: float) -> dict[str, Any]:
+    return {
+        "backends": [{"name": "teller", "url": model}],
+        "mcp_servers": [{"label": LABEL, "url": tools, "concurrency": 1000}],
+        "tools": {"limits": {"concurrency": 1000, "total": 1000}},
+        "background": {"at_once": at_once, "queue": 10_000, "lease": lease, "attempts": 100},
+        "encryption": {"keys": [_KEY]},
+        "log": {"level": "warning"},
+    }
+
+
+_KEY = base64.b64encode(b"k" * 32).decode()
+
+
+@contextmanager
+def _program(module: str, *arguments: str) -> Iterator[str]:
+    """One that prints its address in its first line."""
+    command = [sys.executable, "-m", module, *arguments]
+    environment = {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment)
+    assert process.stdout is not None
+    try:
+        address = process.stdout.readline().decode().strip()
+        assert address, f"{module} did not start"
+        yield address
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@contextmanager
+def _postgres() -> Iterator[Postgres]:
+    server = Postgres(is_durable=True)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()

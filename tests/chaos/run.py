@@ -1,0 +1,163 @@
+"""The chaos suite: many runs under way, while servers and the database are killed and stopped at random.
+
+PYTHONPATH=tests python -m chaos.run --seconds 120 --runs 200 --seed 7
+
+The same seed makes the same plan of faults. It is printed, and so is the verdict; the exit status says whether it is
+good.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import NamedTuple
+
+from chaos.client import Client, Manner, Told
+from chaos.faults import MANY, ONE, Conditions, Fault, plan_of
+from chaos.fleet import Fleet, Home, Pace, fleet
+from chaos.ledger import read
+from chaos.report import Outcome, figures, table
+from chaos.verdict import judge
+
+HOMES: tuple[Home, ...] = ("sqlite", "postgres")
+
+
+class Scale(NamedTuple):
+    seconds: float
+    """That new runs are begun and things go wrong."""
+    runs: int
+    """Under way at once."""
+    pace: Pace
+    pause: float
+    """Seconds between two faults, on the average."""
+    settling: float = 300.0
+    """Seconds that the runs have to end when nothing goes wrong any more."""
+
+
+async def chaos(home: Home, scale: Scale, seed: int, folder: Path, *, aloud: bool = False) -> Outcome:
+    with fleet(home, folder, scale.runs, scale.pace) as machines:
+        await machines.ready()
+        kinds = MANY if home == "postgres" else ONE
+        conditions = Conditions(kinds, len(machines.servers), scale.seconds, scale.pace.lease, scale.pause)
+        plan = plan_of(seed, conditions)
+        began = time.monotonic()
+        told = await _under_way(machines, scale, seed, plan, aloud=aloud)
+        took = time.monotonic() - began
+        await machines.ready()
+        await _look_again(machines, told, seed)
+        statuses = [await asyncio.to_thread(server.stop) for server in machines.servers]
+        verdict = judge(told, read(machines.ledger), machines.stood_still)
+        return Outcome(
+            home=home,
+            seed=seed,
+            at_once=scale.runs,
+            seconds=took,
+            lease=scale.pace.lease,
+            plan=plan,
+            verdict=verdict,
+            complaints=[*machines.complaints(), *(f"exit status {status}" for status in statuses if status)],
+        )
+
+
+async def _under_way(machines: Fleet, scale: Scale, seed: int, plan: Sequence[Fault], *, aloud: bool) -> list[Told]:
+    told: list[Told] = []
+    stories = count()
+    end = time.monotonic() + scale.seconds
+    clients = [asyncio.create_task(_client(machines.ports, seed, stories, told, end)) for _ in range(scale.runs)]
+    await _go_wrong(machines, plan, aloud=aloud)
+    _, late = await asyncio.wait(clients, timeout=max(end - time.monotonic(), 0) + scale.settling)
+    for client in late:
+        client.cancel()
+    for client in clients:
+        with suppress(asyncio.CancelledError):
+            await client
+    return told
+
+
+async def _go_wrong(machines: Fleet, plan: Sequence[Fault], *, aloud: bool) -> None:
+    began = time.monotonic()
+    for fault in plan:
+        await asyncio.sleep(max(began + fault.at - time.monotonic(), 0))
+        if aloud:
+            print(f"  {time.monotonic() - began:6.1f} s: {fault}", file=sys.stderr, flush=True)  # noqa: T201 - a program
+        await machines.suffer(fault)
+
+
+async def _client(ports: Sequence[int], seed: int, stories: count[int], told: list[Told], end: float) -> None:
+    """One run after the other."""
+    client = Client(ports, seed)
+    while time.monotonic() < end:
+        number = next(stories)
+        run = Told(story=number, manner=_manner(seed, number))
+        told.append(run)
+        await client.tell(run)
+
+
+def _manner(seed: int, number: int) -> Manner:
+    fate = random.Random(f"{seed}.{number}.manner").random()
+    return "cancel" if fate < 0.1 else "poll" if fate < 0.2 else "stream" if fate < 0.6 else "follow"
+
+
+async def _look_again(machines: Fleet, told: Sequence[Told], seed: int) -> None:
+    """So many at a time that none times out."""
+    client, places = Client(machines.ports, seed), asyncio.Semaphore(16)
+
+    async def look(run: Told) -> None:
+        async with places:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(60):
+                    await client.look_again(run)
+
+    await asyncio.gather(*(look(run) for run in told if run.response_id is not None))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m chaos.run", description=__doc__)
+    parser.add_argument("--home", action="append", choices=HOMES, help="of the runs; may be given again; all")
+    parser.add_argument("--seconds", type=float, default=120.0, help="that things go wrong, in each home")
+    parser.add_argument("--runs", type=int, default=200, help="under way at once")
+    parser.add_argument("--seed", type=int, default=None, help="of the plan; one at random")
+    parser.add_argument("--lease", type=float, default=5.0, help="seconds")
+    parser.add_argument("--pace", type=float, default=0.2, help="seconds between two pieces of an answer")
+    parser.add_argument("--work", type=float, default=0.8, help="seconds that a call takes, on the average")
+    parser.add_argument("--pause", type=float, default=5.0, help="seconds between two faults, on the average")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where the figures go: chaos.json and chaos.md")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="where all that was written stays")
+    asked = parser.parse_args()
+    seed = random.SystemRandom().randrange(10**6) if asked.seed is None else asked.seed
+    print(f"seed {seed}", flush=True)  # noqa: T201 - a program
+    scale = Scale(asked.seconds, asked.runs, Pace(asked.pace, asked.work, asked.lease), asked.pause)
+    outcomes = [_played(home, scale, seed, asked.keep) for home in asked.home or HOMES]
+    if asked.out:
+        asked.out.mkdir(parents=True, exist_ok=True)
+        (asked.out / "chaos.json").write_text(json.dumps([figures(each) for each in outcomes], indent=1) + "\n")
+        (asked.out / "chaos.md").write_text(table(outcomes) + "\n")
+    print(table(outcomes))  # noqa: T201
+    for each in outcomes:
+        for breach in each.verdict.breaches[:20]:
+            print(f"{each.home}: {breach}", file=sys.stderr)  # noqa: T201
+        for line in each.complaints[:20]:
+            print(f"{each.home}: {line}", file=sys.stderr)  # noqa: T201
+    return 0 if all(each.verdict.is_good for each in outcomes) else 1
+
+
+def _played(home: Home, scale: Scale, seed: int, keep: Path | None) -> Outcome:
+    print(home, file=sys.stderr, flush=True)  # noqa: T201
+    if keep is not None:
+        (keep / home).mkdir(parents=True, exist_ok=True)
+        return asyncio.run(chaos(home, scale, seed, keep / home, aloud=True))
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(chaos(home, scale, seed, Path(folder), aloud=True))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
