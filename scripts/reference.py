@@ -114,6 +114,14 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
         errors.KeyReused,
         "this `Idempotency-Key` came before, with another body; `x-should-retry` is `false`",
     ),
+    "attempts_exhausted": (
+        errors.AttemptsExhausted,
+        "only in a response that has failed: every process that made it was lost, `background.attempts` times",
+    ),
+    "queue_full": (
+        errors.QueueFull,
+        "as many background responses wait as may (`background.queue`); `Retry-After` says when to come again",
+    ),
     "invalid_http": (errors.RequestError, "what came is not HTTP"),
     "invalid_idempotency_key": (
         errors.RequestError,

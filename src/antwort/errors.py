@@ -29,9 +29,11 @@ AntwortError                 what a client may be told: status, type, code, para
 ├── NotAuthenticated         401
 ├── NotPermitted             403
 ├── RateLimited              429
+│   ├── QueueFull            429 as many background responses wait as may
 │   └── QuotaUsedUp          429 waiting does not help
 └── ServerFault              500 ours, or a part we depend on
     ├── StoreFault           500 the record could not be read or written
+    ├── AttemptsExhausted    500 every process that made the response was lost
     ├── ShuttingDown         503
     ├── RequestCancelled     503 broken off by the program that hosts us
     ├── TooManySockets       503 as many WebSockets are open as there may be
@@ -44,7 +46,8 @@ AntwortError                 what a client may be told: status, type, code, para
 Interrupted                  the run was told to stop; says how the response then ends
 ├── Cancelled
 ├── ClientLeft
-└── DeadlinePassed
+├── DeadlinePassed
+└── HandedOver               another process goes on with it
 """
 
 from __future__ import annotations

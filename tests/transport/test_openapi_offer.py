@@ -12,7 +12,7 @@ from antwort.app import build
 from antwort.config import Secret, Settings
 from antwort.config.settings import AuthSettings, KeySettings, MetricsSettings
 from antwort.engine.engine import Engine
-from antwort.engine.settings import EngineSettings
+from antwort.engine.settings import BackgroundSettings, EngineSettings
 from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, say
@@ -76,6 +76,14 @@ async def test_the_events_that_end_a_stream_are_those_of_the_setting(setting: st
     assert "`response.completed`" in about
     assert ("`response.requires_action`" in about) is (setting == "event")
     assert ("`requires_action`" in about) is (setting == "status")
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_background_is_described_where_it_is_offered_and_elsewhere_it_can_only_be_false(enabled: bool) -> None:
+    plain = await asked(Transport(make_engine(background=BackgroundSettings(enabled=enabled))))
+    allowed = plain["components"]["schemas"]["CreateResponse"]["properties"]["background"]["anyOf"]
+    assert ({"const": False} in allowed) is not enabled
+    assert ("`queued`" in plain["paths"]["/v1/responses"]["post"]["description"]) is enabled
 
 
 OF_HTTP = {"content-type", "content-length", "transfer-encoding", "date"}

@@ -52,7 +52,6 @@ def is_readable(body: bytes) -> bool:
 def test_what_is_read_is_described(body: dict[str, Any]) -> None:
     written = encoded(body, 0)
     assume(is_readable(written) and refusal(written) is None)
-    assume(body.get("background") is not True)  # read, and refused by the engine
     assert faults("CreateResponse", json.loads(written)) == []
 
 

@@ -31,6 +31,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it writes to the letter of the standard."""
     websocket: bool = True
     """Whether responses can be had over WebSocket."""
+    background: bool = True
+    """Whether they are made in the background, too."""
 
 
 def offer_of(
@@ -45,4 +47,5 @@ def offer_of(
         requires_action=settings.requires_action,
         strict=settings.strict,
         websocket=websocket,
+        background=settings.background.enabled,
     )

@@ -99,7 +99,7 @@ def _scheme(row: Operation, address: str, offer: Offer) -> str:
 def _components(paths: Plain, offer: Offer) -> Plain:
     about = "An OpenAPI 3.1 document."
     answers = strictly(answer_schemas()) if offer.strict else answer_schemas()
-    asked_for = {**request_schemas(offer.limits), **socket_schemas()}
+    asked_for = {**request_schemas(offer.limits, background=offer.background), **socket_schemas()}
     schemas = {**answers, **asked_for, "Document": {**OBJECT, "description": about}}
     errors = {name: error_answer(status, tells_quotas=offer.tells_quotas) for status, (name, _) in ERRORS.items()}
     responses = _used("responses", errors, paths)

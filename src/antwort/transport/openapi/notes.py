@@ -23,7 +23,8 @@ FIELDS = {
     "parallel_tool_calls": "Whether one turn may hold several calls. Left out: it may.",
     "stream": "Whether the answer is a stream of events. Left out: it is not.",
     "stream_options": "Taken, and not looked at.",
-    "background": "Not offered: can only be false.",
+    "background": "Whether the response is made in the background: the answer says `queued` at once. It must be"
+    " stored.",
     "max_output_tokens": "The most tokens that the model may write for this response.",
     "max_tool_calls": "The most calls that are carried out for this response; more than the server allows is as many as"
     " it does.",

@@ -111,9 +111,20 @@ _OF_A_RESPONSE: dict[tuple[str, str], Operation] = {
         name="getResponse",
         tag="Responses",
         summary="Read a response",
-        description="A response that is stored, as it stands: of one that runs, what there is so far.",
-        parameters=("id", "stream"),
-        answers=as_json("The response.", "Response"),
+        description=(
+            "A response that is stored, as it stands: of one that runs, what there is so far.\n\n"
+            "With `stream`, its events, as they were or would have been sent to who asked for it: a stream that broke"
+            " off is picked up behind the event that `starting_after` names. Of a response that was not streamed, or"
+            " ended long ago, there are events from the beginning only."
+        ),
+        parameters=("id", "stream", "starting_after"),
+        answers={
+            200: Answered(
+                "The response; with `stream`, its events.",
+                {JSON: "Response", EVENTS: "StreamEvent"},
+                ("Cache-Control", "X-Accel-Buffering"),
+            )
+        },
         errors=(403, 404, *READ),
     ),
     ("DELETE", "/v1/responses/{id}"): Operation(
@@ -129,7 +140,7 @@ _OF_A_RESPONSE: dict[tuple[str, str], Operation] = {
         name="cancelResponse",
         tag="Responses",
         summary="Cancel a response",
-        description="One that runs is ended; one that has ended is unchanged.",
+        description="One that runs or waits is ended; one that has ended is unchanged.",
         parameters=("id",),
         answers=as_json("The response as it ended.", "Response"),
         errors=(403, 404, *READ),
@@ -256,12 +267,21 @@ _ENDS = {
 """By the setting for it, how a stream ends."""
 
 
+_LATER = (
+    "With `background` the answer comes at once, and says `queued`; the response is made afterwards, whoever is there"
+    " to read it. Read it by its id as it stands, or its events from any of them on, and cancel it when it is not wanted"
+    " any more."
+)
+"""What can be asked for where responses are made in the background."""
+
+
 def as_offered(row: Operation, offer: Offer) -> Operation:
     """The row with what holds for this server, and nothing that does not."""
     left_out = {*(() if offer.remembers_keys else (KEY, REPLAYED)), *(() if offer.tells_quotas else QUOTA)}
     answers = {status: _with_headers_but(answer, left_out) for status, answer in row.answers.items()}
     about = row.description
     if row is _CREATE:
+        about = f"{about}\n\n{_LATER}" if offer.background else about
         about = f"{about}\n\n{IN_A_SENTENCE}" if offer.websocket else about
         whole = answers[200]
         answers[200] = replace(whole, about=f"{whole.about} {_ENDS[offer.requires_action]}")

@@ -48,7 +48,17 @@ PARAMETERS: dict[str, Plain] = {
         {"type": "string", "pattern": f"^({_STATUSES})(,({_STATUSES}))*$"},
     ),
     "approval_status": _query("status", "Only those that stand so.", {"enum": [*get_args(ApprovalStatus)]}),
-    "stream": _query("stream", "Not offered: a stored response is not streamed.", {"enum": ["false", "0", ""]}),
+    "stream": _query(
+        "stream",
+        "Whether the answer is a stream: the events that there were, each with the number that it had, and those to"
+        " come.",
+        {"enum": ["true", "1", "false", "0", ""]},
+    ),
+    "starting_after": _query(
+        "starting_after",
+        "With `stream`: the number of the last event that you have, to be sent those behind it.",
+        _WHOLE,
+    ),
     "X-Request-ID": _header(
         "X-Request-ID",
         "Your word for this request, in the logs and in the answer: letters, digits and `._~:/+=@,-`, 128 at most."

@@ -55,12 +55,12 @@ _READ_AS_THEY_ARE = ("McpToolFilter", "TextFormat", "FunctionTool", "GrammarInpu
 """In these, null stands for nothing but where their own types say so."""
 
 
-def request_schemas(limits: Limits) -> Schemas:
-    """Every schema of a request, by its name."""
+def request_schemas(limits: Limits, *, background: bool = True) -> Schemas:
+    """Every schema of a request, by its name. `background`: whether responses are made in it."""
     roots: list[type[msgspec.Struct]] = [*members(KnownItem), *TOOLS, *FORCED, AllowedTools, PlainFields]
     made = {f"{name}{PARAM}": schema for name, schema in components(roots, _as_read).items()}
     fields = made.pop(f"{PlainFields.__name__}{PARAM}")
-    create = _create(fields, limits)
+    create = _create(fields, limits, background=background)
     del made[f"{ToolError.__name__}{PARAM}"]  # the errors of all servers are read
     return {
         **made,
@@ -251,7 +251,7 @@ def _format(schema: Plain) -> Plain:
     return {**schema, "description": about}
 
 
-def _create(fields: Plain, limits: Limits) -> Plain:
+def _create(fields: Plain, limits: Limits, *, background: bool) -> Plain:
     items = array(ref("InputItemParam"), maxItems=limits.input_items)
     allowed = or_null(array(any_of(TEXT, ref("NamedToolParam"))))
     own: Schemas = {
@@ -262,9 +262,10 @@ def _create(fields: Plain, limits: Limits) -> Plain:
         "conversation": any_of(_CONVERSATION, ref("ConversationParam"), NULL),
         "prompt": NULL,
     }
-    refused: Schemas = {"background": or_null({"const": False})}
-    properties = {**own, **fields["properties"], **refused, "metadata": _metadata(fields, limits)}
+    properties = {**own, **fields["properties"], "metadata": _metadata(fields, limits)}
     described = {name: {**schema, **_about(name)} for name, schema in properties.items()}
+    if not background:
+        described["background"] = NOT_IN_BACKGROUND
     return {
         "type": "object",
         "description": "What to answer, and how. Null stands for what is left out; fields that are not listed here"
@@ -274,6 +275,7 @@ def _create(fields: Plain, limits: Limits) -> Plain:
     }
 
 
+NOT_IN_BACKGROUND: Plain = {**or_null({"const": False}), "description": "Not offered: can only be false."}
 _ONE_OF = ("conversation", "previous_response_id")
 """They say the same thing in two ways: only one of them may be there."""
 

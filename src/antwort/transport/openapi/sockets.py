@@ -38,6 +38,7 @@ def socket_schemas() -> Schemas:
         "type": {"enum": [CREATE]},
         "stream": {"enum": [True, None], "description": "Can be left out: it is always one."},
         "stream_id": any_of(LANE, {"type": "null"}),
+        "background": {"enum": [False, None], "description": "Can be left out: there is none."},
     }
     return {
         MESSAGE: {

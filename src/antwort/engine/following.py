@@ -1,0 +1,193 @@
+"""Reading the events of a response again, from any number on: be it under way, here or elsewhere, or over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self, TypeAlias
+
+from antwort.api.events import TERMINAL, UNSENT, StreamEvent
+from antwort.api.responses import Response
+from antwort.api.status import FINAL
+from antwort.concurrency import Signal
+from antwort.engine.pipe import Numbered
+from antwort.engine.settings import LoopSettings
+from antwort.engine.unfold import unfold
+from antwort.errors import ClientLeft, InvalidField, ResponseNotFound
+from antwort.identity import Identity
+from antwort.runs.base import Gone, Record, RunLog, Unavailable
+
+Batches: TypeAlias = AsyncGenerator[list[Numbered], None]
+
+_AT_ONCE = 512
+"""Events of a response that has ended that are sent in one piece."""
+_SOON, _LATER = 0.05, 2.0
+"""Seconds until it is looked again, at first and in the end."""
+
+
+class Follower:
+    """One who reads along. Leaving, however that is, changes nothing of the run."""
+
+    def __init__(
+        self,
+        response: Response,
+        batches: Batches,
+        ended: Callable[[], Awaitable[object]],
+        *,
+        is_replay: bool = False,
+    ) -> None:
+        """`ended` waits until the run has. The first of the `batches` is asked for when somebody reads."""
+        self.response = response
+        """As it stood at the beginning and, once that has been read, as it ended."""
+        self.is_replay = is_replay
+        """Whether an earlier request, with the same key, has asked for the response."""
+        self._batches, self._ended = batches, ended
+        self._signal = Signal()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def response_id(self) -> str:
+        return self.response.id
+
+    async def answered(self) -> None:
+        """Nothing is held back: what went wrong is an event by now."""
+
+    async def read(self) -> list[Numbered]:
+        """The next batches, with the numbers that they had from the first time on; nothing when the stream is over, or
+        the reader has left.
+        """
+        try:
+            batches = await self._signal.race(self._next)
+        except ClientLeft:
+            return []
+        if batches and batches[-1].events and isinstance(last := batches[-1].events[-1], TERMINAL):
+            self.response = last.response
+        return batches
+
+    async def _next(self) -> list[Numbered]:
+        return await anext(self._batches, [])
+
+    async def whole(self) -> Response:
+        """The response as it stands: who asks for one in the background does not wait for it."""
+        return self.response
+
+    @property
+    def has_left(self) -> bool:
+        return self._signal.reason is not None
+
+    async def events(self) -> AsyncGenerator[tuple[int, StreamEvent], None]:
+        """One by one, each with its number."""
+        while batches := await self.read():
+            for batch in batches:
+                for number, event in enumerate(batch.events, batch.first):
+                    yield number, event
+
+    def leave(self) -> None:
+        self._signal.set(ClientLeft())
+
+    def stop(self, _: Exception) -> None:
+        """This request is broken off, and nothing else."""
+        self.leave()
+
+    async def wait(self) -> None:
+        """Until the run has ended."""
+        await self._ended()
+
+    def account(self) -> None:
+        """Others say what the run has taken."""
+
+    async def close(self) -> None:
+        self.leave()
+        await self._batches.aclose()
+
+
+# ---- where events come from ----
+
+
+async def logged(runs: RunLog, response: Response, identity: Identity, after: int, every: float) -> Batches:
+    """From the log of the run. While it cannot be read, it is tried again; signs of life come not more often than
+    `every` seconds.
+    """
+    clock = asyncio.get_running_loop().time
+    told, pause = clock(), _SOON
+    while True:
+        try:
+            async with aclosing(runs.read(identity, response.id, after, follow=True)) as reading:
+                async for records in reading:
+                    batches, pause = [*numbered(records, after)], _SOON
+                    after = max([after, *(record.next - 1 for record in records)])
+                    if batches or clock() - told >= every:
+                        told = clock()
+                        yield batches or [Numbered(after + 1, [])]
+            return
+        except Unavailable:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LATER)
+        except Gone:
+            raise ResponseNotFound(response.id) from None
+
+
+def numbered(records: Iterable[Record], after: int) -> Iterator[Numbered]:
+    """What of the records is sent, behind the event of that number."""
+    for record in records:
+        events: list[StreamEvent] = [event for event in record.events if not isinstance(event, UNSENT)]
+        seen = max(after + 1 - record.first, 0)
+        if events[seen:]:
+            yield Numbered(record.first + seen, events[seen:])
+
+
+async def is_logged(runs: RunLog, identity: Identity, response_id: str, number: int) -> bool:
+    """Whether the log holds the event of that number by now."""
+    try:
+        async with aclosing(runs.read(identity, response_id, number - 1)) as reading:
+            async for records in reading:
+                if any(record.next > number for record in records):
+                    return True
+    except Gone:
+        pass
+    return False
+
+
+async def unfolded(ended: Callable[[], Awaitable[Response | None]], settings: LoopSettings) -> Batches:
+    """From the response alone, once it has ended: `ended` gives it, or nothing as a sign of life."""
+    while (response := await ended()) is None:
+        yield [Numbered(0, [])]
+    events = unfold(response, settings)
+    for first in range(0, len(events), _AT_ONCE):
+        yield [Numbered(first, events[first : first + _AT_ONCE])]
+
+
+def unknown_number(after: int) -> InvalidField:
+    return InvalidField("starting_after", f"the response has no event with the number {after} so far.")
+
+
+def no_numbers() -> InvalidField:
+    problem = "the events of this response are not kept by their numbers; leave it out to read them from the beginning."
+    return InvalidField("starting_after", problem)
+
+
+# ---- a response that another may be making ----
+
+
+async def until_final(
+    found: Callable[[], Awaitable[Response]],
+    seconds: float,
+    *,
+    wake: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> Response:
+    """The response as it ended, or as it stands after so many seconds: it is looked at again and again."""
+    clock = asyncio.get_running_loop().time
+    until, pause = clock() + seconds, _SOON
+    while (response := await found()).status not in FINAL and clock() < until:
+        await wake(min(pause, max(until - clock(), 0.0)))
+        pause = min(2 * pause, _LATER)
+    return response
