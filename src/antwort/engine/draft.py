@@ -10,6 +10,7 @@ import msgspec
 
 from antwort.api.events import (
     Batch,
+    CallBegun,
     CallEnded,
     Compacted,
     Mark,
@@ -56,6 +57,9 @@ class Run(msgspec.Struct, frozen=True):
     """Tokens of the inferences whose backend does not tell what they took."""
     calls_ended: int = 0
     """Calls that were answered, whether they were run or not."""
+    lost: frozenset[str] = frozenset()
+    """The calls that whoever made the run before has begun, and that have no result: nobody knows what came of them.
+    What begins here is on record before it is, and not among them."""
 
     @property
     def output(self) -> tuple[OutputItem, ...]:
@@ -81,27 +85,36 @@ def fold(run: Run, events: Iterable[RunEvent]) -> Run:
     """
     output: list[OutputItem] | None = None
     for event in events:
-        if type(event) in _PLACED:
-            output = list(run.response.output) if output is None else output
-            _place(output, event)
-        elif (change := _FOLDS.get(type(event))) is not None:
-            run, output = change(run if output is None else _with_output(run, tuple(output)), event), None
-    return run if output is None else _with_output(run, tuple(output))
+        kind = type(event)
+        if kind in _PLACES:
+            if output is None:
+                output = [*run.response.output]
+            _PLACES[kind](output, event)
+        elif kind in _FOLDS:
+            run, output = _FOLDS[kind](run if output is None else _with_output(run, output), event), None
+    return run if output is None else _with_output(run, output)
 
 
-_PLACED = frozenset({OutputItemAdded, OutputItemDone, McpArgumentsDone})
+def _add(output: list[OutputItem], event: OutputItemAdded) -> None:
+    output.append(event.item)
 
 
-def _place(output: list[OutputItem], event: RunEvent) -> None:
-    if isinstance(event, OutputItemAdded):
-        output.append(event.item)
-    elif isinstance(event, OutputItemDone):
-        output[event.output_index] = event.item
-    elif isinstance(event, McpArgumentsDone):
-        # An open call keeps its arguments: it may be run by somebody who did not see its deltas.
-        item = output[event.output_index]
-        assert isinstance(item, McpCall)
-        output[event.output_index] = replace(item, arguments=event.arguments)
+def _put(output: list[OutputItem], event: OutputItemDone) -> None:
+    output[event.output_index] = event.item
+
+
+def _argue(output: list[OutputItem], event: McpArgumentsDone) -> None:
+    """An open call keeps its arguments: it may be run by somebody who did not see its deltas."""
+    item = output[event.output_index]
+    assert isinstance(item, McpCall)
+    output[event.output_index] = replace(item, arguments=event.arguments)
+
+
+_PLACES: dict[type, Callable[[list[OutputItem], Any], None]] = {
+    OutputItemAdded: _add,
+    OutputItemDone: _put,
+    McpArgumentsDone: _argue,
+}
 
 
 def _turn_ended(run: Run, event: TurnEnded) -> Run:
@@ -143,9 +156,14 @@ def _call_ended(run: Run, event: CallEnded) -> Run:
         calls_run=run.calls_run + (event.outcome == "ran"),
         over_limit_turns=over,
         handed=run.handed | {event.call_id} if event.outcome == "handed" else run.handed,
-        marks=(*run.marks, (len(run.output), event)),
+        marks=(*run.marks, (len(run.response.output), event)),
         calls_ended=run.calls_ended + 1,
+        lost=run.lost - {event.call_id} if run.lost else run.lost,
     )
+
+
+def _call_begun(run: Run, event: CallBegun) -> Run:
+    return replace(run, lost=run.lost | {event.call_id})
 
 
 def _lifecycle(run: Run, event: ResponseCreated | ResponseQueued | ResponseInProgress | Terminal) -> Run:
@@ -163,13 +181,14 @@ def _started(run: Run, event: ResponseInProgress) -> Run:
     return replace(run, response=replace(run.response, status=status))
 
 
-def _with_output(run: Run, output: tuple[OutputItem, ...]) -> Run:
-    return replace(run, response=replace(run.response, output=output))
+def _with_output(run: Run, output: list[OutputItem]) -> Run:
+    return replace(run, response=replace(run.response, output=tuple(output)))
 
 
 _FOLDS: dict[type, Callable[[Run, Any], Run]] = {
     TurnEnded: _turn_ended,
     CallEnded: _call_ended,
+    CallBegun: _call_begun,
     Compacted: _compacted,
     ResponseCreated: _created,
     ResponseInProgress: _started,

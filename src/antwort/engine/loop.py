@@ -19,11 +19,12 @@ from antwort.api.events import (
 )
 from antwort.api.items import McpListTools
 from antwort.api.responses import Response
+from antwort.api.status import transition
 from antwort.api.wire import UNSET, replace
 from antwort.concurrency import Signal
 from antwort.engine.accounting import accounted
 from antwort.engine.compacting import compact, weighed
-from antwort.engine.control import Control
+from antwort.engine.control import LEFT, Control
 from antwort.engine.dispatch import run_tools, standing
 from antwort.engine.draft import Finish, Run, as_ours, ending, fold, interrupted, settled
 from antwort.engine.early import beginnings, kept
@@ -35,9 +36,9 @@ from antwort.engine.stops import closing
 from antwort.engine.translate import chat_request
 from antwort.engine.turn import Turn
 from antwort.engine.window import window_of
-from antwort.errors import AntwortError, BackendCut, Interrupted
+from antwort.errors import AntwortError, BackendCut, HandedOver, Interrupted
 from antwort.notes import reason_behind
-from antwort.providers.base import Delta, Provider
+from antwort.providers.base import Delta, Provider, is_over
 from antwort.tools.base import ToolResult
 
 _log = logging.getLogger("antwort.engine")
@@ -63,7 +64,8 @@ def pick_up(
 async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGenerator[Batch, None]:
     """Yield every event from where the run stands to its single terminal event.
 
-    A run may start from nothing or from what another process left: the course is read off what is there.
+    A run may start from nothing or from what another process left: the course is read off what is there. One that is
+    handed over, or that another has by now, stops without a terminal event.
     """
     run, running = control.run, Running(plan, control)
     try:
@@ -71,6 +73,8 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
             run = control.run = fold(run, batch)
             yield batch
         while not isinstance(step := next_step(run, plan), Finish):
+            if control.is_leaving:
+                raise HandedOver
             if isinstance(step, Infer) and plan.compact_threshold is not None:
                 step = await weighed(step, run, plan, control)
             if isinstance(step, Infer):
@@ -85,10 +89,14 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
                     yield batch
             finally:
                 await stream.aclose()
-        if control.signal.reason is not None and step.status != "completed":
-            raise control.signal.reason  # it came between two waits
+        stopped = control.signal.reason
+        if stopped is not None and step.status != "completed" and not isinstance(stopped, HandedOver):
+            raise stopped  # it came between two waits
         closing = settled(run, "completed")
         closing.append(ending(fold(run, closing), step, plan.settings.requires_action))
+    except LEFT:
+        control.is_left = True
+        return
     except Exception as error:
         control.error = _reported(error, run)
         closing = settled(run, "incomplete")
@@ -118,6 +126,9 @@ def opening(control: Control, plan: Plan) -> list[Batch]:
     batches: list[Batch] = []
     if not run.is_announced:
         batches.append([ResponseCreated(response=run.response), ResponseInProgress(response=run.response)])
+    elif run.response.status == "queued":
+        started = replace(run.response, status=transition(run.response.status, "in_progress"))
+        batches.append([ResponseInProgress(response=started)])
     if control.half_said:
         batches.append(control.half_said)
     listings = () if plan.request.generate is False else plan.listings
@@ -178,6 +189,9 @@ async def infer(
                     yield batch
                     if turn.has_whole and not turn.is_finished and running.may_begin_early:
                         running.begin(beginnings(turn, left, plan))  # what was said so far has gone out
+                if turn.is_finished and is_over(stream):
+                    read = None
+                    break
         finally:
             await stream.aclose()
         if has_said or (narrowed := window.narrowed(read, request, whole)) is None:
@@ -210,7 +224,8 @@ def _missing_end(turn: Turn) -> BackendCut | None:
 
 async def _halted(turn: Turn, running: Running, read: Exception | None) -> Mapping[str, ToolResult]:
     """What calls that began early came to, where their turn did not come to its end; else they go on."""
-    return kept(await running.halt(), turn, is_over=read is None)
+    came = await running.halt()
+    return {} if isinstance(read, LEFT) else kept(came, turn, is_over=read is None)  # it is inferred again, whole
 
 
 async def _next_read(stream: AsyncGenerator[list[Delta], None], signal: Signal) -> list[Delta] | Exception | None:

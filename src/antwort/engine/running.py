@@ -62,8 +62,12 @@ class Running:
     def begin(self, calls: Iterable[Ready]) -> None:
         """Start calls whose turn is still being written. The step that asks for them takes them over."""
         for ready in calls:
-            if self._signal.reason is None:
+            if self._signal.reason is None and self._may_begin(ready):
                 self._early[ready.call.call_id] = _Begun(self._start(ready), ready.call.arguments)
+
+    def _may_begin(self, ready: Ready) -> bool:
+        """A run may have become one that another process may pick up since it was planned."""
+        return self._control.on_begin is None or ready.may_be_repeated
 
     async def halt(self) -> Mapping[str, ToolResult | None]:
         """Their turn did not come to its end: tell them to stop. Gives what each came to, None where that is nothing.
@@ -143,7 +147,7 @@ class Running:
         run.
         """
         definition = ready.definition
-        executor = find_executor(definition, ready.toolbox.executors)
+        executor = ready.executor or find_executor(definition, ready.toolbox.executors)
         is_prompt = isinstance(executor, Limited) and executor.grace_of(definition) <= self._plan.settings.tool_grace
         return executor if isinstance(executor, Limited) and is_prompt else None
 
@@ -182,16 +186,21 @@ class Running:
             _log.warning("a tool did not stop when told to; it is left behind")
             _abandoned.add(task)
             task.add_done_callback(_abandoned.discard)
+        for task in tasks:
+            if task.done() and not task.cancelled():
+                task.exception()  # of a call that could not be put on record: whoever asks for its result hears of it
 
     # ---- one call ----
 
     async def _execute(self, ready: Ready, executor: ToolExecutor | None = None) -> Outcome:
         """Exactly one result, and those who count are told how it came about."""
+        if self._control.on_begin is not None and not ready.is_search:
+            await self._control.on_begin(ready.call.call_id)
         self._seen.add(ready.call.call_id)
         began = perf_counter()
         failures: list[Failure] = []
         definition = ready.definition
-        executor = executor or find_executor(definition, ready.toolbox.executors)
+        executor = executor or ready.executor or find_executor(definition, ready.toolbox.executors)
         end: CallEnd = "cancelled"
         try:
             outcome = await self._attempt(ready.call, definition, executor, failures.append)

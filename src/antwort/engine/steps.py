@@ -26,11 +26,15 @@ from antwort.engine.plan import Leftover, OpenCall, Plan
 from antwort.engine.stops import NO_MORE, closing, is_spent, stop_reason
 from antwort.engine.toolbox import called_name, model_name
 from antwort.engine.unfit import is_unfit, unfit_refusal
-from antwort.tools.base import HOUSE_LABEL, ToolDefinition
-from antwort.tools.routing import Route, Toolbox, refusal, route, route_calls
+from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolExecutor
+from antwort.tools.routing import Route, Toolbox, refusal, route_calls, routed
 from antwort.tools.search import is_search
 
 OVER_LIMIT = "The limit of tool calls for this response is used up. Answer with what you have."
+LOST = (
+    "The call was begun, and the process that made it was lost before it had ended: what came of it is not known. It is "
+    "not run a second time."
+)
 
 
 class Infer(msgspec.Struct, frozen=True):
@@ -42,6 +46,8 @@ class Ready(msgspec.Struct, frozen=True):
 
     call: OpenCall
     toolbox: Toolbox
+    executor: ToolExecutor | None = None
+    """Who runs it, as was found when the step was taken; None: it is looked for when it is run."""
 
     @property
     def definition(self) -> ToolDefinition:
@@ -52,6 +58,12 @@ class Ready(msgspec.Struct, frozen=True):
         """Whether it only looks for tools: that does nothing outside, and counts for nothing."""
         return is_search(self.toolbox.tools[self.call.name])
 
+    @property
+    def may_be_repeated(self) -> bool:
+        """Whether to run it twice does no more than to run it once."""
+        definition = self.definition
+        return definition.read_only or definition.idempotent or is_search(definition)
+
 
 class Refused(msgspec.Struct, frozen=True):
     """A call that is answered with an error, without being run."""
@@ -59,6 +71,8 @@ class Refused(msgspec.Struct, frozen=True):
     call: OpenCall
     message: str
     is_over_limit: bool = False
+    is_lost: bool = False
+    """It was begun before, and may have run."""
 
 
 class RunTools(msgspec.Struct, frozen=True):
@@ -84,7 +98,7 @@ def next_step(run: Run, plan: Plan) -> Step:
         made = (mark for _, mark in run.marks if isinstance(mark, Compacted) and mark.is_missing is UNSET)
         return Compact() if next(made, None) is None else Finish("completed")
     if plan.history.leftovers and (waiting := unanswered_leftovers(run, plan)):
-        return RunTools(tuple(map(_leftover_answer, _next_leftovers(waiting))))
+        return RunTools(_unless_lost(map(_leftover_answer, _next_leftovers(waiting)), run))
     if not run.turns:
         return Finish("incomplete", "token_budget") if is_spent(run, plan) else Infer()
     if run.last_turn is not None and run.last_turn.stop is not UNSET:  # made without tools: it ends the response
@@ -122,7 +136,7 @@ def answers_to(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Ref
     """
     calls = [call for call in calls if call.call_id not in run.handed]
     found = [answer_to(call, plan) for call in calls]
-    answers = _within_limit([answer for answer in found if answer is not None], run, plan)
+    answers = _unless_lost(_within_limit([answer for answer in found if answer is not None], run, plan), run)
     left = [call for call, answer in zip(calls, found, strict=True) if answer is None] if None in found else []
     if left and plan.settings.mixed_turns == "pause" and route_calls(left, plan.toolbox).client:
         return tuple(answer for answer in answers if isinstance(answer, Refused) or answer.is_search)
@@ -133,9 +147,10 @@ def answer_to(call: OpenCall, plan: Plan) -> Ready | Refused | None:
     """Of the call by itself, whatever else was called."""
     if is_unfit(call.item, plan.toolbox):
         return Refused(call, unfit_refusal(call, plan))
-    match route(call.name, plan.toolbox):
+    way, executor = routed(call.name, plan.toolbox)
+    match way:
         case Route.SERVER if not plan.toolbox.tools[call.name].needs_approval:
-            return Ready(call, plan.toolbox)
+            return Ready(call, plan.toolbox, executor)
         case Route.SERVER:  # what can be approved was asked for, and is no open call
             problem = unasked(call.arguments)
             return Refused(call, problem or OVER_LIMIT, is_over_limit=problem is None)
@@ -157,6 +172,18 @@ def _within_limit(answers: Iterable[Ready | Refused], run: Run, plan: Plan) -> t
             left -= 1
         kept.append(answer)
     return tuple(kept)
+
+
+def _unless_lost(answers: Iterable[Ready | Refused], run: Run) -> tuple[Ready | Refused, ...]:
+    """What was begun by another and came to nothing that is known is run again only where that does no harm."""
+    if not run.lost:
+        return tuple(answers)
+    return tuple(
+        Refused(answer.call, LOST, is_lost=True)
+        if isinstance(answer, Ready) and answer.call.call_id in run.lost and not answer.may_be_repeated
+        else answer
+        for answer in answers
+    )
 
 
 def _after_results(run: Run, plan: Plan) -> Infer | Finish:

@@ -205,6 +205,11 @@ class Gathers(Protocol):
         """None: what is around it could, but the backend cannot."""
 
 
+def is_over(stream: AsyncGenerator[list[Delta], None]) -> bool:
+    """Whether an inference is known to have no more batches, so that nobody has to ask for one."""
+    return getattr(stream, "is_over", False) is True
+
+
 def whole_of(provider: Provider) -> Whole | None:
     """How the provider runs an inference without a stream, if it does."""
     return provider.whole if isinstance(provider, Gathers) else None

@@ -30,12 +30,14 @@ class Gathered(AsyncGenerator[list[Delta], None]):
     comes before.
     """
 
-    __slots__ = ("_error", "_request", "_whole")
+    __slots__ = ("_error", "_request", "_whole", "is_over")
 
     def __init__(self, whole: Whole, request: ChatRequest) -> None:
         self._whole: Whole | None = whole
         self._request = request
         self._error: AntwortError | None = None
+        self.is_over = False
+        """Whether nothing comes after the batch that was given out: see `providers.base.is_over`."""
 
     async def __anext__(self) -> list[Delta]:
         whole, self._whole = self._whole, None
@@ -45,6 +47,7 @@ class Gathered(AsyncGenerator[list[Delta], None]):
         heard: Heard = []
         try:
             last = await whole(self._request, heard)
+            self.is_over = True
         except AntwortError as error:
             if not heard:
                 raise

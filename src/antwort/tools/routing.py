@@ -81,19 +81,24 @@ def is_registered(executors: Iterable[ToolExecutor], tools: Mapping[str, ToolDef
 
 
 def route(name: str, toolbox: Toolbox) -> Route:
+    return routed(name, toolbox)[0]
+
+
+def routed(name: str, toolbox: Toolbox) -> tuple[Route, ToolExecutor | None]:
+    """Where a call goes, and who runs it if it is ours."""
     definition = toolbox.tools.get(name)
     if definition is None and toolbox.may_run:
-        return Route.UNKNOWN
+        return Route.UNKNOWN, None
     if toolbox.allowed is not None and name not in toolbox.allowed:
-        return Route.REJECTED
+        return Route.REJECTED, None
     if definition is None:
-        return Route.CLIENT
-    is_ours = find_executor(definition, toolbox.executors) is not None
-    if is_ours and toolbox.may_run:
-        return Route.SERVER
+        return Route.CLIENT, None
+    executor = find_executor(definition, toolbox.executors)
+    if executor is not None and toolbox.may_run:
+        return Route.SERVER, executor
     if definition.kind in (ToolKind.FUNCTION, ToolKind.CUSTOM):
-        return Route.CLIENT
-    return Route.HELD if is_ours else Route.UNKNOWN
+        return Route.CLIENT, None
+    return (Route.UNKNOWN if executor is None else Route.HELD), executor
 
 
 def route_calls(calls: Iterable[Call], toolbox: Toolbox) -> Routed[Call]:
