@@ -1,9 +1,9 @@
 """Runs that outlive a process.
 
 `runs` holds those that wait or are made, each with its fence; a run that has ended leaves it. `run_events` is what they
-have said so far, piece by piece; when a run has ended, its pieces are put together in `run_logs`. `workers` are the
-processes that make them. `responses.worker` is the one that makes a response in the foreground, `cancelled_at` when
-somebody asked for its end.
+have said so far, piece by piece. When a run has ended, its pieces are put together in `run_logs`, a little later: until
+then `log` is null. `workers` are the processes that make them. `responses.worker` is the one that makes a response in
+the foreground, `cancelled_at` when somebody asked for its end.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ def upgrade() -> None:
     _create_logs()
 
 
+def _create_partial_index(name: str, table: str, columns: list[str], where: str) -> None:
+    op.create_index(name, table, columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
+
+
 def _create_runs() -> None:
     op.create_table(
         "runs",
@@ -54,6 +58,8 @@ def _create_runs() -> None:
     )
     op.create_index("ix_runs_id", "runs", ["tenant", "owner", "id"], unique=True)
     op.create_index("ix_runs_worker", "runs", ["worker"])
+    in_turn = ["tenant", "owner", "conversation_id"]
+    _create_partial_index("ix_runs_conversation", "runs", in_turn, "conversation_id IS NOT NULL")
 
 
 def _create_logs() -> None:
@@ -71,9 +77,10 @@ def _create_logs() -> None:
         "run_logs",
         _of_response("run_logs", is_key=True),
         sa.Column("ended_at", sa.BigInteger, nullable=False),
-        sa.Column("log", sa.LargeBinary, nullable=False),
+        sa.Column("log", sa.LargeBinary),
     )
     op.create_index("ix_run_logs_ended", "run_logs", ["ended_at"])
+    _create_partial_index("ix_run_logs_loose", "run_logs", ["response_key"], "log IS NULL")
 
 
 def downgrade() -> None:
