@@ -55,6 +55,11 @@ class Reply:
 
     async def read(self, limit: int) -> bytes:
         """The whole body. Raises `BadAnswer` when it is longer than `limit`."""
+        if self._exchange.complete:  # as short ones mostly are when their head has come
+            data = self._exchange.take()
+            if len(data) > limit:
+                raise BadAnswer("the answer is too long")
+            return data
         pieces, size = [], 0
         async for data in self.reads():
             pieces.append(data)

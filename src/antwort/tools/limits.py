@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, TypeAlias, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 from msgspec.structs import replace
 
@@ -52,25 +52,16 @@ _log = logging.getLogger("antwort.tools")
 P = TypeVar("P")
 
 
-class _Held:
-    """What a call holds while it runs. It is given back once: by who is done, or when who was left behind has ended."""
+class _Terms(NamedTuple):
+    """What holds for calls of a tool."""
 
-    __slots__ = ("_is_left", "_passage", "_place")
-
-    def __init__(self, place: Place, passage: Passage | None) -> None:
-        self._place, self._passage = place, passage
-        self._is_left = False
-
-    def leave(self) -> None:
-        """The passage is left by who has entered."""
-        if not self._is_left:
-            self._place.leave()
-
-    def leave_behind(self, task: asyncio.Task[object]) -> None:
-        self._is_left = True
-        self._place.leave_behind(task)
-        if self._passage is not None:
-            self._passage.leave_behind(task)
+    tool: ToolDefinition
+    limits: ToolLimits
+    seconds: float
+    arguments_bytes: int
+    output_bytes: int
+    is_serial: bool
+    is_foreign: bool
 
 
 class Limited:
@@ -87,6 +78,7 @@ class Limited:
         self._offers: dict[type, bool] = {}
         self._limits = limits or ToolLimits()
         self._places = Places()
+        self._terms: _Terms | None = None  # of the tool that was called last: mostly it is called again
         self._left_behind: set[asyncio.Task[object]] = set()
 
     def can_execute(self, tool: ToolDefinition) -> bool:
@@ -95,14 +87,13 @@ class Limited:
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         if not call.arguments.strip():
             call = replace(call, arguments="{}")  # how some models write "no arguments"
-        limits, name = self._limits_of(call.definition), call.definition.own_name
-        if problem := _too_long(call, limits.arguments_bytes_of(name)):
+        terms = self._terms_of(call.definition)
+        if problem := _too_long(call, terms.arguments_bytes):
             context.failed("arguments")
             return ToolResult(call.id, problem, is_error=True)
-        is_serial = self._is_serial(call.definition, limits)
-        outcome = await (self._in_turn if is_serial else self._placed)(call, context, limits)
+        outcome = await (self._in_turn if terms.is_serial else self._placed)(call, context, terms)
         result = conclude(outcome, call, context)
-        output = cap(result.output, limits.output_bytes_of(name), limits.media_bytes)
+        output = cap(result.output, terms.output_bytes, terms.limits.media_bytes)
         return result if output is result.output else replace(result, output=output)
 
     def offers(self, protocol: type) -> bool:
@@ -125,11 +116,24 @@ class Limited:
 
     def grace_of(self, tool: ToolDefinition) -> float:
         """Seconds that a call which is told to stop may take, before it is left behind."""
-        return self._limits_of(tool).grace
+        return self._terms_of(tool).limits.grace
 
-    def _limits_of(self, tool: ToolDefinition) -> ToolLimits:
-        own = None if self._bounded_by is None else self._bounded_by.limits_of(tool)
-        return own or self._limits
+    def _terms_of(self, tool: ToolDefinition) -> _Terms:
+        """Asked for each tool that is called, and not again for the same one."""
+        if self._terms is None or self._terms.tool is not tool:
+            own = None if self._bounded_by is None else self._bounded_by.limits_of(tool)
+            limits, name = own or self._limits, tool.own_name
+            wish = None if self._timed_by is None else self._timed_by.timeout_of(tool)
+            self._terms = _Terms(
+                tool,
+                limits,
+                limits.timeout_of(name, wish),
+                limits.arguments_bytes_of(name),
+                limits.output_bytes_of(name),
+                self._is_serial(tool, limits),
+                self._is_foreign(tool),
+            )
+        return self._terms
 
     def _is_serial(self, tool: ToolDefinition, limits: ToolLimits) -> bool:
         """A function that a request declares is as serial as the one that runs for it."""
@@ -145,7 +149,7 @@ class Limited:
         own = self.describe(tool)
         return own is None or own.parameters != tool.parameters
 
-    async def _in_turn(self, call: ToolCall, context: ToolContext, limits: ToolLimits) -> object:
+    async def _in_turn(self, call: ToolCall, context: ToolContext, terms: _Terms) -> object:
         """What came of it, when those before it have ended."""
         tool = call.definition
         try:
@@ -153,28 +157,25 @@ class Limited:
         except StillAtWork:
             return ToolResult(call.id, _BUSY.format(call.name), is_error=True)
         try:
-            return await self._placed(call, context, limits, passage)
+            return await self._placed(call, context, terms, passage)
         finally:
             passage.leave()
 
     async def _placed(
-        self, call: ToolCall, context: ToolContext, limits: ToolLimits, passage: Passage | None = None
+        self, call: ToolCall, context: ToolContext, terms: _Terms, passage: Passage | None = None
     ) -> object:
+        limits, seconds = terms.limits, terms.seconds
         try:
             place = await self._places.take(call.definition, limits, context.identity)
         except Crowded as crowd:
             return ToolResult(call.id, _CROWDED.format(crowd.number, call.name), is_error=True)
-        held = _Held(place, passage)
         try:
-            wish = None if self._timed_by is None else self._timed_by.timeout_of(call.definition)
-            seconds = limits.timeout_of(call.definition.own_name, wish)
             ends = asyncio.get_running_loop().time() + seconds
             if context.deadline is None or ends < context.deadline:
                 context = replace(context, deadline=ends)
-            schema = call.definition.parameters if limits.check_arguments else None
-            return await self._bounds(self._attempt(call, context, schema), seconds, call, limits, held)
+            return await self._bounds(self._attempt(call, context, terms), seconds, call, limits, place, passage)
         finally:
-            held.leave()
+            place.leave()
 
     async def _at_once(self, attempt: Coroutine[Any, Any, object], seconds: float, *_: object) -> object:
         """Right here: what is told to stop ends, and a task for each call would cost more than most of them."""
@@ -197,7 +198,8 @@ class Limited:
         seconds: float,
         call: ToolCall,
         limits: ToolLimits,
-        held: _Held,
+        place: Place,
+        passage: Passage | None,
     ) -> object:
         """In a task of its own, so that a tool that will not be stopped holds up nobody."""
         task = asyncio.create_task(attempt)
@@ -207,12 +209,15 @@ class Limited:
         finally:
             if not task.done() and not await self._stop(task, limits.grace):
                 _log.warning("The tool %r does not stop when told to and is left behind (call %s)", call.name, call.id)
-                held.leave_behind(task)
+                place.leave_behind(task)
+                if passage is not None:
+                    passage.leave_behind(task)
 
-    async def _attempt(self, call: ToolCall, context: ToolContext, schema: dict[str, Any] | None) -> object:
+    async def _attempt(self, call: ToolCall, context: ToolContext, terms: _Terms) -> object:
         """Whatever is raised is returned: a task that ended in SystemExit would take the event loop with it."""
         try:
-            if problem := await find_problem(call.arguments, schema, is_foreign=self._is_foreign(call.definition)):
+            schema = call.definition.parameters if terms.limits.check_arguments else None
+            if problem := await find_problem(call.arguments, schema, is_foreign=terms.is_foreign):
                 context.failed("arguments")
                 return ToolResult(call.id, problem, is_error=True)
             return await self._executor.execute(call, context)

@@ -25,6 +25,10 @@ class Late(msgspec.Struct, frozen=True):
 
 def conclude(outcome: object, call: ToolCall, context: ToolContext) -> ToolResult:
     """The one result of a call, whatever came of it."""
+    if type(outcome) is ToolResult and outcome.call_id == call.id and type(outcome.output) is str:
+        if outcome.is_error:
+            _report(call, context, "it answered with an error")
+        return outcome  # as nearly all do
     match outcome:
         case ToolResult(call_id=call.id) if _is_output(outcome.output):
             if outcome.is_error:

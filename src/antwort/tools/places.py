@@ -35,10 +35,12 @@ class Places:
         """
         server, name = server_of(tool, identity), tool.own_name
         of_tool = self._row((server, name), limits.concurrency_of(name))
-        await of_tool.take()
+        if not of_tool.take_now():
+            await of_tool.take()
         of_server = self._row(server, limits.total)
         try:
-            await of_server.take()
+            if not of_server.take_now():
+                await of_server.take()
         except BaseException:
             of_tool.leave()
             raise
@@ -52,19 +54,22 @@ class Places:
 
 
 class Place:
-    """Of a tool, and of its server."""
+    """Of a tool, and of its server. It is given back once: by who is done, or when who was left behind has ended."""
 
-    __slots__ = ("_of_server", "_of_tool")
+    __slots__ = ("_is_left", "_of_server", "_of_tool")
 
     def __init__(self, of_tool: Row, of_server: Row) -> None:
         self._of_tool, self._of_server = of_tool, of_server
+        self._is_left = False
 
     def leave(self) -> None:
-        self._of_server.leave()
-        self._of_tool.leave()
+        if not self._is_left:
+            self._of_server.leave()
+            self._of_tool.leave()
 
     def leave_behind(self, task: asyncio.Task[object]) -> None:
-        """In the place of `leave`, by one who will not stop: it is free again when `task` has ended."""
+        """By one who will not stop: it is free again when `task` has ended, and `leave` is nothing more."""
+        self._is_left = True
         for row in (self._of_server, self._of_tool):
             row.stay()
             task.add_done_callback(row.go)
@@ -83,9 +88,15 @@ class Row:
         self._behind = 0  # of those who hold places, how many were left behind
         self._waiting: deque[asyncio.Future[None]] = deque()
 
+    def take_now(self) -> bool:
+        """Whether there was one, so that nobody has to wait."""
+        if not self._free:
+            return False
+        self._free -= 1
+        return True
+
     async def take(self) -> None:
-        if self._free:
-            self._free -= 1
+        if self.take_now():
             return
         if self._behind >= self._number:
             raise Crowded(self._behind)

@@ -290,10 +290,13 @@ def _named(news: ServerUnavailable, label: str) -> ServerUnavailable:
     return named
 
 
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
 def _is_object(arguments: str) -> bool:
     """Nothing at all stands for one without members."""
     try:
-        msgspec.json.decode(arguments.strip() or "{}", type=dict[str, msgspec.Raw])
+        _decode_object(arguments.strip() or "{}")
     except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return False
     return True

@@ -205,7 +205,7 @@ class Lean:
         fields = self._fields(headers) + header_lines(question.headers) if question.headers else self._fields(headers)
         resends = question.is_repeatable
         reply = await self._line.http.request("POST", self._line.target, body, None, fields, resends=resends)
-        async with reply:
+        try:
             kind = kind_of(reply)
             if reply.status != 200:
                 return await self._refusal(reply, kind, question)
@@ -216,6 +216,8 @@ class Lean:
             if kind != _JSON:
                 raise ServerUnavailable(NOT_AN_ANSWER)
             return answer_in(await decoded(await read_whole(reply, question.largest)), question.number)
+        finally:
+            reply.close()
 
     async def _refusal(self, reply: Reply, kind: str, question: Question) -> object:
         """What an answer other than 200 means. Only where it says for certain that nothing was carried out, or where

@@ -32,6 +32,8 @@ class SessionPool:
         self._timer: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self._has_room = True
+        """Whether there was room for all when it was last looked for."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -70,10 +72,12 @@ class SessionPool:
         entry.uses += 1
         return entry
 
-    def give_back(self, entry: _Entry) -> None:
+    def give_back(self, entry: _Entry, *, is_grown: bool) -> None:
+        """`is_grown`: its list may take more than before."""
         entry.uses -= 1
         entry.used_at = asyncio.get_running_loop().time()
-        self._make_room(entry.session.spec.owner)  # there may have been none while all were in use
+        if is_grown or not self._has_room:
+            self._make_room(entry.session.spec.owner)  # there may have been none while all were in use
         if self._timer is None:
             self._watch()
 
@@ -83,8 +87,9 @@ class SessionPool:
         if newcomer is None:
             return
         lists = sum([entry.session.list_bytes for entry in self._entries.values()])
-        if len(self._entries) <= self._room.sessions and lists <= self._room.lists_each:
-            return  # there is room for all of it, whosever it is
+        self._has_room = len(self._entries) <= self._room.sessions and lists <= self._room.lists_each
+        if self._has_room:
+            return  # whosever it is
         for key in makes_room(list(self._guests()), newcomer, self._room):
             self._forget(key)
 
@@ -154,7 +159,7 @@ class PooledSession:
         try:
             return await entry.session.tools()
         finally:
-            self._pool.give_back(entry)
+            self._pool.give_back(entry, is_grown=True)
 
     async def call(
         self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
@@ -163,4 +168,4 @@ class PooledSession:
         try:
             return await entry.session.call(name, arguments, key=key, progress=progress)
         finally:
-            self._pool.give_back(entry)
+            self._pool.give_back(entry, is_grown=False)
