@@ -14,6 +14,7 @@ import msgspec
 from antwort.api.approvals import Approval
 from antwort.api.events import UNSENT, Mark, RunEvent
 from antwort.api.responses import Response
+from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import Entry, NewResponse
 
@@ -22,8 +23,11 @@ class Fenced(Exception):
     """Another has claimed the run, or it has ended: nothing more of this holder is written. It is final."""
 
 
-class Unavailable(Exception):
+class Unavailable(StoreFault):
     """It is not known whether it was written. The same may be written again, under the same numbers."""
+
+    def __init__(self, message: str = "The record of the run cannot be read or written now.") -> None:
+        super().__init__(message)
 
 
 class Gone(Exception):
