@@ -26,8 +26,10 @@ class Fenced(Exception):
 class Unavailable(StoreFault):
     """It is not known whether it was written. The same may be written again, under the same numbers."""
 
-    def __init__(self, message: str = "The record of the run cannot be read or written now.") -> None:
-        super().__init__(message)
+    def __init__(self, reason: str = "") -> None:
+        """The `reason` is not for clients."""
+        super().__init__("The record of the run cannot be read or written now.")
+        self.reason = reason
 
 
 class Gone(Exception):
