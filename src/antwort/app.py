@@ -226,7 +226,7 @@ async def open_store(settings: Settings) -> ResponseStore:
 
 def _problem(fault: AntwortError) -> str:
     """The fault's own words, or the system's where it has none of its own."""
-    from antwort.db import NO_WORDS
+    from antwort.db.base import NO_WORDS
 
     reason = fault.__cause__.strerror if isinstance(fault.__cause__, OSError) else None
     return f"{reason}." if reason and fault.message == NO_WORDS else fault.message

@@ -1,24 +1,21 @@
-"""Approvals in a SQLite file."""
+"""Approvals in a database."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TypeAlias
 
 import msgspec
 from msgspec.structs import asdict
 
 from antwort.api.approvals import Approval, ApprovalStatus
-from antwort.db import Database
+from antwort.db import Connection, Database
 from antwort.errors import ApprovalInUse
 from antwort.identity import Identity
 from antwort.storage import approval_statements as sql
 from antwort.storage.base import ApprovalPage, Decision, Page
+from antwort.storage.rows import Values
 from antwort.storage.rules import no_such, size_of, starts_at_front, within_size
-
-Values: TypeAlias = dict[str, str | int | bytes | None]
 
 _IDS_AT_ONCE = 500
 _FIELDS = (
@@ -40,7 +37,7 @@ _TERMS: dict[ApprovalStatus, str] = {
 }
 
 
-class SqliteApprovals:
+class SqlApprovals:
     """The part of the store that keeps approvals."""
 
     _database: Database
@@ -69,7 +66,7 @@ def decision_rows(identity: Identity, response_id: str, decisions: Sequence[Deci
 
 
 def insert(
-    connection: sqlite3.Connection,
+    connection: Connection,
     approvals: Sequence[Values],
     *,
     response_key: int | None = None,
@@ -80,20 +77,20 @@ def insert(
     connection.executemany(sql.INSERT, [values | keys for values in approvals])
 
 
-def decide(connection: sqlite3.Connection, decisions: Sequence[Values]) -> None:
+def decide(connection: Connection, decisions: Sequence[Values]) -> None:
     for values in decisions:
         if connection.execute(sql.DECIDE, values).rowcount == 0 and connection.execute(sql.IS_THERE, values).fetchone():
             raise ApprovalInUse
 
 
-def delete(connection: sqlite3.Connection, response_key: int) -> None:
+def delete(connection: Connection, response_key: int) -> None:
     connection.execute(sql.DELETE, (response_key,))
 
 
 # ---- reading ----
 
 
-def _find(connection: sqlite3.Connection, identity: Identity, ids: Sequence[str]) -> Mapping[str, Approval]:
+def _find(connection: Connection, identity: Identity, ids: Sequence[str]) -> Mapping[str, Approval]:
     found: dict[str, Approval] = {}
     for start in range(0, len(ids), _IDS_AT_ONCE):
         some = ids[start : start + _IDS_AT_ONCE]
@@ -104,7 +101,7 @@ def _find(connection: sqlite3.Connection, identity: Identity, ids: Sequence[str]
 
 
 def _page(
-    connection: sqlite3.Connection, identity: Identity, page: Page, status: ApprovalStatus | None, now: int
+    connection: Connection, identity: Identity, page: Page, status: ApprovalStatus | None, now: int
 ) -> ApprovalPage:
     """A page from its end is read backwards."""
     forwards = starts_at_front(page)
@@ -122,7 +119,7 @@ def _page(
     return ApprovalPage(approvals=tuple(chosen if forwards else reversed(chosen)), has_more=len(found) > len(chosen))
 
 
-def _place(connection: sqlite3.Connection, values: Values, param: str, cursor: str) -> int:
+def _place(connection: Connection, values: Values, param: str, cursor: str) -> int:
     row = connection.execute(sql.PLACE, values | {"id": cursor}).fetchone()
     if row is None:
         raise no_such(param, cursor)

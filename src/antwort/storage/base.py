@@ -55,6 +55,8 @@ class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
     claim: Claim | None = None
     decisions: tuple[Decision, ...] = ()
     """What its request decides, and the response acts on."""
+    worker: str | None = None
+    """The process that makes it in the foreground, by its name; None for one that no process stands for."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,13 +167,14 @@ class ResponseStore(Protocol):
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
         approvals: Sequence[Approval] = (),
+        log: bytes | None = None,
     ) -> None:
         """Commit the outcome and the output items. `marks` are the run's own events, each with the number of output
         items there were when it happened. Returns only when the commit is done.
 
         `entries` are added to the conversation that the response names, in this order and with nothing between them,
         by the same commit; where that conversation is gone by now, they are not. `approvals` are those that it asks
-        for; they go when it is deleted.
+        for; they go when it is deleted. `log` is all that its stream has said, as `runs` packs it; it goes then, too.
 
         Raises `IllegalTransition` when the row is final already, `ResponseNotFound` when it is gone: a response
         deleted while it ran stays deleted.

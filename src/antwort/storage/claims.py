@@ -1,26 +1,22 @@
-"""Which response an idempotency key stands for, in a SQLite file."""
+"""Which response an idempotency key stands for, in a database."""
 
 from __future__ import annotations
 
-import sqlite3
-from typing import TypeAlias
-
 import msgspec
 
+from antwort.db import Connection
 from antwort.errors import KeyInUse
 from antwort.identity import Identity
 from antwort.storage import statements as sql
 from antwort.storage.base import Claim, Claimed
-
-Values: TypeAlias = dict[str, str | int | bytes | None]
+from antwort.storage.rows import Values, name_of
 
 
 def to_values(identity: Identity, response_id: str, claim: Claim) -> Values:
-    named: Values = {"tenant": identity.tenant, "owner": identity.owner, "id": response_id}
-    return named | msgspec.structs.asdict(claim)
+    return name_of(identity, response_id) | msgspec.structs.asdict(claim)
 
 
-def take(connection: sqlite3.Connection, values: Values) -> None:
+def take(connection: Connection, values: Values) -> None:
     """What has expired, or stands for a response that is gone, gives way."""
     connection.execute(sql.EXPIRE, values)
     if look_up(connection, values) is not None:
@@ -28,10 +24,10 @@ def take(connection: sqlite3.Connection, values: Values) -> None:
     connection.execute(sql.CLAIM, values)
 
 
-def look_up(connection: sqlite3.Connection, values: Values) -> Claimed | None:
+def look_up(connection: Connection, values: Values) -> Claimed | None:
     row = connection.execute(sql.CLAIMED, values).fetchone()
     return None if row is None else Claimed(request_hash=row[0], response_id=row[1])
 
 
-def release(connection: sqlite3.Connection, values: Values) -> None:
+def release(connection: Connection, values: Values) -> None:
     connection.execute(sql.RELEASE, values)

@@ -1,8 +1,7 @@
-"""Conversations in a SQLite file."""
+"""Conversations in a database."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from functools import partial
 from typing import TypeAlias
@@ -13,21 +12,20 @@ from antwort.api.inputs import new_item_id
 from antwort.api.items import InputItem
 from antwort.api.responses import Metadata
 from antwort.api.wire import encode
-from antwort.db import Database
+from antwort.db import Connection, Database
 from antwort.identity import Identity
 from antwort.storage import conversation_statements as sql
 from antwort.storage.approvals import approval_rows
 from antwort.storage.approvals import insert as insert_approvals
 from antwort.storage.base import LARGEST_PAGE, Entry, ItemPage, Page
-from antwort.storage.rows import SCHEMA_VERSION, Direction, renamed, to_item, to_metadata, type_of
+from antwort.storage.rows import SCHEMA_VERSION, Direction, Values, name_of, renamed, to_item, to_metadata, type_of
 from antwort.storage.rules import no_such, starts_at_front
 
-Values: TypeAlias = dict[str, str | int | bytes | None]
 EntryRow: TypeAlias = tuple[str, Direction, str, bytes]
 """id, direction, type, JSON."""
 
 
-class SqliteConversations:
+class SqlConversations:
     """The half of the store that keeps conversations."""
 
     def __init__(self, database: Database) -> None:
@@ -36,7 +34,7 @@ class SqliteConversations:
     async def begin_conversation(
         self, identity: Identity, conversation: Conversation, entries: Sequence[Entry]
     ) -> None:
-        values = _name(identity, conversation.id) | {
+        values = name_of(identity, conversation.id) | {
             "created_at": conversation.created_at,
             "schema_version": SCHEMA_VERSION,
             "metadata": encode(conversation.metadata),
@@ -44,40 +42,40 @@ class SqliteConversations:
         await self._database.write(partial(_begin, values=values, entries=entry_rows(entries)))
 
     async def conversation(self, identity: Identity, conversation_id: str) -> Conversation | None:
-        return await self._database.read(partial(_get, values=_name(identity, conversation_id)))
+        return await self._database.read(partial(_get, values=name_of(identity, conversation_id)))
 
     async def describe_conversation(
         self, identity: Identity, conversation_id: str, metadata: Metadata
     ) -> Conversation | None:
-        values = _name(identity, conversation_id) | {"metadata": encode(metadata)}
+        values = name_of(identity, conversation_id) | {"metadata": encode(metadata)}
         return await self._database.write(partial(_describe, values=values))
 
     async def delete_conversation(self, identity: Identity, conversation_id: str) -> bool:
         return await self._database.write(
-            partial(_delete, statement=sql.DELETE, values=_name(identity, conversation_id))
+            partial(_delete, statement=sql.DELETE, values=name_of(identity, conversation_id))
         )
 
     async def said(self, identity: Identity, conversation_id: str) -> tuple[InputItem, ...] | None:
-        return await self._database.read(partial(_said, values=_name(identity, conversation_id)))
+        return await self._database.read(partial(_said, values=name_of(identity, conversation_id)))
 
     async def conversation_items(self, identity: Identity, conversation_id: str, page: Page) -> ItemPage | None:
-        return await self._database.read(partial(_page, values=_name(identity, conversation_id), page=page))
+        return await self._database.read(partial(_page, values=name_of(identity, conversation_id), page=page))
 
     async def conversation_item(self, identity: Identity, conversation_id: str, item_id: str) -> InputItem | None:
-        values = _name(identity, conversation_id) | {"item_id": item_id}
+        values = name_of(identity, conversation_id) | {"item_id": item_id}
         return await self._database.read(partial(_item, values=values))
 
     async def add_entries(
         self, identity: Identity, conversation_id: str, entries: Sequence[Entry], approvals: Sequence[Approval] = ()
     ) -> tuple[InputItem, ...] | None:
-        values, asked = _name(identity, conversation_id), approval_rows(identity, approvals)
+        values, asked = name_of(identity, conversation_id), approval_rows(identity, approvals)
         ids = await self._database.write(partial(_add, values=values, entries=entry_rows(entries), asked=asked))
         if ids is None:
             return None
         return tuple(renamed(entry.item, item_id) for entry, item_id in zip(entries, ids, strict=True))
 
     async def delete_entry(self, identity: Identity, conversation_id: str, item_id: str) -> bool:
-        values = _name(identity, conversation_id) | {"item_id": item_id}
+        values = name_of(identity, conversation_id) | {"item_id": item_id}
         return await self._database.write(partial(_delete, statement=sql.DELETE_ENTRY, values=values))
 
 
@@ -85,19 +83,15 @@ def entry_rows(entries: Sequence[Entry]) -> list[EntryRow]:
     return [(entry.item.id, entry.direction, type_of(entry.item), entry.raw) for entry in entries]
 
 
-def _name(identity: Identity, conversation_id: str) -> Values:
-    return {"tenant": identity.tenant, "owner": identity.owner, "id": conversation_id}
-
-
 # ---- writing ----
 
 
-def _begin(connection: sqlite3.Connection, values: Values, entries: list[EntryRow]) -> None:
+def _begin(connection: Connection, values: Values, entries: list[EntryRow]) -> None:
     connection.execute(sql.INSERT, values)
     add(connection, values, entries)
 
 
-def add(connection: sqlite3.Connection, values: Values, entries: Sequence[EntryRow]) -> list[str] | None:
+def add(connection: Connection, values: Values, entries: Sequence[EntryRow]) -> list[str] | None:
     """Add them to the conversation that `values` names; the ids they go by there. None when it is not found."""
     row = connection.execute(sql.END, values).fetchone()
     if row is None:
@@ -108,7 +102,7 @@ def add(connection: sqlite3.Connection, values: Values, entries: Sequence[EntryR
 
 
 def _add(
-    connection: sqlite3.Connection, values: Values, entries: Sequence[EntryRow], asked: Sequence[Values]
+    connection: Connection, values: Values, entries: Sequence[EntryRow], asked: Sequence[Values]
 ) -> list[str] | None:
     ids = add(connection, values, entries)
     if ids is not None and asked:
@@ -117,45 +111,43 @@ def _add(
     return ids
 
 
-def _insert(
-    connection: sqlite3.Connection, of: tuple[str | int | bytes | None, ...], position: int, entry: EntryRow
-) -> str:
+def _insert(connection: Connection, of: tuple[str | int | bytes | None, ...], position: int, entry: EntryRow) -> str:
     item_id, direction, kind, raw = entry
     while not connection.execute(sql.INSERT_ENTRY, (*of, item_id, direction, position, kind, raw)).rowcount:
         item_id = new_item_id(kind)
     return item_id
 
 
-def _describe(connection: sqlite3.Connection, values: Values) -> Conversation | None:
+def _describe(connection: Connection, values: Values) -> Conversation | None:
     connection.execute(sql.DESCRIBE, values)
     return _get(connection, values)
 
 
-def _delete(connection: sqlite3.Connection, statement: str, values: Values) -> bool:
+def _delete(connection: Connection, statement: str, values: Values) -> bool:
     return connection.execute(statement, values).rowcount > 0
 
 
 # ---- reading ----
 
 
-def _get(connection: sqlite3.Connection, values: Values) -> Conversation | None:
+def _get(connection: Connection, values: Values) -> Conversation | None:
     row = connection.execute(sql.FOUND, values).fetchone()
     return None if row is None else Conversation(id=str(values["id"]), created_at=row[0], metadata=to_metadata(row[1]))
 
 
-def _item(connection: sqlite3.Connection, values: Values) -> InputItem | None:
+def _item(connection: Connection, values: Values) -> InputItem | None:
     row = connection.execute(sql.ENTRY, values).fetchone()
     return None if row is None else to_item(*row)
 
 
-def _said(connection: sqlite3.Connection, values: Values) -> tuple[InputItem, ...] | None:
+def _said(connection: Connection, values: Values) -> tuple[InputItem, ...] | None:
     rows = connection.execute(sql.SAID, values).fetchall()
     if not rows:
         return None
     return tuple(to_item(*row) for row in rows if row[0] is not None)
 
 
-def _page(connection: sqlite3.Connection, values: Values, page: Page) -> ItemPage | None:
+def _page(connection: Connection, values: Values, page: Page) -> ItemPage | None:
     """From a place in the index. A page from its end is read backwards."""
     row = connection.execute(sql.KEY, values).fetchone()
     if row is None:
@@ -176,7 +168,7 @@ def _page(connection: sqlite3.Connection, values: Values, page: Page) -> ItemPag
     return ItemPage(items=tuple(items if forwards else reversed(items)), has_more=has_more)
 
 
-def _bounds(connection: sqlite3.Connection, values: Values, page: Page) -> str:
+def _bounds(connection: Connection, values: Values, page: Page) -> str:
     """The places of `after` and `before`, as terms; they are put into `values`."""
     terms = ""
     for param, cursor, is_beyond in (("after", page.after, True), ("before", page.before, False)):

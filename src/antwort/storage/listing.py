@@ -1,4 +1,4 @@
-"""One page of the responses in a SQLite file: from a place in the index, never by counting from the start.
+"""One page of the responses in a database: from a place in the index, never by counting from the start.
 
 The index goes by status first, so that a rare one is found among many others at once; a list of several statuses, or
 of all, is put together from one short list of each.
@@ -6,12 +6,12 @@ of all, is put together from one short list of each.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias, get_args
 
 from antwort.api.responses import Response
 from antwort.api.status import ResponseStatus
+from antwort.db import Connection
 from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.storage import statements as sql
@@ -30,7 +30,7 @@ class Listed(NamedTuple):
     """The ids of those that stand there and could not be read."""
 
 
-def list_responses(connection: sqlite3.Connection, identity: Identity, page: Page, wanted: Wanted) -> Listed:
+def list_responses(connection: Connection, identity: Identity, page: Page, wanted: Wanted) -> Listed:
     """A page from its end is read backwards."""
     forwards = starts_at_front(page)
     places = _places(connection, identity, page, wanted, is_rising=(page.order == "asc") == forwards)
@@ -54,7 +54,7 @@ def list_responses(connection: sqlite3.Connection, identity: Identity, page: Pag
 
 
 def _places(
-    connection: sqlite3.Connection, identity: Identity, page: Page, wanted: Wanted, *, is_rising: bool
+    connection: Connection, identity: Identity, page: Page, wanted: Wanted, *, is_rising: bool
 ) -> Iterator[int]:
     """The keys of all that fit, in order. As many are looked up at once as a page needs, and one more."""
     values: Values = {"tenant": identity.tenant, "owner": identity.owner, "limit": page.limit + 1}
@@ -77,7 +77,7 @@ def _places(
         terms = [*(term for term in terms if term != beyond), beyond]
 
 
-def _bounds(connection: sqlite3.Connection, page: Page, values: Values) -> list[str]:
+def _bounds(connection: Connection, page: Page, values: Values) -> list[str]:
     """The places of `after` and `before`, as terms. What the rows hold is compared: an id says nothing of its place."""
     terms = []
     for param, cursor, beyond in (("after", page.after, ">"), ("before", page.before, "<")):
@@ -92,7 +92,7 @@ def _bounds(connection: sqlite3.Connection, page: Page, values: Values) -> list[
     return terms
 
 
-def _row(connection: sqlite3.Connection, key: int) -> tuple[str, bytes, list[bytes]]:
+def _row(connection: Connection, key: int) -> tuple[str, bytes, list[bytes]]:
     """The id, the body and the output of a response."""
     response_id, body = connection.execute(sql.BODY_AT, (key,)).fetchone()
     return response_id, body, [raw for (raw,) in connection.execute(sql.OUTPUT, (key,))]

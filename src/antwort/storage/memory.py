@@ -33,6 +33,8 @@ class _Row:
     is_deleted: bool = False
     claim: Key | None = None
     """Tenant, owner and key of the claim that it was begun with."""
+    log: bytes | None = None
+    """What its stream has said, as it was packed."""
 
     def to_link(self) -> Link:
         return Link(response=self.response, request=self.request, input=self.input, turn_ends=self.turn_ends)
@@ -91,12 +93,13 @@ class MemoryStore(MemoryConversations, MemoryApprovals):
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
         approvals: Sequence[Approval] = (),
+        log: bytes | None = None,
     ) -> None:
         row = self._find(identity, response.id)
         if row is None:
             raise ResponseNotFound(response.id)
         check_ending(row.response.status, response.status)
-        row.response, row.turn_ends = response, turn_ends(marks)
+        row.response, row.turn_ends, row.log = response, turn_ends(marks), log
         self._index(row, response.output)
         self._keep(identity, approvals)
         if not row.children:

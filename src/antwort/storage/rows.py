@@ -13,6 +13,7 @@ from antwort.api.requests import Limits, read_item
 from antwort.api.responses import Metadata, Response
 from antwort.api.wire import encode, replace
 from antwort.errors import InvalidField, StoreFault
+from antwort.identity import Identity
 from antwort.storage.base import NewResponse
 
 SCHEMA_VERSION = 1
@@ -27,11 +28,17 @@ _UNREADABLE = "A stored record cannot be read."
 _DAMAGED = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
 """Other JSON than was written, bytes that are not UTF-8, a value that is no JSON at all."""
 
+Values: TypeAlias = dict[str, str | int | bytes | None]
 Direction: TypeAlias = Literal["input", "output"]
 ItemRow: TypeAlias = tuple[str, Direction, int, str, bytes]
 """id, direction, position, type, JSON."""
 MarkRow: TypeAlias = tuple[int, str, bytes, int]
 """number, kind, JSON, items_end."""
+
+
+def name_of(identity: Identity, response_id: str) -> Values:
+    """What a response, or a conversation, is found by."""
+    return {"tenant": identity.tenant, "owner": identity.owner, "id": response_id}
 
 
 def to_body(response: Response) -> bytes:

@@ -1,4 +1,7 @@
-"""The SQL of `sqlite.py`. What finds a response or an item by id names tenant and owner; the rest goes by key."""
+"""The SQL of `writing.py`, `reading.py` and `listing.py`.
+
+What finds a response or an item by id names tenant and owner; the rest goes by key.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,27 @@ from __future__ import annotations
 # The writer is alone, so it may count for itself; a thread goes by the key of its first response.
 INSERT_FIRST = """
     INSERT INTO responses (key, tenant, owner, id, thread_key, depth, model,
-                           status, background, created_at, schema_version, request, body)
+                           status, background, created_at, worker, schema_version, request, body)
     SELECT next.key, :tenant, :owner, :id, next.key, 0, :model,
-           :status, :background, :created_at, :schema_version, :request, :body
+           :status, :background, :created_at, :worker, :schema_version, :request, :body
     FROM (SELECT coalesce(max(key), 0) + 1 AS key FROM responses) AS next
+    WHERE true
+    RETURNING key
 """
 # A child goes on in its parent's thread unless another child does so already.
 INSERT_CHILD = """
     INSERT INTO responses (key, tenant, owner, id, parent_key, thread_key, depth, model,
-                           status, background, created_at, schema_version, request, body)
+                           status, background, created_at, worker, schema_version, request, body)
     SELECT next.key, :tenant, :owner, :id, parent.key,
            CASE WHEN EXISTS (SELECT 1 FROM responses AS other
                              WHERE other.thread_key = parent.thread_key AND other.depth = parent.depth + 1)
                 THEN next.key ELSE parent.thread_key END,
            parent.depth + 1, :model,
-           :status, :background, :created_at, :schema_version, :request, :body
+           :status, :background, :created_at, :worker, :schema_version, :request, :body
     FROM (SELECT max(key) + 1 AS key FROM responses) AS next
     CROSS JOIN responses AS parent
     WHERE parent.tenant = :tenant AND parent.owner = :owner AND parent.id = :parent_id AND parent.deleted_at IS NULL
+    RETURNING key
 """
 INSERT_ITEM = """
     INSERT INTO items (response_key, tenant, owner, id, direction, position, type, raw)
@@ -67,6 +73,13 @@ REMOVE_HIDDEN = """
       AND NOT EXISTS (SELECT 1 FROM responses AS child WHERE child.parent_key = responses.key)
     RETURNING parent_key
 """
+INSERT_LOG = "INSERT INTO run_logs (response_key, ended_at, log) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+# Of a response that is hidden, and stays for those that follow it.
+FORGET_RUN = (
+    "DELETE FROM runs WHERE response_key = ?",
+    "DELETE FROM run_events WHERE response_key = ?",
+    "DELETE FROM run_logs WHERE response_key = ?",
+)
 RUNNING = "SELECT key, id, body FROM responses WHERE status IN ('queued', 'in_progress')"
 FAIL = "UPDATE responses SET status = 'failed', completed_at = NULL WHERE key = ?"
 TOUCH = "UPDATE alembic_version SET version_num = version_num"
@@ -89,6 +102,7 @@ LISTED = """
     ORDER BY created_at {order}, key {order}
     LIMIT :limit
 """
+LOG = "SELECT log FROM run_logs WHERE response_key = ?"
 BODY_AT = "SELECT id, body FROM responses WHERE key = ?"
 OUTPUT = "SELECT raw FROM items WHERE response_key = ? AND direction = 'output' ORDER BY position"
 INPUT_IDS = "SELECT id FROM items WHERE response_key = ? AND direction = 'input' ORDER BY position"

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from antwort.db import BUSY_SECONDS, Database, store_fault
+from antwort.db import Connection as Link
+from antwort.db.sqlite import BUSY_SECONDS, SqliteDatabase, store_fault
 from antwort.errors import StoreFault
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 HEAD = REVISIONS[-1]
 
 
-async def migrate(database: Database) -> None:
+async def migrate(database: SqliteDatabase) -> None:
     """Bring the open `database` to `HEAD`. Raises `StoreFault` when a newer version of antwort has written it."""
     revision = await database.read(_revision)
     if revision == HEAD:
@@ -34,7 +35,7 @@ async def migrate(database: Database) -> None:
     await asyncio.to_thread(upgrade, database.path)
 
 
-def _revision(connection: sqlite3.Connection) -> str | None:
+def _revision(connection: Link) -> str | None:
     query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'alembic_version'"
     if connection.execute(query).fetchone() is None:
         return None

@@ -1,8 +1,6 @@
 """One SQLite file with one writer and one reader, each a thread with a connection of its own.
 
-All that keeps records writes through the same writer. It has no timed window: it takes all that is queued, in one
-transaction, and wakes the waiters of an event loop with one call once the commit is done. So a single write waits for
-nobody, and a hundred at once cost little more than one.
+All that keeps records writes through the same writer.
 
 A commit outlives the end of the process, however it ends, and is not forced to the disk (`synchronous = NORMAL`): when
 the machine loses power, the last commits before that can be lost. The file stays whole, and holds all earlier ones.
@@ -18,59 +16,52 @@ import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Lock, Thread
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeVar
 
+from antwort.db.base import NO_WORDS, Dialect, Operation
+from antwort.db.lanes import Job, Lane
 from antwort.errors import StoreFault
 
 if sys.platform != "win32":
     import fcntl
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-Operation: TypeAlias = Callable[[sqlite3.Connection], T]
-"""Works inside a transaction and may be run a second time, after a rollback."""
 
 BUSY_SECONDS = 5.0
 
 
-class Database:
-    """The records of one data folder. `open` it before use, `close` it at the end."""
+class SqliteDatabase:
+    """The records of one data folder."""
+
+    dialect: Dialect = "sqlite"
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._files: dict[Path, tuple[int, int]] = {}
         self._lock: int | None = None
-        self._lanes: tuple[_Lane, ...] = ()
+        self._lanes: tuple[Lane, ...] = ()
+        self._links: tuple[_Link, ...] = ()
 
     async def open(self) -> None:
         """Raises `StoreFault` when the file cannot be used, or another process uses it."""
         await asyncio.to_thread(self._open)
 
     async def close(self) -> None:
-        """What was accepted is still written; what comes later is refused."""
         await asyncio.to_thread(self._close)
 
     async def write(self, operation: Operation[T]) -> T:
-        """What `operation` returns, once its changes are committed.
-
-        An operation that raises is undone alone; its neighbours in the transaction are not. One that was accepted is
-        run even when nobody waits for it any more.
-        """
         return await self._lane(0).submit(operation)
 
     async def read(self, operation: Operation[T]) -> T:
-        """What `operation` finds. All its queries see the same state, which holds every write awaited before."""
         return await self._lane(1).submit(operation)
 
-    def _lane(self, index: int) -> _Lane:
+    def _lane(self, index: int) -> Lane:
         if not self._lanes:
             raise StoreFault("The store is closed.")
         return self._lanes[index]
 
     def _open(self) -> None:
-        connections: list[sqlite3.Connection] = []
+        connections: list[_Link] = []
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _lock(self.path.with_name(f"{self.path.name}.lock"))
@@ -84,16 +75,19 @@ class Database:
                 connection.close()
             self._release()
             raise store_fault(exc) from exc
+        self._links = tuple(connections)
         writer, reader = connections
         self._lanes = (
-            _Lane("writer", writer, "BEGIN IMMEDIATE", self._verify),
-            _Lane("reader", reader, "BEGIN", self._verify),
+            Lane("writer", [_Transactions(writer, "BEGIN IMMEDIATE", self._verify).run]),
+            Lane("reader", [_Transactions(reader, "BEGIN", self._verify).run]),
         )
 
     def _close(self) -> None:
         lanes, self._lanes = self._lanes, ()
-        for lane in reversed(lanes):
+        links, self._links = self._links, ()
+        for lane, link in reversed(list(zip(lanes, links, strict=True))):
             lane.close()
+            link.close()  # the last one to close moves what is left in the log into the file
         self._release()
 
     def _release(self) -> None:
@@ -111,97 +105,39 @@ class Database:
                 raise FileNotFoundError(errno.ENOENT, "a file of the database was replaced")
 
 
-class _Job(Generic[T_co]):
-    """An operation, and whoever waits for its outcome."""
-
-    __slots__ = ("_operation", "_value", "error", "future")
-
-    def __init__(self, operation: Operation[T_co], future: asyncio.Future[T_co]) -> None:
-        self._operation = operation
-        self._value: T_co | None = None
-        self.future: asyncio.Future[T_co] = future
-        self.error: Exception | None = None
-
-    def run(self, connection: sqlite3.Connection) -> None:
-        self._value = self._operation(connection)
-
-    def settle(self) -> None:
-        if self.future.done():  # whoever waited was cancelled
-            return
-        if self.error is not None:
-            self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self._value)  # type: ignore[arg-type]  # `run` has set it, and it may be None
+class _Link(sqlite3.Connection):
+    dialect: Dialect = "sqlite"
 
 
-class _Lane:
-    """A thread that works off a queue of operations, all that is queued in one transaction."""
+class _Transactions:
+    """What a lane does with a connection."""
 
-    def __init__(self, name: str, connection: sqlite3.Connection, begin: str, verify: Callable[[], None]) -> None:
-        self._connection, self._begin, self._verify = connection, begin, verify
-        self._queue: SimpleQueue[_Job[object] | None] = SimpleQueue()
-        self._is_open = True
-        self._gate = Lock()
-        # A daemon: a program that forgets to close must still be able to end, and SQLite survives that.
-        self._thread = Thread(target=self._work, name=f"antwort-{name}", daemon=True)
-        self._thread.start()
+    def __init__(self, connection: _Link, begin: str, verify: Callable[[], None]) -> None:
+        self.connection = connection
+        self._begin = begin
+        self._verify = verify
 
-    def submit(self, operation: Operation[T]) -> asyncio.Future[T]:
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        job = _Job(operation, future)
-        with self._gate:  # nothing may be queued behind the end mark: nobody would ever answer it
-            if not self._is_open:
-                raise StoreFault("The store is closed.")
-            self._queue.put(job)
-        return future
-
-    def close(self) -> None:
-        with self._gate:
-            self._is_open = False
-            self._queue.put(None)
-        self._thread.join()
-        self._connection.close()  # the last one to close moves what is left in the log into the file
-
-    def _work(self) -> None:
-        while jobs := self._take():
-            self._transact(jobs)
-            _wake(jobs)
-            del jobs  # nothing of a batch is kept while waiting for the next
-
-    def _take(self) -> list[_Job[object]]:
-        """All that is queued, waiting for the first; empty at the end."""
-        jobs: list[_Job[object]] = []
-        job = self._queue.get()
-        while job is not None:
-            jobs.append(job)
-            try:
-                job = self._queue.get_nowait()
-            except Empty:
-                return jobs
-        self._queue.put(None)
-        return jobs
-
-    def _transact(self, jobs: list[_Job[object]]) -> None:
+    def run(self, jobs: list[Job[object]]) -> None:
         try:
-            self._connection.execute(self._begin)
+            self.connection.execute(self._begin)
             if self._run(jobs):
-                self._connection.execute("COMMIT")
+                self.connection.execute("COMMIT")
                 self._verify()
         except Exception as exc:  # the thread must outlive it, and every waiter must hear of it
             self._roll_back()
             for job in jobs:
                 job.error = store_fault(exc)
 
-    def _run(self, jobs: list[_Job[object]]) -> bool:
+    def _run(self, jobs: list[Job[object]]) -> bool:
         """Whether all went well. When one fails, each is tried again in a transaction of its own."""
         try:
             for job in jobs:
-                job.run(self._connection)
+                job.run(self.connection)
         except Exception as exc:
             self._roll_back()
             if len(jobs) > 1:
                 for job in jobs:
-                    self._transact([job])
+                    self.run([job])
             else:
                 jobs[0].error = store_fault(exc) if isinstance(exc, sqlite3.Error | OSError) else exc
             return False
@@ -209,23 +145,9 @@ class _Lane:
 
     def _roll_back(self) -> None:
         # SQLite ends some failed transactions itself, and a connection that cannot even roll back will say so again.
-        if self._connection.in_transaction:
+        if self.connection.in_transaction:
             with contextlib.suppress(sqlite3.Error):
-                self._connection.execute("ROLLBACK")
-
-
-def _wake(jobs: list[_Job[object]]) -> None:
-    waiting: dict[asyncio.AbstractEventLoop, list[_Job[object]]] = {}
-    for job in jobs:
-        waiting.setdefault(job.future.get_loop(), []).append(job)
-    for loop, settled in waiting.items():
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits there
-            loop.call_soon_threadsafe(_settle, settled)
-
-
-def _settle(jobs: list[_Job[object]]) -> None:
-    for job in jobs:
-        job.settle()
+                self.connection.execute("ROLLBACK")
 
 
 def _make(path: Path) -> None:
@@ -243,8 +165,8 @@ def _identity(path: Path) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+def _connect(path: Path) -> _Link:
+    return sqlite3.connect(path, BUSY_SECONDS, isolation_level=None, check_same_thread=False, factory=_Link)
 
 
 def _configure(connection: sqlite3.Connection, *, is_reader: bool) -> None:
@@ -278,9 +200,6 @@ def _lock(path: Path) -> int | None:
 
 
 # ---- faults ----
-
-NO_WORDS = "The store could not be read or written."
-"""What is said of a fault that there is no sentence for."""
 
 _FULL = "The store is full: its disk has no room left."
 _READ_ONLY = "The store's files may not be written."

@@ -1,0 +1,97 @@
+"""Responses in a database, in plain SQL: a toolkit between would cost more than the database."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from antwort.api.approvals import Approval
+from antwort.api.events import Mark
+from antwort.api.items import InputItem
+from antwort.api.responses import Response
+from antwort.db import Database
+from antwort.identity import Identity
+from antwort.storage import claims, reading, writing
+from antwort.storage.approvals import SqlApprovals
+from antwort.storage.base import Claimed, Entry, ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
+from antwort.storage.conversations import SqlConversations
+from antwort.storage.listing import list_responses
+from antwort.storage.rows import Values, name_of
+
+log = logging.getLogger("antwort.storage")
+
+_MOST_WARNINGS = 1000
+
+
+class SqlStore(SqlConversations, SqlApprovals):
+    """What it is given is turned into rows before it is queued, so that the writer only writes."""
+
+    def __init__(self, database: Database) -> None:
+        """`database` is open and migrated; the store closes it."""
+        super().__init__(database)
+        self._warned: set[str] = set()
+
+    async def begin(self, new: NewResponse) -> None:
+        await self._database.write(partial(writing.begin_in, new=writing.to_beginning(new)))
+
+    async def claimed(self, identity: Identity, key: str, now: int) -> Claimed | None:
+        values: Values = {"tenant": identity.tenant, "owner": identity.owner, "key": key, "now": now}
+        return await self._database.read(partial(claims.look_up, values=values))
+
+    async def release(self, identity: Identity, key: str, response_id: str) -> None:
+        await self._database.write(partial(claims.release, values=name_of(identity, response_id) | {"key": key}))
+
+    async def finish(
+        self,
+        identity: Identity,
+        response: Response,
+        marks: Sequence[tuple[int, Mark]],
+        entries: Sequence[Entry] = (),
+        approvals: Sequence[Approval] = (),
+        log: bytes | None = None,
+    ) -> None:
+        end = writing.to_finishing(identity, response, marks, entries, approvals, log)
+        await self._database.write(partial(writing.finish_in, end=end))
+
+    async def get(self, identity: Identity, response_id: str) -> Response | None:
+        return await self._database.read(partial(reading.get, values=name_of(identity, response_id)))
+
+    async def delete(self, identity: Identity, response_id: str) -> bool:
+        values = name_of(identity, response_id) | {"now": int(time.time())}
+        return await self._database.write(partial(writing.delete, values=values))
+
+    async def chain(self, identity: Identity, response_id: str) -> tuple[Link, ...]:
+        return await self._database.read(partial(reading.chain, values=name_of(identity, response_id)))
+
+    async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage | None:
+        return await self._database.read(partial(reading.input_items, values=name_of(identity, response_id), page=page))
+
+    async def responses(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
+        found = await self._database.read(partial(list_responses, identity=identity, page=page, wanted=wanted))
+        for response_id in found.damaged:
+            self._warn(response_id)
+        return found.page
+
+    async def items(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, InputItem]:
+        return await self._database.read(partial(reading.items, identity=identity, ids=ids))
+
+    async def fail_running(self, message: str) -> int:
+        count, damaged = await self._database.write(partial(writing.fail_running, message=message))
+        for response_id in damaged:
+            log.warning("the record of %s, left running, is damaged: only its status could be set", response_id)
+        return count
+
+    async def check(self) -> None:
+        await self._database.read(reading.read_something)
+        await self._database.write(writing.write_something)
+
+    async def close(self) -> None:
+        await self._database.close()
+
+    def _warn(self, response_id: str) -> None:
+        """Once of each: lists are read again and again."""
+        if response_id not in self._warned and len(self._warned) < _MOST_WARNINGS:
+            self._warned.add(response_id)
+            log.warning("the record of %s cannot be read: lists leave it out", response_id)

@@ -1,0 +1,170 @@
+"""Writing responses, inside a transaction. What is written is turned into rows before, so that the writer only writes.
+
+`begin_in` and `finish_in` may be parts of larger operations.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from antwort.api.approvals import Approval
+from antwort.api.events import Mark
+from antwort.api.responses import Response
+from antwort.api.status import IllegalTransition
+from antwort.api.wire import UNSET
+from antwort.db import Connection
+from antwort.errors import ResponseNotFound, StoreFault
+from antwort.identity import Identity
+from antwort.storage import claims, logs
+from antwort.storage import statements as sql
+from antwort.storage.approvals import approval_rows, decide, decision_rows
+from antwort.storage.approvals import delete as delete_approvals
+from antwort.storage.approvals import insert as insert_approvals
+from antwort.storage.base import Entry, NewResponse
+from antwort.storage.conversations import EntryRow, add, entry_rows
+from antwort.storage.rows import (
+    SCHEMA_VERSION,
+    ItemRow,
+    MarkRow,
+    Values,
+    input_rows,
+    mark_rows,
+    name_of,
+    output_rows,
+    to_body,
+    to_response,
+)
+from antwort.storage.rules import check_beginning, check_ending, failed
+
+
+class Beginning(NamedTuple):
+    """A new response, ready to be written."""
+
+    values: Values
+    items: list[ItemRow]
+    claim: Values | None
+    decisions: list[Values]
+
+
+class Finishing(NamedTuple):
+    """The outcome of a response, ready to be written."""
+
+    response: Response
+    values: Values
+    items: list[ItemRow]
+    turns: list[MarkRow]
+    entries: list[EntryRow]
+    asked: list[Values]
+    log: bytes | None = None
+
+
+def to_beginning(new: NewResponse) -> Beginning:
+    """Raises `IllegalTransition` for one that has ended."""
+    check_beginning(new.response.status)
+    claim = None if new.claim is None else claims.to_values(new.identity, new.response.id, new.claim)
+    return Beginning(_row(new), input_rows(new), claim, decision_rows(new.identity, new.response.id, new.decisions))
+
+
+def to_finishing(
+    identity: Identity,
+    response: Response,
+    marks: Sequence[tuple[int, Mark]],
+    entries: Sequence[Entry] = (),
+    approvals: Sequence[Approval] = (),
+    log: bytes | None = None,
+) -> Finishing:
+    return Finishing(
+        response=response,
+        values=name_of(identity, response.id) | {"body": to_body(response)},
+        items=output_rows(response.output),
+        turns=mark_rows(marks),
+        entries=entry_rows(entries),
+        asked=approval_rows(identity, approvals),
+        log=log,
+    )
+
+
+def _row(new: NewResponse) -> Values:
+    response = new.response
+    return name_of(new.identity, response.id) | {
+        "parent_id": response.previous_response_id,
+        "model": response.model,
+        "status": response.status,
+        "background": response.background,
+        "created_at": response.created_at,
+        "worker": new.worker,
+        "schema_version": SCHEMA_VERSION,
+        "request": new.request,
+        "body": to_body(response),
+    }
+
+
+def begin_in(connection: Connection, new: Beginning) -> int:
+    """What `ResponseStore.begin` does, and raises; the key of the row."""
+    statement = sql.INSERT_FIRST if new.values["parent_id"] is None else sql.INSERT_CHILD
+    row = connection.execute(statement, new.values).fetchone()
+    if row is None:
+        raise ResponseNotFound(str(new.values["parent_id"]), param="previous_response_id")
+    key = int(row[0])
+    _insert_items(connection, key, new.values, new.items)
+    if new.claim is not None:
+        claims.take(connection, new.claim)
+    decide(connection, new.decisions)
+    return key
+
+
+def finish_in(connection: Connection, end: Finishing) -> int:
+    """What `ResponseStore.finish` does, and raises; the key of the row."""
+    response = end.response
+    row = connection.execute(sql.STATUS, end.values).fetchone()
+    if row is None:
+        raise ResponseNotFound(response.id)
+    key, status = row
+    check_ending(status, response.status)
+    connection.execute(sql.UPDATE, (response.status, response.completed_at, end.values["body"], key))
+    _insert_items(connection, key, end.values, end.items)
+    connection.executemany(sql.INSERT_TURN, [(key, *turn) for turn in end.turns])
+    insert_approvals(connection, end.asked, response_key=key)
+    if end.entries and response.conversation is not UNSET:
+        add(connection, end.values | {"id": response.conversation.id}, end.entries)
+    if end.log is not None:
+        logs.keep_in(connection, key, end.log, int(time.time()))
+    return int(key)
+
+
+def _insert_items(connection: Connection, key: int, values: Values, items: list[ItemRow]) -> None:
+    of = key, values["tenant"], values["owner"]
+    connection.executemany(sql.INSERT_ITEM, [(*of, *item) for item in items])
+
+
+def delete(connection: Connection, values: Values) -> bool:
+    """Hidden first; then it goes unless others follow it, and so do the hidden ones before it that none follows now."""
+    hidden = rows = connection.execute(sql.HIDE, values).fetchall()
+    for (key,) in hidden:
+        delete_approvals(connection, key)
+        for statement in sql.FORGET_RUN:
+            connection.execute(statement, (key,))
+    while rows and rows[0][0] is not None:
+        rows = connection.execute(sql.REMOVE_HIDDEN, rows[0]).fetchall()
+    return bool(hidden)
+
+
+def fail_running(connection: Connection, message: str) -> tuple[int, list[str]]:
+    """How many there were, and the ids of those whose body cannot be read: these are failed by their columns alone."""
+    rows = connection.execute(sql.RUNNING).fetchall()
+    damaged = []
+    for key, response_id, body in rows:
+        try:
+            response = failed(to_response(body), message)
+        except (StoreFault, IllegalTransition):
+            connection.execute(sql.FAIL, (key,))
+            damaged.append(str(response_id))
+        else:
+            connection.execute(sql.UPDATE, (response.status, response.completed_at, to_body(response), key))
+    return len(rows), damaged
+
+
+def write_something(connection: Connection) -> None:
+    connection.execute(sql.TOUCH)
