@@ -8,10 +8,10 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Self, TypeAlias
 
-from antwort.api.events import TERMINAL, UNSENT, StreamEvent
+from antwort.api.events import TERMINAL, UNSENT, ResponseCreated, StreamEvent
 from antwort.api.responses import Response
-from antwort.api.status import FINAL
 from antwort.concurrency import Signal
+from antwort.engine.draft import Run, fold
 from antwort.engine.pipe import Numbered
 from antwort.engine.settings import LoopSettings
 from antwort.engine.unfold import unfold
@@ -113,7 +113,7 @@ class Follower:
 # ---- where events come from ----
 
 
-async def logged(runs: RunLog, response: Response, identity: Identity, after: int, every: float) -> Batches:
+async def logged(runs: RunLog, response_id: str, identity: Identity, after: int, every: float) -> Batches:
     """From the log of the run. While it cannot be read, it is tried again; signs of life come not more often than
     `every` seconds.
     """
@@ -121,7 +121,7 @@ async def logged(runs: RunLog, response: Response, identity: Identity, after: in
     told, pause = clock(), _SOON
     while True:
         try:
-            async with aclosing(runs.read(identity, response.id, after, follow=True)) as reading:
+            async with aclosing(runs.read(identity, response_id, after, follow=True)) as reading:
                 async for records in reading:
                     batches, pause = [*numbered(records, after)], _SOON
                     after = max([after, *(record.next - 1 for record in records)])
@@ -133,7 +133,7 @@ async def logged(runs: RunLog, response: Response, identity: Identity, after: in
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LATER)
         except Gone:
-            raise ResponseNotFound(response.id) from None
+            raise ResponseNotFound(response_id) from None
 
 
 def numbered(records: Iterable[Record], after: int) -> Iterator[Numbered]:
@@ -157,6 +157,14 @@ async def is_logged(runs: RunLog, identity: Identity, response_id: str, number: 
     return False
 
 
+def as_logged(records: Iterable[Record]) -> Response | None:
+    """The response as far as the log tells; None where it tells nothing."""
+    events = [event for record in records for event in record.events]
+    if not events or not isinstance(first := events[0], ResponseCreated):
+        return None
+    return fold(Run(first.response), events).response
+
+
 async def unfolded(ended: Callable[[], Awaitable[Response | None]], settings: LoopSettings) -> Batches:
     """From the response alone, once it has ended: `ended` gives it, or nothing as a sign of life."""
     while (response := await ended()) is None:
@@ -173,21 +181,3 @@ def unknown_number(after: int) -> InvalidField:
 def no_numbers() -> InvalidField:
     problem = "the events of this response are not kept by their numbers; leave it out to read them from the beginning."
     return InvalidField("starting_after", problem)
-
-
-# ---- a response that another may be making ----
-
-
-async def until_final(
-    found: Callable[[], Awaitable[Response]],
-    seconds: float,
-    *,
-    wake: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> Response:
-    """The response as it ended, or as it stands after so many seconds: it is looked at again and again."""
-    clock = asyncio.get_running_loop().time
-    until, pause = clock() + seconds, _SOON
-    while (response := await found()).status not in FINAL and clock() < until:
-        await wake(min(pause, max(until - clock(), 0.0)))
-        pause = min(2 * pause, _LATER)
-    return response
