@@ -166,9 +166,9 @@ class Answers:
         self._written.add(at)
         answer = self._calls[at]
         outcome: CallOutcome = "ran"
-        if isinstance(answer, Refused):
+        if isinstance(answer, Refused) and not answer.is_lost:
             outcome = "over_limit" if answer.is_over_limit else "refused"
-        elif answer.is_search:
+        elif isinstance(answer, Ready) and answer.is_search:
             outcome = "searched"
         self._events.append(CallEnded(call_id=answer.call.call_id, outcome=outcome))
 

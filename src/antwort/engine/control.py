@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -10,7 +10,8 @@ import msgspec
 from antwort.api.events import Batch
 from antwort.concurrency import Signal
 from antwort.engine.draft import Run
-from antwort.errors import AntwortError
+from antwort.errors import AntwortError, HandedOver
+from antwort.runs.base import Fenced
 from antwort.tools.base import Progress
 
 
@@ -21,6 +22,9 @@ def _nobody_asks() -> None:
 def _nobody_watches(_: str, __: str | Progress) -> None:
     """Nobody waits for this sign either."""
 
+
+LEFT = (HandedOver, Fenced)
+"""Why a run stops here that has not ended: another process goes on with it, or did already."""
 
 CallEnd: TypeAlias = Literal["ok", "error", "arguments", "timeout", "refused", "handed", "cancelled"]
 """`arguments`: they did not fit, and the tool was not run; `handed`: to the client; `cancelled`: with the run."""
@@ -66,9 +70,16 @@ class Control:
         """The tool that works on this call reports that it is getting on, and how far it is."""
         self.on_call: Sequence[Callable[[Called], None]] = ()
         """A call has been answered."""
+        self.on_begin: Callable[[str], Awaitable[None]] | None = None
+        """Where another process may pick the run up: awaited with the id of a call before a tool is asked. When it
+        returns, that is on record."""
+        self.is_leaving = False
+        """It is to stop between two steps: another process goes on from there."""
+        self.is_left = False
+        """It has stopped here, and has not ended: another process goes on with it."""
 
     def fall_silent(self) -> None:
         """No more signs come. Those who waited for them are held no longer: with what they hold, they would stay until
         somebody looked for circles.
         """
-        self.on_answer, self.on_progress, self.on_call = _nobody_asks, _nobody_watches, ()
+        self.on_answer, self.on_progress, self.on_call, self.on_begin = _nobody_asks, _nobody_watches, (), None

@@ -40,7 +40,8 @@ def beginnings(turn: Turn, left: int, plan: Plan) -> list[Ready]:
         answer = answer_to(_asked(call), plan)
         if not isinstance(answer, Ready) or not (answer.is_search or call.before < left):
             continue
-        if _may_be_repeated(answer, plan):
+        if not plan.may_be_resumed or answer.may_be_repeated:
+            # Another process that picks the run up makes an inference that was cut anew, and its calls with it.
             found.append(answer)
     return found
 
@@ -63,8 +64,3 @@ def kept(came: Mapping[str, ToolResult | None], turn: Turn, *, is_over: bool) ->
 
 def _asked(call: Written) -> OpenCall:
     return OpenCall(call.call_id, call.called, call.arguments, call.index, call.item)
-
-
-def _may_be_repeated(ready: Ready, plan: Plan) -> bool:
-    """A run that another process may pick up makes an inference that was cut anew, and its calls with it."""
-    return not plan.may_be_resumed or ready.definition.read_only or ready.definition.idempotent

@@ -17,8 +17,9 @@ from antwort.api.wire import UNSET
 from antwort.concurrency import Once
 from antwort.engine.approvals import asked_for
 from antwort.engine.compacting import window_of
-from antwort.engine.control import Called, Control
+from antwort.engine.control import LEFT, Called, Control
 from antwort.engine.draft import Run
+from antwort.engine.journal import Journal, journaled
 from antwort.engine.loop import advance
 from antwort.engine.pipe import Numbered, Outlet, recorded
 from antwort.engine.plan import Plan
@@ -29,6 +30,7 @@ from antwort.errors import (
     BackendTimeout,
     ClientLeft,
     DeadlinePassed,
+    HandedOver,
     Interrupted,
     RequestCancelled,
     ResponseNotFound,
@@ -55,6 +57,16 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """Inferences from which something was left out, so that they fit into the context."""
 
 
+class Held(msgspec.Struct, frozen=True):
+    """What it takes to go on with a run under a lease."""
+
+    control: Control
+    """The run as it stands."""
+    journal: Journal
+    before: float = 0.0
+    """Seconds since it was claimed for the first time."""
+
+
 class LiveRun:
     """One response on its way. Whoever holds it reads the events, or waits for the result, or leaves."""
 
@@ -65,14 +77,19 @@ class LiveRun:
         store: ResponseStore | None,
         on_end: Callable[[LiveRun], None],
         on_call: Sequence[Callable[[Called], None]] = (),
+        *,
+        held: Held | None = None,
     ) -> None:
+        """Without `held` it begins here and now, is read here, and nobody else goes on with it."""
         loop = asyncio.get_running_loop()
         settings = plan.settings
         self._plan = plan
         self._on_end = on_end
         self._began = perf_counter()  # the clock of some event loops stands still between two turns
         deadline = loop.time() + plan.budget.seconds if plan.deadline is None else plan.deadline
-        self._control = Control(Run(plan.response), deadline)
+        self._control = Control(Run(plan.response)) if held is None else held.control
+        self._control.deadline = deadline
+        self._journal = None if held is None else held.journal
         self._outlet = Outlet(settings.buffer_events)
         self._answered: Once[None] = Once()
         self._ended: Once[Response] = Once()
@@ -82,13 +99,17 @@ class LiveRun:
         self._held_until = loop.time() + settings.hold_back
         self._timers = [loop.call_at(deadline, self._control.signal.set, DeadlinePassed())]
         self._pulse: Pulse | None = None
-        if plan.request.stream:
+        if plan.request.stream and held is None:
             self._pulse = Pulse(plan, self._control, self._outlet)
             self._control.on_progress = self._pulse.report
         else:
             self._outlet.abandon()
         batches = advance(plan, provider, self._control)
-        if store is not None:
+        if held is not None:
+            self._began -= held.before
+            self._control.on_begin = held.journal.begin
+            batches = journaled(batches, held.journal, plan, self._control)
+        elif store is not None:
             batches = recorded(batches, store, plan, self._control)
         self._task = asyncio.create_task(self._drive(batches), name=f"run {plan.response.id}")
 
@@ -130,7 +151,7 @@ class LiveRun:
         return await self._outlet.read()
 
     async def result(self) -> Response:
-        """The response as it ended, however that was."""
+        """The response as it ended, however that was. Raises `HandedOver` when another process goes on with it."""
         return await self._ended.wait()
 
     async def whole(self) -> Response:
@@ -145,7 +166,29 @@ class LiveRun:
         self.stop(ClientLeft())
 
     def stop(self, reason: Exception) -> None:
+        if self._journal is not None and isinstance(reason, HandedOver):
+            self._journal.leave()
         self._control.signal.set(reason)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether another process may go on with it."""
+        return self._journal is not None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it has stopped here without having ended: another goes on with it."""
+        return self._control.is_left
+
+    def hand_over(self) -> None:
+        """Let it come to the end of its step, and stop there."""
+        self._control.is_leaving = True
+
+    def lose(self) -> None:
+        """Another has it by now: nothing more of it is written here, and nobody is told of an end."""
+        if self._journal is not None:
+            self._journal.lose()
+        self._control.signal.set(HandedOver())
 
     @property
     def is_recorded(self) -> bool:
@@ -211,6 +254,8 @@ class LiveRun:
                 elif self._outlet.is_full:
                     await self._wait_for_room()
                 self._outlet.publish(batch)
+        except LEFT:
+            self._control.is_left = True
         finally:
             try:
                 await batches.aclose()
@@ -238,7 +283,8 @@ class LiveRun:
         self._stop_pulse()
         self._outlet.end()
         self._control.fall_silent()
-        stopped = ServerFault("The run was broken off.")  # only when its task was cancelled, as at the end of a loop
+        # Broken off: only when its task was cancelled, as at the end of a loop.
+        stopped = HandedOver() if self.is_left else ServerFault("The run was broken off.")
         self._answered.fail(stopped)
         self._ended.fail(stopped)
         self._on_end(self)

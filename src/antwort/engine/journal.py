@@ -1,0 +1,160 @@
+"""The log of a run that others may go on with: what it says is durable before anybody sees it, and before it goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
+
+from antwort.api.events import TERMINAL, Batch, CallBegun, RunEvent
+from antwort.api.responses import Response
+from antwort.api.status import IllegalTransition
+from antwort.engine.approvals import asked_for
+from antwort.engine.control import Control
+from antwort.engine.draft import Run
+from antwort.engine.plan import Plan
+from antwort.engine.rows import new_entries
+from antwort.errors import HandedOver, ResponseNotFound
+from antwort.runs.base import Ending, Fenced, Lease, Record, RunLog, Unavailable
+
+_log = logging.getLogger("antwort.engine")
+
+_SOON, _LATER = 0.05, 2.0
+"""Seconds until the log is tried again, at first and in the end."""
+
+
+class Journal:
+    """Writes on where the records end, one at a time: the one place that numbers what a run under a lease says."""
+
+    def __init__(self, runs: RunLog, lease: Lease, records: Sequence[Record] = ()) -> None:
+        self.lease = lease
+        self._runs = runs
+        self._at = records[-1].at + 1 if records else 0
+        self._next = records[-1].next if records else 0
+        self._waiting: list[RunEvent] = []
+        self._asked = self._written = 0
+        self._one = asyncio.Lock()
+        self._fault: Exception | None = None
+        self._leaving = asyncio.Event()
+        self._intents: set[asyncio.Task[None]] = set()
+
+    @property
+    def sent(self) -> int:
+        """How many events there were so far that are sent."""
+        return self._next
+
+    async def append(self, events: Sequence[RunEvent]) -> None:
+        """Returns when it is durable. What others append meanwhile goes with it, or behind it, in their order.
+
+        Raises `Fenced`, for good, when another has the run; and `HandedOver` when it is to be left while the log cannot
+        be written.
+        """
+        self._waiting += events
+        self._asked += 1
+        mine = self._asked
+        async with self._one:
+            if self._written < mine:  # else another has written it along
+                taken, upto = self._taken(), self._asked
+                await self._put(self._runs.append, taken)
+                self._written = upto
+
+    async def begin(self, call_id: str) -> None:
+        """A tool is about to be asked. Whoever stops waiting leaves no half of a record behind."""
+        task = asyncio.create_task(self.append([CallBegun(call_id=call_id)]))
+        self._intents.add(task)
+        task.add_done_callback(self._ended)
+        await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._intents.discard(task)
+        if not task.cancelled():
+            task.exception()  # it is told to the one who waits, if there still is one
+
+    async def finish(self, ending: Ending, events: Sequence[RunEvent]) -> None:
+        """The last record, and the response as it ended, in one commit. Raises as `append` does; a response that is
+        gone, or that was ended otherwise, is no longer ours.
+        """
+        self._waiting += events
+        async with self._one:
+            try:
+                await self._put(partial(self._finished, ending), self._taken())
+            except (ResponseNotFound, IllegalTransition) as error:
+                self._fault = Fenced()
+                raise self._fault from error
+            self._fault = Fenced()  # nothing comes behind it
+
+    def leave(self) -> None:
+        """From now on, a log that cannot be written is not tried again."""
+        self._leaving.set()
+
+    def lose(self) -> None:
+        """Another has the run: nothing more is written."""
+        self._fault = self._fault or Fenced()
+        self._leaving.set()
+
+    # ---- one record ----
+
+    async def _finished(self, ending: Ending, lease: Lease, record: Record) -> None:
+        await self._runs.finish(lease, ending, record)
+
+    def _taken(self) -> list[RunEvent]:
+        events, self._waiting = self._waiting, []
+        return events
+
+    async def _put(self, write: Callable[[Lease, Record], Awaitable[None]], events: list[RunEvent]) -> None:
+        record = Record(self._at, self._next, events)
+        pause = 0.0
+        while True:
+            if self._fault is not None:
+                raise self._fault
+            try:
+                await write(self.lease, record)
+                break
+            except Unavailable:
+                pause = await self._pause(pause)
+            except Fenced as error:
+                self._fault = error
+                raise
+            except BaseException:  # nobody knows whether it is there: nothing else may stand in its place
+                self._fault = Fenced()
+                raise
+        self._at, self._next = record.at + 1, record.next
+
+    async def _pause(self, last: float) -> float:
+        """How long it was waited for. Raises `HandedOver` when the run is to be left."""
+        if not last:
+            _log.warning("the log of the run %s cannot be written; it is tried again", self.lease.run_id)
+        pause = min(max(2 * last, _SOON), _LATER)
+        try:
+            async with asyncio.timeout(pause):
+                await self._leaving.wait()
+        except TimeoutError:
+            return pause
+        self._fault = self._fault or HandedOver()
+        raise self._fault
+
+
+async def journaled(
+    batches: AsyncGenerator[Batch, None], journal: Journal, plan: Plan, control: Control
+) -> AsyncGenerator[Batch, None]:
+    """What the run says, once that is durable; the terminal event with the response as it ended, in one commit."""
+    async with aclosing(batches):
+        async for batch in batches:
+            if isinstance(last := batch[-1], TERMINAL):
+                await journal.finish(ending_of(plan, last.response, control.run), batch)
+            else:
+                await journal.append(batch)
+            yield batch
+
+
+def ending_of(plan: Plan, response: Response, run: Run) -> Ending:
+    return Ending(
+        identity=plan.identity,
+        response=response,
+        marks=run.marks,
+        entries=new_entries(plan, response),
+        approvals=asked_for(plan, response),
+    )
+
