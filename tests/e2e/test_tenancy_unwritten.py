@@ -35,10 +35,11 @@ class FullDisk(MemoryStore):
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
         approvals: Sequence[Approval] = (),
+        log: bytes | None = None,
     ) -> None:
         if self.is_full:
             raise StoreFault("The disk is full.")
-        await super().finish(identity, response, marks, entries, approvals)
+        await super().finish(identity, response, marks, entries, approvals, log)
 
 
 @pytest.mark.proves("RULING-6")

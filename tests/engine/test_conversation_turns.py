@@ -235,10 +235,11 @@ class Failing(MemoryStore):
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
         approvals: Sequence[Approval] = (),
+        log: bytes | None = None,
     ) -> None:
         if self.is_broken:
             raise StoreFault("The disk is full.")
-        await super().finish(identity, response, marks, entries, approvals)
+        await super().finish(identity, response, marks, entries, approvals, log)
 
     async def add_entries(
         self, identity: Identity, conversation_id: str, entries: Sequence[Entry], approvals: Sequence[Approval] = ()

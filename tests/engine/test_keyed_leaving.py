@@ -96,10 +96,11 @@ async def test_a_run_that_ends_by_itself_although_all_have_left_keeps_its_key() 
             marks: Sequence[tuple[int, Mark]],
             entries: Sequence[Entry] = (),
             approvals: Sequence[Approval] = (),
+            log: bytes | None = None,
         ) -> None:
             self.asked.set()
             await self.go.wait()
-            await super().finish(identity, response, marks, entries, approvals)
+            await super().finish(identity, response, marks, entries, approvals, log)
 
     store = Late()
     async with ground(HELLO, store=store) as at:

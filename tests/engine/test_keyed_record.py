@@ -213,10 +213,11 @@ async def test_an_end_that_could_not_be_recorded_is_still_what_the_key_stands_fo
             marks: Sequence[tuple[int, Mark]],
             entries: Sequence[Entry] = (),
             approvals: Sequence[Approval] = (),
+            log: bytes | None = None,
         ) -> None:
             if self.is_full:
                 raise StoreFault("The disk is full.")
-            await super().finish(identity, response, marks, entries, approvals)
+            await super().finish(identity, response, marks, entries, approvals, log)
 
     store = Full()
     asked = ask(tools=[WEATHER])

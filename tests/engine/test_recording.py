@@ -40,12 +40,13 @@ class BrokenStore(MemoryStore):
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
         approvals: Sequence[Approval] = (),
+        log: bytes | None = None,
     ) -> None:
         if self._at == "finish":
             raise StoreFault("The disk is full.")
         if self._at == "unexpected":
             raise ZeroDivisionError("secret")
-        await super().finish(identity, response, marks, entries, approvals)
+        await super().finish(identity, response, marks, entries, approvals, log)
 
     async def check(self) -> None:
         raise StoreFault("The disk is full.")

@@ -156,10 +156,11 @@ class Failing(MemoryStore):
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
         approvals: Sequence[Approval] = (),
+        log: bytes | None = None,
     ) -> None:
         if self.is_broken:
             raise StoreFault("The disk is full.")
-        await super().finish(identity, response, marks, entries, approvals)
+        await super().finish(identity, response, marks, entries, approvals, log)
 
 
 async def test_an_end_that_could_not_be_written_is_written_for_the_list() -> None:

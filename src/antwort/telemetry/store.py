@@ -64,8 +64,9 @@ class MeasuredStore:
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
         approvals: Sequence[Approval] = (),
+        log: bytes | None = None,
     ) -> None:
-        await self._timed("finish", self._store.finish(identity, response, marks, entries, approvals))
+        await self._timed("finish", self._store.finish(identity, response, marks, entries, approvals, log))
 
     async def get(self, identity: Identity, response_id: str) -> Response | None:
         return await self._timed("get", self._store.get(identity, response_id))
