@@ -38,8 +38,13 @@ class Recorder:
             await send(message)
 
         await self._app(scope, receive, keep)
-        if chunks and chunks[-1]:  # the body of a client that left ends with nothing
+        if chunks and chunks[-1] and _is_whole(scope):  # the body of a client that left ends with nothing
             self.bodies.append(b"".join(chunks))
+
+
+def _is_whole(scope: Scope) -> bool:
+    """Not the rest of a stream, or only its head."""
+    return scope["method"] != "HEAD" and b"starting_after=" not in scope["query_string"]
 
 
 RESPONSES = "/v1/responses"
