@@ -103,7 +103,7 @@ class Postgres:
         """All its processes stand still, and its sockets stay open: what a machine does that hangs."""
         assert self._process is not None, "it does not run"
         _signal(self._process.pid, signal.SIGSTOP)  # the first, so that no new ones come
-        self._paused = [self._process.pid, *_children(self._process.pid)]
+        self._paused = self.pids()
         for pid in self._paused:
             _signal(pid, signal.SIGSTOP)
 
@@ -111,6 +111,11 @@ class Postgres:
         pids, self._paused = self._paused, []
         for pid in reversed(pids):
             _signal(pid, signal.SIGCONT)
+
+    def pids(self) -> list[int]:
+        """Its processes as they are now, the one that starts the others first."""
+        assert self._process is not None, "it does not run"
+        return [self._process.pid, *_children(self._process.pid)]
 
     def remove(self) -> None:
         """Stop it, and take its folder away."""
