@@ -1,0 +1,99 @@
+"""A log that was packed holds the very same events, with the same numbers, in less room."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import chain
+from typing import get_args
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antwort.api.events import (
+    DELTAS,
+    UNSENT,
+    ArgumentsDelta,
+    CallBegun,
+    CallEnded,
+    Compacted,
+    OutputTextDelta,
+    RunEvent,
+    SummaryTextDelta,
+    TurnEnded,
+)
+from antwort.api.items import LogProb
+from antwort.api.wire import encode, replace
+from antwort.runs.packed import in_records, pack, unpack
+from api.samples import EVENTS, LOGPROB
+
+MARKS: list[RunEvent] = [
+    TurnEnded(finish="stop", estimate=7),
+    CallEnded(call_id="call_1", outcome="ran"),
+    Compacted(is_missing=True),
+    CallBegun(call_id="call_1"),
+]
+SAMPLES = [*msgspec.json.decode(json.dumps(EVENTS), type=list[RunEvent]), *MARKS]
+PIECES = [event for event in SAMPLES if isinstance(event, DELTAS)]
+LOGPROBS = msgspec.convert(LOGPROB, LogProb)
+
+pieces = st.builds(
+    lambda event, delta, item: replace(event, delta=delta, item_id=item),
+    st.sampled_from(PIECES),
+    st.text(max_size=5),
+    st.sampled_from(["a", "b"]),
+)
+with_logprobs = st.builds(
+    lambda delta, logprobs: OutputTextDelta(
+        item_id="a", output_index=0, content_index=0, delta=delta, logprobs=logprobs
+    ),
+    st.text(max_size=3),
+    st.sampled_from([(), (LOGPROBS,), (replace(LOGPROBS, token="c"),)]),
+)
+runs = st.lists(st.lists(st.one_of(pieces, with_logprobs, st.sampled_from(SAMPLES)), min_size=1, max_size=12))
+
+
+def text(*deltas: str, part: int = 0) -> list[RunEvent]:
+    return [OutputTextDelta(item_id="msg_1", output_index=0, content_index=part, delta=delta) for delta in deltas]
+
+
+def test_the_samples_hold_every_event_that_a_run_may_say() -> None:
+    assert {type(event) for event in SAMPLES} == set(get_args(RunEvent))
+
+
+@given(runs)
+def test_what_is_packed_comes_out_as_it_went_in(batches: list[list[RunEvent]]) -> None:
+    assert unpack(pack(batches)) == [*chain.from_iterable(batches)]
+
+
+@given(st.lists(st.lists(pieces, min_size=1, max_size=40)))
+def test_pieces_of_texts_come_out_one_by_one(batches: list[list[RunEvent]]) -> None:
+    assert unpack(pack(batches)) == [*chain.from_iterable(batches)]
+
+
+def test_the_pieces_of_a_text_stand_together() -> None:
+    said = [[piece] for piece in text(*["word "] * 256)]
+    assert len(pack(said)) < len(encode(text("word " * 256))) + 256 * len("5,") + 100
+
+
+def test_pieces_of_another_part_or_kind_stand_apart() -> None:
+    other = SummaryTextDelta(item_id="msg_1", output_index=0, summary_index=0, delta="b")
+    arguments = ArgumentsDelta(item_id="msg_1", output_index=0, delta="c")
+    events: Sequence[RunEvent] = [*text("a", "a"), *text("a", part=1), other, other, arguments, *text("a")]
+    assert unpack(pack([events])) == events
+
+
+def test_an_empty_log_is_one() -> None:
+    assert unpack(pack([])) == []
+
+
+@given(st.lists(st.sampled_from(SAMPLES), max_size=2000))
+def test_records_of_a_packed_log_have_the_numbers_that_it_was_sent_with(events: list[RunEvent]) -> None:
+    records = in_records(events)
+    assert [event for record in records for event in record.events] == events
+    assert [record.at for record in records] == [*range(len(records))]
+    number = 0
+    for record in records:
+        assert record.first == number
+        number += len([event for event in record.events if not isinstance(event, UNSENT)])
