@@ -55,23 +55,34 @@ def read_items(
     if len(value) > most:
         raise InvalidField(path, f"{len(value)} items; at most {most} are allowed.", code="too_many_items")
     kept = [_without_logins(entry) for entry in value]
-    items = tuple(read_item(entry, f"{path}[{i}]", limits) for i, entry in enumerate(kept))
-    return items, tuple(encode(entry) for entry in kept)
+    items = [read_item(entry, f"{path}[{i}]", limits, size=len(raw)) for i, (entry, raw) in enumerate(kept)]
+    return tuple(items), tuple([raw for _, raw in kept])
 
 
-def _without_logins(entry: object) -> object:
-    """Items may hold tools. Nobody is let in by those, and what would let somebody in is not kept."""
-    return bared(entry, encode(entry)) if isinstance(entry, dict) else entry
+def _without_logins(entry: object) -> tuple[object, bytes]:
+    """The entry, and its JSON. Items may hold tools: nobody is let in by those, and what would let somebody in is not
+    kept.
+    """
+    if not isinstance(entry, dict):
+        return entry, b""  # which is no item
+    raw = encode(entry)
+    bare = bared(entry, raw)
+    return (entry, raw) if bare is entry else (bare, encode(bare))
 
 
-def read_item(value: object, path: str, limits: Limits, *, item_id: str | None = None) -> InputItem:
-    """One item. `item_id` is the id it was stored under; a client's own id is kept, a missing one is made."""
+def read_item(
+    value: object, path: str, limits: Limits, *, item_id: str | None = None, size: int | None = None
+) -> InputItem:
+    """One item. `item_id` is the id it was stored under; a client's own id is kept, a missing one is made. `size` are
+    the bytes of its JSON, where they are known.
+    """
     if not isinstance(value, dict):
         raise InvalidField(path, f"expected an object, got {kind_of(value)}.")
     kind = _kind_of_item(value, path)
     plain = _normalised(value, kind, path) if kind in _PREFIX else {**value, "type": kind}
     plain["id"] = item_id or _own_id(plain, path) or new_item_id(kind)
-    if kind != "compaction":  # it holds many, each of which was measured when it came
+    is_short = size is not None and size <= limits.part_bytes  # as all that is in it is then
+    if not is_short and kind != "compaction":  # which holds many, each of which was measured when it came
         _check_sizes(plain, path, limits)
     if kind not in _PREFIX:
         return OpaqueItem(kind, plain["id"], plain)

@@ -145,6 +145,7 @@ _UNSUPPORTED = {
 }
 _FORMAT_NAME = "response"
 """Of a schema that came without a name: backends want one."""
+_PLAIN = frozenset(PlainFields.__struct_fields__) - {"text"}
 _OWN_KEYS = frozenset({"input", "tools", "tool_choice", "allowed_tools", "conversation", "raw", "raw_input"})
 
 
@@ -195,7 +196,7 @@ def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> C
     tools = read_tools(plain.get("tools"), limits.tools, limits.servers)
     choice = read_choice(plain.get("tool_choice"))
     return CreateRequest(
-        **{name: getattr(fields, name) for name in PlainFields.__struct_fields__ if name != "text"},
+        **{name: getattr(fields, name) for name in given if name in _PLAIN},
         text=_read_text(fields.text),
         input=items,
         raw_input=raw_items,

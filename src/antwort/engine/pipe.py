@@ -24,6 +24,9 @@ from antwort.storage.base import ResponseStore
 _log = logging.getLogger("antwort.engine")
 
 
+_KINDS_OF_MARKS = frozenset(MARKS)
+
+
 class Numbered(msgspec.Struct, frozen=True):
     """A batch as it is sent: event i has the number `first + i`. Without events it is a sign of life."""
 
@@ -104,12 +107,15 @@ class Outlet:
 
     def publish(self, batch: Batch) -> None:
         """Number the batch and hand it on. Never waits; `wait_for_room` is for those who can."""
+        if self._is_abandoned:
+            self._next += len(batch) - sum(map(_KINDS_OF_MARKS.__contains__, map(type, batch)))
+            return
         events: list[StreamEvent] = batch  # type: ignore[assignment]  # marks are taken out below
         if isinstance(batch[-1], MARKS):
             events = [event for event in batch if not isinstance(event, MARKS)]
         first = self._next
         self._next += len(events)
-        if events and not self._is_abandoned:
+        if events:
             self._hand_on(Numbered(first, events))
 
     def tick(self) -> None:
