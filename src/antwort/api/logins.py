@@ -8,6 +8,7 @@ from antwort.api.wire import Plain, decode
 
 _SECRET = ("authorization", "headers")
 
+
 def may_hold_logins(raw: bytes) -> bool:
     """Whether it is worth reading again: one of these is in every text that holds any, and the last one writes the
     others in disguise. Cheap.
