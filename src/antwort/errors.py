@@ -361,6 +361,8 @@ class ServerFault(AntwortError):
 
 class StoreFault(ServerFault):
     code = "storage_error"
+    is_ambiguous: bool = False
+    """Whether what was to be written may have been written nevertheless: the answer to the commit did not come."""
 
 
 class AttemptsExhausted(ServerFault):
