@@ -9,7 +9,7 @@ SERVE_LOCK := requirements/serve.lock
 MODELS := .models
 WORKERS ?= 4
 
-.PHONY: help setup serve test test-clients check format coverage manifest reference docs bench bench-websocket bench-eager bench-faults bench-toolcalling bench-toolcalling-variants fuzz lock clean
+.PHONY: help setup serve test test-clients check format coverage manifest reference docs bench bench-websocket bench-eager bench-faults bench-runs chaos bench-toolcalling bench-toolcalling-variants fuzz lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -116,6 +116,15 @@ REQUESTS ?= 1000
 
 bench-faults: $(READY)  ## time REQUESTS=1000 requests while MCP servers that others use are hung, down, huge or dying
 	PYTHONPATH=bench:tests $(BIN)/python -m faults.run --requests $(REQUESTS)
+
+SECONDS ?= 120
+RUNS ?= 200
+
+chaos: $(READY)  ## kill servers and databases at random for SECONDS=120 under RUNS=200 runs at once, with SQLite and with PostgreSQL (SEED=…: the same plan again)
+	PYTHONPATH=tests $(BIN)/python -m chaos.run --seconds $(SECONDS) --runs $(RUNS) $(if $(filter file,$(origin SEED)),,--seed $(SEED)) --out $(BENCH)
+
+bench-runs: $(READY)  ## measure what runs cost that survive: takeover, append, tail, replay, memory and disk, in each home
+	PYTHONPATH=bench:tests $(BIN)/python -m runlog.run --out $(BENCH)/runs.json
 
 HALF ?= test
 

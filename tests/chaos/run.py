@@ -15,14 +15,14 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
 from chaos.client import Client, Manner, Told
-from chaos.faults import MANY, ONE, Conditions, Fault, plan_of
+from chaos.faults import MANY, ONE, Conditions, Fault, FaultKind, plan_of
 from chaos.fleet import Fleet, Home, Pace, fleet
 from chaos.ledger import read
 from chaos.report import Outcome, figures, table
@@ -39,6 +39,8 @@ class Scale(NamedTuple):
     pace: Pace
     pause: float
     """Seconds between two faults, on the average."""
+    kinds: Mapping[Home, Sequence[FaultKind]] = {"sqlite": ONE, "postgres": MANY}
+    """What goes wrong, each as often as it is named before any comes again."""
     settling: float = 300.0
     """Seconds that the runs have to end when nothing goes wrong any more."""
 
@@ -46,8 +48,7 @@ class Scale(NamedTuple):
 async def chaos(home: Home, scale: Scale, seed: int, folder: Path, *, aloud: bool = False) -> Outcome:
     with fleet(home, folder, scale.runs, scale.pace) as machines:
         await machines.ready()
-        kinds = MANY if home == "postgres" else ONE
-        conditions = Conditions(kinds, len(machines.servers), scale.seconds, scale.pace.lease, scale.pause)
+        conditions = Conditions(scale.kinds[home], len(machines.servers), scale.seconds, scale.pace.lease, scale.pause)
         plan = plan_of(seed, conditions)
         began = time.monotonic()
         told = await _under_way(machines, scale, seed, plan, aloud=aloud)
