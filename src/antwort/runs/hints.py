@@ -24,6 +24,9 @@ class Hint:
     def set(self) -> None:
         self._event.set()
 
+    def set_in(self, seconds: float) -> None:
+        asyncio.get_running_loop().call_later(seconds, self.set)
+
     def clear(self) -> None:
         """Before one looks, so that what comes meanwhile is not missed."""
         self._event.clear()

@@ -1,0 +1,100 @@
+"""Appends of many runs as one. What comes while a write is under way waits for its end, and goes with the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from antwort.db.base import Connection, Database
+from antwort.errors import StoreFault
+from antwort.runs import notices
+from antwort.runs import statements as sql
+from antwort.runs.base import Fenced, Lease, Record, Unavailable
+from antwort.runs.codec import from_events
+from antwort.runs.dialects import notify
+
+
+class Append(NamedTuple):
+    key: int
+    fence: int
+    at: int
+    first: int
+    next: int
+    events: bytes
+
+
+class Appends:
+    """Those of one process."""
+
+    def __init__(self, database: Database, sender: str, tell: Callable[[int, Record], None]) -> None:
+        """`tell` those who read along in this process."""
+        self._database, self._sender, self._tell = database, sender, tell
+        self._waiting: list[tuple[Append, asyncio.Future[bool]]] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def append(self, lease: Lease, record: Record) -> None:
+        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        raw = from_events(record.events)
+        self._waiting.append((Append(lease.key, lease.fence, record.at, record.first, record.next, raw), done))
+        if self._writing is None:
+            self._writing = asyncio.ensure_future(self._write())
+        if not await done:
+            raise Fenced
+        self._tell(lease.key, record)
+
+    async def close(self) -> None:
+        """Wait for what was accepted."""
+        if self._writing is not None:
+            await self._writing
+
+    async def _write(self) -> None:
+        try:
+            while self._waiting:
+                waiting, self._waiting = self._waiting, []
+                write = partial(write_appends, appends=[append for append, _ in waiting], sender=self._sender)
+                _settle([done for _, done in waiting], await self._try(write))
+        finally:
+            self._writing = None
+
+    async def _try(self, write: Callable[[Connection], set[int]]) -> set[int] | Exception:
+        try:
+            return await self._database.write(write)
+        except Exception as exc:  # every waiter must hear of it
+            return exc
+
+
+def _settle(waiting: Sequence[asyncio.Future[bool]], outcome: set[int] | Exception) -> None:
+    for place, done in enumerate(waiting):
+        if done.done():  # whoever waited was cancelled
+            continue
+        if isinstance(outcome, Exception):
+            done.set_exception(unavailable(outcome) if isinstance(outcome, StoreFault) else outcome)
+        else:
+            done.set_result(place in outcome)
+
+
+def unavailable(fault: StoreFault) -> Unavailable:
+    unknown = Unavailable(fault.message)
+    unknown.__cause__ = fault
+    return unknown
+
+
+def write_appends(connection: Connection, appends: Sequence[Append], sender: str) -> set[int]:
+    """The places of those whose fence held: they are written, now or before."""
+    if connection.dialect == "sqlite":
+        return {place for place, append in enumerate(appends) if _write_one(connection, append)}
+    columns = zip(*appends, strict=True)
+    names = ("keys", "fences", "ats", "firsts", "nexts", "events")
+    values = {name: list(column) for name, column in zip(names, columns, strict=True)}
+    held = {place for (place,) in connection.execute(sql.APPEND_ALL, values)}
+    notify(connection, *notices.events(sender, [appends[place].key for place in held]))
+    return held
+
+
+def _write_one(connection: Connection, append: Append) -> bool:
+    key, fence, at, first, behind, events = append
+    if connection.execute(sql.APPEND, (at, first, behind, events, key, fence)).rowcount:
+        return True
+    return connection.execute(sql.HOLD, {"key": key, "fence": fence}).fetchone() is not None

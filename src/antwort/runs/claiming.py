@@ -1,0 +1,114 @@
+"""Who makes a run, and who comes next: operations on a database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from antwort.api.responses import Response
+from antwort.api.status import transition
+from antwort.api.wire import replace
+from antwort.db.base import Connection, Values
+from antwort.errors import StoreFault
+from antwort.identity import Identity
+from antwort.runs import statements as sql
+from antwort.runs.base import Claimed, Lease, Renewed, Worker
+from antwort.runs.codec import to_identity
+from antwort.runs.dialects import grabbing, now
+from antwort.storage.rows import name_of, to_body, to_response
+
+FOR_EVER = 1e18
+_ANY = 2**31 - 1
+"""Places of an owner that has no bound."""
+
+
+# ---- workers ----
+
+
+def join(connection: Connection, worker: Worker, lease: float | None) -> None:
+    """`lease`: seconds that it lives for; None: as long as this process, which has the database for itself."""
+    expires_at = FOR_EVER if lease is None else now(connection) + lease
+    connection.execute(sql.JOIN, {"worker": worker.name, "address": worker.address, "expires_at": expires_at})
+
+
+def forget_workers(connection: Connection) -> None:
+    connection.execute(sql.FORGET_WORKERS)
+
+
+def leave(connection: Connection, worker: str) -> None:
+    connection.execute(sql.LEAVE, {"worker": worker})
+
+
+def renew(connection: Connection, worker: Worker, leases: frozenset[Lease], lease: float | None) -> Renewed:
+    join(connection, worker, lease)
+    of_worker = {"worker": worker.name}
+    held = {(key, fence) for key, fence in connection.execute(sql.HELD, of_worker)}
+    return Renewed(
+        lost=frozenset(lease for lease in leases if (lease.key, lease.fence) not in held),
+        cancelled=frozenset(response_id for (response_id,) in connection.execute(sql.CANCELLED, of_worker)),
+    )
+
+
+def owner(connection: Connection, identity: Identity, response_id: str) -> Worker | None:
+    values: Values = {**name_of(identity, response_id), "now": now(connection)}
+    row = connection.execute(sql.OWNER, values).fetchone()
+    return None if row is None else Worker(*row)
+
+
+# ---- claims ----
+
+
+def claim(connection: Connection, worker: str, count: int, per_owner: int | None) -> list[Claimed] | None:
+    """None: others are at it, and with a bound for each owner only one may count at a time."""
+    if per_owner is not None and not _is_alone(connection):
+        return None
+    at = now(connection)
+    values: Values = {"now": at, "worker": worker, "count": count, "per_owner": per_owner or _ANY}
+    chosen = connection.execute(grabbing(connection, sql.CHOOSE, "runs"), values).fetchall()
+    return _take(connection, worker, chosen, at)
+
+
+def take(connection: Connection, worker: str, identity: Identity, response_id: str) -> Claimed | None:
+    at = now(connection)
+    values: Values = {**name_of(identity, response_id), "now": at, "worker": worker}
+    chosen = connection.execute(grabbing(connection, sql.CHOOSE_ONE, "runs"), values).fetchall()
+    return next(iter(_take(connection, worker, chosen, at)), None)
+
+
+def _is_alone(connection: Connection) -> bool:
+    if connection.dialect == "sqlite":
+        return True
+    return bool(connection.execute("SELECT pg_try_advisory_xact_lock(7267261, 1)").fetchone()[0])
+
+
+def _take(connection: Connection, worker: str, chosen: list[Any], at: float) -> list[Claimed]:
+    taken = (_take_one(connection, worker, key, at) for (key,) in chosen)
+    return [claimed for claimed in taken if claimed is not None]
+
+
+def _take_one(connection: Connection, worker: str, key: int, at: float) -> Claimed | None:
+    row = connection.execute(sql.TAKE, {"key": key, "worker": worker, "now": at}).fetchone()
+    run_id, fence, identity, attempt, is_cancelled, begun_at = row
+    status, request, body = connection.execute(sql.RESPONSE, (key,)).fetchone()
+    try:
+        response = to_response(body)
+    except StoreFault:  # nobody can go on with it, and it must not stand in the way of the others
+        connection.execute(sql.FAIL_RESPONSE, (key,))
+        connection.execute(sql.END, {"key": key})
+        return None
+    if status == "queued":
+        begun = replace(response, status=transition(response.status, "in_progress"))
+        connection.execute(sql.UPDATE_RESPONSE, (begun.status, None, to_body(begun), key))
+    return Claimed(
+        lease=Lease(run_id, fence, worker, key),
+        identity=to_identity(bytes(identity)),
+        request=bytes(request),
+        response=_as_submitted(response),
+        attempt=attempt,
+        is_cancelled=bool(is_cancelled),
+        begun_at=begun_at,
+    )
+
+
+def _as_submitted(response: Response) -> Response:
+    """What is made in the background was queued at first."""
+    return replace(response, status="queued") if response.background else response

@@ -1,0 +1,88 @@
+"""Reading the log of a run: operations on a database."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from antwort.db.base import Connection
+from antwort.errors import StoreFault
+from antwort.identity import Identity
+from antwort.runs import statements as sql
+from antwort.runs.base import Lease, Load, Record
+from antwort.runs.codec import behind, is_last, to_events
+from antwort.runs.dialects import now
+from antwort.runs.packing import unpacked
+from antwort.storage.rows import name_of
+
+AT_ONCE = 256
+"""Records that are read in one go."""
+ALL = 2**31 - 1
+
+
+class Look(NamedTuple):
+    """What is there, from some place of the log on."""
+
+    key: int
+    records: list[Record]
+    at: int
+    """The place behind them."""
+    is_over: bool
+    """There is nothing behind them, and there never will be."""
+    is_full: bool = False
+    """There may be more behind them already."""
+
+
+def look(connection: Connection, identity: Identity, response_id: str, after: int, at: int | None) -> Look | None:
+    """From the place `at` on, or from where the event behind `after` is. None: no log is kept."""
+    row = connection.execute(sql.LOG, name_of(identity, response_id)).fetchone()
+    if row is None:
+        return None
+    key, packed, is_open, is_kept = row
+    if packed is not None:
+        return Look(key, behind(unpacked(packed), after), 0, is_over=True)
+    if not is_open and not is_kept:
+        return None
+    start = _place(connection, key, after) if at is None else at
+    found = records(connection, key, start)
+    behind_them = found[-1].at + 1 if found else start
+    is_over = is_last(found[-1]) if found else bool(is_kept)
+    return Look(key, behind(found, after), behind_them, is_over, is_full=len(found) == AT_ONCE)
+
+
+def _place(connection: Connection, key: int, after: int) -> int:
+    """Of the record that holds the event with that number."""
+    row = connection.execute(sql.PLACE, {"key": key, "after": after}).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def records(connection: Connection, key: int, at: int = 0, limit: int = AT_ONCE) -> list[Record]:
+    rows = connection.execute(sql.RECORDS, {"key": key, "at": at, "limit": limit}).fetchall()
+    try:
+        return [Record(place, first, to_events(raw)) for place, first, raw in rows]
+    except msgspec.MsgspecError as exc:
+        raise StoreFault("A stored log cannot be read.") from exc
+
+
+def whole(connection: Connection, lease: Lease) -> list[Record] | None:
+    """None: another has the run."""
+    if connection.execute(sql.HOLD, {"key": lease.key, "fence": lease.fence}).fetchone() is None:
+        return None
+    return records(connection, lease.key, limit=ALL)
+
+
+def has_log(connection: Connection, identity: Identity, response_id: str) -> bool:
+    row = connection.execute(sql.HAS_LOG, name_of(identity, response_id)).fetchone()
+    return row is not None
+
+
+def is_busy(connection: Connection, identity: Identity, conversation_id: str) -> bool:
+    values = {"tenant": identity.tenant, "owner": identity.owner, "conversation_id": conversation_id}
+    return connection.execute(sql.IS_BUSY, values).fetchone() is not None
+
+
+def load(connection: Connection) -> Load:
+    count, held, first = connection.execute(sql.LOAD).fetchone()
+    oldest = 0.0 if first is None else max(now(connection) - first, 0.0)
+    return Load(queued=count - held, running=held, oldest=oldest)

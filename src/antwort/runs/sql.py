@@ -1,0 +1,212 @@
+"""Runs in a database, beside the responses that they make, in the same transactions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
+from typing import TypeVar
+
+from antwort.db.base import Database, Operation
+from antwort.errors import QueueFull, StoreFault
+from antwort.identity import Identity
+from antwort.ids import new_id
+from antwort.runs import claiming, reading, sweeping, writing
+from antwort.runs.appending import Appends, unavailable
+from antwort.runs.base import Claimed, Ending, Fenced, Gone, Lease, Load, NewRun, Record, Renewed, Traits, Worker
+from antwort.runs.codec import behind, is_last
+from antwort.runs.hints import Hint, Tail, Tails
+from antwort.storage.writing import to_beginning, to_finishing
+
+T = TypeVar("T")
+
+_OFTEN, _SELDOM = 1.0, 5.0
+"""Seconds between looks at a log that others write, and at one that is written here alone, where no news is missed."""
+_AGAIN = 0.05
+"""Seconds after which a claim that others were in the way of is worth another try."""
+
+
+class SqlRunLog:
+    """Over an open and migrated database that the store closes. `close` this one first.
+
+    With SQLite there is one process, which has a lock on the file: a worker lives as long as the process, and those of
+    earlier processes are dead. With PostgreSQL a worker lives for `lease` seconds, by the clock of the database.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        lease: float = 20.0,
+        queue: int = 1000,
+        per_owner: int | None = None,
+        keep_log: float = 604800.0,
+        poll: float | None = None,
+    ) -> None:
+        """`poll`: seconds after which one who follows a run looks for itself, and gives a sign of life."""
+        self._database, self._lease = database, lease
+        self._queue, self._per_owner, self._keep_log = queue, per_owner, keep_log
+        self._is_alone = database.dialect == "sqlite"
+        self._poll = poll or (_SELDOM if self._is_alone else _OFTEN)
+        self._is_first = self._is_alone
+        """No worker has joined yet: those on record are of processes that have ended."""
+        self._sender = new_id("sender")
+        self._work, self._cancels, self._tails = Hint(), Hint(), Tails()
+        self._appends = Appends(database, self._sender, self._tails.tell)
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(durability="system" if self._is_alone else "disk", many=not self._is_alone)
+
+    async def close(self) -> None:
+        await self._appends.close()
+
+    # ---- workers ----
+
+    async def join(self, worker: Worker) -> None:
+        if self._is_first:
+            await self._write(claiming.forget_workers)
+            self._is_first = False
+        await self._write(partial(claiming.join, worker=worker, lease=self._lease_of))
+
+    async def leave(self, worker: str) -> None:
+        await self._write(partial(claiming.leave, worker=worker))
+        self._work.set()
+
+    async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
+        self._cancels.clear()
+        held = frozenset(leases)
+        return await self._write(partial(claiming.renew, worker=worker, leases=held, lease=self._lease_of))
+
+    async def owner(self, identity: Identity, response_id: str) -> Worker | None:
+        return await self._read(partial(claiming.owner, identity=identity, response_id=response_id))
+
+    # ---- runs ----
+
+    async def submit(self, run: NewRun) -> None:
+        new, first = run.new, writing.to_row(Record(0, 0, run.events))
+        submission = writing.Submission(new.identity, new.response, to_beginning(new), first)
+        submit = partial(writing.submit, new=submission, queue=self._queue, sender=self._sender)
+        if (waiting := await self._write(submit)) is not None:
+            raise QueueFull(waiting)
+        self._work.set()
+
+    async def adopt(self, worker: str, identity: Identity, response_id: str, records: Sequence[Record]) -> Lease:
+        rows = [writing.to_row(record) for record in records]
+        adopt = partial(writing.adopt, worker=worker, identity=identity, response_id=response_id, rows=rows)
+        if (lease := await self._write(adopt)) is None:
+            raise Fenced
+        return lease
+
+    async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
+        self._work.clear()
+        claimed = await self._write(partial(claiming.claim, worker=worker, count=count, per_owner=self._per_owner))
+        if claimed is None:
+            self._work.set_in(_AGAIN)
+        return claimed or ()
+
+    async def take(self, worker: str, identity: Identity, response_id: str) -> Claimed | None:
+        return await self._write(partial(claiming.take, worker=worker, identity=identity, response_id=response_id))
+
+    async def is_busy(self, identity: Identity, conversation_id: str) -> bool:
+        return await self._read(partial(reading.is_busy, identity=identity, conversation_id=conversation_id))
+
+    async def records(self, lease: Lease) -> Sequence[Record]:
+        if (found := await self._read(partial(reading.whole, lease=lease))) is None:
+            raise Fenced
+        return found
+
+    async def append(self, lease: Lease, record: Record) -> None:
+        await self._appends.append(lease, record)
+
+    async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
+        finishing = to_finishing(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
+        end = writing.End(lease, finishing, writing.to_row(record))
+        if not await self._write(partial(writing.finish, end=end, sender=self._sender)):
+            raise Fenced
+        self._tails.tell(lease.key, record)
+        self._work.set()
+
+    async def release(self, lease: Lease) -> None:
+        await self._write(partial(writing.release, lease=lease, sender=self._sender))
+        self._work.set()
+
+    async def cancel(self, identity: Identity, response_id: str) -> bool:
+        cancel = partial(writing.cancel, identity=identity, response_id=response_id, sender=self._sender)
+        is_found = await self._write(cancel)
+        if is_found:
+            self._cancels.set()
+            self._work.set()
+        return is_found
+
+    # ---- reading ----
+
+    async def read(
+        self, identity: Identity, response_id: str, after: int = -1, *, follow: bool = False
+    ) -> AsyncGenerator[list[Record], None]:
+        look = partial(self._look, identity, response_id)
+        found = await look(after, None)
+        with self._tails.follow(found.key) as tail:
+            is_new = True  # what came between the first look and this is not told any more
+            while True:
+                if found.records:
+                    yield found.records
+                    after = found.records[-1].next - 1
+                if found.is_over or not (follow or found.is_full):
+                    return
+                if not (is_new or found.is_full or await tail.hint.wait(self._poll)):
+                    yield []
+                is_new = False
+                tail.hint.clear()
+                found = _heard(tail, found, after) or await look(after, found.at)
+
+    async def _look(self, identity: Identity, response_id: str, after: int, at: int | None) -> reading.Look:
+        look = partial(reading.look, identity=identity, response_id=response_id, after=after, at=at)
+        if (found := await self._read(look)) is None:
+            raise Gone
+        return found
+
+    async def has_log(self, identity: Identity, response_id: str) -> bool:
+        return await self._read(partial(reading.has_log, identity=identity, response_id=response_id))
+
+    # ---- hints ----
+
+    async def wait_for_work(self, seconds: float) -> None:
+        await self._work.wait(seconds)
+
+    async def wait_for_cancels(self, seconds: float) -> None:
+        await self._cancels.wait(seconds)
+
+    async def load(self) -> Load:
+        return await self._read(reading.load)
+
+    async def sweep(self) -> int:
+        try:
+            return await sweeping.sweep(self._database, self._lease, self._keep_log)
+        except StoreFault as exc:
+            raise unavailable(exc) from exc
+
+    # ---- the database ----
+
+    @property
+    def _lease_of(self) -> float | None:
+        return None if self._is_alone else self._lease
+
+    async def _write(self, operation: Operation[T]) -> T:
+        try:
+            return await self._database.write(operation)
+        except StoreFault as exc:
+            raise unavailable(exc) from exc
+
+    async def _read(self, operation: Operation[T]) -> T:
+        try:
+            return await self._database.read(operation)
+        except StoreFault as exc:
+            raise unavailable(exc) from exc
+
+
+def _heard(tail: Tail, last: reading.Look, after: int) -> reading.Look | None:
+    """What was written in this process goes to those who read here as it is."""
+    records = tail.take(last.at)
+    if not records:
+        return None
+    return reading.Look(last.key, behind(records, after), records[-1].at + 1, is_last(records[-1]))

@@ -1,0 +1,195 @@
+"""The SQL of runs. What a client can name is found by tenant, owner and id together; the rest goes by key.
+
+Each is the same for SQLite and PostgreSQL. Where rows must be held against other processes, PostgreSQL is told so
+behind it (`dialects.py`); SQLite has one writer.
+"""
+
+from __future__ import annotations
+
+# ---- workers ----
+
+JOIN = """
+    INSERT INTO workers (name, address, expires_at) VALUES (:worker, :address, :expires_at)
+    ON CONFLICT (name) DO UPDATE SET address = excluded.address, expires_at = excluded.expires_at
+"""
+LEAVE = "DELETE FROM workers WHERE name = :worker"
+FORGET_WORKERS = "DELETE FROM workers"
+FORGET_DEAD = "DELETE FROM workers WHERE expires_at <= :long_ago"
+HELD = "SELECT response_key, fence FROM runs WHERE worker = :worker"
+CANCELLED = """
+    SELECT id FROM runs WHERE worker = :worker AND is_cancelled
+    UNION
+    SELECT id FROM responses
+    WHERE status IN ('queued', 'in_progress') AND worker = :worker AND cancelled_at IS NOT NULL AND deleted_at IS NULL
+"""
+OWNER = """
+    SELECT workers.name, workers.address FROM runs
+    JOIN workers ON workers.name = runs.worker AND workers.expires_at > :now
+    WHERE runs.tenant = :tenant AND runs.owner = :owner AND runs.id = :id
+    UNION ALL
+    SELECT workers.name, workers.address FROM responses
+    JOIN workers ON workers.name = responses.worker AND workers.expires_at > :now
+    WHERE responses.tenant = :tenant AND responses.owner = :owner AND responses.id = :id
+      AND responses.status IN ('queued', 'in_progress') AND responses.deleted_at IS NULL
+"""
+
+# ---- runs ----
+
+KNOWN = "SELECT 1 FROM responses WHERE tenant = :tenant AND owner = :owner AND id = :id"
+WAITING = "SELECT count(*) FROM runs WHERE worker IS NULL"
+INSERT_QUEUED = """
+    INSERT INTO runs (response_key, tenant, owner, id, conversation_id, identity, queued_at, is_cancelled)
+    SELECT key, tenant, owner, id, :conversation_id, :identity, :now, false FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :id
+    RETURNING response_key
+"""
+TO_ADOPT = """
+    SELECT responses.key, responses.status, responses.worker, responses.created_at, responses.cancelled_at,
+           responses.body, runs.worker, runs.fence
+    FROM responses LEFT JOIN runs ON runs.response_key = responses.key
+    WHERE responses.tenant = :tenant AND responses.owner = :owner AND responses.id = :id
+      AND responses.deleted_at IS NULL
+"""
+INSERT_ADOPTED = """
+    INSERT INTO runs (response_key, tenant, owner, id, conversation_id, identity, queued_at, begun_at, worker, fence,
+                      attempt, is_cancelled)
+    VALUES (:key, :tenant, :owner, :id, :conversation_id, :identity, :begun_at, :begun_at, :worker, 1, 1, :is_cancelled)
+"""
+INSERT_RECORD = """
+    INSERT INTO run_events (response_key, at, first, next, events) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+"""
+# Whoever is under way counts for its owner, and each that is chosen for the one after it. One that was cancelled is
+# only to be ended: it waits for nothing. `fence` tells whether another has taken it since.
+_FREE = """
+    WITH alive AS (SELECT name FROM workers WHERE expires_at > :now),
+    held AS (
+        SELECT tenant, owner, count(*) AS places FROM runs JOIN alive ON alive.name = runs.worker GROUP BY tenant, owner
+    ),
+    free AS (
+        SELECT response_key, fence, tenant, owner, queued_at, CASE WHEN is_cancelled THEN 0 ELSE 1 END AS waits
+        FROM runs
+        WHERE (worker IS NULL OR worker NOT IN (SELECT name FROM alive))
+          AND (is_cancelled OR conversation_id IS NULL OR NOT EXISTS (
+               SELECT 1 FROM runs AS other
+               WHERE other.tenant = runs.tenant AND other.owner = runs.owner
+                 AND other.conversation_id = runs.conversation_id AND other.response_key <> runs.response_key
+                 AND (other.queued_at < runs.queued_at OR other.worker IN (SELECT name FROM alive)
+                      OR (other.queued_at = runs.queued_at AND other.response_key < runs.response_key))))
+    ),
+    ranked AS (
+        SELECT free.response_key, free.fence, free.queued_at, free.waits,
+               coalesce(held.places, 0) + row_number() OVER (
+                   PARTITION BY free.tenant, free.owner ORDER BY free.waits, free.queued_at, free.response_key
+               ) AS place
+        FROM free LEFT JOIN held ON held.tenant = free.tenant AND held.owner = free.owner
+    )
+"""
+CHOOSE = f"""
+    {_FREE}
+    SELECT runs.response_key FROM ranked
+    JOIN runs ON runs.response_key = ranked.response_key AND runs.fence = ranked.fence
+    WHERE (ranked.waits = 0 OR ranked.place <= :per_owner) AND EXISTS (SELECT 1 FROM alive WHERE name = :worker)
+    ORDER BY ranked.waits, ranked.place, ranked.queued_at, ranked.response_key
+    LIMIT :count
+"""  # noqa: S608 (nothing but constants is put together)
+CHOOSE_ONE = """
+    SELECT runs.response_key FROM runs
+    WHERE runs.tenant = :tenant AND runs.owner = :owner AND runs.id = :id
+      AND NOT EXISTS (SELECT 1 FROM workers WHERE name = runs.worker AND expires_at > :now)
+      AND EXISTS (SELECT 1 FROM workers WHERE name = :worker AND expires_at > :now)
+"""
+TAKE = """
+    UPDATE runs
+    SET attempt = attempt + CASE WHEN attempt = 0 OR worker IS NOT NULL THEN 1 ELSE 0 END,
+        fence = fence + 1, worker = :worker, begun_at = coalesce(begun_at, :now)
+    WHERE response_key = :key
+    RETURNING id, fence, identity, attempt, is_cancelled, begun_at
+"""
+RESPONSE = "SELECT status, request, body FROM responses WHERE key = ?"
+UPDATE_RESPONSE = "UPDATE responses SET status = ?, completed_at = ?, body = ? WHERE key = ?"
+FAIL_RESPONSE = "UPDATE responses SET status = 'failed', completed_at = NULL WHERE key = ?"
+IS_BUSY = "SELECT 1 FROM runs WHERE tenant = :tenant AND owner = :owner AND conversation_id = :conversation_id LIMIT 1"
+HOLD = "SELECT conversation_id FROM runs WHERE response_key = :key AND fence = :fence"
+APPEND = """
+    INSERT INTO run_events (response_key, at, first, next, events)
+    SELECT response_key, ?, ?, ?, ? FROM runs WHERE response_key = ? AND fence = ?
+    ON CONFLICT DO NOTHING
+"""
+# All that wait, in one statement. The lock is what makes the fence hold: a claim waits for it, and whoever comes behind
+# a claim sees its fence. What comes back was held, whether it is new or was there.
+APPEND_ALL = """
+    WITH given AS (
+        SELECT * FROM unnest(CAST(:keys AS bigint[]), CAST(:fences AS bigint[]), CAST(:ats AS integer[]),
+                             CAST(:firsts AS integer[]), CAST(:nexts AS integer[]), CAST(:events AS bytea[]))
+                      WITH ORDINALITY AS given (key, fence, at, first, next, events, place)
+    ),
+    held AS (
+        SELECT given.* FROM given JOIN runs ON runs.response_key = given.key AND runs.fence = given.fence
+        FOR SHARE OF runs
+    ),
+    written AS (
+        INSERT INTO run_events (response_key, at, first, next, events)
+        SELECT key, at, first, next, events FROM held
+        ON CONFLICT DO NOTHING
+    )
+    SELECT place - 1 FROM held
+"""
+RELEASE = "UPDATE runs SET worker = NULL, fence = fence + 1 WHERE response_key = :key AND fence = :fence"
+END = "DELETE FROM runs WHERE response_key = :key"
+INSERT_LOG = "INSERT INTO run_logs (response_key, ended_at) VALUES (:key, :ended_at)"
+RECORD_AT = "SELECT events FROM run_events WHERE response_key = :key AND at = :at"
+PACKED = "SELECT log FROM run_logs WHERE response_key = :key AND log IS NOT NULL"
+CANCEL_RUN = """
+    UPDATE runs SET is_cancelled = true WHERE tenant = :tenant AND owner = :owner AND id = :id
+"""
+CANCEL_RESPONSE = """
+    UPDATE responses SET cancelled_at = :at
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND status IN ('queued', 'in_progress')
+      AND worker IS NOT NULL AND deleted_at IS NULL
+"""
+
+# ---- reading ----
+
+LOG = """
+    SELECT responses.key, run_logs.log,
+           CASE WHEN runs.response_key IS NULL THEN 0 ELSE 1 END,
+           CASE WHEN run_logs.response_key IS NULL THEN 0 ELSE 1 END
+    FROM responses
+    LEFT JOIN runs ON runs.response_key = responses.key
+    LEFT JOIN run_logs ON run_logs.response_key = responses.key
+    WHERE responses.tenant = :tenant AND responses.owner = :owner AND responses.id = :id
+      AND responses.deleted_at IS NULL
+"""
+HAS_LOG = """
+    SELECT 1 FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
+      AND (EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
+           OR EXISTS (SELECT 1 FROM run_logs WHERE run_logs.response_key = responses.key))
+"""
+PLACE = """
+    SELECT at FROM run_events WHERE response_key = :key AND first <= :after ORDER BY at DESC LIMIT 1
+"""
+RECORDS = """
+    SELECT at, first, events FROM run_events WHERE response_key = :key AND at >= :at ORDER BY at LIMIT :limit
+"""
+LOAD = """
+    SELECT count(*), count(worker), min(CASE WHEN worker IS NULL THEN queued_at END) FROM runs
+"""
+
+# ---- housekeeping ----
+
+LEFT_RUNNING = """
+    SELECT responses.key, responses.body FROM responses
+    WHERE responses.status IN ('queued', 'in_progress') AND responses.worker IS NOT NULL
+      AND NOT EXISTS (SELECT 1 FROM workers WHERE name = responses.worker AND expires_at > :now)
+      AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
+    LIMIT :limit
+"""
+LOOSE = "SELECT response_key FROM run_logs WHERE log IS NULL LIMIT :limit"
+PACK = "UPDATE run_logs SET log = :log WHERE response_key = :key AND log IS NULL"
+DROP_RECORDS = "DELETE FROM run_events WHERE response_key = ?"
+PRUNE = """
+    DELETE FROM run_logs
+    WHERE response_key IN (SELECT response_key FROM run_logs WHERE ended_at <= :old LIMIT :limit)
+    RETURNING response_key
+"""

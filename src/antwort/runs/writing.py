@@ -1,0 +1,148 @@
+"""Runs from their submission to their end: operations on a database.
+
+What usually happens is returned, not raised: an operation that raises is run again, with all of its transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from antwort.api.responses import Response
+from antwort.api.status import FINAL, IllegalTransition
+from antwort.api.wire import UNSET
+from antwort.db.base import Connection, Values
+from antwort.errors import ResponseNotFound
+from antwort.identity import Identity
+from antwort.runs import notices
+from antwort.runs import statements as sql
+from antwort.runs.base import Lease, Record
+from antwort.runs.codec import from_events, from_identity, to_events
+from antwort.runs.dialects import holding, notify, now
+from antwort.runs.packing import unpacked
+from antwort.storage.rows import name_of, to_response
+from antwort.storage.writing import Beginning, Finishing, begin_in, finish_in
+
+
+class Row(NamedTuple):
+    """A record, ready to be written."""
+
+    at: int
+    first: int
+    next: int
+    events: bytes
+
+
+def to_row(record: Record) -> Row:
+    return Row(record.at, record.first, record.next, from_events(record.events))
+
+
+def conversation_of(response: Response) -> str | None:
+    return None if response.conversation is UNSET else response.conversation.id
+
+
+class Submission(NamedTuple):
+    identity: Identity
+    response: Response
+    beginning: Beginning
+    first: Row
+
+
+def submit(connection: Connection, new: Submission, queue: int, sender: str) -> int | None:
+    """How many wait already, when there is no room for one more."""
+    named = name_of(new.identity, new.response.id)
+    if connection.execute(sql.KNOWN, named).fetchone() is not None:
+        return None
+    waiting = int(connection.execute(sql.WAITING).fetchone()[0])
+    if waiting >= queue:
+        return waiting
+    key = begin_in(connection, new.beginning)
+    values: Values = {
+        **named,
+        "identity": from_identity(new.identity),
+        "now": now(connection),
+        "conversation_id": conversation_of(new.response),
+    }
+    connection.execute(sql.INSERT_QUEUED, values)
+    connection.execute(sql.INSERT_RECORD, (key, *new.first))
+    notify(connection, notices.work(sender))
+    return None
+
+
+def adopt(
+    connection: Connection, worker: str, identity: Identity, response_id: str, rows: Sequence[Row]
+) -> Lease | None:
+    """None: it is gone, has ended, or another has it."""
+    row = connection.execute(sql.TO_ADOPT, name_of(identity, response_id)).fetchone()
+    if row is None:
+        return None
+    key, status, maker, created_at, cancelled_at, body, holder, fence = row
+    if fence is None:  # else it was adopted before: the commit had been made, and nobody heard of it
+        if status in FINAL or maker not in (None, worker):
+            return None
+        values: Values = {
+            **name_of(identity, response_id),
+            "key": key,
+            "worker": worker,
+            "identity": from_identity(identity),
+            "begun_at": float(created_at),
+            "is_cancelled": cancelled_at is not None,
+            "conversation_id": conversation_of(to_response(body)),
+        }
+        connection.execute(sql.INSERT_ADOPTED, values)
+        fence = 1
+    elif holder != worker:
+        return None
+    connection.executemany(sql.INSERT_RECORD, [(key, *of_record) for of_record in rows])
+    return Lease(response_id, fence, worker, key)
+
+
+class End(NamedTuple):
+    lease: Lease
+    finishing: Finishing
+    last: Row
+
+
+def finish(connection: Connection, end: End, sender: str) -> bool:
+    """Whether it is written, now or before."""
+    key = end.lease.key
+    values = {"key": key, "fence": end.lease.fence}
+    if connection.execute(holding(connection, sql.HOLD), values).fetchone() is None:
+        return _has_ended_with(connection, key, end.last)
+    try:
+        finish_in(connection, end.finishing)
+    except (ResponseNotFound, IllegalTransition):  # before anything was written
+        connection.execute(sql.END, values)
+        return False
+    connection.execute(sql.INSERT_RECORD, (key, *end.last))
+    connection.execute(sql.INSERT_LOG, {"key": key, "ended_at": int(now(connection))})
+    connection.execute(sql.END, values)
+    # Others may have waited for it, in its conversation or for its owner's places.
+    notify(connection, *notices.events(sender, [key]), notices.work(sender))
+    return True
+
+
+def _has_ended_with(connection: Connection, key: int, last: Row) -> bool:
+    """Whether these were the last words: then the end was written, and only the news of it got lost."""
+    row = connection.execute(sql.RECORD_AT, {"key": key, "at": last.at}).fetchone()
+    if row is not None:
+        is_open = connection.execute("SELECT 1 FROM runs WHERE response_key = ?", (key,)).fetchone() is not None
+        return bytes(row[0]) == last.events and not is_open
+    row = connection.execute(sql.PACKED, {"key": key}).fetchone()
+    events = to_events(last.events)
+    return row is not None and unpacked(row[0])[-1].events[-len(events) :] == events
+
+
+def release(connection: Connection, lease: Lease, sender: str) -> None:
+    connection.execute(sql.RELEASE, {"key": lease.key, "fence": lease.fence})
+    notify(connection, notices.work(sender))
+
+
+def cancel(connection: Connection, identity: Identity, response_id: str, sender: str) -> bool:
+    values = name_of(identity, response_id)
+    found = connection.execute(sql.CANCEL_RUN, values).rowcount
+    if not found:
+        found = connection.execute(sql.CANCEL_RESPONSE, values | {"at": int(now(connection))}).rowcount
+    if found:
+        notify(connection, notices.cancels(sender), notices.work(sender))
+    return bool(found)
