@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from antwort.db.base import Database, Operation
 from antwort.errors import QueueFull, StoreFault
 from antwort.identity import Identity
 from antwort.ids import new_id
-from antwort.runs import claiming, reading, sweeping, writing
+from antwort.runs import claiming, notices, reading, sweeping, writing
 from antwort.runs.appending import Appends, unavailable
 from antwort.runs.base import Claimed, Ending, Fenced, Gone, Lease, Load, NewRun, Record, Renewed, Traits, Worker
 from antwort.runs.codec import behind, is_last
 from antwort.runs.hints import Hint, Tail, Tails
+from antwort.runs.notices import Notice
 from antwort.storage.writing import to_beginning, to_finishing
+
+if TYPE_CHECKING:
+    from antwort.db.postgres import PostgresDatabase
+    from antwort.runs.listening import Listener
 
 T = TypeVar("T")
 
@@ -52,6 +57,7 @@ class SqlRunLog:
         self._sender = new_id("sender")
         self._work, self._cancels, self._tails = Hint(), Hint(), Tails()
         self._appends = Appends(database, self._sender, self._tails.tell)
+        self._listener: Listener | None = None
 
     @property
     def traits(self) -> Traits:
@@ -59,10 +65,14 @@ class SqlRunLog:
 
     async def close(self) -> None:
         await self._appends.close()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            await listener.close()
 
     # ---- workers ----
 
     async def join(self, worker: Worker) -> None:
+        self._listen()
         if self._is_first:
             await self._write(claiming.forget_workers)
             self._is_first = False
@@ -143,6 +153,7 @@ class SqlRunLog:
     async def read(
         self, identity: Identity, response_id: str, after: int = -1, *, follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
+        self._listen()
         look = partial(self._look, identity, response_id)
         found = await look(after, None)
         with self._tails.follow(found.key) as tail:
@@ -175,6 +186,31 @@ class SqlRunLog:
 
     async def wait_for_cancels(self, seconds: float) -> None:
         await self._cancels.wait(seconds)
+
+    def hear(self, payloads: Sequence[str]) -> None:
+        """What other processes tell, and this one tells itself."""
+        for notice in map(notices.read, payloads):
+            match notice:
+                case Notice(sender=self._sender) | None:
+                    pass
+                case Notice(kind="e", keys=keys):
+                    self._tails.tell_some(keys)
+                case Notice(kind="w"):
+                    self._work.set()
+                case Notice(kind="c"):
+                    self._cancels.set()
+
+    def hear_all(self) -> None:
+        """Something may have been missed: everybody looks for itself."""
+        self._work.set()
+        self._cancels.set()
+        self._tails.tell_all()
+
+    def _listen(self) -> None:
+        if self._listener is None and not self._is_alone:
+            from antwort.runs.listening import Listener
+
+            self._listener = Listener(cast("PostgresDatabase", self._database).connect, self)
 
     async def load(self) -> Load:
         return await self._read(reading.load)

@@ -1,0 +1,87 @@
+"""What other processes tell, over a connection to PostgreSQL that does nothing else: one for each process.
+
+It is made anew when it was lost. What was told meanwhile is not told again, so everybody is woken then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from selectors import EVENT_READ, DefaultSelector
+from threading import Event, Thread
+from typing import Protocol
+
+import psycopg
+
+from antwort.db.postgres_link import Raw
+from antwort.errors import StoreFault
+from antwort.runs.dialects import CHANNEL
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_QUIET = 10.0
+"""Seconds of silence after which the connection is tried."""
+
+
+class Listened(Protocol):
+    def hear(self, payloads: list[str]) -> None: ...
+
+    def hear_all(self) -> None:
+        """Something may have been missed."""
+        ...
+
+
+class Listener:
+    """A thread. `heard` is called on the event loop that this is made on."""
+
+    def __init__(self, connect: Callable[[], Raw], heard: Listened) -> None:
+        self._connect, self._heard = connect, heard
+        self._loop = asyncio.get_running_loop()
+        self._bell, self._ring = socket.socketpair()
+        self._is_closed = Event()
+        self._thread = Thread(target=self._work, name="antwort-listener", daemon=True)
+        self._thread.start()
+
+    async def close(self) -> None:
+        self._is_closed.set()
+        self._ring.send(b"!")
+        await asyncio.to_thread(self._thread.join)
+        self._bell.close()
+        self._ring.close()
+
+    def _work(self) -> None:
+        pause = _FIRST_PAUSE
+        while not self._is_closed.is_set():
+            with suppress(StoreFault, psycopg.Error, OSError):
+                with self._connect() as raw:
+                    raw.execute(f"LISTEN {CHANNEL}".encode())
+                    pause = _FIRST_PAUSE
+                    self._call(self._heard.hear_all)
+                    self._listen(raw)
+                continue
+            self._is_closed.wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _listen(self, raw: Raw) -> None:
+        with DefaultSelector() as selector:
+            selector.register(raw.fileno(), EVENT_READ)
+            selector.register(self._bell, EVENT_READ)
+            while not self._is_closed.is_set():
+                if payloads := _take(raw):
+                    self._call(self._heard.hear, payloads)
+                if not selector.select(_QUIET):
+                    raw.execute(b"SELECT 1")
+
+    def _call(self, told: Callable[..., None], *args: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed, and nobody waits there
+            self._loop.call_soon_threadsafe(told, *args)
+
+
+def _take(raw: Raw) -> list[str]:
+    """All that has come. Raises when the connection is lost."""
+    raw.pgconn.consume_input()
+    payloads: list[str] = []
+    while (notice := raw.pgconn.notifies()) is not None:
+        payloads.append(notice.extra.decode())
+    return payloads
