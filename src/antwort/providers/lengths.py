@@ -41,7 +41,8 @@ class Lengths:
         """How many tokens a request and its answer may have together; None: nobody knows."""
         if self._given is not None:
             return self._given
-        return self._lasting(self._told, model) or self._by_list(model)
+        told = self._lasting(self._told, model) if self._told else None
+        return told or self._by_list(model)
 
     def take(self, models: Sequence[Model]) -> list[Model]:
         """The backend lists these. Returns them as they are known now. What was told of a model stands as long as it is

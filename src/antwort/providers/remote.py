@@ -34,6 +34,7 @@ __all__ = ["Pool", "Remote", "Timeouts"]
 
 ERROR_CAP = 256 * 1024
 MODELS_CAP = 8 * 2**20
+_MOST_LENGTHS = 64
 MODELS_SECONDS = 10.0
 CHECK_SECONDS = 2.0
 """The most that a question that needs no inference may take from beginning to end, however the backend drips."""
@@ -71,6 +72,7 @@ class Remote(ABC):
         self._query = f"?{quote(url.query, safe=_IN_QUERY)}" if url.query else ""
         self._inferences = self._target(self.path)
         self._capabilities = capabilities or self.usual
+        self._by_length: dict[int | None, Capabilities] = {None: self._capabilities}
         self._lengths = Lengths(self._capabilities.context_length)
         self._counter = Counter(self._post, self.ways)
         self._listed: set[tuple[str, str]] | None = None
@@ -163,8 +165,14 @@ class Remote(ABC):
         return models
 
     def capabilities(self, model: str) -> Capabilities:
+        """The same object as long as nothing else is known: it is asked for with each inference."""
         length = self._lengths.of(model)
-        return self._capabilities if length is None else replace(self._capabilities, context_length=length)
+        known = self._by_length.get(length)
+        if known is None:
+            if len(self._by_length) >= _MOST_LENGTHS:
+                self._by_length = {None: self._capabilities}
+            known = self._by_length[length] = replace(self._capabilities, context_length=length)
+        return known
 
     async def count(self, request: ChatRequest) -> int | None:
         return await self._counter.count(request)

@@ -38,6 +38,7 @@ class Retrying:
         `budget` after the first: a backend that asks for more is not waited for, as the client can wait better.
         """
         self._provider = provider
+        self.capabilities: Callable[[str], Capabilities] = provider.capabilities
         self._whole = whole_of(provider)
         self._attempts = attempts
         self._base, self._cap, self._budget = base, cap, budget
@@ -87,9 +88,6 @@ class Retrying:
 
     async def models(self) -> Sequence[Model]:
         return await self._provider.models()
-
-    def capabilities(self, model: str) -> Capabilities:
-        return self._provider.capabilities(model)
 
     async def count(self, request: ChatRequest) -> int | None:
         return await count_at(self._provider, request)

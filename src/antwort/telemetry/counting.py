@@ -63,19 +63,18 @@ class Histogram:
     def __init__(self, family: Family) -> None:
         self.family = family
         self._bounds = family.bounds
-        self._spreads: dict[Key, tuple[list[int], list[float]]] = {}
-        """The counts of each key, and its sum alone in a list: so that one look into the dictionary finds both."""
+        self._spreads: dict[Key, list[float]] = {}
+        """The counts of each key, and behind them its sum: so that one look into the dictionary finds both."""
 
     def add(self, key: Key, value: float) -> None:
         spread = self._spreads.get(key)
         if spread is None:
-            spread = self._spreads[key] = [0] * (len(self._bounds) + 1), [0.0]
-        counts, total = spread
-        counts[bisect_left(self._bounds, value)] += 1
-        total[0] += value
+            spread = self._spreads[key] = [0] * (len(self._bounds) + 1) + [0.0]
+        spread[bisect_left(self._bounds, value)] += 1
+        spread[-1] += value
 
     def read(self) -> Reading:
-        spreads = ((key, Spread(tuple(counts), total)) for key, (counts, (total,)) in self._spreads.items())
+        spreads = ((key, Spread(tuple(map(int, counts)), total)) for key, (*counts, total) in self._spreads.items())
         return Reading(self.family, spreads=tuple(spreads))
 
 

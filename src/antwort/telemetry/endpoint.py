@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from antwort.errors import NotFound
 from antwort.telemetry.access import Guard
 from antwort.telemetry.exposition import exposition
 from antwort.telemetry.metrics import Metrics
@@ -24,3 +25,15 @@ class MetricsEndpoint:
         accept = (exchange.header(b"accept") or b"").decode("latin-1")
         body, kind = await asyncio.to_thread(exposition, self._metrics.read(), accept)
         await exchange.answer(body, kind=kind.encode())
+
+
+class Elsewhere:
+    """Stands on a port that several processes share: the numbers would be now one's, now another's."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    async def __call__(self, exchange: Exchange, _: str) -> None:
+        self._guard.check(exchange)
+        message = "Each of several workers has metrics of its own: set metrics.port to read them."
+        raise NotFound(message, code="unknown_url")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from time import perf_counter
 from typing import NamedTuple
@@ -40,6 +40,7 @@ class MeasuredProvider:
 
     def __init__(self, provider: Provider, backend: str, metrics: Metrics) -> None:
         self._provider, self._backend, self._metrics = provider, backend, metrics
+        self.capabilities: Callable[[str], Capabilities] = provider.capabilities
         self._whole = whole_of(provider)
         self._labels: dict[str, _Labels] = {}
 
@@ -97,7 +98,9 @@ class MeasuredProvider:
             metrics.tokens.add(labels.output, end.usage.output_tokens)
 
     def _labels_of(self, model: str) -> _Labels:
-        """Made once for each model that has a name of its own; there are only so many."""
+        """Made once for each model that has a name of its own; there are only so many, and they keep it."""
+        if (known := self._labels.get(model)) is not None:
+            return known
         name = self._metrics.model(model)
         if (known := self._labels.get(name)) is None:
             key = (CHAT, self._backend, name)
@@ -107,9 +110,6 @@ class MeasuredProvider:
 
     async def models(self) -> Sequence[Model]:
         return await self._provider.models()
-
-    def capabilities(self, model: str) -> Capabilities:
-        return self._provider.capabilities(model)
 
     async def count(self, request: ChatRequest) -> int | None:
         return await count_at(self._provider, request)
