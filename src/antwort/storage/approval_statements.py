@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 INSERT = """
-    INSERT OR IGNORE INTO approvals (tenant, owner, response_key, conversation_key, id, response_id, status,
-                                     created_at, expires_at, server_label, name, arguments)
+    INSERT INTO approvals (tenant, owner, response_key, conversation_key, id, response_id, status,
+                           created_at, expires_at, server_label, name, arguments)
     VALUES (:tenant, :owner, :response_key, :conversation_key, :id, :response_id, 'pending', :created_at, :expires_at,
             :server_label, :name, :arguments)
+    ON CONFLICT DO NOTHING
 """
 # What was decided stays so; who acts on it may change.
 DECIDE = """

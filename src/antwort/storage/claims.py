@@ -18,10 +18,10 @@ def to_values(identity: Identity, response_id: str, claim: Claim) -> Values:
 
 def take(connection: Connection, values: Values) -> None:
     """What has expired, or stands for a response that is gone, gives way."""
-    connection.execute(sql.EXPIRE, values)
-    if look_up(connection, values) is not None:
+    connection.execute(sql.EXPIRE[connection.dialect], values)
+    connection.execute(sql.GIVE_WAY, values)
+    if connection.execute(sql.CLAIM, values).rowcount == 0:
         raise KeyInUse
-    connection.execute(sql.CLAIM, values)
 
 
 def look_up(connection: Connection, values: Values) -> Claimed | None:

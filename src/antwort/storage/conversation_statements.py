@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from antwort.db.dialects import per_dialect
+
 # ---- writing ----
 
 INSERT = """
     INSERT INTO conversations (tenant, owner, id, created_at, schema_version, metadata)
     VALUES (:tenant, :owner, :id, :created_at, :schema_version, :metadata)
 """
-# The writer is alone, so it may count for itself.
-END = """
+# Whoever holds the row of the conversation is alone, and may count for itself.
+END = per_dialect("""
     SELECT key, (SELECT coalesce(max(position), -1) + 1 FROM conversation_items WHERE conversation_key = told.key)
     FROM conversations AS told
     WHERE tenant = :tenant AND owner = :owner AND id = :id
-"""
+    {lock}
+""")
 # Says by the count of rows whether the id was free.
 INSERT_ENTRY = """
     INSERT INTO conversation_items (conversation_key, tenant, owner, id, direction, position, type, raw)
@@ -61,9 +64,11 @@ PAGE = """
     ORDER BY position {order}
     LIMIT :limit
 """
-# The newest under each id: SQLite takes the other columns from the row with the maximum.
+# The newest under each id.
 NEWEST = """
-    SELECT id, direction, raw, max(key) FROM conversation_items
-    WHERE tenant = ? AND owner = ? AND id IN ({})
-    GROUP BY id
+    SELECT id, direction, raw FROM conversation_items
+    WHERE key IN (SELECT max(key) FROM conversation_items
+                  WHERE tenant = ? AND owner = ? AND id IN ({})
+                  GROUP BY id)
+    ORDER BY id
 """

@@ -93,7 +93,7 @@ def _begin(connection: Connection, values: Values, entries: list[EntryRow]) -> N
 
 def add(connection: Connection, values: Values, entries: Sequence[EntryRow]) -> list[str] | None:
     """Add them to the conversation that `values` names; the ids they go by there. None when it is not found."""
-    row = connection.execute(sql.END, values).fetchone()
+    row = connection.execute(sql.END[connection.dialect], values).fetchone()
     if row is None:
         return None
     key, end = row

@@ -86,7 +86,7 @@ def items(connection: Connection, identity: Identity, ids: Sequence[str]) -> dic
         for start in range(0, len(missing), _IDS_AT_ONCE):
             some = missing[start : start + _IDS_AT_ONCE]
             values = identity.tenant, identity.owner, *some
-            for item_id, direction, raw, _ in connection.execute(query.format(", ".join("?" * len(some))), values):
+            for item_id, direction, raw in connection.execute(query.format(", ".join("?" * len(some))), values):
                 found[item_id] = to_item(item_id, direction, raw)
     return found
 

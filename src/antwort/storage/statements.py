@@ -5,20 +5,29 @@ What finds a response or an item by id names tenant and owner; the rest goes by 
 
 from __future__ import annotations
 
+from antwort.db.dialects import per_dialect
+
 # ---- writing ----
 
-# The writer is alone, so it may count for itself; a thread goes by the key of its first response.
-INSERT_FIRST = """
+# SQLite's writer is alone, so it may count for itself. A thread goes by the key of its first response.
+_NEXT = {
+    "sqlite": {"next": "(SELECT coalesce(max(key), 0) + 1 AS key FROM responses)"},
+    "postgresql": {"next": "(SELECT nextval('responses_key_seq') AS key)"},
+}
+INSERT_FIRST = per_dialect(
+    """
     INSERT INTO responses (key, tenant, owner, id, thread_key, depth, model,
                            status, background, created_at, worker, schema_version, request, body)
     SELECT next.key, :tenant, :owner, :id, next.key, 0, :model,
            :status, :background, :created_at, :worker, :schema_version, :request, :body
-    FROM (SELECT coalesce(max(key), 0) + 1 AS key FROM responses) AS next
-    WHERE true
+    FROM {next} AS next
     RETURNING key
-"""
+    """,
+    **_NEXT,
+)
 # A child goes on in its parent's thread unless another child does so already.
-INSERT_CHILD = """
+INSERT_CHILD = per_dialect(
+    """
     INSERT INTO responses (key, tenant, owner, id, parent_key, thread_key, depth, model,
                            status, background, created_at, worker, schema_version, request, body)
     SELECT next.key, :tenant, :owner, :id, parent.key,
@@ -27,20 +36,23 @@ INSERT_CHILD = """
                 THEN next.key ELSE parent.thread_key END,
            parent.depth + 1, :model,
            :status, :background, :created_at, :worker, :schema_version, :request, :body
-    FROM (SELECT max(key) + 1 AS key FROM responses) AS next
+    FROM {next} AS next
     CROSS JOIN responses AS parent
     WHERE parent.tenant = :tenant AND parent.owner = :owner AND parent.id = :parent_id AND parent.deleted_at IS NULL
     RETURNING key
-"""
+    """,
+    **_NEXT,
+)
 INSERT_ITEM = """
     INSERT INTO items (response_key, tenant, owner, id, direction, position, type, raw)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
 INSERT_TURN = "INSERT INTO turns (response_key, number, kind, mark, items_end) VALUES (?, ?, ?, ?, ?)"
-STATUS = """
+STATUS = per_dialect("""
     SELECT key, status FROM responses
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
-"""
+    {lock}
+""")
 CLAIMED = """
     SELECT request_hash, response_id FROM idempotency_keys AS claims
     WHERE tenant = :tenant AND owner = :owner AND key = :key AND expires_at > :now
@@ -48,19 +60,36 @@ CLAIMED = """
                   WHERE responses.tenant = claims.tenant AND responses.owner = claims.owner
                     AND responses.id = claims.response_id AND responses.deleted_at IS NULL)
 """
-# One that takes the place of another goes to the end of the table, like a new one.
+# One that stands for nothing any more; the table may have another by now.
+GIVE_WAY = """
+    DELETE FROM idempotency_keys
+    WHERE tenant = :tenant AND owner = :owner AND key = :key
+      AND (expires_at <= :now OR NOT EXISTS (
+          SELECT 1 FROM responses
+          WHERE responses.tenant = :tenant AND responses.owner = :owner
+            AND responses.id = idempotency_keys.response_id AND responses.deleted_at IS NULL))
+"""
+# Says by the count of rows whether the key was free.
 CLAIM = """
-    INSERT OR REPLACE INTO idempotency_keys (tenant, owner, key, request_hash, response_id, created_at, expires_at)
+    INSERT INTO idempotency_keys (tenant, owner, key, request_hash, response_id, created_at, expires_at)
     VALUES (:tenant, :owner, :key, :request_hash, :id, :now, :expires_at)
+    ON CONFLICT DO NOTHING
 """
 RELEASE = """
     DELETE FROM idempotency_keys WHERE tenant = :tenant AND owner = :owner AND key = :key AND response_id = :id
 """
-# The oldest stand first. Each claim looks at some of them, so that there are never many that have expired.
-EXPIRE = """
-    DELETE FROM idempotency_keys
-    WHERE rowid IN (SELECT rowid FROM idempotency_keys ORDER BY rowid LIMIT 32) AND expires_at <= :now
-"""
+# In a file, the oldest stand first. Each claim looks at some of them, so that there are never many that have expired.
+EXPIRE = per_dialect(
+    "DELETE FROM idempotency_keys WHERE {row} IN ({oldest}) AND expires_at <= :now",
+    sqlite={"row": "rowid", "oldest": "SELECT rowid FROM idempotency_keys ORDER BY rowid LIMIT 32"},
+    postgresql={
+        "row": "(tenant, owner, key)",
+        "oldest": """
+            SELECT tenant, owner, key FROM idempotency_keys
+            WHERE expires_at <= :now ORDER BY expires_at LIMIT 32 FOR UPDATE SKIP LOCKED
+        """,
+    },
+)
 UPDATE = "UPDATE responses SET status = ?, completed_at = ?, body = ? WHERE key = ?"
 HIDE = """
     UPDATE responses SET deleted_at = :now
@@ -111,13 +140,15 @@ INPUT_SPAN = """
     WHERE response_key = ? AND direction = 'input' AND position BETWEEN ? AND ?
     ORDER BY position
 """
-# The newest under each id: SQLite takes the other columns from the row with the maximum.
+# The newest under each id.
 NEWEST = """
-    SELECT items.id, items.direction, items.raw, max(items.key)
-    FROM items
-    CROSS JOIN responses ON responses.key = items.response_key AND responses.deleted_at IS NULL
-    WHERE items.tenant = ? AND items.owner = ? AND items.id IN ({})
-    GROUP BY items.id
+    SELECT id, direction, raw FROM items
+    WHERE key IN (SELECT max(items.key)
+                  FROM items
+                  CROSS JOIN responses ON responses.key = items.response_key AND responses.deleted_at IS NULL
+                  WHERE items.tenant = ? AND items.owner = ? AND items.id IN ({})
+                  GROUP BY items.id)
+    ORDER BY id
 """
 
 # The threads of a chain, each with the depth up to which it belongs to it: from a thread's first row, whose key the

@@ -104,10 +104,10 @@ def _row(new: NewResponse) -> Values:
 def begin_in(connection: Connection, new: Beginning) -> int:
     """What `ResponseStore.begin` does, and raises; the key of the row."""
     statement = sql.INSERT_FIRST if new.values["parent_id"] is None else sql.INSERT_CHILD
-    row = connection.execute(statement, new.values).fetchone()
-    if row is None:
+    rows = connection.execute(statement[connection.dialect], new.values).fetchall()
+    if not rows:
         raise ResponseNotFound(str(new.values["parent_id"]), param="previous_response_id")
-    key = int(row[0])
+    key = int(rows[0][0])
     _insert_items(connection, key, new.values, new.items)
     if new.claim is not None:
         claims.take(connection, new.claim)
@@ -118,7 +118,7 @@ def begin_in(connection: Connection, new: Beginning) -> int:
 def finish_in(connection: Connection, end: Finishing) -> int:
     """What `ResponseStore.finish` does, and raises; the key of the row."""
     response = end.response
-    row = connection.execute(sql.STATUS, end.values).fetchone()
+    row = connection.execute(sql.STATUS[connection.dialect], end.values).fetchone()
     if row is None:
         raise ResponseNotFound(response.id)
     key, status = row

@@ -1,0 +1,47 @@
+"""What errors of PostgreSQL mean: for whoever waits, and for who may try again."""
+
+from __future__ import annotations
+
+import psycopg
+from psycopg import errors
+
+from antwort.db.base import NO_WORDS
+from antwort.errors import StoreFault
+
+UNREACHABLE = "The database cannot be reached."
+TOO_SLOW = "The database took too long to answer."
+UNKNOWN = "The database was lost before it had confirmed a change."
+
+WaitTimeout = errors._WaitTimeout  # noqa: SLF001  # it has no other name
+
+_LATE = (errors.QueryCanceled, errors.LockNotAvailable, errors.ConnectionTimeout, WaitTimeout)
+_RACES = (errors.SerializationFailure, errors.DeadlockDetected)
+"""Of transactions as a whole."""
+_RIVALS = (errors.UniqueViolation, errors.ForeignKeyViolation)
+"""Another process was faster with the same row. The second time it is seen beforehand, unless it was no race."""
+_WORDS: tuple[tuple[tuple[type[psycopg.Error], ...], str], ...] = (
+    (_LATE, TOO_SLOW),
+    ((errors.DiskFull,), "The database is full: its disk has no room left."),
+    ((errors.ReadOnlySqlTransaction,), "The database may not be written."),
+    ((errors.InsufficientPrivilege,), "The database does not permit it."),
+    (
+        (errors.InvalidPassword, errors.InvalidAuthorizationSpecification),
+        "The database refuses the user or the password.",
+    ),
+    ((errors.InvalidCatalogName,), "There is no such database."),
+    ((errors.TooManyConnections,), "The database has too many connections."),
+    ((psycopg.OperationalError,), UNREACHABLE),
+)
+
+
+def store_fault(exc: Exception, words: str | None = None) -> StoreFault:
+    """What a client may know of `exc`: no address, no statement."""
+    found = next((words for kinds, words in _WORDS if isinstance(exc, kinds)), NO_WORDS)
+    fault = StoreFault(words or found)
+    fault.__cause__ = exc
+    return fault
+
+
+def may_pass(exc: Exception, *, is_alone: bool) -> bool:
+    """Whether the same transaction may succeed at once. `is_alone`: it is one operation, and not several."""
+    return isinstance(exc, _RACES) or (is_alone and isinstance(exc, _RIVALS))

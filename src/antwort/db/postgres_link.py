@@ -1,0 +1,83 @@
+"""A connection to PostgreSQL, with the face that operations know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import psycopg
+from psycopg import pq
+from psycopg.abc import PQGen
+from psycopg.rows import TupleRow
+
+from antwort.db.base import Dialect, Value, Values
+from antwort.db.dialects import to_postgres
+
+RV = TypeVar("RV")
+
+ANSWER_SECONDS = 7.0
+"""As long as a server may take for one statement. Its own limit is shorter: this is for one that stands still."""
+
+
+class Raw(psycopg.Connection[TupleRow]):
+    """Waits for no answer without end. One that has waited in vain is of no more use: nobody knows where it stands."""
+
+    def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
+        return super().wait(gen, interval, ANSWER_SECONDS if timeout is None else timeout)
+
+
+class PostgresLink:
+    dialect: Dialect = "postgresql"
+
+    def __init__(self, raw: Raw) -> None:
+        self._raw = raw
+
+    @property
+    def is_lost(self) -> bool:
+        return self._raw.closed
+
+    def execute(self, statement: str, values: Values = (), /) -> psycopg.Cursor[TupleRow]:
+        cursor = self._raw.cursor(binary=True)
+        try:
+            return cursor.execute(to_postgres(statement), values)
+        except psycopg.DataError as exc:
+            if exc.sqlstate is not None:
+                raise
+            return cursor.execute(to_postgres(statement), _storable(values))
+
+    def executemany(self, statement: str, values: Sequence[Values], /) -> None:
+        if len(values) == 1:
+            self.execute(statement, values[0])
+        elif values:
+            self._raw.cursor().executemany(to_postgres(statement), [_storable(each) for each in values])
+
+    # ---- for whoever holds the transaction ----
+
+    def begin(self, statement: bytes) -> None:
+        self._raw.execute(statement)
+
+    def commit(self) -> None:
+        """A transaction that has failed ends without an error, and otherwise than was asked for."""
+        if self._raw.execute(b"COMMIT").statusmessage != "COMMIT":
+            raise psycopg.InternalError("the transaction was rolled back")
+
+    def roll_back(self) -> None:
+        if self._raw.info.transaction_status is not pq.TransactionStatus.IDLE:
+            self._raw.execute(b"ROLLBACK")
+
+    def close(self) -> None:
+        self._raw.close()
+
+
+_NUL, _SHOWN = "\0", "\N{SYMBOL FOR NULL}"
+
+
+def _storable(values: Values) -> Values:
+    """PostgreSQL keeps no NUL in a text. What clients choose freely, such as the id of an item, may have one."""
+    if isinstance(values, Mapping):
+        return {name: _shown(value) for name, value in values.items()}
+    return [_shown(value) for value in values]
+
+
+def _shown(value: Value) -> Value:
+    return value.replace(_NUL, _SHOWN) if isinstance(value, str) and _NUL in value else value
