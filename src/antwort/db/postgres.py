@@ -32,6 +32,8 @@ LOCK_SECONDS = 3.0
 """As long as a statement waits for what another transaction holds."""
 IDLE_SECONDS = 5.0
 """A process that stands still in the middle of a transaction keeps others from its rows for so long."""
+PATIENT_SECONDS = 600.0
+"""As long as a change of the tables may take."""
 
 _TRIES = 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
@@ -86,6 +88,14 @@ class PostgresDatabase:
             return self._connect()
         except psycopg.Error as exc:
             raise store_fault(exc) from exc
+
+    def connect_patiently(self) -> Raw:
+        """One that waits long for an answer, as it takes to change a large table, and begins transactions itself."""
+        raw = self.connect()
+        raw.execute(b"SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0")
+        raw.autocommit = False
+        raw.patience = PATIENT_SECONDS
+        return raw
 
     def _connect(self) -> Raw:
         raw = Raw.connect(self._address, autocommit=True)

@@ -22,8 +22,10 @@ ANSWER_SECONDS = 7.0
 class Raw(psycopg.Connection[TupleRow]):
     """Waits for no answer without end. One that has waited in vain is of no more use: nobody knows where it stands."""
 
+    patience = ANSWER_SECONDS
+
     def wait(self, gen: PQGen[RV], interval: float = 0.1, timeout: float | None = None) -> RV:
-        return super().wait(gen, interval, ANSWER_SECONDS if timeout is None else timeout)
+        return super().wait(gen, interval, self.patience if timeout is None else timeout)
 
 
 class PostgresLink:

@@ -34,6 +34,8 @@ def upgrade() -> None:
     )
     _create_runs()
     _create_logs()
+    if op.get_context().dialect.name == "postgresql":  # where the oldest claims do not stand first
+        op.create_index("ix_idempotency_keys_expiry", "idempotency_keys", ["expires_at"])
 
 
 def _create_partial_index(name: str, table: str, columns: list[str], where: str) -> None:
@@ -84,6 +86,8 @@ def _create_logs() -> None:
 
 
 def downgrade() -> None:
+    if op.get_context().dialect.name == "postgresql":
+        op.drop_index("ix_idempotency_keys_expiry", "idempotency_keys")
     for table in ("run_logs", "run_events", "runs", "workers"):
         op.drop_table(table)
     op.drop_column("responses", "cancelled_at")
