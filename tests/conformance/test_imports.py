@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "api",
         *CONTRACTS,
         "storage.memory",
+        "runs.memory",
         "runs.packed",
         "tools.routing",
         "tools.limits",

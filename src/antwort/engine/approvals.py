@@ -36,6 +36,8 @@ class OnRecord(msgspec.Struct, frozen=True):
     """The responses that asked for what is to be run, as far as they are not in the chain."""
     asked: frozenset[str] = frozenset()
     """The ids that were looked for."""
+    own: str | None = None
+    """The response that is to act on them, where it is on record already: what it was told, nobody else was."""
 
 
 async def look_up(
@@ -44,6 +46,7 @@ async def look_up(
     store: ResponseStore,
     identity: Identity,
     is_live: Callable[[str], bool],
+    own: str | None = None,
 ) -> OnRecord:
     """Asked before anything is read of what the approved calls came to: what runs now may have ended by then, and what
     has ended by now is on record.
@@ -53,12 +56,12 @@ async def look_up(
     found = await store.find_approvals(identity, [*ids]) if ids else {}
     open_ones = [approval for approval in found.values() if approval.id in in_question]
     ends: dict[str, ResponseStatus] = {link.response.id: link.response.status for link in chain}
-    for by in {by for approval in open_ones if (by := approval.decided_by) is not None} - ends.keys():
+    for by in {by for approval in open_ones if (by := approval.decided_by) is not None} - {*ends, own}:
         if is_live(by):
             ends[by] = "in_progress"
         elif (response := await store.get(identity, by)) is not None:
             ends[by] = response.status
-    return OnRecord(found, ends, await _askers(open_ones, chain, store, identity), frozenset(ids))
+    return OnRecord(found, ends, await _askers(open_ones, chain, store, identity), frozenset(ids), own)
 
 
 def _in_question(items: Sequence[InputItem], earlier: Sequence[InputItem]) -> frozenset[str]:
@@ -175,6 +178,8 @@ class _Judge:
         """Whether it may have been begun where nobody has written down what came of it. Raises `Conflict` where it is
         under way.
         """
+        if approval.decided_by is not None and approval.decided_by == self._record.own:
+            return False
         end = self._record.ends.get(approval.decided_by or "")
         if end is not None and end not in FINAL:
             raise ApprovalInUse

@@ -20,8 +20,10 @@ from antwort.api.wire import replace
 from antwort.concurrency import side_by_side
 from antwort.engine.approvals import check_reachable
 from antwort.engine.asked import Asked, RequestFields, read_asked
+from antwort.engine.background import Background
 from antwort.engine.control import Called
 from antwort.engine.conversations import Conversations
+from antwort.engine.following import Follower
 from antwort.engine.hosted import check_hosted
 from antwort.engine.keyed import KeyedRuns
 from antwort.engine.live import Ended, LiveRun
@@ -32,13 +34,15 @@ from antwort.engine.planning import Planner
 from antwort.engine.queues import Queues
 from antwort.engine.recent import Recent
 from antwort.engine.rows import end_unborn, new_row
-from antwort.engine.settings import EngineSettings, checked
+from antwort.engine.settings import BackgroundSettings, EngineSettings, checked
 from antwort.engine.shared import Reader
 from antwort.engine.toolbox import Shelf, check_labels, list_tools
+from antwort.engine.turns import Turn
 from antwort.engine.window import count_input
-from antwort.errors import AntwortError, ShuttingDown
+from antwort.errors import AntwortError, ShuttingDown, UnsupportedFeature
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Provider
+from antwort.runs.base import RunLog
 from antwort.storage.base import EVERYTHING, ApprovalPage, Claim, ItemPage, Page, ResponsePage, ResponseStore, Wanted
 from antwort.tools.limits import Limited, Runs, all_limited
 from antwort.vault import Vault
@@ -70,15 +74,22 @@ class Engine:
         on_call: Sequence[Callable[[Called], None]] = (),
         vault: Vault | None = None,
         clock: Callable[[], float] = time.time,
+        runs: RunLog | None = None,
+        address: str | None = None,
     ) -> None:
         """`on_end` are told of each run when it has ended, `on_call` of each tool call when it has been answered; they
         must neither wait nor raise. What is given out sealed is sealed by the `vault`; without one, it opens in this
         engine only. Idempotency keys and approvals expire by the `clock`.
+
+        Background responses are kept in the log of `runs` until they have ended: one over the same store; a store in
+        memory needs none. `address` is where other processes that share it reach this one.
         """
         self.settings = checked(settings)
         self._provider = provider
         self._store = _memory() if store is None else store
         self._executors = all_limited(executors, settings.tool_limits)
+        self.runs = runs or _memory_runs(self._store, self.settings.background)
+        """The log of those runs that another process may go on with; None: there are none."""
         self._labels = check_labels(executors)
         check_hosted(self.settings.hosted, self._labels)
         self._live: dict[str, LiveRun] = {}
@@ -100,7 +111,15 @@ class Engine:
         self._vault = vault
         self._meter = Meter(provider)
         self._queues = Queues()
-        self._made = Made(self._store, self._live, self._unwritten, clock)
+        self._made = Made(
+            self._store,
+            self.runs,
+            self._live,
+            self._unwritten,
+            self.settings,
+            clock=clock,
+            end_unheld=self._end_unheld,
+        )
         self._planner = Planner(
             provider,
             self._store,
@@ -113,6 +132,23 @@ class Engine:
             catch_up=self._made.catch_up,
             is_live=self._live.__contains__,
         )
+        self._background: Background | None = None
+        if self.runs is not None:
+            self._background = Background(
+                self.runs,
+                self._store,
+                provider,
+                self._planner,
+                self._queues,
+                self.settings,
+                live=self._live,
+                on_end=self._ended,
+                on_call=self._on_call,
+                tell=self._tell,
+                vault=self._open_vault,
+                clock=clock,
+                address=address,
+            )
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -145,18 +181,29 @@ class Engine:
         is what the connection that it came on remembers, and is looked into before the store.
         """
         self._check_open()
-        if request.conversation is None:
+        if request.background and self._background is None:
+            raise UnsupportedFeature("Background responses are not offered by this server.", param="background")
+        if request.conversation is None or request.background:  # a background response waits when it is made
             return await self._planner.prepared(request, identity, recent)
-        place = self._queues.join((identity.tenant, identity.owner, request.conversation))
+        turn = self._turn(identity, request.conversation)
         try:
-            return msgspec.structs.replace(await self._planner.prepared(request, identity, recent, place), place=place)
+            plan = await self._planner.prepared(request, identity, recent, turn)
+            return msgspec.structs.replace(plan, place=turn.place)
         except BaseException:
-            place.give_up()
+            turn.give_up()
             raise
+
+    def _turn(self, identity: Identity, conversation_id: str) -> Turn:
+        async def is_busy() -> bool:
+            return self.runs is not None and await self.runs.is_busy(identity, conversation_id)
+
+        return Turn(self._queues, (identity.tenant, identity.owner, conversation_id), is_busy)
 
     async def launch(self, plan: Plan, claim: Claim | None = None) -> LiveRun:
         """Commit the row, and the claim of its key with it; then set the run going."""
         try:
+            if plan.request.background:
+                raise ValueError("A background response is submitted, and made by whoever has a place for it.")
             self._check_open()  # planning may have waited
             if not plan.compacts:
                 check_reachable(plan)
@@ -174,12 +221,40 @@ class Engine:
             run.stop(ShuttingDown())
         return run
 
+    async def submit(self, plan: Plan, claim: Claim | None = None) -> Response:
+        """Commit a background response, and the claim of its key with it: queued, for whoever has a place for it. It is
+        made whether anybody waits for it or not. Raises `QueueFull`.
+        """
+        assert self._background is not None, "it was planned"
+        self._check_open()
+        check_reachable(plan)
+        async with self._opening:
+            self._has_begun = True
+        return await self._background.submit(plan, claim)
+
+    async def enqueue(self, request: CreateRequest, identity: Identity = ANONYMOUS, key: str | None = None) -> Follower:
+        """Plan a background response and submit it. Whoever holds the result has the response as it was queued, and may
+        read its events; to leave changes nothing. The same request once more, with the same key, gets the response as
+        it stands, from any process. What is wrong by then is raised, as by `attach`, and `QueueFull`.
+        """
+        self._check_open()
+        if key is not None and self.settings.idempotency:
+            response, is_replay = await self._keyed.submit(request, identity, key)
+        else:
+            response, is_replay = await self.submit(await self.plan(request, identity)), False
+        if not is_replay:
+            return self._made.reading(identity, response)
+        follower = await self.follow(identity, response.id)
+        follower.is_replay = True
+        return follower
+
     async def _begin(self, plan: Plan, store: ResponseStore, claim: Claim | None) -> None:
         """A caller who is cancelled meanwhile gets no run, and the row may be written all the same: it is ended."""
         async with self._opening:  # which may be ending rows right now
             self._has_begun = True
+        worker = None if self._background is None else await self._background.maker()
         try:
-            await store.begin(new_row(plan, claim))
+            await store.begin(new_row(plan, claim, worker))
         except asyncio.CancelledError:
             task = asyncio.create_task(end_unborn(plan, store))
             self._ending.add(task)
@@ -194,7 +269,8 @@ class Engine:
         idempotency_key: str | None = None,
         **fields: Unpack[RequestFields],
     ) -> Response:
-        """The response, whole. Leaving early ends the run, unless it has a key and a tool has run for it.
+        """The response, whole. Leaving early ends the run, unless it has a key and a tool has run for it. One in the
+        background comes as it was queued: `retrieve` tells how it stands, `follow` what it says.
 
         A request is given as it was read, as the plain fields that a client would send, or by keywords. The same
         request once more, with the same key, gets the same response (`attach`).
@@ -215,7 +291,7 @@ class Engine:
         **fields: Unpack[RequestFields],
     ) -> AsyncGenerator[StreamEvent, None]:
         """The events, one by one, of a request in any form that `create` takes. Closing the generator ends the run, as
-        leaving `create` does.
+        leaving `create` does, unless it is in the background.
         """
         run = await self._started(self._read(request, fields, stream=True), identity, idempotency_key)
         try:
@@ -226,6 +302,8 @@ class Engine:
                         yield event
         finally:
             run.leave()
+            if isinstance(run, Follower):
+                await run.close()
 
     async def compact(
         self, request: Asked | None = None, identity: Identity = ANONYMOUS, **fields: Unpack[RequestFields]
@@ -252,7 +330,11 @@ class Engine:
         asked = replace(read_asked(request, fields, self.settings.limits), background=None)
         return await count_input(await self._planner.prepared(asked, identity, None), self._provider)
 
-    async def _started(self, request: CreateRequest, identity: Identity, key: str | None) -> LiveRun | Reader:
+    async def _started(
+        self, request: CreateRequest, identity: Identity, key: str | None
+    ) -> LiveRun | Reader | Follower:
+        if request.background:
+            return await self.enqueue(request, identity, key)
         if key is None or not self.settings.idempotency:
             return await self.start(request, identity)
         return await self.attach(request, identity, key)
@@ -273,11 +355,15 @@ class Engine:
 
     def _ended(self, run: LiveRun) -> None:
         self._live.pop(run.response_id, None)
+        if run.is_left:
+            return  # whoever ends it tells of it
         if not run.is_recorded:
             self._unwritten[run.response_id] = run
             if len(self._unwritten) > _MOST_UNWRITTEN:  # the next start ends those rows, too
                 self._unwritten.pop(next(iter(self._unwritten)))
-        account = run.account()
+        self._tell(run.account())
+
+    def _tell(self, account: Ended) -> None:
         for tell in self._on_end:
             tell(account)
 
@@ -298,6 +384,23 @@ class Engine:
     async def cancel(self, identity: Identity, response_id: str) -> Response:
         """The response as it ended; one that had ended before is unchanged."""
         return await self._made.cancel(identity, response_id)
+
+    async def follow(self, identity: Identity, response_id: str, after: int = -1) -> Follower:
+        """Read the events of a stored response that have numbers greater than `after`, each with the number that it had
+        from the first time on: those that there were, and those to come, wherever it is made. To leave changes nothing.
+
+            async with await engine.follow(identity, response.id, after=7) as reader:
+                async for number, event in reader.events():
+                    ...
+
+        Raises `InvalidField` naming `starting_after` where there is no event of that number so far, or none is known by
+        its number.
+        """
+        return await self._made.follow(identity, response_id, after)
+
+    async def _end_unheld(self, identity: Identity, response_id: str) -> None:
+        if self._background is not None:
+            await self._background.end(identity, response_id)
 
     async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage:
         return await self._made.input_items(identity, response_id, page)
@@ -347,27 +450,38 @@ class Engine:
             if not self.is_open:
                 await self._tell_executors(Limited.open)
             self.is_open = True
+        if self._background is not None:
+            await self._background.open()
 
     async def drain(self, seconds: float) -> None:
-        """No new runs; those under way get `seconds` to end, then each is ended with a terminal event."""
+        """No new runs; those under way get `seconds` to end, then each is ended with a terminal event. Those that
+        another process may go on with get as long to come to the end of their step, and are handed over.
+        """
         self.is_draining = True
         self._queues.close()
         tasks = [asyncio.ensure_future(run.wait()) for run in self._live.values()]
+        if self._background is not None:
+            tasks += [asyncio.ensure_future(self._background.drain(seconds))]
         if not tasks:
             return
         await asyncio.wait(tasks, timeout=seconds)
         for run in list(self._live.values()):
-            run.stop(ShuttingDown())
+            if not run.is_held:
+                run.stop(ShuttingDown())
         await asyncio.wait(tasks)
 
     async def close(self) -> None:
         """Runs still under way are ended at once. There is no way back."""
         self.is_open = False
         await self.drain(0)
+        if self._background is not None:
+            await self._background.leave()
         await self._keyed.close()
         await asyncio.gather(*self._ending)
         await self._tell_executors(Limited.close)
         await self._provider.close()
+        if self.runs is not None:
+            await self.runs.close()
         await self._store.close()
 
     async def _tell_executors(self, what: Callable[[Limited], Awaitable[None]]) -> None:
@@ -383,6 +497,17 @@ def _memory() -> ResponseStore:
     from antwort.storage.memory import MemoryStore
 
     return MemoryStore()
+
+
+def _memory_runs(store: ResponseStore, settings: BackgroundSettings) -> RunLog | None:
+    """What is kept in memory needs nothing else to be gone on with."""
+    from antwort.storage.memory import MemoryStore
+
+    if not isinstance(store, MemoryStore):
+        return None
+    from antwort.runs.memory import MemoryRunLog
+
+    return MemoryRunLog(store, queue=settings.queue, per_owner=settings.per_owner, keep_log=settings.keep_log)
 
 
 async def _health(check: Callable[[], Awaitable[None]]) -> str:

@@ -1,4 +1,4 @@
-"""The log of a run that others may go on with: what it says is durable before anybody sees it, and before it goes on."""
+"""The log of a run that others may go on with: what it says is on record before it goes on, and before it is seen."""
 
 from __future__ import annotations
 
@@ -157,4 +157,3 @@ def ending_of(plan: Plan, response: Response, run: Run) -> Ending:
         entries=new_entries(plan, response),
         approvals=asked_for(plan, response),
     )
-

@@ -90,6 +90,7 @@ class LiveRun:
         self._control = Control(Run(plan.response)) if held is None else held.control
         self._control.deadline = deadline
         self._journal = None if held is None else held.journal
+        self._on_record = None if held is None else self._control.run.response
         self._outlet = Outlet(settings.buffer_events)
         self._answered: Once[None] = Once()
         self._ended: Once[Response] = Once()
@@ -123,8 +124,8 @@ class LiveRun:
 
     @property
     def response(self) -> Response:
-        """The response as it stands."""
-        return self._control.run.response
+        """The response as it stands; where another may go on with it, as far as it is on record."""
+        return self._control.run.response if self._on_record is None else self._on_record
 
     @property
     def has_acted(self) -> bool:
@@ -247,6 +248,8 @@ class LiveRun:
         RESPONSE_ID.set(self.response_id)
         try:
             async for batch in batches:
+                if self._on_record is not None:
+                    self._on_record = self._control.run.response
                 if isinstance(last := batch[-1], TERMINAL):
                     self._end(last.response)
                 elif self._first is None and isinstance(last, DELTAS):

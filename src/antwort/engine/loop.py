@@ -31,7 +31,7 @@ from antwort.engine.early import beginnings, kept
 from antwort.engine.opened import Seal, half_said
 from antwort.engine.plan import Plan
 from antwort.engine.running import Running
-from antwort.engine.steps import Compact, Infer, next_step
+from antwort.engine.steps import Compact, Infer, Step, next_step
 from antwort.engine.stops import closing
 from antwort.engine.translate import chat_request
 from antwort.engine.turn import Turn
@@ -72,9 +72,7 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
         for batch in opening(control, plan):
             run = control.run = fold(run, batch)
             yield batch
-        while not isinstance(step := next_step(run, plan), Finish):
-            if control.is_leaving:
-                raise HandedOver
+        while not isinstance(step := _following(run, plan, control), Finish):
             if isinstance(step, Infer) and plan.compact_threshold is not None:
                 step = await weighed(step, run, plan, control)
             if isinstance(step, Infer):
@@ -89,9 +87,8 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
                     yield batch
             finally:
                 await stream.aclose()
-        stopped = control.signal.reason
-        if stopped is not None and step.status != "completed" and not isinstance(stopped, HandedOver):
-            raise stopped  # it came between two waits
+        if step.status != "completed":
+            _check_stopped(control)
         closing = settled(run, "completed")
         closing.append(ending(fold(run, closing), step, plan.settings.requires_action))
     except LEFT:
@@ -105,6 +102,20 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
         await running.close()
     control.run = fold(run, closing)
     yield closing
+
+
+def _following(run: Run, plan: Plan, control: Control) -> Step:
+    """The next step. Raises `HandedOver` where another process is to take it; who has come to the end goes there."""
+    step = next_step(run, plan)
+    if control.is_leaving and not isinstance(step, Finish):
+        raise HandedOver
+    return step
+
+
+def _check_stopped(control: Control) -> None:
+    """Raises the reason to stop that came between two waits."""
+    if control.signal.reason is not None and not isinstance(control.signal.reason, HandedOver):
+        raise control.signal.reason
 
 
 def _reported(error: Exception, run: Run) -> AntwortError | None:

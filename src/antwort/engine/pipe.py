@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 import msgspec
 
-from antwort.api.events import MARKS, TERMINAL, Batch, ResponseFailed, StreamEvent, Terminal
+from antwort.api.events import MARKS, TERMINAL, UNSENT, Batch, ResponseFailed, StreamEvent, Terminal
 from antwort.api.responses import Response
 from antwort.api.wire import replace
 from antwort.engine.approvals import asked_for
@@ -112,7 +112,7 @@ class Outlet:
             return
         events: list[StreamEvent] = batch  # type: ignore[assignment]  # marks are taken out below
         if isinstance(batch[-1], MARKS):
-            events = [event for event in batch if not isinstance(event, MARKS)]
+            events = [event for event in batch if not isinstance(event, UNSENT)]
         first = self._next
         self._next += len(events)
         if events:

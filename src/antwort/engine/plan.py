@@ -246,6 +246,7 @@ def draft_response(request: CreateRequest, model: str, settings: EngineSettings)
         text=_echo_text(request.text),
         reasoning=_echo_reasoning(request),
         store=request.is_stored,
+        background=bool(request.background),
         truncation=request.truncation or settings.truncation,
         conversation=UNSET if request.conversation is None else ConversationRef(request.conversation),
         service_tier=request.service_tier if request.service_tier not in (None, "auto") else "default",

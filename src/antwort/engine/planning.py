@@ -10,8 +10,10 @@ import msgspec
 
 from antwort.api.items import InputItem, McpListTools
 from antwort.api.requests import CreateRequest
-from antwort.api.responses import Model
+from antwort.api.responses import Model, Response
+from antwort.api.status import transition
 from antwort.api.tools import McpTool, OpaqueTool
+from antwort.api.wire import replace
 from antwort.engine.approvals import check_unchanged, look_again, look_up, weighed
 from antwort.engine.budgets import budget_of, check_budget
 from antwort.engine.compacting import asks_to_compact, check_compacts, without_tools
@@ -22,7 +24,6 @@ from antwort.engine.known import held_in, known_places, referring
 from antwort.engine.memory import since_compaction
 from antwort.engine.meter import Meter
 from antwort.engine.plan import History, Plan, draft_response
-from antwort.engine.queues import Place
 from antwort.engine.readable import check_capabilities
 from antwort.engine.recall import is_known_by_id, recall_runs, resolve_references, without_references
 from antwort.engine.recent import Recent, Records
@@ -30,6 +31,7 @@ from antwort.engine.sealed import Sealed
 from antwort.engine.settings import EngineSettings
 from antwort.engine.toolbox import Shelf, build_toolbox
 from antwort.engine.translate import check_said
+from antwort.engine.turns import Waits
 from antwort.errors import BackendTimeout, ConversationLocked, InvalidField, NotPermitted, UnsupportedFeature
 from antwort.identity import Identity
 from antwort.providers.base import OtherName, Provider
@@ -49,6 +51,15 @@ class Means(msgspec.Struct, frozen=True):
     toolbox: Toolbox
     listings: tuple[McpListTools, ...]
     compacts: bool
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """What holds for a run that another process may have begun: it is planned anew, and stays the same response."""
+
+    response: Response
+    """As it was put on record."""
+    deadline: float
+    """By the clock of the event loop."""
 
 
 class Before(msgspec.Struct, frozen=True):
@@ -87,20 +98,30 @@ class Planner:
         self._models, self._catch_up, self._is_live = models, catch_up, is_live
 
     async def prepared(
-        self, request: CreateRequest, identity: Identity, recent: Recent | None, place: Place | None = None
+        self,
+        request: CreateRequest,
+        identity: Identity,
+        recent: Recent | None,
+        place: Waits | None = None,
+        resumed: Resumed | None = None,
     ) -> Plan:
-        """The plan, once it is the request's turn at its `place`. The time that a response has begins here; all that is
-        waited for counts.
+        """The plan, once it is the request's turn at its `place`. The time that a response has begins here, unless it
+        is `resumed`; all that is waited for counts.
         """
         clock = asyncio.get_running_loop().time
-        deadline = clock() + budget_of(request, self._settings).seconds
+        if resumed is None:
+            _check_background(request, self._settings)
+            check_budget(request, self._settings)
+        deadline = clock() + budget_of(request, self._settings).seconds if resumed is None else resumed.deadline
         means = await self._in_time(request, self._means(request, identity, deadline), deadline)
-        if place is not None:
+        if place is not None and resumed is not None:
+            await place.turn(deadline - clock())
+        elif place is not None:
             await self._turn(place, request, deadline - clock())
-        plan = self._plan(request, identity, means, recent)
+        plan = self._plan(request, identity, means, recent, resumed)
         return await (plan if is_all_new(request) else self._in_time(request, plan, deadline))  # else nobody is asked
 
-    async def _turn(self, place: Place, request: CreateRequest, seconds: float) -> None:
+    async def _turn(self, place: Waits, request: CreateRequest, seconds: float) -> None:
         """Wait for it, at most for so many seconds as the response has. Raises `ConversationLocked`."""
         wait = self._settings.conversation_wait
         try:
@@ -121,8 +142,6 @@ class Planner:
             raise BackendTimeout("The response could not be prepared in time.") from exc
 
     async def _means(self, request: CreateRequest, identity: Identity, deadline: float) -> Means:
-        _check_background(request)
-        check_budget(request, self._settings)
         model = await self._model_for(request, identity)
         capabilities = self._provider.capabilities(model)
         shelf = Shelf(self._executors, identity, self._settings, capabilities, model, deadline)
@@ -131,11 +150,19 @@ class Planner:
         toolbox, listings = await build_toolbox(asked, shelf, with_standing=not compacts)
         return Means(model, shelf, toolbox, listings, compacts)
 
-    async def _plan(self, request: CreateRequest, identity: Identity, means: Means, recent: Recent | None) -> Plan:
+    async def _plan(
+        self,
+        request: CreateRequest,
+        identity: Identity,
+        means: Means,
+        recent: Recent | None,
+        resumed: Resumed | None = None,
+    ) -> Plan:
         sealed, credentials = Sealed(self._vault, identity), Credentials(self._vault, identity)
         before = Before(request, History((request.input,), inputs=frozenset({0})))
         if not is_all_new(request):
-            before = await self._remembered(request, identity, means, recent, sealed, credentials)
+            response_id = None if resumed is None else resumed.response.id
+            before = await self._remembered(request, identity, means, recent, sealed, credentials, response_id)
         if not means.compacts:
             self._check_readable(before, means, sealed)
         note_unseen(before.history.stretches)
@@ -143,7 +170,7 @@ class Planner:
             request=before.request,
             identity=identity,
             settings=self._settings,
-            response=draft_response(before.request, means.model, self._settings),
+            response=_response(before.request, means.model, self._settings, resumed),
             toolbox=means.toolbox,
             capabilities=means.shelf.capabilities,
             history=before.history if before.own is None else sealed.opened_history(before.history, before.own),
@@ -170,8 +197,11 @@ class Planner:
         recent: Recent | None,
         sealed: Sealed,
         credentials: Credentials,
+        response_id: str | None = None,
     ) -> Before:
-        """What came before a request, and what it says that stands for something else."""
+        """What came before a request, and what it says that stands for something else; `response_id` is that of its
+        response, where it is on record already.
+        """
         records: Records = self._store if recent is None else recent.before(self._store)
         items = await load_said(request, self._store, identity)
         if request.previous_response_id is not None:
@@ -180,7 +210,7 @@ class Planner:
         known = known_places(request.input, [*items, *held_in(kept)])
         request = referring(request, known)
         own = sealed.opened_input(request.input)
-        decided = await look_up((*items, *request.input), kept, self._store, identity, self._is_live)
+        decided = await look_up((*items, *request.input), kept, self._store, identity, self._is_live, response_id)
         check_unchanged(request.input, decided)
         request = await resolve_references(request, records, identity, known)
         said, chain = sealed.opened_said(items), sealed.opened_chain(kept)
@@ -225,8 +255,16 @@ def _must_ask(request: CreateRequest) -> bool:
     )
 
 
-def _check_background(request: CreateRequest) -> None:
+def _response(request: CreateRequest, model: str, settings: EngineSettings, resumed: Resumed | None) -> Response:
+    """As it starts."""
+    if resumed is None:
+        return draft_response(request, model, settings)
+    response = resumed.response
+    return response if response.status != "queued" else replace(response, status=transition("queued", "in_progress"))
+
+
+def _check_background(request: CreateRequest, settings: EngineSettings) -> None:
     if request.background and not request.is_stored:
         raise InvalidField("background", "a background response must be stored; 'store' is false.")
-    if request.background:
+    if request.background and not settings.background.enabled:
         raise UnsupportedFeature("Background responses are not offered by this server.", param="background")

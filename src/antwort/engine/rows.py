@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 
+import msgspec
+
+from antwort.api.events import ResponseCreated, ResponseQueued, RunEvent
 from antwort.api.items import InputItem, McpListTools
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition, transition
@@ -13,11 +16,14 @@ from antwort.engine.credentials import without_credentials
 from antwort.engine.memory import is_trigger
 from antwort.engine.plan import Plan
 from antwort.errors import AntwortError
+from antwort.runs.base import NewRun
 from antwort.storage.base import Claim, Entry, NewResponse, ResponseStore
 
 
-def new_row(plan: Plan, claim: Claim | None = None) -> NewResponse:
-    """What it continues and no store keeps becomes a part of its input."""
+def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -> NewResponse:
+    """What it continues and no store keeps becomes a part of its input. `worker` is who makes it, where others could
+    not tell otherwise.
+    """
     request = plan.request
     unkept = [item for link in plan.chain if not link.response.store for item in (*link.input, *link.output)]
     return NewResponse(
@@ -28,7 +34,16 @@ def new_row(plan: Plan, claim: Claim | None = None) -> NewResponse:
         raw_input=(*(encode(item) for item in unkept), *request.raw_input),
         claim=claim,
         decisions=plan.decisions,
+        worker=worker,
     )
+
+
+def new_run(plan: Plan, claim: Claim | None = None) -> NewRun:
+    """The same for whoever makes it: it waits, and its log begins with that."""
+    row = new_row(plan, claim)
+    queued = replace(row.response, status="queued")
+    events: list[RunEvent] = [ResponseCreated(response=queued), ResponseQueued(response=queued)]
+    return NewRun(new=msgspec.structs.replace(row, response=queued), events=events)
 
 
 def _on_record(plan: Plan) -> Response:

@@ -32,8 +32,8 @@ from antwort.tools.search import is_search
 
 OVER_LIMIT = "The limit of tool calls for this response is used up. Answer with what you have."
 LOST = (
-    "The call was begun, and the process that made it was lost before it had ended: what came of it is not known. It is "
-    "not run a second time."
+    "The call was begun, and the process that made it was lost before it had ended: what came of it is not known. It "
+    "is not run a second time."
 )
 
 

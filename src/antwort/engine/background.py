@@ -1,0 +1,163 @@
+"""Runs that outlive their request: put into the log here, and made by whoever has a place for them, perhaps here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import perf_counter
+
+from antwort.api.responses import Response
+from antwort.engine.control import LEFT, Called
+from antwort.engine.live import Ended, Held, LiveRun
+from antwort.engine.plan import Plan
+from antwort.engine.planning import Planner
+from antwort.engine.queues import Queues
+from antwort.engine.resuming import Found, Resuming, end_early
+from antwort.engine.rows import new_run
+from antwort.engine.settings import EngineSettings
+from antwort.engine.worker import Carried, Worker
+from antwort.errors import Cancelled, HandedOver, ShuttingDown
+from antwort.identity import Identity
+from antwort.providers.base import Provider
+from antwort.runs.base import RunLog, Unavailable
+from antwort.storage.base import Claim, ResponseStore
+from antwort.vault import Vault
+
+_log = logging.getLogger("antwort.engine")
+
+_TRIES = 3
+"""How often a run is put into a log that cannot be written before its client is told."""
+_AGAIN = 0.2
+
+
+class Background:
+    """This engine's part in the runs of a log."""
+
+    def __init__(
+        self,
+        runs: RunLog,
+        store: ResponseStore,
+        provider: Provider,
+        planner: Planner,
+        queues: Queues,
+        settings: EngineSettings,
+        *,
+        live: dict[str, LiveRun],
+        on_end: Callable[[LiveRun], None],
+        on_call: Sequence[Callable[[Called], None]],
+        tell: Callable[[Ended], None],
+        vault: Callable[[], Vault],
+        clock: Callable[[], float],
+        address: str | None = None,
+    ) -> None:
+        """`live` are the engine's runs under way. `on_end` hears of one that was, `tell` of one that never was."""
+        self._runs, self._provider, self._settings = runs, provider, settings
+        self._live, self._on_end, self._on_call, self._tell = live, on_end, on_call, tell
+        self._resuming = Resuming(runs, store, planner, queues, settings, vault=vault, clock=clock)
+        self.worker = Worker(runs, settings.background, self._carry, self._cancel, address)
+        """This process, as others see it."""
+        self._is_leaving = False
+
+    # ---- new ones ----
+
+    async def submit(self, plan: Plan, claim: Claim | None) -> Response:
+        await self.worker.start()
+        run = new_run(plan, claim)
+        for left in reversed(range(_TRIES)):
+            try:
+                await self._runs.submit(run)
+                break
+            except Unavailable:
+                if not left:
+                    raise
+                await asyncio.sleep(_AGAIN)
+        if self.worker.claims:
+            self._resuming.remember(plan)
+        return run.new.response
+
+    async def end(self, identity: Identity, response_id: str) -> None:
+        """One that was cancelled and that nobody makes ends here, whether there is a place for it or not."""
+        await self.worker.start()
+        claimed = await self._runs.take(self.worker.name, identity, response_id)
+        if claimed is not None:
+            self.worker.hold(claimed)
+
+    async def maker(self) -> str | None:
+        """The name to be put on record for what is made here in the foreground, where others have to tell whether it
+        still is.
+        """
+        if not self._runs.traits.many:
+            return None
+        await self.worker.start()
+        return self.worker.name
+
+    # ---- the life of the process ----
+
+    async def open(self) -> None:
+        """What a process before this one has left is gone on with. Nobody has left anything in memory."""
+        if self._runs.traits.durability != "process":
+            await self.worker.start()
+
+    async def drain(self, seconds: float) -> None:
+        """Nothing new is begun here, and what is under way is handed over; what ends with the process comes to its
+        end.
+        """
+        if self._runs.traits.durability == "process":
+            self.worker.stop_claiming()
+            await self.worker.ended(seconds, ShuttingDown())
+            return
+        self._is_leaving = True
+        self.worker.hand_over()
+        await self.worker.ended(seconds, HandedOver())
+
+    async def leave(self) -> None:
+        await self.worker.leave()
+
+    # ---- one run ----
+
+    async def _carry(self, carried: Carried) -> None:
+        """To its end, here. Raises one of `LEFT` when it stops before that."""
+        began = perf_counter()
+        found = await self._resuming.find(carried.claimed, carried.signal)
+        try:
+            plan = await carried.signal.race(partial(self._resuming.plan, found))
+        except LEFT:
+            raise
+        except Exception as error:
+            if isinstance(error, ShuttingDown) and self._is_leaving:
+                raise HandedOver from error
+            await self._end(found, error, began)
+            return
+        run = self._launched(plan, found.held(self._runs, plan))
+        carried.live = run
+        if carried.signal.reason is not None:
+            run.stop(carried.signal.reason)
+        elif self._is_leaving:
+            run.hand_over()
+        await run.wait()
+        if run.is_left:
+            raise HandedOver
+
+    def _launched(self, plan: Plan, held: Held) -> LiveRun:
+        try:
+            run = LiveRun(plan, self._provider, None, self._on_end, self._on_call, held=held)
+        except BaseException:
+            plan.release()
+            raise
+        self._live[run.response_id] = run
+        return run
+
+    async def _end(self, found: Found, error: Exception, began: float) -> None:
+        """One that is not gone on with."""
+        plan = found.plan
+        held = found.held(self._runs, plan)
+        await end_early(held, plan, error)
+        run = held.control.run
+        seconds = perf_counter() - began + found.before
+        self._tell(Ended(plan=plan, response=run.response, turns=run.turns, seconds=seconds))
+
+    def _cancel(self, response_id: str) -> None:
+        if (run := self._live.get(response_id)) is not None:
+            run.stop(Cancelled())

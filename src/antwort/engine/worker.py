@@ -1,0 +1,241 @@
+"""This process as one that makes runs of the log: it claims them, shows that it lives, and hands them over."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from antwort.concurrency import Signal, stop
+from antwort.engine.control import LEFT
+from antwort.engine.live import LiveRun
+from antwort.engine.settings import BackgroundSettings
+from antwort.errors import AntwortError, Cancelled, HandedOver
+from antwort.ids import new_id
+from antwort.runs.base import Claimed, Lease, RunLog
+from antwort.runs.base import Worker as Name
+
+_log = logging.getLogger("antwort.runs")
+
+_POLL = 5.0
+"""Seconds after which it is looked for work, wake-up or not."""
+_AGAIN = 1.0
+"""Seconds until the log is tried again."""
+_SWEEP = 30.0
+"""Seconds between two times that it is tidied up, about."""
+_LEAVING = 5.0
+"""Seconds that the log has to hear that the process leaves."""
+
+
+class Carried:
+    """A run that this process holds, from its claim on."""
+
+    def __init__(self, claimed: Claimed) -> None:
+        self.claimed = claimed
+        self.signal = Signal()
+        """For the time before it is under way."""
+        self.live: LiveRun | None = None
+
+    @property
+    def lease(self) -> Lease:
+        return self.claimed.lease
+
+    def stop(self, reason: Exception) -> None:
+        self.signal.set(reason)
+        if self.live is not None:
+            self.live.stop(reason)
+
+    def hand_over(self) -> None:
+        """At the end of its step; one that is not under way yet, at once."""
+        if self.live is None:
+            self.signal.set(HandedOver())
+        else:
+            self.live.hand_over()
+
+    def lose(self) -> None:
+        self.signal.set(HandedOver())
+        if self.live is not None:
+            self.live.lose()
+
+
+class Worker:
+    """Lives from `start` to `leave`. What it makes is `carry`'s to say, which raises one of `LEFT` for a run that has
+    not ended; `cancel` stops a response that is made here without a lease.
+    """
+
+    def __init__(
+        self,
+        runs: RunLog,
+        settings: BackgroundSettings,
+        carry: Callable[[Carried], Awaitable[None]],
+        cancel: Callable[[str], None],
+        address: str | None = None,
+    ) -> None:
+        self._me = Name(new_id("worker"), address)
+        self._runs, self._settings, self._carry, self._cancel = runs, settings, carry, cancel
+        self._carried: dict[str, Carried] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loops: list[asyncio.Task[None]] = []
+        self._joining = asyncio.Lock()
+        self._has_joined = False
+        self._is_leaving = asyncio.Event()
+        self._room = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        return self._me.name
+
+    @property
+    def address(self) -> str | None:
+        return self._me.address
+
+    @address.setter
+    def address(self, address: str | None) -> None:
+        """Where the others reach this process; before it starts."""
+        self._me = Name(self._me.name, address)
+
+    @property
+    def claims(self) -> bool:
+        """Whether it makes runs that wait."""
+        return self._settings.enabled and self._settings.at_once > 0
+
+    async def start(self) -> None:
+        """Only the first time counts. Raises `Unavailable`."""
+        async with self._joining:
+            if self._has_joined or self._is_leaving.is_set():
+                return
+            await self._runs.join(self._me)
+            self._has_joined = True
+            work = [self._renew, self._sweep, *([self._claim] if self.claims else [])]
+            self._loops = [asyncio.create_task(self._keep_at(each)) for each in work]
+
+    def hold(self, claimed: Claimed) -> None:
+        """Go on with the run."""
+        carried = self._carried[claimed.lease.run_id] = Carried(claimed)
+        task = asyncio.create_task(self._hold(carried), name=f"carry {claimed.lease.run_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def carried(self, response_id: str) -> Carried | None:
+        return self._carried.get(response_id)
+
+    def stop_claiming(self) -> None:
+        """What it holds goes on."""
+        self._is_leaving.set()
+        self._room.set()
+
+    def hand_over(self) -> None:
+        """All that it holds, each at the end of its step."""
+        self.stop_claiming()
+        for carried in [*self._carried.values()]:
+            carried.hand_over()
+
+    async def ended(self, seconds: float, reason: Exception) -> None:
+        """Until it holds nothing any more; what it still does by then is stopped for that reason."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+        for carried in [*self._carried.values()]:
+            carried.stop(reason)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def leave(self) -> None:
+        """It makes nothing any more."""
+        self.stop_claiming()
+        await self.ended(0, HandedOver())
+        await stop(self._loops, _LEAVING)
+        if self._has_joined:
+            self._has_joined = False
+            try:
+                async with asyncio.timeout(_LEAVING):
+                    await self._runs.leave(self.name)
+            except (AntwortError, TimeoutError) as error:
+                _log.warning("the log of runs was not told that this process leaves: %s", error)
+
+    # ---- one run ----
+
+    async def _hold(self, carried: Carried) -> None:
+        try:
+            await self._carry(carried)
+        except LEFT:
+            await self._release(carried.lease)
+        except Exception:
+            _log.exception("the run %s could not be gone on with", carried.lease.run_id)
+            await asyncio.sleep(_AGAIN)  # whoever claims it may fare no better
+            await self._release(carried.lease)
+        finally:
+            self._carried.pop(carried.lease.run_id, None)
+            self._room.set()
+
+    async def _release(self, lease: Lease) -> None:
+        """The next one may have it at once. Where that cannot be said, it is seen when this process leaves. Of one that
+        another has by now, nothing changes.
+        """
+        try:
+            async with asyncio.timeout(_LEAVING):
+                await self._runs.release(lease)
+        except (AntwortError, TimeoutError) as error:
+            _log.warning("the run %s could not be handed over: %s", lease.run_id, error)
+
+    # ---- the loops ----
+
+    async def _keep_at(self, once: Callable[[], Awaitable[None]]) -> None:
+        """Again and again. What goes wrong ends nothing: there is nobody else to do it."""
+        while not self._is_leaving.is_set() or once != self._claim:
+            try:
+                await once()
+            except AntwortError as error:
+                _log.warning("the log of runs cannot be used now: %s", error.message)
+                await asyncio.sleep(_AGAIN)
+            except Exception:
+                _log.exception("something nobody expected of the log of runs")
+                await asyncio.sleep(_AGAIN)
+
+    async def _claim(self) -> None:
+        self._room.clear()
+        free = self._settings.at_once - len(self._carried)
+        if free <= 0:
+            await self._room.wait()
+            return
+        found = await self._runs.claim(self.name, free)
+        for claimed in found:
+            if self._is_leaving.is_set():
+                await self._release(claimed.lease)
+            else:
+                self.hold(claimed)
+        if len(found) < free:
+            await self._unless_leaving(self._runs.wait_for_work(_POLL))
+
+    async def _unless_leaving(self, waiting: Awaitable[None]) -> None:
+        tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._is_leaving.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await stop(tasks, _AGAIN)
+        if tasks[0].done() and not tasks[0].cancelled():
+            tasks[0].result()
+
+    async def _renew(self) -> None:
+        leases = [carried.lease for carried in self._carried.values()]
+        renewed = await self._runs.renew(self._me, leases)
+        for lease in renewed.lost:
+            self._lose(lease)
+        for response_id in renewed.cancelled:
+            self._stop(response_id)
+        await self._runs.wait_for_cancels(self._settings.lease / 3)
+
+    def _lose(self, lease: Lease) -> None:
+        carried = self._carried.get(lease.run_id)
+        if carried is not None and carried.lease == lease:
+            carried.lose()
+
+    def _stop(self, response_id: str) -> None:
+        carried = self._carried.get(response_id)
+        if carried is not None:
+            carried.stop(Cancelled())
+        else:
+            self._cancel(response_id)
+
+    async def _sweep(self) -> None:
+        await self._runs.sweep()
+        await asyncio.sleep(min(_SWEEP, max(self._settings.lease, 1.0)))
