@@ -9,7 +9,7 @@ import pytest
 
 from antwort.api.events import Batch
 from antwort.engine import live
-from antwort.engine.live import LiveRun
+from antwort.engine.live import Held, LiveRun
 from antwort.engine.pipe import Outlet
 from antwort.testing import GrammarError, StreamChecker
 from settings_kit import repeats_itself
@@ -42,11 +42,14 @@ def every_stream_is_grammatical(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     runs: list[tuple[LiveRun, WatchedOutlet]] = []
     build = LiveRun.__init__
 
-    def watched(self: LiveRun, plan: Any, *args: Any) -> None:
+    def watched(self: LiveRun, plan: Any, *args: Any, held: Held | None = None, **more: Any) -> None:
+        if held is not None:  # it goes on where another has stopped: those who read its log see it all
+            build(self, plan, *args, held=held, **more)
+            return
         outlet = WatchedOutlet(plan.settings.buffer_events, StreamChecker(keepalive=repeats_itself(plan.settings)))
         with monkeypatch.context() as patch:
             patch.setattr(live, "Outlet", lambda _: outlet)
-            build(self, plan, *args)
+            build(self, plan, *args, **more)
         runs.append((self, outlet))
 
     monkeypatch.setattr(LiveRun, "__init__", watched)

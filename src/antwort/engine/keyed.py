@@ -36,6 +36,8 @@ class Maker(Protocol):
 
     async def launch(self, plan: Plan, claim: Claim | None = None) -> LiveRun: ...
 
+    async def submit(self, plan: Plan, claim: Claim | None = None) -> Response: ...
+
     async def retrieve(self, identity: Identity, response_id: str) -> Response: ...
 
 
@@ -69,6 +71,31 @@ class KeyedRuns:
             raise
         return reader
 
+    async def submit(self, request: CreateRequest, identity: Identity, key: str) -> tuple[Response, bool]:
+        """The background response that the key stands for, as it stands, or a new one; and whether it was there. All
+        that is known of it is in the store: any process may be asked.
+
+        Raises as `attach` does, but never `KeyInUse`.
+        """
+        name, digest = (identity.tenant, identity.owner, checked_key(key)), fingerprint(request)
+        while True:
+            await self._pass_by(name)
+            claim = self._claim(name, digest)
+            if (found := await self._recall(identity, claim, is_waited_for=False)) is not None:
+                return found, True
+            plan = await self._maker.plan(request, identity)
+            try:
+                return await self._maker.submit(plan, claim), False
+            except KeyInUse:  # another was faster: what it has begun is there now
+                continue
+
+    async def _pass_by(self, name: Name) -> None:
+        """Where a request in the foreground has the key, it is another request."""
+        while (shared := self._find(name)) is not None:
+            await (shared.settled if shared.is_void else shared.is_owner).wait()
+            if self._runs.get(name) is shared and not shared.is_void:
+                raise KeyReused
+
     async def _join(self, name: Name, digest: bytes, request: CreateRequest, identity: Identity) -> Reader | None:
         """None: what stood in the way is gone by now."""
         shared = self._find(name)
@@ -95,13 +122,16 @@ class KeyedRuns:
         return shared
 
     def _share(self, name: Name, digest: bytes, request: CreateRequest, identity: Identity) -> SharedRun:
-        now, seconds = int(self._clock()), math.ceil(self._settings.idempotency)
-        claim = Claim(key=name[2], request_hash=digest, now=now, expires_at=now + seconds)
+        claim = self._claim(name, digest)
         shared = self._runs[name] = SharedRun(digest, claim.expires_at, self._settings)
         task = asyncio.create_task(self._live(name, shared, request, identity, claim))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return shared
+
+    def _claim(self, name: Name, digest: bytes) -> Claim:
+        now, seconds = int(self._clock()), math.ceil(self._settings.idempotency)
+        return Claim(key=name[2], request_hash=digest, now=now, expires_at=now + seconds)
 
     # ---- the life of one ----
 
@@ -134,8 +164,10 @@ class KeyedRuns:
         live = await self._maker.launch(plan, claim if request.is_stored else None)
         shared.begin(live, is_streamed=bool(request.stream))
 
-    async def _recall(self, identity: Identity, claim: Claim) -> Response | None:
-        """The response that stands in the store for the key. Its run, if it is not over, is another process's."""
+    async def _recall(self, identity: Identity, claim: Claim, *, is_waited_for: bool = True) -> Response | None:
+        """The response that stands in the store for the key. Its run, if it is not over, is another process's: who has
+        to wait for it cannot do so here.
+        """
         claimed = await self._store.claimed(identity, claim.key, claim.now)
         if claimed is None:
             return None
@@ -145,7 +177,7 @@ class KeyedRuns:
             response = await self._maker.retrieve(identity, claimed.response_id)
         except ResponseNotFound:  # it was deleted just now
             return None
-        if response.status not in FINAL:
+        if is_waited_for and response.status not in FINAL:
             raise KeyInUse
         return response
 

@@ -2,73 +2,156 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from functools import partial
 
 from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
 from antwort.api.wire import replace
+from antwort.engine.following import Follower, as_logged, is_logged, logged, no_numbers, unfolded, unknown_number
 from antwort.engine.live import LiveRun
+from antwort.engine.settings import EngineSettings
 from antwort.errors import ApprovalNotFound, Cancelled, ResponseNotFound
 from antwort.identity import Identity
+from antwort.runs.base import Gone, Record, RunLog
 from antwort.storage.base import ApprovalPage, ItemPage, Page, ResponsePage, ResponseStore, Wanted, as_of
+
+_CANCELLING = 10.0
+"""Seconds that a cancelled run is waited for. It is told at once, and what it has under way gets `tool_grace`."""
+_A_MOMENT = 0.25
+"""Seconds, at most, until it is looked whether a run that another makes has ended."""
 
 
 class Made:
-    """Those that a store keeps, and those of the runs under way here. What is not there, or not the identity's, is not
-    found.
+    """Those that a store keeps, and those of the runs under way, here or elsewhere. What is not there, or not the
+    identity's, is not found.
     """
 
     def __init__(
         self,
         store: ResponseStore,
+        runs: RunLog | None,
         live: Mapping[str, LiveRun],
         unwritten: dict[str, LiveRun],
+        settings: EngineSettings,
+        *,
         clock: Callable[[], float],
+        end_unheld: Callable[[Identity, str], Awaitable[None]],
     ) -> None:
         """`live` and `unwritten` are the engine's, by the id of the response. What gets written is taken out of the
-        latter.
+        latter. `end_unheld` ends a run that was cancelled, if nobody makes it.
         """
-        self._store, self._live, self._unwritten, self._clock = store, live, unwritten, clock
+        self._store, self._runs, self._live, self._unwritten = store, runs, live, unwritten
+        self._settings, self._clock, self._end_unheld = settings, clock, end_unheld
 
     async def retrieve(self, identity: Identity, response_id: str) -> Response:
         run = self._live_run(identity, response_id)
-        if run is not None and run.response.store:
+        if run is not None and run.response.store and not run.is_held:
             return run.response if run.response.status not in FINAL else await run.result()
+        return await self._so_far(identity, await self._kept(identity, response_id))
+
+    async def _kept(self, identity: Identity, response_id: str) -> Response:
         await self.catch_up(identity, response_id)
         found = await self._store.get(identity, response_id)
         if found is None:
             raise ResponseNotFound(response_id)
         return found
 
+    async def _so_far(self, identity: Identity, kept: Response) -> Response:
+        """Of a run that has not ended, whoever makes it, what its log says: no more than is on record. What somebody
+        else makes in the foreground has none.
+        """
+        if kept.status in FINAL or self._runs is None:
+            return kept
+        records: list[Record] = []
+        try:
+            if await self._runs.has_log(identity, kept.id):
+                async with aclosing(self._runs.read(identity, kept.id)) as reading:
+                    async for some in reading:
+                        records += some
+        except Gone:
+            return kept
+        return as_logged(records) or kept
+
     async def list(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
         """Stored responses, each as it stands: of one that runs, what there is so far."""
         for response_id in [*self._unwritten]:
             await self.catch_up(identity, response_id)
         found = await self._store.responses(identity, page, wanted)
-        return replace(found, responses=tuple(self._as_it_stands(identity, kept) for kept in found.responses))
+        return replace(found, responses=tuple([await self._as_it_stands(identity, kept) for kept in found.responses]))
 
-    def _as_it_stands(self, identity: Identity, kept: Response) -> Response:
+    async def _as_it_stands(self, identity: Identity, kept: Response) -> Response:
         """The record counts where the run has come to its end: nobody has been told of that before it is written."""
         run = self._live_run(identity, kept.id)
-        return kept if run is None or run.response.status in FINAL else run.response
+        if run is None or run.is_held:
+            return await self._so_far(identity, kept)
+        return kept if run.response.status in FINAL else run.response
 
     async def delete(self, identity: Identity, response_id: str) -> None:
         """A running response is cancelled first, so that its record is true until it goes."""
         run = self._live_run(identity, response_id)
-        if run is not None and run.response.store:
+        is_running = run is not None and run.response.store
+        if is_running or (await self._kept(identity, response_id)).status not in FINAL:
             await self.cancel(identity, response_id)
         if not await self._store.delete(identity, response_id):
             raise ResponseNotFound(response_id)
         self._unwritten.pop(response_id, None)
 
     async def cancel(self, identity: Identity, response_id: str) -> Response:
-        """The response as it ended; one that had ended before is unchanged."""
+        """The response as it ended; one that had ended before is unchanged. Whoever makes it is told, and waited for;
+        what does not end in time is given as it stands.
+        """
         run = self._live_run(identity, response_id)
-        if run is None:
-            return await self.retrieve(identity, response_id)
-        run.stop(Cancelled())
-        return await run.result()
+        if run is not None and not run.is_held:
+            run.stop(Cancelled())
+            return await run.result()
+        found = await self._kept(identity, response_id)
+        if found.status in FINAL or self._runs is None:
+            return found
+        if run is not None:
+            run.stop(Cancelled())
+        if await self._runs.cancel(identity, response_id):
+            if run is None:
+                await self._end_unheld(identity, response_id)
+            await self._ended(identity, response_id, _CANCELLING)
+        return await self.retrieve(identity, response_id)
+
+    async def follow(self, identity: Identity, response_id: str, after: int) -> Follower:
+        """One who reads the events behind that number. Raises `InvalidField` naming `starting_after` where there is no
+        such event so far, or nobody knows any more which one it was.
+        """
+        response = await self.retrieve(identity, response_id)
+        ended = partial(self._ended, identity, response_id)
+        if self._runs is None or not await self._runs.has_log(identity, response_id):
+            if after >= 0:
+                raise no_numbers()
+            later = partial(ended, self._settings.keepalive_interval)
+            return Follower(response, unfolded(later, self._settings), ended)
+        if after >= 0 and not await is_logged(self._runs, identity, response_id, after):
+            raise unknown_number(after)
+        return self.reading(identity, response, after)
+
+    def reading(self, identity: Identity, response: Response, after: int = -1) -> Follower:
+        """One who reads the log of a response that has one."""
+        assert self._runs is not None, "there is a log"
+        every = self._settings.keepalive_interval
+        batches = logged(self._runs, response.id, identity, after, every)
+        return Follower(response, batches, partial(self._ended, identity, response.id))
+
+    async def _ended(self, identity: Identity, response_id: str, seconds: float = math.inf) -> Response | None:
+        """The response as it ended, wherever it is made; None when that takes longer."""
+        clock = asyncio.get_running_loop().time
+        until, pause = clock() + seconds, _A_MOMENT / 8
+        while (kept := await self._kept(identity, response_id)).status not in FINAL:
+            if (left := until - clock()) <= 0:
+                return None
+            await asyncio.sleep(min(pause, left))
+            pause = min(2 * pause, _A_MOMENT)
+        return kept
 
     async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage:
         found = await self._store.input_items(identity, response_id, page)

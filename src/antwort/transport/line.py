@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from antwort.engine.live import LiveRun
-from antwort.engine.shared import Reader
 from antwort.errors import AntwortError
 from antwort.notes import Value, note, reason_behind
-from antwort.transport.exchange import Exchange
+from antwort.transport.exchange import Exchange, Watched
 
 _logger = logging.getLogger("antwort.transport")
 
@@ -52,7 +50,7 @@ def _of_the_exchange(exchange: Exchange) -> dict[str, Value]:
     return said if exchange.run is None else _of_the_run(exchange, exchange.run, said)
 
 
-def _of_the_run(exchange: Exchange, run: LiveRun | Reader, said: dict[str, Value]) -> dict[str, Value]:
+def _of_the_run(exchange: Exchange, run: Watched, said: dict[str, Value]) -> dict[str, Value]:
     response = run.response
     said["model"] = response.model[:_LONGEST_MODEL]
     said["response_status"] = response.status

@@ -1,4 +1,6 @@
-"""Answering `POST /v1/responses` and `/compact`: a run is started, and this request is its reader."""
+"""Answering `POST /v1/responses` and `/compact`: a run is started, and this request is its reader. And reading one
+again: `GET /v1/responses/{id}?stream=true`.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from antwort.api.requests import CreateRequest
 from antwort.api.standard import Wording, wording
 from antwort.concurrency import Signal
 from antwort.engine.engine import Engine
+from antwort.engine.following import Follower
 from antwort.engine.live import LiveRun
-from antwort.engine.shared import Reader
 from antwort.errors import ClientLeft
 from antwort.identity import Identity
-from antwort.transport.exchange import ClientGone, Exchange
+from antwort.transport.exchange import ClientGone, Exchange, Watched
 from antwort.transport.sse import written
 
 T = TypeVar("T")
@@ -28,16 +30,18 @@ async def respond(
     exchange: Exchange, engine: Engine, request: CreateRequest, identity: Identity, key: str | None = None
 ) -> None:
     """Answer with the response, whole or as a stream of its events. A client that leaves ends the run, unless others
-    with the same key wait for it, or may come for it because a tool was started.
+    with the same key wait for it, or may come for it because a tool was started, or it is made in the background.
     """
     watch, words = Watch(exchange), wording(strict=engine.settings.strict)
     try:
-        run: LiveRun | Reader
-        if key is None:
+        run: Watched
+        if request.background:
+            run = await engine.enqueue(request, identity, key)
+        elif key is None:
             run = await engine.launch(await watch.unless_gone(lambda: engine.plan(request, identity)))
         else:
             run = await watch.unless_gone(lambda: engine.attach(request, identity, key))
-            _mark_replay(exchange, run)
+        _mark_replay(exchange, run)
         exchange.response_id, exchange.run = run.response_id, run
         watch.follow(run)
         try:
@@ -53,12 +57,30 @@ async def respond(
             if isinstance(exc, ClientLeft):
                 raise ClientGone from None
             raise
+        finally:
+            if isinstance(run, Follower):
+                await run.close()
     finally:
         await watch.end()
 
 
-def _mark_replay(exchange: Exchange, run: Reader) -> None:
-    if run.is_replay:
+async def follow(exchange: Exchange, run: Follower, words: Wording) -> None:
+    """Answer with the events that are there, and those to come. A client that leaves changes nothing."""
+    exchange.run, watch = run, Watch(exchange)
+    try:
+        watch.follow(run)
+        if exchange.method == "HEAD":  # what comes first is all that is asked for
+            await exchange.open_stream()
+            await exchange.close_stream()
+        else:
+            await _stream(exchange, run, words)
+    finally:
+        await run.close()
+        await watch.end()
+
+
+def _mark_replay(exchange: Exchange, run: Watched) -> None:
+    if not isinstance(run, LiveRun) and run.is_replay:
         exchange.is_replay = True
         exchange.with_answer.append((b"idempotent-replayed", b"true"))
 
@@ -83,7 +105,7 @@ class Watch:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._run: LiveRun | Reader | None = None
+        self._run: Watched | None = None
         self._signal = Signal()
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -97,7 +119,7 @@ class Watch:
         except ClientLeft:
             raise ClientGone from None
 
-    def follow(self, run: LiveRun | Reader) -> None:
+    def follow(self, run: Watched) -> None:
         """The run is told from now on, and now if the client left while it was being set going."""
         self._run = run
         if self.is_gone:
@@ -137,7 +159,7 @@ async def _whole(exchange: Exchange, made: Awaitable[object], watch: Watch, word
     await exchange.answer(body)
 
 
-async def _stream(exchange: Exchange, run: LiveRun | Reader, words: Wording) -> None:
+async def _stream(exchange: Exchange, run: Watched, words: Wording) -> None:
     """Write what has gathered, as often as there is something, until the terminal event has gone out."""
     await exchange.open_stream()
     while batches := await run.read():
@@ -150,10 +172,12 @@ async def _stream(exchange: Exchange, run: LiveRun | Reader, words: Wording) -> 
             await _write_late(exchange, run, frames)
         else:
             await exchange.write(frames)
-    raise ClientGone
+    if not isinstance(run, Follower) or run.has_left:
+        raise ClientGone
+    await exchange.close_stream()  # the terminal event is one that the client has seen before
 
 
-async def _write_late(exchange: Exchange, run: LiveRun | Reader, frames: bytes) -> None:
+async def _write_late(exchange: Exchange, run: Watched, frames: bytes) -> None:
     """A slow client has all the time that its run takes; it is waited for less when the run has ended meanwhile."""
     ending = asyncio.create_task(_linger_after(run, exchange))
     try:
@@ -162,6 +186,6 @@ async def _write_late(exchange: Exchange, run: LiveRun | Reader, frames: bytes) 
         ending.cancel()
 
 
-async def _linger_after(run: LiveRun | Reader, exchange: Exchange) -> None:
+async def _linger_after(run: Watched, exchange: Exchange) -> None:
     await run.wait()
     exchange.linger()

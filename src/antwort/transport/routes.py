@@ -21,7 +21,6 @@ from antwort.errors import (
     NotFound,
     RequestError,
     ResponseNotFound,
-    UnsupportedFeature,
 )
 from antwort.identity import Identity
 from antwort.transport.approvals import ApprovalRoutes
@@ -29,11 +28,12 @@ from antwort.transport.conversations import ConversationRoutes
 from antwort.transport.described import Description
 from antwort.transport.endpoints import LONGEST_ID, Endpoint, Offered, ends, is_id, item_list, readable
 from antwort.transport.exchange import Exchange, Scope
+from antwort.transport.following import read_after
 from antwort.transport.offer import Offer
 from antwort.transport.paging import read_page, read_wanted
 from antwort.transport.quotas import Quotas
 from antwort.transport.readiness import Readiness
-from antwort.transport.respond import respond, unless_gone
+from antwort.transport.respond import follow, respond, unless_gone
 
 Identify: TypeAlias = Callable[[Scope], Identity]
 """Who a request is made for. May raise `NotAuthenticated`."""
@@ -87,7 +87,8 @@ class Routes:
         extra: Mapping[str, Endpoint] = NOTHING,
     ) -> None:
         self._engine, self._identify, self._body_limit, self._quotas = engine, identify, body_limit, quotas
-        self._encode = wording(strict=engine.settings.strict).encode
+        self._words = wording(strict=engine.settings.strict)
+        self._encode = self._words.encode
         self._readiness = Readiness(engine.check)
         self._description = Description(self.offered, offer)
         self._open = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", *extra})
@@ -200,9 +201,13 @@ class Routes:
         await exchange.answer(self._encode(listed))
 
     async def retrieve(self, exchange: Exchange, response_id: str) -> None:
-        if exchange.query().get("stream", "false").lower() not in ("", "0", "false"):
-            raise UnsupportedFeature("A stored response cannot be streamed by this server.", param="stream")
-        response = await self._engine.retrieve(exchange.identity, _checked(exchange, response_id))
+        """As it stands; with `stream`, the events that led there, and those to come."""
+        after, wanted = read_after(exchange.query()), _checked(exchange, response_id)
+        if after is not None:
+            run = await self._engine.follow(exchange.identity, wanted, after)
+            await follow(exchange, run, self._words)
+            return
+        response = await self._engine.retrieve(exchange.identity, wanted)
         await exchange.answer(self._encode(response))
 
     async def delete(self, exchange: Exchange, response_id: str) -> None:
@@ -235,6 +240,10 @@ class Routes:
 
     async def health(self, exchange: Exchange, _: str) -> None:
         await exchange.answer(b'{"status":"ok"}')
+
+    def leave(self) -> None:
+        """No more work is to be sent here: not ready, from now on."""
+        self._readiness.leave()
 
     async def readiness(self, exchange: Exchange, _: str) -> None:
         """Ready when every part is; a part that is not says why, to those who may come in at all."""
