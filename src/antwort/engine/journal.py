@@ -35,10 +35,11 @@ class Journal:
         self._next = records[-1].next if records else 0
         self._waiting: list[RunEvent] = []
         self._asked = self._written = 0
+        self._is_over = False
         self._one = asyncio.Lock()
         self._fault: Exception | None = None
         self._leaving = asyncio.Event()
-        self._intents: set[asyncio.Task[None]] = set()
+        self._notes: set[asyncio.Task[None]] = set()
 
     @property
     def sent(self) -> int:
@@ -51,24 +52,21 @@ class Journal:
         Raises `Fenced`, for good, when another has the run; and `HandedOver` when it is to be left while the log cannot
         be written.
         """
-        self._waiting += events
-        self._asked += 1
-        mine = self._asked
-        async with self._one:
-            if self._written < mine:  # else another has written it along
-                taken, upto = self._taken(), self._asked
-                await self._put(self._runs.append, taken)
-                self._written = upto
+        await self._until_written(self._add(events))
 
     async def begin(self, call_id: str) -> None:
         """A tool is about to be asked. Whoever stops waiting leaves no half of a record behind."""
-        task = asyncio.create_task(self.append([CallBegun(call_id=call_id)]))
-        self._intents.add(task)
+        await asyncio.shield(self.note([CallBegun(call_id=call_id)]))
+
+    def note(self, events: Sequence[RunEvent]) -> asyncio.Task[None]:
+        """Append it, whether anybody waits for that or not. It stands behind all that was appended by now."""
+        task = asyncio.create_task(self._until_written(self._add(events)))
+        self._notes.add(task)
         task.add_done_callback(self._ended)
-        await asyncio.shield(task)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._intents.discard(task)
+        self._notes.discard(task)
         if not task.cancelled():
             task.exception()  # it is told to the one who waits, if there still is one
 
@@ -76,10 +74,10 @@ class Journal:
         """The last record, and the response as it ended, in one commit. Raises as `append` does; a response that is
         gone, or that was ended otherwise, is no longer ours.
         """
-        self._waiting += events
+        self._is_over = True
         async with self._one:
             try:
-                await self._put(partial(self._finished, ending), self._taken())
+                await self._put(partial(self._finished, ending), [*self._taken(), *events])
             except (ResponseNotFound, IllegalTransition) as error:
                 self._fault = Fenced()
                 raise self._fault from error
@@ -95,6 +93,19 @@ class Journal:
         self._leaving.set()
 
     # ---- one record ----
+
+    def _add(self, events: Sequence[RunEvent]) -> int:
+        if not self._is_over:  # behind the end comes nothing
+            self._waiting += events
+        self._asked += 1
+        return self._asked
+
+    async def _until_written(self, number: int) -> None:
+        async with self._one:
+            if self._written < number:  # else another has written it along
+                taken, upto = self._taken(), self._asked
+                await self._put(self._runs.append, taken)
+                self._written = upto
 
     async def _finished(self, ending: Ending, lease: Lease, record: Record) -> None:
         await self._runs.finish(lease, ending, record)
@@ -134,6 +145,27 @@ class Journal:
             return pause
         self._fault = self._fault or HandedOver()
         raise self._fault
+
+
+class Beside:
+    """What is said beside a run under a lease: signs of life, and how far tools say they are. It is recorded with what
+    the run itself says, as it is numbered with it. Nobody knows who reads that.
+    """
+
+    is_read = True
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    @property
+    def sent(self) -> int:
+        return self._journal.sent
+
+    def publish(self, batch: Batch) -> None:
+        self._journal.note(batch)
+
+    def tick(self) -> None:
+        """Those who read the log have signs of life of their own."""
 
 
 async def journaled(

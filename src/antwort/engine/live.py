@@ -19,7 +19,7 @@ from antwort.engine.approvals import asked_for
 from antwort.engine.compacting import window_of
 from antwort.engine.control import LEFT, Called, Control
 from antwort.engine.draft import Run
-from antwort.engine.journal import Journal, journaled
+from antwort.engine.journal import Beside, Journal, journaled
 from antwort.engine.loop import advance
 from antwort.engine.pipe import Numbered, Outlet, recorded
 from antwort.engine.plan import Plan
@@ -100,10 +100,11 @@ class LiveRun:
         self._held_until = loop.time() + settings.hold_back
         self._timers = [loop.call_at(deadline, self._control.signal.set, DeadlinePassed())]
         self._pulse: Pulse | None = None
-        if plan.request.stream and held is None:
-            self._pulse = Pulse(plan, self._control, self._outlet)
+        if plan.request.stream:
+            heard = self._outlet if held is None else Beside(held.journal)
+            self._pulse = Pulse(plan, self._control, heard)
             self._control.on_progress = self._pulse.report
-        else:
+        if held is not None or not plan.request.stream:
             self._outlet.abandon()
         batches = advance(plan, provider, self._control)
         if held is not None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from typing import Protocol
 
 import msgspec
 
@@ -78,11 +79,32 @@ def _as_failed(response: Response, error: AntwortError) -> Response:
     return replace(response, status="failed", error=error_of(error), incomplete_details=None, completed_at=None)
 
 
+class Heard(Protocol):
+    """Where the events of a run go, for those who say something beside it."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody waits for the next batch."""
+        ...
+
+    @property
+    def sent(self) -> int:
+        """How many events there were so far."""
+        ...
+
+    def publish(self, batch: Batch) -> None: ...
+
+    def tick(self) -> None:
+        """A sign of life for a reader who has nothing to read."""
+        ...
+
+
 class Outlet:
     """Numbers what is sent, and holds it for one reader: the one place that counts."""
 
-    def __init__(self, bound: int) -> None:
-        self._bound = bound
+    def __init__(self, bound: int, keep: Callable[[Batch], None] | None = None) -> None:
+        """`keep` is given each batch in its turn, marks included."""
+        self._bound, self._keep = bound, keep
         self._held = 0
         self._next = 0
         self._waiting: deque[Numbered] = deque()
@@ -107,6 +129,8 @@ class Outlet:
 
     def publish(self, batch: Batch) -> None:
         """Number the batch and hand it on. Never waits; `wait_for_room` is for those who can."""
+        if self._keep is not None:
+            self._keep(batch)
         if self._is_abandoned:
             self._next += len(batch) - sum(map(_KINDS_OF_MARKS.__contains__, map(type, batch)))
             return

@@ -12,7 +12,7 @@ from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, UnsetType
 from antwort.engine.control import Control
 from antwort.engine.pairs import call_id_of
-from antwort.engine.pipe import Outlet
+from antwort.engine.pipe import Heard
 from antwort.tools.base import Progress
 
 WANTED = "mcp_call.progress"
@@ -33,7 +33,7 @@ def asks_for_progress(request: CreateRequest) -> bool:
 class ProgressTold:
     """Tells the reader what tools report: at once, then at most so often, however often they do."""
 
-    def __init__(self, control: Control, outlet: Outlet) -> None:
+    def __init__(self, control: Control, outlet: Heard) -> None:
         self._control, self._outlet = control, outlet
         self._latest: dict[str, Progress] = {}
         self._pause: asyncio.TimerHandle | None = None

@@ -13,7 +13,7 @@ from antwort.api.events import Batch, McpCallInProgress, ResponseInProgress
 from antwort.api.items import McpCall, OutputItem
 from antwort.engine.control import Control
 from antwort.engine.pairs import call_id_of
-from antwort.engine.pipe import Outlet
+from antwort.engine.pipe import Heard
 from antwort.engine.plan import Plan
 from antwort.engine.progress import ProgressTold, asks_for_progress
 from antwort.tools.base import Progress
@@ -41,7 +41,7 @@ class Pulse:
     way whose end has. So the run as it stands may be ahead of what was sent, and still tells what to repeat.
     """
 
-    def __init__(self, plan: Plan, control: Control, outlet: Outlet) -> None:
+    def __init__(self, plan: Plan, control: Control, outlet: Heard) -> None:
         self._settings, self._response = plan.settings, plan.response
         self._control, self._outlet = control, outlet
         self._progress_told = ProgressTold(control, outlet) if asks_for_progress(plan.request) else None
