@@ -1,0 +1,56 @@
+"""The run logs that one suite of behaviours runs against."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from antwort.runs.base import RunLog
+from antwort.storage.base import ResponseStore
+from antwort.storage.migrations import upgrade
+from runs_cases import ONE, TWO
+from runs_home import Home, MemoryHome, postgres_home, sqlite_home
+
+
+@pytest.fixture(scope="session")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database at the newest revision: to copy it is faster than to migrate again."""
+    path = tmp_path_factory.mktemp("migrated") / "antwort.db"
+    upgrade(path)
+    return path
+
+
+@pytest.fixture
+def path(migrated: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(migrated, tmp_path / "antwort.db"))
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def home(request: pytest.FixtureRequest) -> AsyncGenerator[Home, None]:
+    home: Home
+    match request.param:
+        case "memory":
+            home = MemoryHome()
+        case "sqlite":
+            home = await sqlite_home(request.getfixturevalue("path"))
+        case _:
+            home = await postgres_home(request.getfixturevalue("migrated_database"))
+    yield home
+    await home.close()
+
+
+@pytest.fixture
+async def log(home: Home) -> RunLog:
+    """Two workers have joined."""
+    log = await home.open()
+    await log.join(ONE)
+    await log.join(TWO)
+    return log
+
+
+@pytest.fixture
+def store(home: Home) -> ResponseStore:
+    return home.store

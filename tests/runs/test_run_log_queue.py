@@ -1,0 +1,275 @@
+"""Which runs wait, and who gets which."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from antwort.errors import KeyInUse, QueueFull, ResponseNotFound
+from antwort.identity import Identity
+from antwort.runs.base import Fenced, RunLog
+from antwort.storage.base import Claim, ResponseStore
+from runs_cases import ONE, TWO, begun, claim_one, everything, finish, ids, new_run, said
+from runs_home import Home
+from storage_cases import COLLEAGUE, ME, STRANGER, tell
+
+
+async def test_a_run_that_is_submitted_is_queued_and_can_be_read(log: RunLog, store: ResponseStore) -> None:
+    run = new_run("resp_1")
+    await log.submit(run)
+    response = await store.get(ME, "resp_1")
+    assert response is not None
+    assert response.status == "queued"
+    (record,) = await everything(log, "resp_1")
+    assert (record.at, record.first, record.events) == (0, 0, run.events)
+
+
+async def test_a_run_that_is_submitted_twice_is_there_once(log: RunLog) -> None:
+    run = new_run("resp_1")
+    await log.submit(run)
+    await log.submit(run)
+    assert (await log.load()).queued == 1
+    assert ids(await log.claim(ONE.name, 10)) == ["resp_1"]
+    await log.submit(run)
+    assert not await log.claim(TWO.name, 10)
+
+
+async def test_what_a_run_is_claimed_with_is_what_it_was_submitted_with(log: RunLog) -> None:
+    identity = Identity("acme", "ann", models=("small", "big-*"), key="laptop")
+    run = new_run(identity=identity)
+    claimed = await begun(log, run)
+    assert claimed.identity == identity
+    assert claimed.request == run.new.request
+    assert claimed.response == run.new.response
+    assert (claimed.attempt, claimed.is_cancelled) == (1, False)
+    assert list(await log.records(claimed.lease)) == await everything(log, claimed.lease.run_id)
+
+
+async def test_a_run_that_is_made_is_in_progress(log: RunLog, store: ResponseStore) -> None:
+    claimed = await begun(log)
+    response = await store.get(ME, claimed.lease.run_id)
+    assert response is not None
+    assert response.status == "in_progress"
+
+
+async def test_a_run_goes_to_one_worker_only(log: RunLog, home: Home) -> None:
+    other = await home.other()
+    for _ in range(40):
+        await log.submit(new_run())
+    rounds = [
+        await asyncio.gather(log.claim(ONE.name, 3), other.claim(TWO.name, 3), log.claim(ONE.name, 1))
+        for _ in range(10)
+    ]
+    taken = [each.lease.run_id for claims in rounds for claimed in claims for each in claimed]
+    assert len(taken) == len(set(taken)) == 40
+
+
+async def test_the_oldest_comes_first(log: RunLog) -> None:
+    names = [f"resp_{number}" for number in range(5)]
+    for name in names:
+        await log.submit(new_run(name))
+    assert ids(await log.claim(ONE.name, 2)) == names[:2]
+    assert ids(await log.claim(TWO.name, 10)) == names[2:]
+
+
+async def test_a_worker_that_is_not_there_gets_nothing(log: RunLog) -> None:
+    await log.submit(new_run())
+    assert not await log.claim("worker_unknown", 1)
+
+
+# ---- all or nothing ----
+
+
+async def test_a_run_without_its_parent_is_not_submitted(log: RunLog, store: ResponseStore) -> None:
+    run = new_run("resp_1")
+    new = msgspec.structs.replace(
+        run.new, response=msgspec.structs.replace(run.new.response, previous_response_id="resp_gone")
+    )
+    with pytest.raises(ResponseNotFound):
+        await log.submit(msgspec.structs.replace(run, new=new))
+    assert await store.get(ME, "resp_1") is None
+    assert (await log.load()).queued == 0
+
+
+async def test_a_key_that_stands_for_another_response_keeps_the_run_out(log: RunLog, store: ResponseStore) -> None:
+    claim = Claim(key="once", request_hash=b"h", now=100, expires_at=200)
+    for name in ("resp_1", "resp_1", "resp_2"):
+        run = new_run(name)
+        run = msgspec.structs.replace(run, new=msgspec.structs.replace(run.new, claim=claim))
+        if name == "resp_2":
+            with pytest.raises(KeyInUse):
+                await log.submit(run)
+        else:
+            await log.submit(run)
+    assert await store.get(ME, "resp_2") is None
+    assert (await log.load()).queued == 1
+
+
+async def test_a_full_queue_takes_no_more_until_one_is_claimed(home: Home) -> None:
+    log = await home.open(queue=2)
+    await log.join(ONE)
+    first = new_run("resp_1")
+    await log.submit(first)
+    await log.submit(new_run("resp_2"))
+    with pytest.raises(QueueFull):
+        await log.submit(new_run("resp_3"))
+    assert await home.store.get(ME, "resp_3") is None
+    await log.submit(first)  # is there already
+    await claim_one(log)
+    await log.submit(new_run("resp_3"))
+    assert (await log.load()).queued == 2
+
+
+# ---- fairness ----
+
+
+async def test_whoever_has_the_fewest_under_way_comes_first(log: RunLog) -> None:
+    for number in range(4):
+        await log.submit(new_run(f"resp_ann_{number}"))
+    for number in range(2):
+        await log.submit(new_run(f"resp_bob_{number}", identity=COLLEAGUE))
+    await log.submit(new_run("resp_other", identity=STRANGER))
+    assert ids(await log.claim(ONE.name, 2)) == ["resp_ann_0", "resp_bob_0"]
+    assert ids(await log.claim(TWO.name, 3)) == ["resp_other", "resp_ann_1", "resp_bob_1"]
+    assert ids(await log.claim(ONE.name, 9)) == ["resp_ann_2", "resp_ann_3"]
+
+
+async def test_an_owner_gets_as_many_places_as_it_may_and_no_more(home: Home) -> None:
+    log = await home.open(per_owner=2)
+    await log.join(ONE)
+    for number in range(4):
+        await log.submit(new_run(f"resp_ann_{number}"))
+    await log.submit(new_run("resp_bob", identity=COLLEAGUE))
+    first, bob, second = await log.claim(ONE.name, 10)
+    assert ids([first, bob, second]) == ["resp_ann_0", "resp_bob", "resp_ann_1"]
+    assert not await log.claim(ONE.name, 10)
+    await finish(log, first, 1, 2)
+    assert ids(await log.claim(ONE.name, 10)) == ["resp_ann_2"]
+
+
+async def test_one_that_was_cancelled_waits_for_no_place(home: Home) -> None:
+    log = await home.open(per_owner=1)
+    await log.join(ONE)
+    for number in range(3):
+        await log.submit(new_run(f"resp_{number}"))
+    await claim_one(log)
+    assert not await log.claim(ONE.name, 10)
+    assert await log.cancel(ME, "resp_2")
+    (cancelled,) = await log.claim(ONE.name, 10)
+    assert (cancelled.lease.run_id, cancelled.is_cancelled) == ("resp_2", True)
+
+
+# ---- conversations ----
+
+
+async def test_a_run_of_a_conversation_waits_for_those_before_it(log: RunLog) -> None:
+    for name, conversation in [("resp_1", "conv_a"), ("resp_2", "conv_a"), ("resp_3", "conv_b"), ("resp_4", "conv_a")]:
+        await log.submit(new_run(name, conversation=conversation))
+    await log.submit(new_run("resp_bob", identity=COLLEAGUE, conversation="conv_a"))
+    claimed = await log.claim(ONE.name, 10)
+    assert sorted(ids(claimed)) == ["resp_1", "resp_3", "resp_bob"]
+    assert not await log.claim(TWO.name, 10)
+    await finish(log, claimed[0], 1, 2)
+    assert ids(await log.claim(TWO.name, 10)) == ["resp_2"]
+    assert not await log.claim(TWO.name, 10)
+
+
+async def test_a_run_that_was_handed_over_keeps_its_place_in_the_conversation(log: RunLog) -> None:
+    await log.submit(new_run("resp_1", conversation="conv_a"))
+    await log.submit(new_run("resp_2", conversation="conv_a"))
+    await log.release((await claim_one(log)).lease)
+    assert ids(await log.claim(TWO.name, 10)) == ["resp_1"]
+
+
+async def test_a_conversation_is_busy_until_its_last_run_has_ended(log: RunLog) -> None:
+    assert not await log.is_busy(ME, "conv_a")
+    await log.submit(new_run("resp_1", conversation="conv_a"))
+    assert await log.is_busy(ME, "conv_a")
+    assert not await log.is_busy(COLLEAGUE, "conv_a")
+    assert not await log.is_busy(ME, "conv_b")
+    claimed = await claim_one(log)
+    assert await log.is_busy(ME, "conv_a")
+    await finish(log, claimed, 1, 2)
+    assert not await log.is_busy(ME, "conv_a")
+
+
+# ---- one by its name ----
+
+
+async def test_a_run_can_be_taken_whatever_it_waits_for(home: Home) -> None:
+    log = await home.open(per_owner=1)
+    await log.join(ONE)
+    await log.submit(new_run("resp_1", conversation="conv_a"))
+    await log.submit(new_run("resp_2", conversation="conv_a"))
+    await claim_one(log)
+    taken = await log.take(ONE.name, ME, "resp_2")
+    assert taken is not None
+    assert (taken.lease.run_id, taken.attempt) == ("resp_2", 1)
+    await finish(log, taken, 1, 2)
+    assert await log.take(ONE.name, ME, "resp_2") is None
+
+
+async def test_a_run_that_is_held_or_of_somebody_else_is_not_taken(log: RunLog) -> None:
+    await begun(log, new_run("resp_1"))
+    assert await log.take(TWO.name, ME, "resp_1") is None
+    await log.submit(new_run("resp_2"))
+    assert await log.take(TWO.name, COLLEAGUE, "resp_2") is None
+    assert await log.take("worker_unknown", ME, "resp_2") is None
+
+
+# ---- handed over, and lost ----
+
+
+async def test_a_run_that_was_released_is_claimed_again_without_a_loss(log: RunLog) -> None:
+    first = await begun(log)
+    await log.append(first.lease, said(1, 2, "a"))
+    await log.release(first.lease)
+    again = await claim_one(log, TWO)
+    assert again.lease.fence > first.lease.fence
+    assert (again.attempt, again.begun_at) == (1, first.begun_at)
+    assert [record.at for record in await log.records(again.lease)] == [0, 1]
+    with pytest.raises(Fenced):
+        await log.append(first.lease, said(2, 3, "b"))
+    await log.release(first.lease)  # once more: it is not this one's any more
+    await log.append(again.lease, said(2, 3, "c"))
+
+
+async def test_a_run_whose_worker_has_gone_is_claimed_by_another_and_counts_a_loss(log: RunLog) -> None:
+    first = await begun(log)
+    await log.leave(ONE.name)
+    second = await claim_one(log, TWO)
+    assert second.lease.run_id == first.lease.run_id
+    assert second.lease.fence > first.lease.fence
+    assert (second.attempt, second.begun_at) == (2, first.begun_at)
+    await log.leave(TWO.name)
+    await log.join(ONE)
+    assert (await claim_one(log, ONE)).attempt == 3
+
+
+async def test_the_load_says_how_many_wait_and_how_many_are_made(log: RunLog) -> None:
+    assert (await log.load()).oldest == 0.0
+    for _ in range(3):
+        await log.submit(new_run())
+    await claim_one(log)
+    load = await log.load()
+    assert (load.queued, load.running) == (2, 1)
+    assert load.oldest >= 0.0
+
+
+async def test_a_response_that_is_deleted_takes_its_run_with_it(log: RunLog, store: ResponseStore) -> None:
+    await log.submit(new_run("resp_1"))
+    made = await begun(log, new_run("resp_2", identity=COLLEAGUE))
+    held = made if made.lease.run_id == "resp_2" else await claim_one(log)
+    assert await store.delete(ME, "resp_1")
+    assert await store.delete(COLLEAGUE, "resp_2")
+    assert not await log.claim(TWO.name, 10)
+    assert (await log.load()).queued == 0
+    with pytest.raises(Fenced):
+        await log.append(held.lease, said(1, 2, "a"))
+
+
+async def test_a_response_of_the_foreground_is_nothing_to_claim(log: RunLog, store: ResponseStore) -> None:
+    await tell(store, "hello")
+    assert not await log.claim(ONE.name, 10)

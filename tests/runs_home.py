@@ -1,0 +1,115 @@
+"""Where a run log keeps its runs, for tests: opened, seen by another process, closed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol, TypedDict, Unpack
+
+from antwort.db.base import Database
+from antwort.db.sqlite import SqliteDatabase
+from antwort.runs.base import RunLog
+from antwort.runs.memory import MemoryRunLog
+from antwort.runs.sql import SqlRunLog
+from antwort.storage.base import ResponseStore
+from antwort.storage.memory import MemoryStore
+from antwort.storage.migrations import migrate
+from antwort.storage.sql import SqlStore
+
+
+class Options(TypedDict, total=False):
+    queue: int
+    per_owner: int | None
+    keep_log: float
+    poll: float
+
+
+class Home(Protocol):
+    """One set of data."""
+
+    store: ResponseStore
+
+    async def open(self, **options: Unpack[Options]) -> RunLog:
+        """The log, with these settings. Once only."""
+        ...
+
+    async def other(self, **options: Unpack[Options]) -> RunLog:
+        """The same data as another process sees it, where there can be another; else the same log."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class MemoryHome:
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self._log: MemoryRunLog | None = None
+
+    async def open(self, **options: Unpack[Options]) -> RunLog:
+        assert self._log is None, "it is open already"
+        self._log = MemoryRunLog(self.store, **options)
+        return self._log
+
+    async def other(self, **options: Unpack[Options]) -> RunLog:
+        return self._log or await self.open(**options)
+
+    async def close(self) -> None:
+        if self._log is not None:
+            await self._log.close()
+
+
+class SqlHome:
+    """Over databases; each process has its own connections."""
+
+    def __init__(self, database: Database) -> None:
+        """`database` is open and migrated."""
+        self.store = SqlStore(database)
+        self.database = database
+        self._databases = [database]
+        self._logs: list[SqlRunLog] = []
+
+    async def open(self, **options: Unpack[Options]) -> RunLog:
+        assert not self._logs, "it is open already"
+        return self._add(self.database, options)
+
+    async def other(self, **options: Unpack[Options]) -> RunLog:
+        return self._logs[0]
+
+    def _add(self, database: Database, options: Options) -> RunLog:
+        self._logs.append(log := SqlRunLog(database, **options))
+        return log
+
+    async def close(self) -> None:
+        for log in self._logs:
+            await log.close()
+        for database in self._databases:
+            await database.close()
+
+
+async def sqlite_home(path: Path) -> SqlHome:
+    database = SqliteDatabase(path)
+    await database.open()
+    await migrate(database)
+    return SqlHome(database)
+
+
+class PostgresHome(SqlHome):
+    def __init__(self, database: Database, dsn: str) -> None:
+        super().__init__(database)
+        self.dsn = dsn
+
+    async def other(self, **options: Unpack[Options]) -> RunLog:
+        from antwort.db.postgres import PostgresDatabase
+
+        database = PostgresDatabase(self.dsn)
+        await database.open()
+        self._databases.append(database)
+        return self._add(database, options)
+
+
+async def postgres_home(dsn: str) -> PostgresHome:
+    from antwort.db.postgres import PostgresDatabase
+
+    database = PostgresDatabase(dsn)
+    await database.open()
+    await migrate(database)
+    return PostgresHome(database, dsn)
