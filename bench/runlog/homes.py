@@ -10,9 +10,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from antwort.db.postgres import PostgresDatabase
+from antwort.db.sqlite import SqliteDatabase
 from antwort.runs.base import RunLog
 from antwort.runs.memory import MemoryRunLog
+from antwort.runs.sql import SqlRunLog
 from antwort.storage.memory import MemoryStore
+from antwort.storage.migrations import migrate
 from postgres import Postgres
 
 Home: TypeAlias = Literal["memory", "sqlite", "postgres"]
@@ -63,8 +67,23 @@ async def place(home: Home) -> AsyncIterator[Place]:
 
 @asynccontextmanager
 async def opened(home: Home, folder: Path, dsn: str | None) -> AsyncIterator[RunLog]:
+    """As a server opens it, but that as many runs may wait as are asked for."""
     if home == "memory":
         yield MemoryRunLog(MemoryStore(), queue=_QUEUE)
+        return
+    database = _database(folder, dsn)
+    await database.open()
+    await migrate(database)
+    log = SqlRunLog(database, queue=_QUEUE)
+    try:
+        yield log
+    finally:
+        await log.close()
+        await database.close()
+
+
+def _database(folder: Path, dsn: str | None) -> SqliteDatabase | PostgresDatabase:
+    return SqliteDatabase(folder / "antwort.db") if dsn is None else PostgresDatabase(dsn)
 
 
 def _size_of(dsn: str) -> int:
