@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from antwort.api.events import RunEvent
 from chaos.model import MODEL
 from chaos.story import LABEL, opening
 from raw_http import Reply, Wire, connected
@@ -55,6 +56,8 @@ class Told(msgspec.Struct, kw_only=True):
     """All of its events, read again when all was over."""
     rest: tuple[int, list[Seen]] | None = None
     """The events behind one of them, likewise."""
+    log: list[RunEvent] = []
+    """What is on record of it, marks included."""
     breaks: Counter[str] = msgspec.field(default_factory=Counter)
     """What came between, by its name."""
     troubles: list[str] = []

@@ -21,6 +21,7 @@ from postgres import Postgres, free_port
 from raw_http import ask
 
 PATIENCE = 60.0
+LEDGER = "ledger.jsonl"
 Home: TypeAlias = Literal["sqlite", "postgres"]
 
 
@@ -90,8 +91,11 @@ class Server:
 class Fleet:
     """All servers share one home."""
 
-    def __init__(self, servers: Sequence[Server], postgres: Postgres | None, ledger: Path) -> None:
-        self.servers, self.postgres, self.ledger = servers, postgres, ledger
+    def __init__(
+        self, servers: Sequence[Server], folder: Path, postgres: Postgres | None = None, dsn: str | None = None
+    ) -> None:
+        self.servers, self.folder, self.postgres, self.dsn = servers, folder, postgres, dsn
+        self.ledger = folder / LEDGER
         self.stood_still: list[Span] = []
 
     @property
@@ -153,20 +157,20 @@ async def _answers(port: int) -> bool:
 def fleet(home: Home, folder: Path, runs: int, pace: Pace) -> Iterator[Fleet]:
     """One server with SQLite, three with PostgreSQL; `runs` are how many may be made at once, over all of them."""
     with ExitStack() as stack:
-        ledger = folder / "ledger.jsonl"
+        ledger = folder / LEDGER
         ledger.touch()
         model = stack.enter_context(_program("chaos.model", "--pace", str(pace.model)))
         tools = stack.enter_context(_program("chaos.tools", "--ledger", str(ledger), "--work", str(pace.work)))
         postgres = stack.enter_context(_postgres()) if home == "postgres" else None
-        count = 3 if postgres is not None else 1
+        dsn = None if postgres is None else postgres.fresh_database()
         # Two may be down: the third takes the runs of all.
         settings = _settings(model, tools, at_once=runs, lease=pace.lease)
-        settings |= {"data": str(folder)} if postgres is None else {"database": postgres.fresh_database()}
-        servers = [Server(number, folder, settings) for number in range(count)]
+        settings |= {"data": str(folder)} if dsn is None else {"data": str(folder), "database": dsn}
+        servers = [Server(number, folder, settings) for number in range(1 if dsn is None else 3)]
         for server in servers:
             server.start()
             stack.callback(server.kill)
-        yield Fleet(servers, postgres, ledger)
+        yield Fleet(servers, folder, postgres, dsn)
 
 
 def _settings(model: str, tools: str, *, at_once: int, lease: float) -> dict[str, Any]:

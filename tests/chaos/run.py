@@ -25,6 +25,7 @@ from chaos.client import Client, Manner, Told
 from chaos.faults import MANY, ONE, Conditions, Fault, FaultKind, plan_of
 from chaos.fleet import Fleet, Home, Pace, fleet
 from chaos.ledger import read
+from chaos.record import logs
 from chaos.report import Outcome, figures, table
 from chaos.verdict import judge
 
@@ -56,6 +57,7 @@ async def chaos(home: Home, scale: Scale, seed: int, folder: Path, *, aloud: boo
         await machines.ready()
         await _look_again(machines, told, seed)
         statuses = [await asyncio.to_thread(server.stop) for server in machines.servers]
+        await _look_up(machines, told)
         verdict = judge(told, read(machines.ledger), machines.stood_still)
         return Outcome(
             home=home,
@@ -119,6 +121,13 @@ async def _look_again(machines: Fleet, told: Sequence[Told], seed: int) -> None:
                     await client.look_again(run)
 
     await asyncio.gather(*(look(run) for run in told if run.response_id is not None))
+
+
+async def _look_up(machines: Fleet, told: Sequence[Told]) -> None:
+    """Of what is on record, once nobody writes any more."""
+    found = await logs(machines.folder, machines.dsn, [run.response_id for run in told if run.response_id])
+    for run in told:
+        run.log = found.get(run.response_id or "", [])
 
 
 def main() -> int:

@@ -8,8 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from antwort.api.events import CallBegun, CallEnded, TurnEnded
 from antwort.api.items import McpCall, Message, OutputItem, OutputText
-from antwort.api.responses import Response
+from antwort.api.responses import Response, Usage
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.unfold import unfold
 from chaos.client import Seen, Told
@@ -62,6 +63,7 @@ def told(of: Response | None = None, **changes: Any) -> Told:
         seen=seen,
         replay=list(seen),
         rest=(4, seen[5:]),
+        log=[*unfold(final)],
         final=encode(final),
     )
     return msgspec.structs.replace(made, **changes)
@@ -183,6 +185,26 @@ def test_a_stored_response_that_is_not_what_was_said_is_found() -> None:
     assert isinstance(first, McpCall)
     other = response(output=(replace(first, output="run_9"), *output[1:]))
     assert "fold differs from what is stored" in rules(told(final=encode(other)), run_once())
+
+
+def test_a_log_that_is_not_what_was_sent_is_found() -> None:
+    log = unfold(response())
+    assert rules(told(log=[*log[:4], *log[5:]]), run_once()) == {"log differs from the stream"}
+    assert rules(told(log=[]), run_once()) == {"log differs from the stream"}
+
+
+def test_a_log_whose_marks_come_to_something_else_is_found() -> None:
+    *log, end = unfold(response())
+    spent = TurnEnded(finish="stop", usage=Usage(input_tokens=3, total_tokens=3))
+    assert rules(told(log=[*log, spent, end]), run_once()) == {"fold differs from what is stored"}
+
+
+def test_a_call_that_begins_again_on_record_is_found() -> None:
+    *log, end = unfold(response())
+    begun, over = CallBegun(call_id="call_0"), CallEnded(call_id="call_0", outcome="ran")
+    assert rules(told(log=[*log, begun, begun, over, end]), run_once()) == set()
+    assert rules(told(log=[*log, begun, over, begun, end]), run_once()) == {"call begun on record after its end"}
+    assert rules(told(log=[*log, begun, over, over, end]), run_once()) == {"call begun on record after its end"}
 
 
 def test_a_call_that_the_story_has_and_the_run_has_not_is_found() -> None:

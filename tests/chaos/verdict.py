@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from antwort.api.events import OutputItemDone, StreamEvent
+from antwort.api.events import UNSENT, CallBegun, CallEnded, OutputItemDone, ResponseCreated, StreamEvent
 from antwort.api.items import McpCall, Message
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, replace
@@ -32,6 +32,8 @@ Rule: TypeAlias = Literal[
     "replay from the middle differs",
     "stream against the grammar",
     "fold differs from what is stored",
+    "log differs from the stream",
+    "call begun on record after its end",
     "call of the story left out",
     "unsafe call run twice",
     "finished call run again",
@@ -89,6 +91,7 @@ def _judge_run(told: Told, counts: Counter[str], items: dict[str, tuple[McpCall,
         yield Breach("ended as it should not", told.story, f"{final.id}: {final.status} {final.error}")
     yield from _judge_numbers(told)
     yield from _judge_stream(told, final)
+    yield from _judge_log(told, final)
     yield from _judge_story(told, final)
     items.update(_calls(final, told))
     counts["turns taken anew"] += sum(item.status == "incomplete" for item in final.output)
@@ -119,8 +122,7 @@ def _differing(told: Told) -> str:
 
 
 def _judge_stream(told: Told, final: Response) -> Iterator[Breach]:
-    """What clients see has no usage until the end, so that is taken from there."""
-    events = [read_event(msgspec.json.decode(event.data))[1] for event in told.replay]
+    events = _read(told.replay)
     checker = StreamChecker(takeover=True)
     try:
         for event, seen in zip(events, told.replay, strict=True):
@@ -129,20 +131,37 @@ def _judge_stream(told: Told, final: Response) -> Iterator[Breach]:
     except GrammarError as fault:
         yield Breach("stream against the grammar", told.story, f"{final.id}: {fault}")
         return
-    folded = _folded(events)
-    if ended != final or replace(folded, **_outcome(final)) != final:
+    if ended != final:
         yield Breach("fold differs from what is stored", told.story, final.id)
 
 
-def _folded(events: Sequence[StreamEvent]) -> Response:
-    """Of all but the last event, which carries the whole itself."""
-    created = events[0]
-    assert hasattr(created, "response")
-    return fold(Run(created.response), events[:-1]).response
+def _judge_log(told: Told, final: Response) -> Iterator[Breach]:
+    """Marks included, which tell what the turns took. The last event carries the whole itself: the others come to the
+    same without it.
+    """
+    sent = [event for event in told.log if not isinstance(event, UNSENT)]
+    if sent != _read(told.replay):
+        yield Breach("log differs from the stream", told.story, f"{final.id}: {len(sent)} events")
+        return
+    created = sent[0]
+    assert isinstance(created, ResponseCreated)
+    folded = fold(Run(created.response), told.log[:-1]).response
+    if replace(folded, **_outcome(final)) != final:
+        yield Breach("fold differs from what is stored", told.story, f"{final.id}: {folded}")
+    ended = set[str]()
+    for event in told.log:
+        if isinstance(event, CallBegun | CallEnded) and event.call_id in ended:
+            yield Breach("call begun on record after its end", told.story, f"{final.id}: {event}")
+        if isinstance(event, CallEnded):
+            ended.add(event.call_id)
+
+
+def _read(events: Iterable[Seen]) -> list[StreamEvent]:
+    return [read_event(msgspec.json.decode(event.data))[1] for event in events]
 
 
 def _outcome(final: Response) -> dict[str, Any]:
-    names = ("status", "usage", "error", "incomplete_details", "completed_at")
+    names = ("status", "error", "incomplete_details", "completed_at")
     return {name: getattr(final, name) for name in names}
 
 
