@@ -26,7 +26,8 @@ class Options(TypedDict, total=False):
 class Home(Protocol):
     """One set of data."""
 
-    store: ResponseStore
+    @property
+    def store(self) -> ResponseStore: ...
 
     async def open(self, **options: Unpack[Options]) -> RunLog:
         """The log, with these settings. Once only."""

@@ -5,63 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import count
-from typing import TypeAlias
 
-from antwort.api.responses import Response
 from antwort.api.status import FINAL, IllegalTransition
-from antwort.api.wire import UNSET
 from antwort.errors import QueueFull, ResponseNotFound
 from antwort.identity import Identity
 from antwort.runs.base import Claimed, Ending, Fenced, Gone, Lease, Load, NewRun, Record, Renewed, Traits, Worker
-from antwort.runs.choosing import Whose, choose
+from antwort.runs.choosing import choose
 from antwort.runs.codec import behind, is_last
 from antwort.runs.hints import Hint, Tails
+from antwort.runs.memory_run import Key, MemoryRun
+from antwort.runs.packed import in_records, unpack
 from antwort.storage.memory import MemoryStore
-
-Key: TypeAlias = tuple[str, str, str]
-
-
-@dataclass(slots=True, eq=False)
-class _Run:
-    key: int
-    identity: Identity
-    response: Response
-    request: bytes
-    queued_at: float
-    log: list[Record] = field(default_factory=list)
-    worker: str | None = None
-    fence: int = 0
-    attempt: int = 0
-    begun_at: float | None = None
-    is_cancelled: bool = False
-    ended_at: float | None = None
-    """From then on only its log is there."""
-
-    @property
-    def name(self) -> Key:
-        return self.identity.tenant, self.identity.owner, self.response.id
-
-    @property
-    def whose(self) -> Whose:
-        return self.identity.tenant, self.identity.owner
-
-    @property
-    def conversation_id(self) -> str | None:
-        return None if self.response.conversation is UNSET else self.response.conversation.id
-
-    @property
-    def place(self) -> tuple[float, int]:
-        return self.queued_at, self.key
-
-    def add(self, record: Record) -> bool:
-        """Whether it is new."""
-        if record.at < len(self.log):
-            return False
-        assert record.at == len(self.log), "a record is missing before this one"
-        self.log.append(record)
-        return True
 
 
 class MemoryRunLog:
@@ -83,9 +38,9 @@ class MemoryRunLog:
         self._store, self._queue, self._per_owner = store, queue, per_owner
         self._keep_log, self._poll, self._clock = keep_log, poll, clock
         self._workers: dict[str, Worker] = {}
-        self._runs: dict[Key, _Run] = {}
+        self._runs: dict[Key, MemoryRun] = {}
         """Those that have ended stay for their logs."""
-        self._open: dict[int, _Run] = {}
+        self._open: dict[int, MemoryRun] = {}
         self._keys = count(1)
         self._work, self._cancels, self._tails = Hint(), Hint(), Tails()
 
@@ -120,7 +75,7 @@ class MemoryRunLog:
         if (waiting := len(self._free())) >= self._queue:
             raise QueueFull(waiting)
         await self._store.begin(new)
-        made = _Run(next(self._keys), new.identity, new.response, new.request, self._clock())
+        made = MemoryRun(next(self._keys), new.identity, new.response, new.request, self._clock())
         made.add(Record(0, 0, run.events))
         self._keep(made)
         self._work.set()
@@ -135,14 +90,14 @@ class MemoryRunLog:
             raise Fenced
         for record in records:
             run.add(record)
-        return _lease(run)
+        return run.lease
 
-    async def _to_adopt(self, identity: Identity, response_id: str) -> _Run:
+    async def _to_adopt(self, identity: Identity, response_id: str) -> MemoryRun:
         chain = await self._store.chain(identity, response_id)
         if not chain or chain[-1].response.status in FINAL:
             raise Fenced
         response = chain[-1].response
-        return _Run(next(self._keys), identity, response, chain[-1].request, float(response.created_at))
+        return MemoryRun(next(self._keys), identity, response, chain[-1].request, float(response.created_at))
 
     async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
         self._work.clear()
@@ -159,23 +114,9 @@ class MemoryRunLog:
             return None
         return self._take(run, worker)
 
-    def _take(self, run: _Run, worker: str) -> Claimed:
-        if run.begun_at is None:
-            run.begun_at = self._clock()
-            self._store.set_in_progress(run.identity, run.response.id)
-        if run.attempt == 0 or run.worker is not None:
-            run.attempt += 1
-        run.fence += 1
-        run.worker = worker
-        return Claimed(
-            lease=_lease(run),
-            identity=run.identity,
-            request=run.request,
-            response=run.response,
-            attempt=run.attempt,
-            is_cancelled=run.is_cancelled,
-            begun_at=run.begun_at,
-        )
+    def _take(self, run: MemoryRun, worker: str) -> Claimed:
+        self._store.set_in_progress(run.identity, run.response.id)
+        return run.take(worker, self._clock())
 
     async def is_busy(self, identity: Identity, conversation_id: str) -> bool:
         await self._drop_deleted()
@@ -233,7 +174,8 @@ class MemoryRunLog:
     ) -> AsyncGenerator[list[Record], None]:
         run = await self._find(identity, response_id)
         if run is None:
-            raise Gone
+            yield behind(self._kept(identity, response_id), after)
+            return
         at = 0
         with self._tails.follow(run.key) as tail:
             while True:
@@ -248,8 +190,17 @@ class MemoryRunLog:
                 if at == len(run.log) and not await tail.hint.wait(self._poll):
                     yield []
 
+    def _kept(self, identity: Identity, response_id: str) -> list[Record]:
+        """Of a response that was made in the foreground: the store keeps it."""
+        log = self._store.log_of(identity, response_id)
+        if log is None:
+            raise Gone
+        return in_records(unpack(log))
+
     async def has_log(self, identity: Identity, response_id: str) -> bool:
-        return await self._find(identity, response_id) is not None
+        if await self._find(identity, response_id) is not None:
+            return True
+        return self._store.log_of(identity, response_id) is not None
 
     # ---- hints ----
 
@@ -280,10 +231,10 @@ class MemoryRunLog:
 
     # ---- which ----
 
-    def _keep(self, run: _Run) -> None:
+    def _keep(self, run: MemoryRun) -> None:
         self._runs[run.name] = self._open[run.key] = run
 
-    async def _find(self, identity: Identity, response_id: str) -> _Run | None:
+    async def _find(self, identity: Identity, response_id: str) -> MemoryRun | None:
         """It goes with its response."""
         run = self._runs.get((identity.tenant, identity.owner, response_id))
         if run is not None and await self._store.get(identity, response_id) is None:
@@ -291,7 +242,7 @@ class MemoryRunLog:
             return None
         return run
 
-    def _drop(self, run: _Run) -> None:
+    def _drop(self, run: MemoryRun) -> None:
         self._open.pop(run.key, None)
         with suppress(KeyError):
             del self._runs[run.name]
@@ -302,21 +253,17 @@ class MemoryRunLog:
         for run in [*self._open.values()]:
             await self._find(run.identity, run.response.id)
 
-    def _free(self, *, lost: bool = False) -> list[_Run]:
+    def _free(self, *, lost: bool = False) -> list[MemoryRun]:
         """Those that wait, and with `lost` those whose worker has gone."""
         free = [run for run in self._open.values() if run.worker is None]
         return free + [run for run in self._open.values() if run.worker and run.worker not in self._workers] * lost
 
-    def _held(self, lease: Lease) -> _Run | None:
+    def _held(self, lease: Lease) -> MemoryRun | None:
         run = self._open.get(lease.key)
         return run if run is not None and run.fence == lease.fence else None
 
-    async def _hold(self, lease: Lease) -> _Run:
+    async def _hold(self, lease: Lease) -> MemoryRun:
         run = self._held(lease)
         if run is None or await self._find(run.identity, run.response.id) is None:
             raise Fenced
         return run
-
-
-def _lease(run: _Run) -> Lease:
-    return Lease(run_id=run.response.id, fence=run.fence, worker=run.worker or "", key=run.key)

@@ -122,6 +122,11 @@ class MemoryStore(MemoryConversations, MemoryApprovals):
         if row is not None and row.response.status == "queued":
             row.response = replace(row.response, status=transition("queued", "in_progress"))
 
+    def log_of(self, identity: Identity, response_id: str) -> bytes | None:
+        """What `finish` was given of the response."""
+        row = self._find(identity, response_id)
+        return None if row is None else row.log
+
     async def get(self, identity: Identity, response_id: str) -> Response | None:
         row = self._find(identity, response_id)
         return None if row is None else row.response
