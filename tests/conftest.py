@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 import pytest
 
@@ -24,6 +24,10 @@ class WatchedOutlet(Outlet):
         super().__init__(bound)
         self.checker = checker
         self.faults: list[str] = []
+
+    def kept_by(self, keep: Callable[[Batch], None] | None) -> Self:
+        self._keep = keep
+        return self
 
     def publish(self, batch: Batch) -> None:
         before = self._next
@@ -48,7 +52,7 @@ def every_stream_is_grammatical(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
             return
         outlet = WatchedOutlet(plan.settings.buffer_events, StreamChecker(keepalive=repeats_itself(plan.settings)))
         with monkeypatch.context() as patch:
-            patch.setattr(live, "Outlet", lambda _: outlet)
+            patch.setattr(live, "Outlet", lambda _, keep: outlet.kept_by(keep))
             build(self, plan, *args, **more)
         runs.append((self, outlet))
 

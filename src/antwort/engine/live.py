@@ -25,6 +25,7 @@ from antwort.engine.pipe import Numbered, Outlet, recorded
 from antwort.engine.plan import Plan
 from antwort.engine.pulse import Pulse
 from antwort.engine.rows import kept_request, new_entries
+from antwort.engine.said import Said
 from antwort.errors import (
     AntwortError,
     BackendTimeout,
@@ -91,7 +92,9 @@ class LiveRun:
         self._control.deadline = deadline
         self._journal = None if held is None else held.journal
         self._on_record = None if held is None else self._control.run.response
-        self._outlet = Outlet(settings.buffer_events)
+        self.said = None if held is not None else _kept(plan)
+        """All that it has sent, where that is kept."""
+        self._outlet = Outlet(settings.buffer_events, None if self.said is None else self.said.add)
         self._answered: Once[None] = Once()
         self._ended: Once[Response] = Once()
         self._control.on_answer = self._is_answered
@@ -112,7 +115,7 @@ class LiveRun:
             self._control.on_begin = held.journal.begin
             batches = journaled(batches, held.journal, plan, self._control)
         elif store is not None:
-            batches = recorded(batches, store, plan, self._control)
+            batches = recorded(batches, store, plan, self._control, self._log)
         self._task = asyncio.create_task(self._drive(batches), name=f"run {plan.response.id}")
 
     @property
@@ -255,9 +258,9 @@ class LiveRun:
                     self._end(last.response)
                 elif self._first is None and isinstance(last, DELTAS):
                     self._first = perf_counter()
-                elif self._outlet.is_full:
-                    await self._wait_for_room()
                 self._outlet.publish(batch)
+                if self._outlet.is_full and not self._ended.is_set:
+                    await self._wait_for_room()
         except LEFT:
             self._control.is_left = True
         finally:
@@ -265,6 +268,12 @@ class LiveRun:
                 await batches.aclose()
             finally:
                 self._close()
+
+    def _log(self, last: Batch) -> bytes | None:
+        """What goes on record with its end. No event comes between this and the last batch."""
+        if self._pulse is not None:
+            self._pulse.hush()
+        return None if self.said is None else self.said.packed(last)
 
     def _end(self, response: Response) -> None:
         self._plan.release()  # its end is on record, and not known yet: who is told of it may go on at once
@@ -286,6 +295,8 @@ class LiveRun:
         self._plan.release()
         self._stop_pulse()
         self._outlet.end()
+        if self.said is not None:
+            self.said.end()
         self._control.fall_silent()
         # Broken off: only when its task was cancelled, as at the end of a loop.
         stopped = HandedOver() if self.is_left else ServerFault("The run was broken off.")
@@ -299,6 +310,12 @@ class LiveRun:
     def _stop_pulse(self) -> None:
         if self._pulse is not None:
             self._pulse.stop()
+
+
+def _kept(plan: Plan) -> Said | None:
+    """A stream that is on record can be read again."""
+    most = plan.settings.background.log_bytes
+    return Said(most) if plan.request.is_stored and plan.request.stream and most else None
 
 
 def _is_told(mark: TurnEnded | Compacted) -> bool:

@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -35,21 +35,32 @@ class Numbered(msgspec.Struct, frozen=True):
     events: list[StreamEvent]
 
 
+Log: TypeAlias = Callable[[Batch], bytes | None]
+
+
+def _no_log(_: Batch) -> None:
+    """Nothing of it is kept but the response."""
+
+
 async def recorded(
-    batches: AsyncGenerator[Batch, None], store: ResponseStore, plan: Plan, control: Control
+    batches: AsyncGenerator[Batch, None], store: ResponseStore, plan: Plan, control: Control, log: Log = _no_log
 ) -> AsyncGenerator[Batch, None]:
-    """The terminal event goes out only when what it says is committed; otherwise the response has failed."""
+    """The terminal event goes out only when what it says is committed; otherwise the response has failed. `log` gives
+    all that was sent, with the last batch behind it: it is committed along.
+    """
     async with aclosing(batches):
         async for batch in batches:
             if isinstance(last := batch[-1], TERMINAL):
-                yield [*batch[:-1], await _committed(last, store, plan, control)]
+                yield [*batch[:-1], await _committed(last, store, plan, control, log(batch))]
             else:
                 yield batch
 
 
-async def _committed(event: Terminal, store: ResponseStore, plan: Plan, control: Control) -> Terminal:
+async def _committed(
+    event: Terminal, store: ResponseStore, plan: Plan, control: Control, log: bytes | None
+) -> Terminal:
     try:
-        await _commit(event.response, store, plan, control)
+        await _commit(event.response, store, plan, control, log)
     except Exception as error:
         _log.error("the response %s could not be stored", event.response.id, exc_info=error)
         control.error = _store_fault(error)
@@ -60,12 +71,12 @@ async def _committed(event: Terminal, store: ResponseStore, plan: Plan, control:
     return event
 
 
-async def _commit(response: Response, store: ResponseStore, plan: Plan, control: Control) -> None:
+async def _commit(response: Response, store: ResponseStore, plan: Plan, control: Control, log: bytes | None) -> None:
     """Of a response that is not kept, what it adds to its conversation is."""
     entries, conversation = new_entries(plan, response), plan.request.conversation
     asked = asked_for(plan, response)
     if plan.request.is_stored:
-        await store.finish(plan.identity, response, control.run.marks, entries, asked)
+        await store.finish(plan.identity, response, control.run.marks, entries, asked, log)
     elif entries and conversation is not None:
         await store.add_entries(plan.identity, conversation, entries, asked)
 

@@ -53,7 +53,13 @@ class Pulse:
         self._next_report = 0.0
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(self._step, self._look)
-        self._is_over = False
+        self._is_over = self._is_hushed = False
+
+    def hush(self) -> None:
+        """The end is being put on record, with all that was sent before: signs of life are no events from now on."""
+        self._is_hushed = True
+        if self._progress_told is not None:
+            self._progress_told.stop()
 
     def stop(self) -> None:
         """Nothing more is sent, and no timer is left."""
@@ -102,5 +108,7 @@ class Pulse:
         return [ResponseInProgress(response=self._response)]
 
     def _publish(self, batch: Batch) -> None:
-        if self._outlet.sent:  # the response is announced first
+        if self._is_hushed:
+            self._outlet.tick()
+        elif self._outlet.sent:  # the response is announced first
             self._outlet.publish(batch)
