@@ -123,7 +123,7 @@ async def test_a_turn_whose_own_time_is_over_first_is_refused_for_that(
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"background": True}, "background"),
+        ({"background": True, "store": False}, "background"),
         ({"model": "other"}, "model"),
         ({"tools": [{"type": "mcp", "server_label": "nobody"}]}, "tools[0].server_label"),
         ({"tools": [CLOCK], "tool_choice": {"type": "function", "name": "watch"}}, "tool_choice.name"),

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from antwort.api.items import Message
+from antwort.engine.settings import BackgroundSettings
 from antwort.engine.transcript import NO_RESULT
 from antwort.errors import BackendError, Conflict, InvalidField, ItemNotFound, ResponseNotFound, UnsupportedFeature
 from antwort.identity import ANONYMOUS, Identity
@@ -297,7 +298,7 @@ async def test_background_without_storing_is_a_400() -> None:
 
 async def test_background_is_refused_openly() -> None:
     with pytest.raises(UnsupportedFeature) as caught:
-        await engine_of(ScriptedProvider()).create(ask(background=True))
+        await engine_of(ScriptedProvider(), background=BackgroundSettings(enabled=False)).create(ask(background=True))
     assert caught.value.param == "background"
 
 

@@ -49,13 +49,6 @@ async def test_a_response_that_is_not_there_is_a_404(server: Serving, method: st
     assert len(reply.error["message"]) < 300
 
 
-async def test_a_stored_response_cannot_be_streamed_yet(server: Serving) -> None:
-    response = await created(server)
-    reply = await server.ask("GET", f"{RESPONSES}/{response['id']}?stream=true")
-    assert (reply.status, reply.error["param"], reply.error["code"]) == (400, "stream", "unsupported_parameter")
-    assert (await server.ask("GET", f"{RESPONSES}/{response['id']}?stream=false")).status == 200
-
-
 async def test_a_deleted_response_is_gone(server: Serving) -> None:
     place = f"{RESPONSES}/{(await created(server))['id']}"
     reply = await server.ask("DELETE", place)
