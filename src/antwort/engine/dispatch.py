@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 
 from antwort.api.events import Batch
 from antwort.engine.answers import Answers
@@ -16,24 +17,23 @@ from antwort.tools.base import ToolResult
 
 async def run_tools(step: RunTools, run: Run, control: Control, running: Running) -> AsyncGenerator[Batch, None]:
     """Answer the calls; results of functions come in the order of the calls, the others as they are ready."""
-    stopped = control.signal.reason
-    if stopped is not None and all(each.call.at is None for each in step.calls):
-        raise stopped  # an earlier response's call that shows as run counts as begun, and nobody begins it again
+    _check_stopped(step, control.signal.reason)
     answers = Answers(step.calls, run.output)
     if opening := answers.open():
         yield opening
     width = len(step.calls) if step.is_parallel else 1
     failure: Exception | None = None
     try:
-        results = running.results(step.calls, width)
-        try:  # as `aclosing` does, at a fraction of what it costs
-            async for ready in results:
-                for at, result in ready:
-                    answers.take(at, result)
-                if batch := answers.batch():
-                    yield batch
-        finally:
-            await results.aclose()
+        if (sole := running.sole(step.calls)) is not None:
+            answers.take(0, await running.alone(*sole))
+            yield answers.batch()
+        else:
+            async with aclosing(running.results(step.calls, width)) as results:
+                async for ready in results:
+                    for at, result in ready:
+                        answers.take(at, result)
+                    if batch := answers.batch():
+                        yield batch
     except Exception as error:
         failure = error
         if not isinstance(error, LEFT):  # whoever goes on decides about what has begun
@@ -42,6 +42,12 @@ async def run_tools(step: RunTools, run: Run, control: Control, running: Running
         yield rest
     if failure is not None:
         raise failure
+
+
+def _check_stopped(step: RunTools, reason: Exception | None) -> None:
+    """An earlier response's call that shows as run counts as begun, and nobody begins it again."""
+    if reason is not None and all(each.call.at is None for each in step.calls):
+        raise reason
 
 
 def standing(results: Mapping[str, ToolResult], run: Run, plan: Plan) -> Batch:

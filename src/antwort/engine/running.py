@@ -116,10 +116,6 @@ class Running:
             self._report_refused(calls)
             yield refused
         waiting = [(at, call) for at, call in enumerate(calls) if isinstance(call, Ready)]
-        if len(waiting) == 1 and not self._early and (executor := self._prompt_one(waiting[0][1])) is not None:
-            at, call = waiting[0]
-            yield [(at, await self._alone(call, executor))]
-            return
         try:
             if self._early:
                 waiting = await self._take_over(waiting)
@@ -133,7 +129,19 @@ class Running:
             await self._stop()
             self._control.running.clear()  # those left behind work for nobody
 
-    async def _alone(self, ready: Ready, executor: Limited) -> Outcome:
+    def sole(self, calls: Sequence[Ready | Refused]) -> tuple[Ready, Limited] | None:
+        """The only call, and who runs it, where it can be run `alone`: its executor leaves a tool behind that does not
+        stop, and does not take longer for it than a run.
+        """
+        if len(calls) != 1 or self._early or not isinstance(ready := calls[0], Ready):
+            return None
+        definition = ready.definition
+        executor = ready.executor or find_executor(definition, ready.toolbox.executors)
+        if isinstance(executor, Limited) and executor.grace_of(definition) <= self._plan.settings.tool_grace:
+            return ready, executor
+        return None
+
+    async def alone(self, ready: Ready, executor: Limited) -> Outcome:
         """One that nobody runs beside needs no task of its own: what is told to stop here stops the tool in time."""
         self._control.has_acted = True
         self._control.running.add(ready.call.call_id)
@@ -141,15 +149,6 @@ class Running:
             return await self._signal.race(partial(self._execute, ready, executor))
         finally:
             self._control.running.clear()
-
-    def _prompt_one(self, ready: Ready) -> Limited | None:
-        """Its executor, where that leaves a tool behind that does not stop, and does not take longer for it than a
-        run.
-        """
-        definition = ready.definition
-        executor = ready.executor or find_executor(definition, ready.toolbox.executors)
-        is_prompt = isinstance(executor, Limited) and executor.grace_of(definition) <= self._plan.settings.tool_grace
-        return executor if isinstance(executor, Limited) and is_prompt else None
 
     def _start(self, ready: Ready) -> asyncio.Task[Outcome]:
         self._control.has_acted = True  # before it can have begun, whoever looks meanwhile

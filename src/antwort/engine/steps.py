@@ -237,9 +237,13 @@ def _is_search(item: InputItem, toolbox: Toolbox) -> bool:
 
 
 def open_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
-    """The calls of this response that have no result yet, in order. A call cut short is not one."""
-    output = run.output
-    calls = [(at, item) for at, item in enumerate(output) if _STATUS_OF_OPEN.get(type(item)) == item.status]
+    """The calls of this response that have no result yet, in order. A call cut short is not one.
+
+    The model is not asked again before all that it has called is answered: none is of an earlier turn than the last.
+    """
+    start = run.turn_ends[-2] if len(run.turn_ends) > 1 else 0
+    output = run.response.output[start:]
+    calls = [(at, item) for at, item in enumerate(output, start) if _STATUS_OF_OPEN.get(type(item)) == item.status]
     if not calls:
         return []
     answered = results_in(output)

@@ -64,6 +64,17 @@ class _Terms(NamedTuple):
     is_foreign: bool
 
 
+def _is_same(tool: ToolDefinition, other: ToolDefinition) -> bool:
+    """Whether both are the same tool of a server's list, whatever requests have made of it."""
+    return tool is other or (
+        tool.declared is not None
+        and tool.declared is other.declared
+        and tool.parameters is other.parameters
+        and tool.own_name == other.own_name
+        and tool.is_serial == other.is_serial
+    )
+
+
 class Limited:
     """An executor that always answers: `execute` raises only when it is cancelled itself."""
 
@@ -120,7 +131,7 @@ class Limited:
 
     def _terms_of(self, tool: ToolDefinition) -> _Terms:
         """Asked for each tool that is called, and not again for the same one."""
-        if self._terms is None or self._terms.tool is not tool:
+        if self._terms is None or not _is_same(self._terms.tool, tool):
             own = None if self._bounded_by is None else self._bounded_by.limits_of(tool)
             limits, name = own or self._limits, tool.own_name
             wish = None if self._timed_by is None else self._timed_by.timeout_of(tool)

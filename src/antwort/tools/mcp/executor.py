@@ -89,6 +89,8 @@ class McpExecutor:
         self._strangers = strangers_rules(self._policy)
         self._sessions = sessions
         self._made: OrderedDict[bytes, _Made] = OrderedDict()
+        self._able: ToolDefinition | None = None
+        """The tool that was asked about last, if it is run here: it is asked for again and again."""
         self._specs: dict[Hashable, ServerSpec] = {}
         self._is_up: dict[str, bool] = {}
         self._unknown: dict[str, tuple[str, ...]] = {}
@@ -178,10 +180,15 @@ class McpExecutor:
     # ---- running calls ----
 
     def can_execute(self, tool: ToolDefinition) -> bool:
+        if tool is self._able:
+            return True
         declared = tool.declared
         if tool.kind is not ToolKind.MCP or declared is None or declared.server_label != tool.server_label:
             return False
-        return declared.server_label in self._own or (self._policy.declared and isinstance(declared.server_url, str))
+        is_ours = declared.server_label in self._own or (self._policy.declared and isinstance(declared.server_url, str))
+        if is_ours:
+            self._able = tool
+        return is_ours
 
     def limits_of(self, tool: ToolDefinition) -> ToolLimits | None:
         """What the operator has set for the server; others have what holds for all tools."""
