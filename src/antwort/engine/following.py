@@ -136,6 +136,22 @@ async def logged(runs: RunLog, response_id: str, identity: Identity, after: int,
             raise ResponseNotFound(response_id) from None
 
 
+async def along(
+    run: Batches, runs: RunLog | None, response_id: str, identity: Identity, after: int, every: float
+) -> Batches:
+    """From a run that is under way here. What it becomes the log of it tells, if another may go on with it by then."""
+    async with aclosing(run):
+        async for batches in run:
+            yield batches
+            after = batches[-1].first + len(batches[-1].events) - 1
+            if batches[-1].events and isinstance(batches[-1].events[-1], TERMINAL):
+                return
+    if runs is not None:
+        async with aclosing(logged(runs, response_id, identity, after, every)) as reading:
+            async for batches in reading:
+                yield batches
+
+
 def numbered(records: Iterable[Record], after: int) -> Iterator[Numbered]:
     """What of the records is sent, behind the event of that number."""
     for record in records:

@@ -12,7 +12,7 @@ from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
 from antwort.api.wire import replace
-from antwort.engine.following import Follower, as_logged, is_logged, logged, no_numbers, unfolded, unknown_number
+from antwort.engine.following import Follower, along, as_logged, is_logged, logged, no_numbers, unfolded, unknown_number
 from antwort.engine.live import LiveRun
 from antwort.engine.settings import EngineSettings
 from antwort.errors import ApprovalNotFound, Cancelled, ResponseNotFound
@@ -124,6 +124,8 @@ class Made:
         """One who reads the events behind that number. Raises `InvalidField` naming `starting_after` where there is no
         such event so far, or nobody knows any more which one it was.
         """
+        if (following := self._along(identity, response_id, after)) is not None:
+            return following
         response = await self.retrieve(identity, response_id)
         ended = partial(self._ended, identity, response_id)
         if self._runs is None or not await self._runs.has_log(identity, response_id):
@@ -134,6 +136,17 @@ class Made:
         if after >= 0 and not await is_logged(self._runs, identity, response_id, after):
             raise unknown_number(after)
         return self.reading(identity, response, after)
+
+    def _along(self, identity: Identity, response_id: str, after: int) -> Follower | None:
+        """One who reads along with a run in the foreground here, where all is there that it has said."""
+        run = self._live_run(identity, response_id)
+        if run is None or run.is_held or run.said is None or not run.said.is_whole:
+            return None
+        if after >= run.said.sent:
+            raise unknown_number(after)
+        every = self._settings.keepalive_interval
+        batches = along(run.said.read(after, every), self._runs, response_id, identity, after, every)
+        return Follower(run.response, batches, run.wait)
 
     def reading(self, identity: Identity, response: Response, after: int = -1) -> Follower:
         """One who reads the log of a response that has one."""

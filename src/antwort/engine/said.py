@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import chain, islice
 
 from antwort.api.events import DELTAS, UNSENT, Batch, CallBegun, CallEnded, RunEvent, StreamEvent
@@ -81,11 +81,17 @@ class Said:
 
     # ---- readers ----
 
-    async def read(self, after: int, every: float) -> AsyncGenerator[list[Numbered], None]:
+    def read(self, after: int, every: float) -> AsyncGenerator[list[Numbered], None]:
         """What comes behind the event of that number, until the run is over here; after `every` seconds without, a sign
-        of life. It must be all there.
+        of life. It must be all there now, and may be too much when somebody reads.
         """
-        with self._reader(after) as reader:
+        assert self.is_whole, "who begins here begins with the first event"
+        reader = SaidReader(self, after)
+        self._readers.add(reader)
+        return self._read(reader, every)
+
+    async def _read(self, reader: SaidReader, every: float) -> AsyncGenerator[list[Numbered], None]:
+        try:
             while True:
                 if batches := reader.take():
                     yield batches
@@ -93,14 +99,6 @@ class Said:
                     return
                 elif not await reader.wait(every):
                     yield [Numbered(reader.number, [])]
-
-    @contextmanager
-    def _reader(self, after: int) -> Iterator[SaidReader]:
-        assert self.is_whole, "who begins here begins with the first event"
-        reader = SaidReader(self, after)
-        self._readers.add(reader)
-        try:
-            yield reader
         finally:
             self._readers.discard(reader)
 
