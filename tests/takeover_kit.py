@@ -1,0 +1,194 @@
+"""What the tests of runs that change hands share: a log whose writers die when told to, a model that goes by what was
+said, tools that remember who asked, and what must hold of every log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from antwort.api.events import UNSENT, CallBegun, CallEnded, RunEvent
+from antwort.api.responses import Response
+from antwort.engine.draft import Run, fold
+from antwort.engine.engine import Engine
+from antwort.engine.live import Ended
+from antwort.engine.settings import BackgroundSettings, EngineSettings
+from antwort.identity import ANONYMOUS, Identity
+from antwort.providers.base import ChatRequest, Delta, Provider
+from antwort.runs.base import Ending, Fenced, Lease, Record, RunLog, Traits, Unavailable
+from antwort.runs.memory import MemoryRunLog
+from antwort.storage.memory import MemoryStore
+from antwort.testing import Answer, ScriptedProvider, StreamChecker, ToolServerFake
+from antwort.tools.base import ToolCall, ToolContext, ToolExecutor
+from engine_kit import sent
+
+DEPOT = {"type": "mcp", "server_label": "depot", "require_approval": "never"}
+
+
+class Rows(MemoryStore):
+    """All that is left running in it are runs that somebody goes on with."""
+
+    async def fail_running(self, message: str) -> int:
+        return 0
+
+
+class Log(MemoryRunLog):
+    """Outlives those who write it, as far as a test can tell. `dies_at` is the place of the record before which whoever
+    is to write it dies; `outages` are places where the log is away, before or after it was written.
+    """
+
+    traits = Traits(durability="system", many=False)
+
+    def __init__(self, **options: Any) -> None:
+        self.store = Rows()
+        super().__init__(self.store, **options)
+        self.dies_at: int | None = None
+        self.outages: dict[int, list[str]] = {}
+        self.dead: set[str] = set()
+        self.died = asyncio.Event()
+        self._reached: dict[int, asyncio.Event] = {}
+
+    async def append(self, lease: Lease, record: Record) -> None:
+        self._check(lease, record)
+        self._go_away(record, "before")
+        await super().append(lease, record)
+        self.reached(record.at).set()
+        self._go_away(record, "after")
+
+    async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
+        self._check(lease, record)
+        self._go_away(record, "before")
+        await super().finish(lease, ending, record)
+        self._go_away(record, "after")
+
+    def reached(self, at: int) -> asyncio.Event:
+        """Set when the record in that place is written."""
+        return self._reached.setdefault(at, asyncio.Event())
+
+    def _check(self, lease: Lease, record: Record) -> None:
+        if self.dies_at is not None and record.at >= self.dies_at:
+            self.dies_at = None
+            self.dead.add(lease.worker)
+            self.died.set()
+        if lease.worker in self.dead:
+            raise Fenced
+
+    def _go_away(self, record: Record, when: str) -> None:
+        due = self.outages.get(record.at, [])
+        if due and due[0] == when:
+            due.pop(0)
+            raise Unavailable
+
+    async def bury(self) -> None:
+        """Let it be known who is dead."""
+        for worker in self.dead:
+            await self.leave(worker)
+
+
+class Story(ScriptedProvider):
+    """Plays the answer that comes next by what was said: as many as calls were answered in one go. Whoever goes on with
+    a conversation is told the same.
+    """
+
+    def __init__(self, *answers: Answer) -> None:
+        super().__init__()
+        self.answers = answers
+
+    async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+        turns = [message for message in sent(request)["messages"] if message.get("tool_calls")]
+        self._answers = [self.answers[len(turns)]]
+        async with aclosing(super().infer(request)) as reads:
+            async for read in reads:
+                yield read
+
+
+class Depot(ToolServerFake):
+    """`look` only reads, `mark` may be done twice, `sell` may not. Each call is kept with the id it was made under."""
+
+    def __init__(self) -> None:
+        super().__init__("depot", look=self._run, mark=self._run, sell=self._run)
+        self.ran: Counter[str] = Counter()
+        self.keys: list[str] = []
+        self.names: dict[str, str] = {}
+        self.gate: asyncio.Event | None = None
+        self.asked = asyncio.Event()
+        kinds = {"look": {"read_only": True}, "mark": {"idempotent": True}, "sell": {}}
+        self._tools = {
+            name: (msgspec.structs.replace(definition, **kinds[name]), run)
+            for name, (definition, run) in self._tools.items()
+        }
+
+    async def _run(self, call: ToolCall, context: ToolContext) -> str:
+        self.ran[call.id] += 1
+        self.keys.append(context.idempotency_key)
+        self.names[call.id] = call.name
+        self.asked.set()
+        if self.gate is not None:
+            await self.gate.wait()
+        await asyncio.sleep(0)
+        return f"{call.name} done"
+
+
+def engine_on(log: Log, provider: Provider, *executors: ToolExecutor, **settings: Any) -> Watched:
+    background = BackgroundSettings(**settings.pop("background", {}))
+    return Watched(log, provider, executors, EngineSettings(background=background, **settings))
+
+
+class Watched(Engine):
+    """A process of its own, as far as a test can tell; it keeps what it was told of the ends of runs."""
+
+    def __init__(
+        self, log: Log, provider: Provider, executors: Sequence[ToolExecutor], settings: EngineSettings
+    ) -> None:
+        self.told: list[Ended] = []
+        super().__init__(
+            provider, store=log.store, executors=executors, settings=settings, runs=log, on_end=[self.told.append]
+        )
+
+
+async def records_of(log: RunLog, response_id: str, identity: Identity = ANONYMOUS, *, follow: bool) -> list[Record]:
+    """All there are; with `follow`, when the run has ended."""
+    found: list[Record] = []
+    async with aclosing(log.read(identity, response_id, follow=follow)) as reading:
+        async for some in reading:
+            found += some
+    return found
+
+
+def events_of(records: Sequence[Record]) -> list[RunEvent]:
+    return [event for record in records for event in record.events]
+
+
+def check_log(records: Sequence[Record], response: Response) -> list[RunEvent]:
+    """What must hold of every log of a run that has ended, whoever wrote it."""
+    assert [record.at for record in records] == list(range(len(records)))
+    for one, other in itertools.pairwise(records):
+        assert one.next == other.first
+    events = events_of(records)
+    checker = StreamChecker(keepalive=True, takeover=True)
+    for number, event in enumerate(event for event in events if not isinstance(event, UNSENT)):
+        checker.feed(number, event)
+    assert checker.finish() == response
+    first = events[0].response  # type: ignore[union-attr]  # the checker has seen to it
+    assert fold(Run(first), events).response == response
+    return events
+
+
+def check_calls(events: Sequence[RunEvent], depot: Depot) -> None:
+    """Nothing that has a result is run again, and nothing unsafe twice. What was run was on record before."""
+    begun = Counter(event.call_id for event in events if isinstance(event, CallBegun))
+    ended = Counter(event.call_id for event in events if isinstance(event, CallEnded))
+    assert all(count == 1 for count in ended.values())
+    for call_id, count in depot.ran.items():
+        assert count <= begun[call_id]
+        assert count == 1 or depot.names[call_id] != "sell"
+    for call_id in ended:
+        last = max(at for at, event in enumerate(events) if isinstance(event, CallEnded) and event.call_id == call_id)
+        later = [event for event in events[last:] if isinstance(event, CallBegun) and event.call_id == call_id]
+        assert not later
