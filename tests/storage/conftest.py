@@ -11,6 +11,7 @@ import pytest
 from antwort.storage.base import ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.storage.migrations import upgrade
+from antwort.storage.postgres import PostgresStore
 from antwort.storage.sqlite import SqliteStore
 
 
@@ -34,8 +35,22 @@ async def sqlite(path: Path) -> AsyncGenerator[SqliteStore, None]:
     await store.close()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, path: Path) -> AsyncGenerator[ResponseStore, None]:
-    store: ResponseStore = MemoryStore() if request.param == "memory" else await SqliteStore.open(path)
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def store(request: pytest.FixtureRequest) -> AsyncGenerator[ResponseStore, None]:
+    store: ResponseStore
+    match request.param:
+        case "memory":
+            store = MemoryStore()
+        case "sqlite":
+            store = await SqliteStore.open(request.getfixturevalue("path"))
+        case _:
+            store = await PostgresStore.open(request.getfixturevalue("migrated_database"))
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def on_postgres(migrated_database: str) -> AsyncGenerator[PostgresStore, None]:
+    store = await PostgresStore.open(migrated_database)
     yield store
     await store.close()

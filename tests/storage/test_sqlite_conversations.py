@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from antwort.db import Connection, Value
 from antwort.errors import StoreFault
 from antwort.storage import conversation_statements as sql
 from antwort.storage.base import Entry, Page
 from antwort.storage.sqlite import SqliteStore
+from database_kit import trace
 from storage_cases import ME, answer, entries, message, open_conversation, said_in
 
 
@@ -102,14 +104,14 @@ async def test_ten_thousand_items_are_read_by_one_query(sqlite: SqliteStore) -> 
     for start in range(0, 10_000, 1000):
         await sqlite.add_entries(ME, conversation.id, entries(*map(str, range(start, start + 1000))))
     asked: list[str] = []
-    await sqlite._database.read(lambda connection: connection.set_trace_callback(asked.append))
+    await trace(sqlite._database, asked.append)
     assert await said_in(sqlite, conversation.id) == [str(number) for number in range(10_000)]
     assert sum("SELECT" in statement for statement in asked) == 1
 
 
 @pytest.mark.parametrize("order", ["ASC", "DESC"])
 async def test_a_page_is_read_from_its_place_in_the_index(sqlite: SqliteStore, order: str) -> None:
-    def plan(connection: sqlite3.Connection) -> str:
+    def plan(connection: Connection) -> str:
         query = sql.PAGE.format(terms=" AND position > :after", order=order)
         steps = connection.execute(f"EXPLAIN QUERY PLAN {query}", {"key": 1, "after": 1, "limit": 2})
         return " ".join(str(step[3]) for step in steps)
@@ -119,10 +121,10 @@ async def test_a_page_is_read_from_its_place_in_the_index(sqlite: SqliteStore, o
     assert "TEMP B-TREE" not in found
 
 
-@pytest.mark.parametrize("statement", [sql.ENTRY, sql.SAID, sql.FOUND, sql.END, sql.PLACE, sql.DELETE_ENTRY])
+@pytest.mark.parametrize("statement", [sql.ENTRY, sql.SAID, sql.FOUND, sql.END["sqlite"], sql.PLACE, sql.DELETE_ENTRY])
 async def test_nothing_is_found_by_looking_through_a_table(sqlite: SqliteStore, statement: str) -> None:
-    def plan(connection: sqlite3.Connection) -> list[str]:
-        values = {"tenant": "t", "owner": "o", "id": "c", "item_id": "i", "key": 1}
+    def plan(connection: Connection) -> list[str]:
+        values: dict[str, Value] = {"tenant": "t", "owner": "o", "id": "c", "item_id": "i", "key": 1}
         return [str(step[3]) for step in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
 
     steps = await sqlite._database.read(plan)

@@ -18,6 +18,7 @@ from antwort.api.responses import Usage
 from antwort.errors import InvalidField, StoreFault
 from antwort.storage.base import Page
 from antwort.storage.sqlite import SqliteStore
+from database_kit import trace
 from storage_cases import ME, STOPPED, asked, chain_of, ended, message, said, tell, tell_chain
 
 
@@ -135,9 +136,9 @@ async def test_a_thread_goes_on_until_a_branch_starts_its_own(sqlite: SqliteStor
 async def queries_for(store: SqliteStore, response_id: str) -> tuple[list[str], list[str]]:
     """The ids of a chain, and the queries that loaded it."""
     seen: list[str] = []
-    await store._database.read(lambda connection: connection.set_trace_callback(seen.append))
+    await trace(store._database, seen.append)
     ids = await chain_of(store, response_id)
-    await store._database.read(lambda connection: connection.set_trace_callback(None))
+    await trace(store._database, None)
     return ids, [query for query in seen if "SELECT" in query]
 
 

@@ -61,10 +61,11 @@ class PostgresDatabase:
 
     def __init__(self, dsn: str) -> None:
         """Raises `StoreFault` for what is no address of a database. It is never repeated: it may hold a password."""
-        try:
+        given = None
+        with suppress(psycopg.Error):  # whose words repeat it
             given = conninfo_to_dict(dsn)
-        except psycopg.Error:
-            raise StoreFault("The address of the database cannot be read.") from None
+        if given is None:
+            raise StoreFault("The address of the database cannot be read.")
         self._address = make_conninfo("", **{**_DEFAULTS, **given})
         self._lanes: tuple[Lane, ...] = ()
         self._transactions: tuple[_Transactions, ...] = ()

@@ -24,12 +24,6 @@ _WORDS: tuple[tuple[tuple[type[psycopg.Error], ...], str], ...] = (
     ((errors.DiskFull,), "The database is full: its disk has no room left."),
     ((errors.ReadOnlySqlTransaction,), "The database may not be written."),
     ((errors.InsufficientPrivilege,), "The database does not permit it."),
-    (
-        (errors.InvalidPassword, errors.InvalidAuthorizationSpecification),
-        "The database refuses the user or the password.",
-    ),
-    ((errors.InvalidCatalogName,), "There is no such database."),
-    ((errors.TooManyConnections,), "The database has too many connections."),
     ((psycopg.OperationalError,), UNREACHABLE),
 )
 

@@ -7,7 +7,8 @@ from typing import TypeVar
 
 import psycopg
 from psycopg import pq
-from psycopg.abc import PQGen
+from psycopg.abc import Buffer, PQGen
+from psycopg.adapt import Loader
 from psycopg.rows import TupleRow
 
 from antwort.db.base import Dialect, Value, Values
@@ -33,10 +34,7 @@ class PostgresLink:
 
     def __init__(self, raw: Raw) -> None:
         self._raw = raw
-
-    @property
-    def is_lost(self) -> bool:
-        return self._raw.closed
+        raw.adapters.register_loader("text", TextLoader)
 
     def execute(self, statement: str, values: Values = (), /) -> psycopg.Cursor[TupleRow]:
         cursor = self._raw.cursor(binary=True)
@@ -71,15 +69,24 @@ class PostgresLink:
         self._raw.close()
 
 
-_NUL, _SHOWN = "\0", "\N{SYMBOL FOR NULL}"
+# PostgreSQL keeps no NUL in a text. What clients choose freely, such as the id of an item, may have one: another stands
+# in its place, which is no character either, and which no text has that is meant to be read.
+_NUL, _INSTEAD = "\0", "\U0010fffe"
 
 
 def _storable(values: Values) -> Values:
-    """PostgreSQL keeps no NUL in a text. What clients choose freely, such as the id of an item, may have one."""
     if isinstance(values, Mapping):
-        return {name: _shown(value) for name, value in values.items()}
-    return [_shown(value) for value in values]
+        return {name: _without_nul(value) for name, value in values.items()}
+    return [_without_nul(value) for value in values]
 
 
-def _shown(value: Value) -> Value:
-    return value.replace(_NUL, _SHOWN) if isinstance(value, str) and _NUL in value else value
+def _without_nul(value: Value) -> Value:
+    return value.replace(_NUL, _INSTEAD) if isinstance(value, str) else value
+
+
+class TextLoader(Loader):
+    format = pq.Format.BINARY
+
+    def load(self, data: Buffer) -> str:
+        text = str(data, "utf-8")
+        return text.replace(_INSTEAD, _NUL) if _INSTEAD in text else text

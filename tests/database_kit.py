@@ -1,0 +1,75 @@
+"""A table of notes, in any database."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Literal
+
+from antwort.db import Connection, Database
+from antwort.db.dialects import per_dialect
+
+TABLE = per_dialect(
+    "CREATE TABLE notes (place {number} PRIMARY KEY, note TEXT UNIQUE)",
+    sqlite={"number": "INTEGER"},
+    postgresql={"number": "BIGSERIAL"},
+)
+INSERT = "INSERT INTO notes (note) VALUES (?)"
+
+
+async def make_table(database: Database) -> None:
+    await database.write(lambda connection: connection.execute(TABLE[connection.dialect]))
+
+
+def note(text: str) -> Callable[[Connection], None]:
+    def insert(connection: Connection) -> None:
+        connection.execute(INSERT, (text,))
+
+    return insert
+
+
+def read_notes(connection: Connection) -> list[str]:
+    return [text for (text,) in connection.execute("SELECT note FROM notes ORDER BY place")]
+
+
+@asynccontextmanager
+async def held(database: Database) -> AsyncGenerator[None, None]:
+    """The writer is busy inside, so that all that is queued becomes one transaction afterwards."""
+    entered, release = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def hold(connection: Connection) -> None:
+        loop.call_soon_threadsafe(entered.set)
+        release.wait(30)
+
+    holding = asyncio.create_task(database.write(hold))
+    await entered.wait()
+    try:
+        yield
+        await asyncio.sleep(0)  # lets tasks that were just made put their operations into the queue
+    finally:
+        release.set()
+    await holding
+
+
+async def together(database: Database, *operations: Callable[[Connection], None]) -> list[type[object]]:
+    """What became of operations that stood in the queue together: `NoneType`, or the type of the error."""
+    async with held(database):
+        tasks = [asyncio.create_task(database.write(operation)) for operation in operations]
+    await asyncio.wait(tasks)
+    return [type(task.exception()) for task in tasks]
+
+
+async def trace(
+    database: Database, told: Callable[[str], None] | None, lane: Literal["read", "write"] = "read"
+) -> None:
+    """Let the reader, or the writer, of a SQLite file tell of each statement."""
+
+    def begin(connection: Connection) -> None:
+        assert isinstance(connection, sqlite3.Connection)
+        connection.set_trace_callback(told)
+
+    await (database.read(begin) if lane == "read" else database.write(begin))
