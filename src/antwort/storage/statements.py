@@ -109,7 +109,10 @@ FORGET_RUN = (
     "DELETE FROM run_events WHERE response_key = ?",
     "DELETE FROM run_logs WHERE response_key = ?",
 )
-RUNNING = "SELECT key, id, body FROM responses WHERE status IN ('queued', 'in_progress')"
+RUNNING = """
+    SELECT key, id, body FROM responses WHERE status IN ('queued', 'in_progress')
+    AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
+"""
 FAIL = "UPDATE responses SET status = 'failed', completed_at = NULL WHERE key = ?"
 TOUCH = "UPDATE alembic_version SET version_num = version_num"
 
