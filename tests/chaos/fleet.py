@@ -21,6 +21,7 @@ from postgres import Postgres, free_port
 from raw_http import ask
 
 PATIENCE = 60.0
+COMMAND = (sys.executable, "-m", "antwort")
 LEDGER = "ledger.jsonl"
 Home: TypeAlias = Literal["sqlite", "postgres"]
 
@@ -64,7 +65,7 @@ class Server:
         tools = {**self._settings["mcp_servers"][0], "headers": {SERVER_HEADER: self.name}}
         self._file.write_text(json.dumps({**self._settings, "mcp_servers": [tools]}))  # which is YAML
         self._file.chmod(0o600)
-        command = [sys.executable, "-m", "antwort", "serve", "--config", str(self._file), "--port", str(self.port)]
+        command = [*COMMAND, "serve", "--config", str(self._file), "--port", str(self.port)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 

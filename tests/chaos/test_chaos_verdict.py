@@ -222,6 +222,16 @@ def test_a_finished_call_that_runs_again_is_found() -> None:
     assert rules(told(), [*run_once(), late]) == {"finished call run again"}
 
 
+def test_a_call_whose_outcome_is_not_known_may_still_be_on_its_way_once() -> None:
+    output = response().output
+    first = output[READ]
+    stopped = response(output=(*output[:READ], replace(first, output=UNSET, error="Stopped.", status="failed"), *output[READ + 1 :]))
+    late = msgspec.structs.replace(run_once()[READ], begun=done_at(READ) + 1)
+    others = [each for each in run_once() if each.key != late.key]
+    assert rules(told(stopped), [*others, late]) == set()
+    assert rules(told(stopped), [*others, late, again(READ, begun=late.begun + 1)]) == {"finished call run again"}
+
+
 def test_a_call_that_no_record_knows_is_found() -> None:
     assert rules(told(), [*run_once(), again(READ, key="call_other")]) == {"call run that is not on record"}
 

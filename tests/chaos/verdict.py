@@ -94,7 +94,8 @@ def _judge_run(told: Told, counts: Counter[str], items: dict[str, tuple[McpCall,
     yield from _judge_log(told, final)
     yield from _judge_story(told, final)
     items.update(_calls(final, told))
-    counts["turns taken anew"] += sum(item.status == "incomplete" for item in final.output)
+    if final.status == "completed":
+        counts["items broken off and made anew"] += sum(item.status == "incomplete" for item in final.output)
 
 
 def _judge_numbers(told: Told) -> Iterator[Breach]:
@@ -224,7 +225,9 @@ def _judge_calls(
             yield Breach("call run that is not on record", _story(runs[0]), f"{key!r} at {runs[0].place}")
     for key, (call, done) in items.items():
         yield from _judge_call(call, by_key.get(key, []), counts)
-        yield from _judge_repeats(key, by_key.get(key, []), done, stood_still, counts)
+        # Where the end is an error, nobody knows whether it has run: it may be on its way to the tool still, once.
+        repeats = by_key.get(key, [])[call.output is UNSET :]
+        yield from _judge_repeats(key, repeats, done, stood_still, counts)
 
 
 def _judge_unsafe(by_place: Mapping[str, list[Execution]]) -> Iterator[Breach]:
