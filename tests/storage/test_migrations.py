@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import io
+import asyncio
 import sqlite3
 from pathlib import Path
 
+import psycopg
 import pytest
-from alembic.migration import MigrationContext
-from alembic.operations import Operations
 from alembic.script import ScriptDirectory
 
 from antwort.api.wire import encode
+from antwort.db.postgres import PostgresDatabase
 from antwort.errors import StoreFault
 from antwort.storage import migrations
 from antwort.storage.base import Page, Wanted
+from antwort.storage.postgres import PostgresStore
 from antwort.storage.sqlite import SqliteStore
 from storage_cases import ME, asked, open_conversation, said_in, tell
 
@@ -22,9 +23,11 @@ TABLES = {
     "responses",
     "items",
     "turns",
-    "tool_intents",
     "idempotency_keys",
+    "workers",
+    "runs",
     "run_events",
+    "run_logs",
     "conversations",
     "conversation_items",
     "approvals",
@@ -136,23 +139,73 @@ async def test_conversations_can_be_taken_back(path: Path) -> None:
     response = await tell(store, "hello")
     await store.close()
     migrations.downgrade(path, "0002")
-    assert tables(path) == TABLES - {"conversations", "conversation_items", "approvals"} | {"alembic_version"}
+    added = {"conversations", "conversation_items", "approvals", "workers", "runs", "run_logs"}
+    assert tables(path) == TABLES - added | {"tool_intents", "alembic_version"}
     store = await SqliteStore.open(path)
     assert await store.get(ME, response.id) == response
     await store.close()
 
 
-def test_postgresql_can_take_the_same_revisions() -> None:
-    written = io.StringIO()
-    context = MigrationContext.configure(dialect_name="postgresql", opts={"as_sql": True, "output_buffer": written})
-    script = ScriptDirectory(str(Path(migrations.__file__).parent))
-    with Operations.context(context):
-        for revision in reversed(list(script.walk_revisions())):
-            revision.module.upgrade()
-    statements = written.getvalue()
-    assert statements.count("CREATE TABLE") == len(TABLES)
-    assert "key BIGSERIAL NOT NULL" in statements
-    assert "request BYTEA NOT NULL" in statements
-    assert "WHERE status IN ('queued', 'in_progress')" in statements
-    assert "ADD COLUMN model TEXT DEFAULT '' NOT NULL" in statements
-    assert "json_extract" not in statements
+async def test_a_file_from_before_runs_were_kept_gets_their_tables_and_keeps_the_rest(tmp_path: Path) -> None:
+    path = tmp_path / "antwort.db"
+    migrations.upgrade(path, "0005")
+    execute(
+        path,
+        "INSERT INTO responses (key, tenant, owner, id, thread_key, depth, model, status, background, created_at, "
+        "schema_version, request, body) VALUES (1, 'acme', 'ann', 'r', 1, 0, 'm', 'failed', 0, 1, 1, '', ?)",
+        (encode(asked("old", response_id="r").response),),
+    )
+    store = await SqliteStore.open(path)
+    assert await store.get(ME, "r") is not None
+    await store.close()
+    assert tables(path) == TABLES | {"alembic_version"}
+
+
+# ---- PostgreSQL ----
+
+
+def tables_of(dsn: str) -> set[str]:
+    with psycopg.connect(dsn) as connection:
+        return {name for (name,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")}
+
+
+async def test_postgresql_takes_the_same_revisions_and_takes_them_back(postgres_database: str) -> None:
+    store = await PostgresStore.open(postgres_database)
+    response = await tell(store, "hello")
+    assert await store.get(ME, response.id) == response
+    await store.close()
+    assert tables_of(postgres_database) == TABLES | {"alembic_version"}
+    database = PostgresDatabase(postgres_database)
+    await asyncio.to_thread(migrations.downgrade, database, "base")
+    assert tables_of(postgres_database) == {"alembic_version"}
+    await asyncio.to_thread(migrations.upgrade, database)
+    assert tables_of(postgres_database) == TABLES | {"alembic_version"}
+
+
+async def test_replicas_that_start_at_once_find_one_another_no_hindrance(postgres_database: str) -> None:
+    stores = await asyncio.gather(*[PostgresStore.open(postgres_database) for _ in range(4)])
+    response = await tell(stores[0], "hello")
+    for store in stores:
+        assert await store.get(ME, response.id) == response
+        await store.close()
+
+
+async def test_a_database_of_a_newer_version_is_left_alone(migrated_database: str) -> None:
+    with psycopg.connect(migrated_database) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    try:
+        with pytest.raises(StoreFault, match="database was written by a newer version of antwort"):
+            await PostgresStore.open(migrated_database)
+        with pytest.raises(StoreFault, match="database was written by a newer version of antwort"):
+            migrations.upgrade(PostgresDatabase(migrated_database))  # whoever was faster was newer
+    finally:
+        with psycopg.connect(migrated_database) as connection:
+            connection.execute("UPDATE alembic_version SET version_num = %s", [migrations.HEAD])
+
+
+async def test_an_upgrade_of_postgresql_that_breaks_off_leaves_it_as_it_was(postgres_database: str) -> None:
+    with psycopg.connect(postgres_database) as connection:
+        connection.execute("CREATE TABLE turns (of_somebody_else TEXT)")
+    with pytest.raises(StoreFault):
+        await PostgresStore.open(postgres_database)
+    assert tables_of(postgres_database) == {"turns"}
