@@ -106,9 +106,9 @@ class _Parts(msgspec.Struct, frozen=True):
     local: LocalProvider | None
 
 
-async def build(settings: Settings, *, is_near: bool | None = None) -> App:
+async def build(settings: Settings, *, is_near: bool | None = None, address: str | None = None) -> App:
     """Raises `CannotStart` when a part cannot be had. `is_near` says whether only this machine can reach the server;
-    unset, by the address that it is to listen on.
+    unset, by the address that it is to listen on. `address` is where other processes reach this one.
     """
     settings = check(settings)
     check_ready(settings)
@@ -119,7 +119,7 @@ async def build(settings: Settings, *, is_near: bool | None = None) -> App:
         if parts.seen.port is not None:
             await parts.seen.port.stop()
         raise
-    return _assemble(parts, store, vault)
+    return _assemble(parts, store, vault, address)
 
 
 async def _open(settings: Settings) -> tuple[ResponseStore, Vault]:
@@ -146,7 +146,7 @@ def _make_parts(settings: Settings, is_near: bool | None) -> _Parts:
     return _Parts(settings, tools, mcp, door, make_cors(settings), seen, fleet, local)
 
 
-def _assemble(parts: _Parts, store: ResponseStore, vault: Vault) -> App:
+def _assemble(parts: _Parts, store: ResponseStore, vault: Vault, address: str | None) -> App:
     settings, seen = parts.settings, parts.seen
     engine = Engine(
         patient(parts.fleet, settings.routing.retry),
@@ -156,6 +156,7 @@ def _assemble(parts: _Parts, store: ResponseStore, vault: Vault) -> App:
         on_end=[*seen.on_end, *([parts.door.quotas.count] if isinstance(parts.door, Keyring) else [])],
         on_call=seen.on_call,
         vault=vault,
+        address=address,
     )
     app = App(
         engine,

@@ -16,7 +16,7 @@ from antwort.storage.base import ResponseStore
 from antwort.telemetry.access import Guard, Verdict, verdict
 from antwort.telemetry.calls import log_call
 from antwort.telemetry.content import log_content
-from antwort.telemetry.endpoint import PATH, MetricsEndpoint
+from antwort.telemetry.endpoint import PATH, Elsewhere, MetricsEndpoint
 from antwort.telemetry.metrics import Metrics
 from antwort.telemetry.port import MetricsPort
 from antwort.telemetry.provider import MeasuredProvider
@@ -31,7 +31,7 @@ from antwort.transport.server import reason
 class Observation:
     """Goes around the parts of a server and sits beside them. Without metrics it only writes log lines."""
 
-    def __init__(self, metrics: Metrics | None, endpoint: MetricsEndpoint | None, port: MetricsPort | None) -> None:
+    def __init__(self, metrics: Metrics | None, endpoint: Endpoint | None, port: MetricsPort | None) -> None:
         self.metrics, self.port = metrics, port
         self._endpoint = endpoint
 
@@ -65,6 +65,8 @@ def observe(settings: Settings, labels: Iterable[str], door: Keyring | Doorway) 
     if not metrics.enabled:
         return Observation(None, None, None)
     counted = Metrics(models=_models(settings), labels=labels, keys=[key.name for key in settings.auth.keys])
+    if metrics.port is None and settings.server.workers > 1:
+        return Observation(None, Elsewhere(_guard(settings, door)), None)
     endpoint = MetricsEndpoint(counted, _guard(settings, door))
     return Observation(counted, endpoint, None if metrics.port is None else _listen(metrics, endpoint))
 

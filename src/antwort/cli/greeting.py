@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,23 +41,42 @@ async def announce(app: App, settings: Settings, port: int, file: Path | None = 
     Raises `CannotStart` when the model cannot be loaded. `file` is the one that the settings came from: it may be one
     that nobody named.
     """
-    say(f"antwort {__version__} listens on {address(settings.server.host, port)}")
+    say(headline(settings, port))
+    say(*written(await rows(app, settings, port, file)))
+
+
+def headline(settings: Settings, port: int) -> str:
+    return f"antwort {__version__} listens on {address(settings.server.host, port)}"
+
+
+def written(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    return (f"  {title:8} {text}" for title, text in rows)
+
+
+async def rows(app: App, settings: Settings, port: int, file: Path | None = None) -> list[tuple[str, str]]:
+    """All but where it listens. Raises `CannotStart` when the model cannot be loaded."""
     if app.local is not None:
         await _load(app.local)
     backends = await app.survey()
     near = address(_EVERYWHERE.get(settings.server.host, settings.server.host), port)
-    lines = [
+    return [
         *_backends(app, settings, backends),
         *_tools(app.toolsets),
         *_mcp(settings),
         ("keys", _keys(settings)),
         *_metrics(app, settings, near),
         *([] if file is None else [("config", str(file))]),
-        ("data", "in memory, gone when the server stops" if settings.memory else str(settings.data_folder())),
+        ("data", _data(settings)),
         ("docs", f"{near}/docs"),
         ("try", _example(settings, backends, near, _question(app.local))),
     ]
-    say(*(f"  {title:8} {text}" for title, text in lines))
+
+
+def _data(settings: Settings) -> str:
+    """Of a database nothing is told but that it is one: its address may carry a password."""
+    if settings.database is not None:
+        return "in the PostgreSQL database"
+    return "in memory, gone when the server stops" if settings.memory else str(settings.data_folder())
 
 
 async def _load(model: LocalProvider) -> None:
@@ -137,8 +156,12 @@ def _metrics(app: App, settings: Settings, near: str) -> Iterator[tuple[str, str
     metrics = settings.metrics
     if not metrics.enabled:
         return
+    if settings.server.workers > 1 and app.metrics_port is None:
+        yield "metrics", "none, until metrics.port is set: each worker has its own, on a port of its own"
+        return
     place = near if app.metrics_port is None else address(metrics.host, app.metrics_port.port)
-    yield "metrics", f"{place}/metrics{_READERS[metrics_for_strangers(settings)]}"
+    more = f", and on the next {settings.server.workers - 1} ports" if settings.server.workers > 1 else ""
+    yield "metrics", f"{place}/metrics{more}{_READERS[metrics_for_strangers(settings)]}"
 
 
 def _question(model: LocalProvider | None) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from antwort.config.addresses import is_loopback
 from antwort.config.problems import Problem
 from antwort.config.settings import ServerSettings, Settings
@@ -25,6 +27,20 @@ def is_near(settings: Settings) -> bool:
     """Whether only this machine can reach the server, by the front or by the way of its peers."""
     peers = peers_host(settings)
     return is_loopback(settings.server.host) and (peers is None or is_loopback(peers))
+
+
+def of_worker(settings: Settings, index: int, workers: int) -> Settings:
+    """The settings of one of several workers, whose ports are its own."""
+    server, metrics = settings.server, settings.metrics
+    url = server.peer_url and _next_place(server.peer_url, index)
+    own = replace(server, workers=workers, peer_port=server.peer_port and server.peer_port + index, peer_url=url)
+    return replace(settings, server=own, metrics=replace(metrics, port=metrics.port and metrics.port + index))
+
+
+def _next_place(url: str, index: int) -> str:
+    parts = urlsplit(url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme}://{host}:{(parts.port or 0) + index}"
 
 
 def about_sharing(settings: Settings, *, runs_a_model: bool) -> Iterator[Problem]:

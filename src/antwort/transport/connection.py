@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from antwort.errors import AntwortError, BadUpgrade, HeadTooLarge, RequestError, RequestTooSlow, ShuttingDown
 from antwort.ids import new_id
@@ -40,6 +41,13 @@ class Refused(msgspec.Struct, frozen=True):
 
 def nobody_asks(_: Refused) -> None:
     """Nobody wants to know."""
+
+
+class State(ServerState):
+    """What the connections of a server share."""
+
+    is_leaving = False
+    """Whether each answer is the last on its connection: the next request is to go elsewhere."""
 
 
 class Connection(Lingers, HttpToolsProtocol):
@@ -304,8 +312,15 @@ class Connection(Lingers, HttpToolsProtocol):
 
     # ---- answers ----
 
+    def part(self) -> None:
+        """The answer under way is the last here, and says so. An idle client may yet ask."""
+        if self._answering is not None:
+            self._answering.keep_alive = False
+
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._answering = cycle
+        if isinstance(self.server_state, State) and self.server_state.is_leaving:
+            cycle.keep_alive = False
         self.stop_lingering()
         super()._start_asgi_task(cycle, app)
 

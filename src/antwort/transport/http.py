@@ -113,8 +113,13 @@ class Transport:
         else:
             raise NotImplementedError(f"{scope['type']} is not spoken here")
 
+    def leave(self) -> None:
+        """Say to those who ask that no more is to be sent here. What is sent all the same is answered as ever."""
+        self._routes.leave()
+
     def wind_up(self) -> None:
         """No more turns on WebSockets: those that are idle are closed, and the others when their turn has ended."""
+        self.leave()
         self._sockets.end()
 
     async def finish(self) -> None:

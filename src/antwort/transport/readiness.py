@@ -11,6 +11,8 @@ from typing import TypeAlias
 Verdict: TypeAlias = Mapping[str, str]
 """Each part that must be there, with `ok` or what is wrong with it."""
 
+LEAVING: Verdict = {"server": "It is stopping."}
+
 SHARED = 1.0
 """Seconds that a verdict holds: strangers may ask, and to find out costs the store a commit and a backend a request."""
 
@@ -21,8 +23,15 @@ class Readiness:
         self._verdict: Verdict | None = None
         self._at = 0.0
         self._looking: asyncio.Task[Verdict] | None = None
+        self._is_leaving = False
+
+    def leave(self) -> None:
+        """Not ready from now on, whatever was found out before."""
+        self._is_leaving = True
 
     async def verdict(self) -> Verdict:
+        if self._is_leaving:
+            return LEAVING
         if self._verdict is not None and self._clock() - self._at < SHARED:
             return self._verdict
         if self._looking is None:

@@ -13,7 +13,7 @@ from types import FrameType
 import msgspec
 import uvicorn
 
-from antwort.transport.connection import Connection, Refused, connection_within, nobody_asks
+from antwort.transport.connection import Connection, Refused, State, connection_within, nobody_asks
 from antwort.transport.lingering import Lingers
 
 _KEEP_ALIVE = 75
@@ -46,6 +46,8 @@ class Server(uvicorn.Server):
         *,
         drain: Callable[[float], Awaitable[None]],
         drain_seconds: float,
+        notice: float = 0.0,
+        leave: Callable[[], None] = lambda: None,
         started: Callable[[], Coroutine[None, None, None]] | None = None,
         head_limit: int = Connection.head_limit,
         request_time: float = Connection.request_time,
@@ -55,7 +57,8 @@ class Server(uvicorn.Server):
         strict: bool = False,
     ) -> None:
         """`drain` is told how many seconds work under way may take; `started` is called when requests are answered, and
-        broken off by a signal.
+        broken off by a signal. `leave` is called at once when it is told to stop; for `notice` seconds requests are
+        taken all the same, and their answers end their connections.
 
         `head_limit`: bytes of a request's address and headers. `request_time`: seconds it may take to come in.
         `on_refusal` is told of what the application never sees; `strict` says in whose words it is answered.
@@ -78,7 +81,9 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=math.ceil(drain_seconds + _LAST_WRITES + _LAST_RESORT),
         )
         super().__init__(config)
+        self.server_state = self._state = State()
         self._drain, self._drain_seconds, self._started = drain, drain_seconds, started
+        self._notice, self._leave = notice, leave
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -97,6 +102,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """uvicorn keeps the connections under way open until they are answered; the drain sees to it that they are."""
+        await self._give_notice()
         last_call = asyncio.get_running_loop().call_later(self._drain_seconds + _LAST_WRITES, self._abort_all)
         draining = asyncio.create_task(self._drain_all())
         await super().shutdown(sockets)
@@ -104,6 +110,22 @@ class Server(uvicorn.Server):
         if self.force_exit:
             draining.cancel()
         await asyncio.gather(draining, return_exceptions=self.force_exit)
+
+    async def _give_notice(self) -> None:
+        """A second signal does not wait for it."""
+        self._part()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._notice
+        while not self.force_exit and loop.time() < end:  # noqa: ASYNC110 - a signal has no event of its own
+            await asyncio.sleep(min(self._notice, _LOOK_AGAIN))
+
+    def _part(self) -> None:
+        """Whoever looks is to see that no more is to be sent here. Once more does no harm."""
+        self._leave()
+        self._state.is_leaving = True
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Connection):
+                connection.part()
 
     async def _drain_all(self) -> None:
         """Drain as long as a request is being answered: one that was read already may yet become work."""
@@ -122,8 +144,13 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - what a signal brings
         """A signal asks for an orderly end, which is a success: it is not raised again when all is done."""
+        self.told_to_stop()
+
+    def told_to_stop(self) -> None:
+        """As by a signal: a second time, at once."""
         self.force_exit = self.should_exit
         self.should_exit = True
+        self._leave()
 
 
 def reason(fault: OSError) -> str:
