@@ -13,8 +13,8 @@ import pytest
 
 from antwort.testing import check_frames
 from chat_backend import ChatBackend, Says
-from live_server import LiveServer, launched
-from raw_http import Wire, ask, connected
+from live_server import PATIENCE, LiveServer, launched
+from raw_http import Reply, Wire, ask, connected
 
 BODY = {"model": "test-model", "input": "Hello", "stream": True}
 RESPONSES = "/v1/responses"
@@ -101,6 +101,39 @@ async def test_a_second_signal_does_not_wait_for_anything() -> None:
         status, log = await server.stop()
     assert status == 1
     assert "Traceback" not in log
+
+
+@pytest.mark.proves("TR-022")
+async def test_a_server_that_gives_notice_is_not_ready_at_once_and_answers_whoever_comes_all_the_same() -> None:
+    async with launched("--scripted", "--memory", "--set", "server.notice=600") as server:
+        async with connected(server.port) as early:
+            early.send("GET", "/readyz")
+            ready = await early.reply()
+            assert (ready.status, "connection" in ready.headers) == (200, False)
+            server.process.send_signal(signal.SIGTERM)
+            verdict = await no_longer_ready(server.port)
+            assert verdict.json() == {"status": "unavailable", "server": "It is stopping."}
+            assert verdict.headers["connection"] == "close"
+            early.send("POST", RESPONSES, {"model": "scripted", "input": "Hello"})
+            reply = await early.reply()
+            assert (reply.status, reply.json()["status"]) == (200, "completed")
+            assert reply.headers["connection"] == "close"
+            assert await early.reader.read() == b""
+        status, _ = await server.stop()  # a second signal does not wait for the end of the notice
+    assert status == 1
+
+
+@pytest.mark.proves("TR-022")
+async def test_a_notice_ends_and_the_server_with_it() -> None:
+    async with launched("--scripted", "--memory", "--set", "server.notice=0.3") as server:
+        assert (await server.stop())[0] == 0
+
+
+async def no_longer_ready(port: int) -> Reply:
+    async with asyncio.timeout(PATIENCE):
+        while (reply := await ask(port, "GET", "/readyz")).status == 200:
+            await asyncio.sleep(0)
+    return reply
 
 
 @asynccontextmanager

@@ -150,6 +150,7 @@ class Server(uvicorn.Server):
         """As by a signal: a second time, at once."""
         self.force_exit = self.should_exit
         self.should_exit = True
+        self._state.is_leaving = True
         self._leave()
 
 
