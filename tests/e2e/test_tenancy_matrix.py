@@ -18,8 +18,10 @@ from typing import Any, TypeAlias
 import pytest
 
 from antwort.engine.engine import Engine
+from antwort.engine.settings import BackgroundSettings, EngineSettings
 from antwort.identity import Identity
 from antwort.ids import new_id
+from antwort.runs.sql import SqlRunLog
 from antwort.storage.base import ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.storage.migrations import upgrade
@@ -63,8 +65,8 @@ GIVEN = [{"role": "user", "content": "Hello", "id": "msg_of_the_input"}]
 
 @dataclass
 class World:
-    """What Ann has: a response that has ended, one that runs, one that runs and is not stored, a conversation, and a
-    call that waits for her approval.
+    """What Ann has: a response that has ended, one that runs, one that runs and is not stored, one that waits to be
+    made in the background, a conversation, and a call that waits for her approval.
     """
 
     server: Serving
@@ -73,6 +75,7 @@ class World:
     input_item: str
     live: str
     unstored: str
+    later: str
     conversation: str
     approval: str
     asking_for: str
@@ -82,7 +85,7 @@ class World:
     async def seen(self) -> list[Any]:
         """All of it, as Ann sees it."""
         paths = [RESPONSES, f"{RESPONSES}?order=asc"]
-        for response_id in (self.finished, self.live):
+        for response_id in (self.finished, self.live, self.later):
             paths += [f"{RESPONSES}/{response_id}", f"{RESPONSES}/{response_id}/input_items"]
         paths += [f"{CONVERSATIONS}/{self.conversation}", f"{CONVERSATIONS}/{self.conversation}/items"]
         paths += [APPROVALS, f"{APPROVALS}/{self.approval}"]
@@ -124,7 +127,7 @@ def by_query(target: str, query: str) -> Way:
 
 def after(target: str, *, owner: int = 200, **fields: Any) -> Way:
     body = {**HELLO, **fields}
-    name = f"after {target}{' streamed' * bool(fields)}"
+    name = " ".join(["after", target, *fields])
     return Way(name, target, lambda name: (RESPONSES, {**body, "previous_response_id": name}), owner)
 
 
@@ -153,7 +156,7 @@ def of_conversation(tail: str = "", body: dict[str, Any] | None = None) -> Way:
 
 def turn_of(**fields: Any) -> Way:
     body = {**HELLO, **fields}
-    name = f"turn of conversation{' streamed' * bool(fields)}"
+    name = " ".join(["turn of conversation", *fields])
     return Way(name, "conversation", lambda name: (RESPONSES, {**body, "conversation": name}))
 
 
@@ -185,14 +188,20 @@ def plain(path: str) -> Way:
     return Way(path, "", lambda _: (path, None))
 
 
-READ = [by_id("finished"), by_id("live"), by_id("unstored", owner=404), by_id("live", "?stream=true", owner=400)]
+READ = [
+    *[by_id("finished"), by_id("live"), by_id("later"), by_id("unstored", owner=404)],
+    by_id("finished", "?stream=true"),
+    *[by_id(target, "?stream=true&starting_after=999", owner=400) for target in ("finished", "live", "later")],
+    by_id("unstored", "?stream=true", owner=404),
+]
 LIST = [
     *[by_query("", query) for query in ("", "status=in_progress", "status=completed", "model=scripted", "order=asc")],
-    *[by_query(target, f"{cursor}=") for target in ("finished", "live") for cursor in ("after", "before")],
+    *[by_query(target, f"{cursor}=") for target in ("finished", "live", "later") for cursor in ("after", "before")],
 ]
 ITEMS = [
     by_id("finished", "/input_items"),
     by_id("live", "/input_items"),
+    by_id("later", "/input_items"),
     by_id("unstored", "/input_items", owner=404),
     by_id("finished", "/input_items?after=msg_of_the_input"),
 ]
@@ -207,11 +216,15 @@ ROWS: dict[tuple[str, str], list[Way]] = {
         after("finished"),
         after("finished", stream=True),
         after("live", owner=409),
+        after("later", owner=409),
+        after("finished", background=True),
+        after("later", owner=409, background=True),
         after("unstored", owner=404),
         referring("output_item"),
         referring("input_item"),
         turn_of(),
         turn_of(stream=True),
+        turn_of(background=True),
         deciding(),
     ],
     ("POST", "/v1/responses/compact"): [compacting("finished"), compacting("live", owner=409)],
@@ -220,10 +233,13 @@ ROWS: dict[tuple[str, str], list[Way]] = {
     ("HEAD", "/v1/responses"): LIST,
     ("GET", "/v1/responses/{id}"): READ,
     ("HEAD", "/v1/responses/{id}"): READ,
-    ("DELETE", "/v1/responses/{id}"): [by_id("finished"), by_id("live"), by_id("unstored", owner=404)],
+    ("DELETE", "/v1/responses/{id}"): [
+        *[by_id("finished"), by_id("live"), by_id("later"), by_id("unstored", owner=404)],
+    ],
     ("POST", "/v1/responses/{id}/cancel"): [
         by_id("finished", "/cancel"),
         by_id("live", "/cancel"),
+        by_id("later", "/cancel"),
         by_id("unstored", "/cancel"),
     ],
     ("GET", "/v1/responses/{id}/input_items"): ITEMS,
@@ -299,11 +315,18 @@ async def created(store: ResponseStore) -> AsyncIterator[World]:
     hold = asyncio.Event()
     held = answer(say("Hello"), hold, say(" there"))
     provider = ScriptedProvider(answer(say("Hello")), answer(call("ship")), held, held, answer(say("And more")))
-    engine = Engine(provider, store=store, executors=[ToolServerFake("depot", ship=replies("A secret"))])
+    engine = Engine(
+        provider,
+        store=store,
+        runs=SqlRunLog(store._database) if isinstance(store, SqliteStore) else None,
+        executors=[ToolServerFake("depot", ship=replies("A secret"))],
+        settings=EngineSettings(background=BackgroundSettings(at_once=0)),
+    )
     async with serving(engine, Transport(engine, identify=RING.identify, quotas=RING.quotas)) as server:
         finished = (await server.ask("POST", RESPONSES, {**HELLO, "input": GIVEN}, ANN)).json()
         waiting = (await server.ask("POST", RESPONSES, {**HELLO, "tools": [GUARDED]}, ANN)).json()
         begun = (await server.ask("POST", CONVERSATIONS, {"items": [SPOKEN], "metadata": {"of": "ann"}}, ANN)).json()
+        later = (await server.ask("POST", RESPONSES, {**HELLO, "background": True, "input": GIVEN}, ANN)).json()
         asking = [
             asyncio.create_task(server.ask("POST", RESPONSES, {**STREAMED, "input": GIVEN, "store": stored}, ANN))
             for stored in (True, False)
@@ -317,6 +340,7 @@ async def created(store: ResponseStore) -> AsyncIterator[World]:
             input_item="msg_of_the_input",
             live=ids[True],
             unstored=ids[False],
+            later=later["id"],
             conversation=begun["id"],
             approval=waiting["output"][-1]["id"],
             asking_for=waiting["id"],
@@ -366,8 +390,8 @@ async def test_a_stranger_finds_what_was_never_there_and_its_owner_finds_it(
 
 def _check_nothing_of_hers(world: World, body: bytes) -> None:
     """Her ids are in no answer but where they were asked with, which is masked by now."""
-    for name in (world.finished, world.live, world.unstored, world.output_item, world.conversation, "A secret"):
-        assert name.encode() not in body
+    hers = (world.finished, world.live, world.unstored, world.later, world.output_item, world.conversation, "A secret")
+    assert not [name for name in hers if name.encode() in body]
 
 
 async def test_the_list_of_one_who_has_nothing_is_empty_and_the_owners_is_not(store: ResponseStore) -> None:
@@ -376,7 +400,12 @@ async def test_the_list_of_one_who_has_nothing_is_empty_and_the_owners_is_not(st
             assert (await world.server.ask("GET", RESPONSES, None, headers)).json()["data"] == []
         for headers in (ANN, ANN_TOO):
             found = (await world.server.ask("GET", RESPONSES, None, headers)).json()["data"]
-            assert [response["id"] for response in found] == [world.live, world.asking_for, world.finished]
+            assert [response["id"] for response in found] == [
+                world.live,
+                world.later,
+                world.asking_for,
+                world.finished,
+            ]
         await world.end()
 
 
