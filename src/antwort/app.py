@@ -16,11 +16,11 @@ from antwort.config.problems import CannotStart
 from antwort.config.settings import Settings, WebSocketSettings
 from antwort.engine.engine import Engine
 from antwort.errors import AntwortError
+from antwort.keeping import Records, check_seal, open_records
 from antwort.mcpservers import find_label_problems, make_mcp
 from antwort.observing import Observation, metrics_for_strangers, observe
 from antwort.providers.fleet import BackendStatus, Fleet
 from antwort.sealing import make_vault
-from antwort.storage.base import ResponseStore
 from antwort.telemetry.port import MetricsPort
 from antwort.tools.mcp.executor import McpExecutor
 from antwort.tools.toolset import ToolsetInfo
@@ -114,21 +114,23 @@ async def build(settings: Settings, *, is_near: bool | None = None, address: str
     check_ready(settings)
     parts = _make_parts(hashed(settings), is_near)
     try:
-        store, vault = await _open(settings)
+        records, vault = await _open(settings)
     except CannotStart:
         if parts.seen.port is not None:
             await parts.seen.port.stop()
         raise
-    return _assemble(parts, store, vault, address)
+    return _assemble(parts, records, vault, address)
 
 
-async def _open(settings: Settings) -> tuple[ResponseStore, Vault]:
-    store = await open_store(settings)
+async def _open(settings: Settings) -> tuple[Records, Vault]:
+    records = await open_records(settings)
     try:
-        return store, make_vault(settings)
+        vault = make_vault(settings)
+        await check_seal(records, vault)
     except CannotStart:
-        await store.close()
+        await records.store.close()
         raise
+    return records, vault
 
 
 def _make_parts(settings: Settings, is_near: bool | None) -> _Parts:
@@ -146,16 +148,17 @@ def _make_parts(settings: Settings, is_near: bool | None) -> _Parts:
     return _Parts(settings, tools, mcp, door, make_cors(settings), seen, fleet, local)
 
 
-def _assemble(parts: _Parts, store: ResponseStore, vault: Vault, address: str | None) -> App:
+def _assemble(parts: _Parts, records: Records, vault: Vault, address: str | None) -> App:
     settings, seen = parts.settings, parts.seen
     engine = Engine(
         patient(parts.fleet, settings.routing.retry),
-        store=seen.store(store),
+        store=seen.store(records.store),
         executors=(*parts.tools.executors, parts.mcp),
         settings=settings.engine(),
         on_end=[*seen.on_end, *([parts.door.quotas.count] if isinstance(parts.door, Keyring) else [])],
         on_call=seen.on_call,
         vault=vault,
+        runs=records.runs,
         address=address,
     )
     app = App(
@@ -208,26 +211,3 @@ def _socket_limits(given: WebSocketSettings) -> SocketLimits:
         memory=given.memory,
         total_memory=given.total_memory,
     )
-
-
-async def open_store(settings: Settings) -> ResponseStore:
-    if settings.memory:
-        from antwort.storage.memory import MemoryStore
-
-        return MemoryStore()
-    from antwort.storage.sqlite import SqliteStore
-
-    folder = settings.data_folder()
-    try:
-        return await SqliteStore.open(folder / "antwort.db")
-    except AntwortError as exc:
-        fix = "" if settings.data is not None else " Say --data DIR for another one."
-        raise CannotStart(f"The data folder {str(folder)!r} cannot be used: {_problem(exc)}{fix}") from exc
-
-
-def _problem(fault: AntwortError) -> str:
-    """The fault's own words, or the system's where it has none of its own."""
-    from antwort.db.base import NO_WORDS
-
-    reason = fault.__cause__.strerror if isinstance(fault.__cause__, OSError) else None
-    return f"{reason}." if reason and fault.message == NO_WORDS else fault.message

@@ -25,15 +25,25 @@ _FIX = (
     "Bring it back from a copy, or delete it to have a new one made; what was sealed with the old key then cannot be "
     "opened any more."
 )
+_SET_KEYS = "With a database, encryption.keys can be set instead, the same in all processes."
 
 
 def make_vault(settings: Settings) -> Vault:
-    """Raises `CannotStart` when the key in the data folder cannot be had. The folder is there."""
+    """Raises `CannotStart` when the key in the data folder cannot be had. Without a database, the folder is there."""
     if settings.encryption.keys:
         return Vault([key.reveal() for key in settings.encryption.keys])
     if settings.memory:
         return Vault.ephemeral()
-    return Vault([kept_key(settings.data_folder() / KEY_FILE)])
+    file = settings.data_folder() / KEY_FILE
+    if settings.database is None:
+        return Vault([kept_key(file)])
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Vault([kept_key(file)])
+    except OSError as exc:
+        raise CannotStart(f"The key file {str(file)!r} cannot be made or read: {exc.strerror}. {_SET_KEYS}") from exc
+    except CannotStart as exc:
+        raise CannotStart(f"{exc} {_SET_KEYS}") from exc
 
 
 def kept_key(file: Path) -> str:

@@ -73,6 +73,10 @@ class Vault:
                     return _unpacked(key.decrypt(salt, nonce, sealed, _bound(purpose, tenant)))
         raise CannotOpen
 
+    def is_newest(self, token: str) -> bool:
+        """Whether it was sealed with the key that seals now."""
+        return _read(token)[:_ID] == self._keys[0].id
+
 
 class _Key:
     """A secret of any length, stretched; with another info, a name for it that tells nothing about it."""

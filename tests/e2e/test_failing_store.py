@@ -11,7 +11,7 @@ import pytest
 
 from antwort.app import build
 from antwort.engine.engine import Engine
-from antwort.storage.sqlite import SqliteStore
+from antwort.storage.sql import SqlStore
 from antwort.telemetry.store import MeasuredStore
 from antwort.testing import check_frames
 from chat_backend import ChatBackend, Says
@@ -60,7 +60,7 @@ async def limit_pages(engine: Engine, pages: int) -> None:
     """How large the file may grow; it is never made smaller than it is."""
     measured = engine._store
     assert isinstance(measured, MeasuredStore)
-    assert isinstance(measured._store, SqliteStore)
+    assert isinstance(measured._store, SqlStore)
     await measured._store._database.write(partial(_set_pages, pages=pages))
 
 

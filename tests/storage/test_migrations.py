@@ -26,6 +26,7 @@ TABLES = {
     "idempotency_keys",
     "workers",
     "runs",
+    "seals",
     "run_events",
     "run_logs",
     "conversations",
@@ -139,7 +140,7 @@ async def test_conversations_can_be_taken_back(path: Path) -> None:
     response = await tell(store, "hello")
     await store.close()
     migrations.downgrade(path, "0002")
-    added = {"conversations", "conversation_items", "approvals", "workers", "runs", "run_logs"}
+    added = {"conversations", "conversation_items", "approvals", "workers", "runs", "seals", "run_logs"}
     assert tables(path) == TABLES - added | {"tool_intents", "alembic_version"}
     store = await SqliteStore.open(path)
     assert await store.get(ME, response.id) == response

@@ -96,7 +96,7 @@ def check_ready(settings: Settings) -> None:
     """
     if keys_required(settings) and not settings.auth.keys:
         raise CannotStart(_no_keys(settings))
-    if not settings.memory:
+    if not settings.memory and not (settings.database is not None and settings.encryption.keys):
         settings.data_folder()
 
 

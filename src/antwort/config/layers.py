@@ -203,8 +203,9 @@ def given(text: str, kind: Type, path: str, origin: Origin) -> Node:
 def exclusive(table: Table) -> Table:
     """Settings that exclude each other are chosen by the layer that sets one of them last."""
     entries = dict(table.entries)
-    if "data" in entries and "memory" not in entries:
-        entries["memory"] = Text("false", entries["data"].origin)
+    for place in ("data", "database"):
+        if place in entries and "memory" not in entries:
+            entries["memory"] = Text("false", entries[place].origin)
     if _is_on(entries.get("scripted")) and "backends" not in entries:
         entries["backends"] = Items((), entries["scripted"].origin)
     return Table(entries, table.origin)

@@ -48,6 +48,8 @@ def about_sharing(settings: Settings, *, runs_a_model: bool) -> Iterator[Problem
         yield from _about_workers(settings, runs_a_model=runs_a_model)
     yield from _about_peers(settings)
     yield from _about_ports(settings)
+    if settings.memory and settings.database is not None:
+        yield Problem("memory", "and `database` exclude each other: responses are kept in one place", "remove one")
     background = settings.background
     if background.enabled and not background.at_once and settings.database is None:
         yield Problem(

@@ -3,7 +3,7 @@
 `runs` holds those that wait or are made, each with its fence; a run that has ended leaves it. `run_events` is what they
 have said so far, piece by piece. When a run has ended, its pieces are put together in `run_logs`, a little later: until
 then `log` is null. `workers` are the processes that make them. `responses.worker` is the one that makes a response in
-the foreground, `cancelled_at` when somebody asked for its end.
+the foreground, `cancelled_at` when somebody asked for its end. `seals` holds one text that all processes can open.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ def upgrade() -> None:
         sa.Column("name", sa.Text, primary_key=True),
         sa.Column("address", sa.Text),
         sa.Column("expires_at", sa.Double, nullable=False),
+    )
+    op.create_table(
+        "seals",
+        sa.Column("place", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("token", sa.Text, nullable=False),
     )
     _create_runs()
     _create_logs()
@@ -88,7 +93,7 @@ def _create_logs() -> None:
 def downgrade() -> None:
     if op.get_context().dialect.name == "postgresql":
         op.drop_index("ix_idempotency_keys_expiry", "idempotency_keys")
-    for table in ("run_logs", "run_events", "runs", "workers"):
+    for table in ("run_logs", "run_events", "runs", "seals", "workers"):
         op.drop_table(table)
     op.drop_column("responses", "cancelled_at")
     op.drop_column("responses", "worker")
