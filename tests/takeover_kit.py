@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -21,11 +22,23 @@ from antwort.engine.live import Ended
 from antwort.engine.settings import BackgroundSettings, EngineSettings
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import ChatRequest, Delta, Provider
-from antwort.runs.base import Ending, Fenced, Lease, Record, RunLog, Traits, Unavailable
+from antwort.runs.base import (
+    Claimed,
+    Ending,
+    Fenced,
+    Lease,
+    Record,
+    Renewed,
+    RunLog,
+    Traits,
+    Unavailable,
+    Worker,
+)
 from antwort.runs.memory import MemoryRunLog
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, StreamChecker, ToolServerFake
 from antwort.tools.base import ToolCall, ToolContext, ToolExecutor
+from antwort.vault import Vault
 from engine_kit import sent
 
 DEPOT = {"type": "mcp", "server_label": "depot", "require_approval": "never"}
@@ -45,8 +58,8 @@ class Log(MemoryRunLog):
 
     traits = Traits(durability="system", many=False)
 
-    def __init__(self, **options: Any) -> None:
-        self.store = Rows()
+    def __init__(self, store: Rows | None = None, **options: Any) -> None:
+        self.store = store or Rows()
         super().__init__(self.store, **options)
         self.dies_at: int | None = None
         self.outages: dict[int, list[str]] = {}
@@ -66,6 +79,18 @@ class Log(MemoryRunLog):
         self._go_away(record, "before")
         await super().finish(lease, ending, record)
         self._go_away(record, "after")
+
+    async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
+        if worker.name in self.dead:
+            await asyncio.Event().wait()
+        return await super().renew(worker, leases)
+
+    async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
+        return () if worker in self.dead else await super().claim(worker, count)
+
+    async def release(self, lease: Lease) -> None:
+        if lease.worker not in self.dead:
+            await super().release(lease)
 
     def reached(self, at: int) -> asyncio.Event:
         """Set when the record in that place is written."""
@@ -135,21 +160,56 @@ class Depot(ToolServerFake):
         return f"{call.name} done"
 
 
-def engine_on(log: Log, provider: Provider, *executors: ToolExecutor, **settings: Any) -> Watched:
-    background = BackgroundSettings(**settings.pop("background", {}))
-    return Watched(log, provider, executors, EngineSettings(background=background, **settings))
+def engine_on(
+    log: Log,
+    provider: Provider,
+    *executors: ToolExecutor,
+    vault: Vault | None = None,
+    clock: Callable[[], float] = time.time,
+    at_once: int = 32,
+    **settings: Any,
+) -> Watched:
+    """An engine that makes so many runs `at_once`."""
+    chosen = EngineSettings(background=BackgroundSettings(at_once=at_once), **settings)
+    return Watched(log, provider, executors, chosen, vault, clock)
+
+
+def front_of(log: Log, *executors: ToolExecutor, **options: Any) -> Watched:
+    """One that takes requests, and leaves the work to others."""
+    return engine_on(log, ScriptedProvider(), *executors, at_once=0, **options)
 
 
 class Watched(Engine):
     """A process of its own, as far as a test can tell; it keeps what it was told of the ends of runs."""
 
     def __init__(
-        self, log: Log, provider: Provider, executors: Sequence[ToolExecutor], settings: EngineSettings
+        self,
+        log: Log,
+        provider: Provider,
+        executors: Sequence[ToolExecutor],
+        settings: EngineSettings,
+        vault: Vault | None,
+        clock: Callable[[], float],
     ) -> None:
         self.told: list[Ended] = []
         super().__init__(
-            provider, store=log.store, executors=executors, settings=settings, runs=log, on_end=[self.told.append]
+            provider,
+            store=log.store,
+            executors=executors,
+            settings=settings,
+            runs=log,
+            on_end=[self.told.append],
+            vault=vault,
+            clock=clock,
         )
+
+    async def ended(self, response_id: str, identity: Identity = ANONYMOUS) -> Response:
+        """The response when its run has ended, wherever that was; its log is what it should be."""
+        assert isinstance(self.runs, Log)
+        records = await records_of(self.runs, response_id, identity, follow=True)
+        response = await self.retrieve(identity, response_id)
+        check_log(records, response)
+        return response
 
 
 async def records_of(log: RunLog, response_id: str, identity: Identity = ANONYMOUS, *, follow: bool) -> list[Record]:
