@@ -40,6 +40,7 @@ class MemoryRunLog:
         self._workers: dict[str, Worker] = {}
         self._runs: dict[Key, MemoryRun] = {}
         """Those that have ended stay for their logs."""
+        store.is_durable = self._runs.__contains__
         self._open: dict[int, MemoryRun] = {}
         self._keys = count(1)
         self._work, self._cancels, self._tails = Hint(), Hint(), Tails()

@@ -280,7 +280,9 @@ class ResponseStore(Protocol):
         ...
 
     async def fail_running(self, message: str) -> int:
-        """End the rows that a dead process left `queued` or `in_progress` as `failed`; how many there were."""
+        """End the rows that a dead process left `queued` or `in_progress` as `failed`; how many there were. Those that
+        a durable run stands for are left alone, and those of workers that live.
+        """
         ...
 
     async def check(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -57,6 +57,8 @@ class MemoryStore(MemoryConversations, MemoryApprovals):
         """Finished and followed by none, the oldest first."""
         self._claims: dict[Key, tuple[Claim, _Row]] = {}
         """Each goes with its row at the latest."""
+        self.is_durable: Callable[[Key], bool] = lambda _: False
+        """Whether a durable run stands for the response with that name."""
 
     async def begin(self, new: NewResponse) -> None:
         response, identity = new.response, new.identity
@@ -170,7 +172,8 @@ class MemoryStore(MemoryConversations, MemoryApprovals):
         return {item_id: item for item_id, item in found.items() if item is not None}
 
     async def fail_running(self, message: str) -> int:
-        running = [row for row in self._rows.values() if row.response.status not in FINAL]
+        rows = self._rows.values()
+        running = [row for row in rows if row.response.status not in FINAL and not self.is_durable(row.key)]
         for row in running:
             row.response = failed(row.response, message)
             if not row.children:

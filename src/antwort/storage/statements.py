@@ -109,10 +109,22 @@ FORGET_RUN = (
     "DELETE FROM run_events WHERE response_key = ?",
     "DELETE FROM run_logs WHERE response_key = ?",
 )
-RUNNING = """
+# No durable run stands for them. A file is one process's: whoever made them is gone. A database is not.
+RUNNING = per_dialect(
+    """
     SELECT key, id, body FROM responses WHERE status IN ('queued', 'in_progress')
-    AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
-"""
+      AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
+      {unless_alive}
+    {skip_locked}
+    """,
+    sqlite={"unless_alive": ""},
+    postgresql={
+        "unless_alive": """
+            AND NOT EXISTS (SELECT 1 FROM workers WHERE workers.name = responses.worker
+                            AND workers.expires_at > extract(epoch FROM clock_timestamp()))
+        """
+    },
+)
 FAIL = "UPDATE responses SET status = 'failed', completed_at = NULL WHERE key = ?"
 TOUCH = "UPDATE alembic_version SET version_num = version_num"
 

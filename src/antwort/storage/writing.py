@@ -153,7 +153,7 @@ def delete(connection: Connection, values: Values) -> bool:
 
 def fail_running(connection: Connection, message: str) -> tuple[int, list[str]]:
     """How many there were, and the ids of those whose body cannot be read: these are failed by their columns alone."""
-    rows = connection.execute(sql.RUNNING).fetchall()
+    rows = connection.execute(sql.RUNNING[connection.dialect]).fetchall()
     damaged = []
     for key, response_id, body in rows:
         try:
