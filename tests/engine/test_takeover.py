@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from antwort.api.events import CallBegun, CallEnded, ResponseInProgress
 from antwort.api.items import McpCall
@@ -130,3 +133,42 @@ async def test_a_run_is_handed_over_wherever_it_is(seconds: float) -> None:
             assert set(depot.ran.values()) == {1}
             assert all(item.status == "completed" for item in response.output)
     assert handed > 10
+
+
+# ---- any run, any deaths ----
+
+TEXTS = st.sampled_from(["", "So.", "One two three."])
+CALLS = st.lists(st.sampled_from(["look", "mark", "sell", "nobody"]), min_size=1, max_size=3)
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> tuple[Answer, ...]:
+    turns = draw(st.lists(st.tuples(TEXTS, CALLS), max_size=3))
+    made = [answer(say(text), *[call(name, n=n) for n, name in enumerate(names)]) for text, names in turns]
+    return (*made, answer(say(draw(TEXTS))))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[*HealthCheck])
+@given(stories(), st.lists(st.integers(1, 30), max_size=2), st.booleans())
+async def test_any_run_comes_to_its_end_whoever_dies_over_it(
+    story: tuple[Answer, ...], deaths: list[int], is_eager: bool
+) -> None:
+    log, depot = Log(), Depot()
+    fresh = [engine_on(log, Story(*story), depot, eager=is_eager) for _ in range(len(deaths) + 1)]
+    async with AsyncExitStack() as stack:
+        for engine in fresh:
+            await stack.enter_async_context(engine)
+        log.dies_at = deaths.pop(0) if deaths else None
+        queued = await fresh[0].create(ask(background=True, tools=[DEPOT], stream=False))
+        reading = asyncio.create_task(records_of(log, queued.id, follow=True))
+        while not reading.done():
+            died = asyncio.create_task(log.died.wait())
+            await asyncio.wait([reading, died], return_when=asyncio.FIRST_COMPLETED)
+            died.cancel()
+            log.died.clear()
+            log.dies_at = log.dies_at or (deaths.pop(0) if deaths else None)
+            await log.bury()
+        response = await fresh[0].retrieve(ANONYMOUS, queued.id)
+    check_calls(check_log(await reading, response), depot)
+    assert response.status == "completed"
+    assert sum(len(engine.told) for engine in fresh) == 1
