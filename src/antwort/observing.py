@@ -12,6 +12,7 @@ from antwort.config.settings import MetricsSettings, Settings
 from antwort.engine.control import Called
 from antwort.engine.live import Ended
 from antwort.providers.base import Provider
+from antwort.runs.base import RunLog
 from antwort.storage.base import ResponseStore
 from antwort.telemetry.access import Guard, Verdict, verdict
 from antwort.telemetry.calls import log_call
@@ -20,6 +21,8 @@ from antwort.telemetry.endpoint import PATH, Elsewhere, MetricsEndpoint
 from antwort.telemetry.metrics import Metrics
 from antwort.telemetry.port import MetricsPort
 from antwort.telemetry.provider import MeasuredProvider
+from antwort.telemetry.run_counts import RunCounts
+from antwort.telemetry.runs import WatchedRunLog
 from antwort.telemetry.store import MeasuredStore
 from antwort.transport.doorway import Doorway
 from antwort.transport.endpoints import Endpoint
@@ -40,6 +43,12 @@ class Observation:
 
     def store(self, store: ResponseStore) -> ResponseStore:
         return store if self.metrics is None else MeasuredStore(store, self.metrics)
+
+    def runs(self, runs: RunLog) -> WatchedRunLog:
+        """Its `ended` is to hear of each run that has ended."""
+        counts = RunCounts() if self.metrics is None else self.metrics.runs
+        counts.watch(runs.load)
+        return WatchedRunLog(runs, counts)
 
     @property
     def on_end(self) -> Sequence[Callable[[Ended], None]]:

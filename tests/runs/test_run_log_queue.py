@@ -47,6 +47,15 @@ async def test_what_a_run_is_claimed_with_is_what_it_was_submitted_with(log: Run
     assert list(await log.records(claimed.lease)) == await everything(log, claimed.lease.run_id)
 
 
+async def test_who_claims_a_run_first_is_told_how_long_it_has_waited_and_nobody_else(log: RunLog) -> None:
+    first = await begun(log)
+    assert first.waited is not None
+    assert first.waited >= 0
+    await log.release(first.lease)
+    again = await claim_one(log)
+    assert (again.begun_at, again.waited) == (first.begun_at, None)
+
+
 async def test_a_run_that_is_made_is_in_progress(log: RunLog, store: ResponseStore) -> None:
     claimed = await begun(log)
     response = await store.get(ME, claimed.lease.run_id)

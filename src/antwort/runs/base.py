@@ -91,6 +91,8 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     is_cancelled: bool
     begun_at: float
     """When it was claimed for the first time, in seconds since 1970."""
+    waited: float | None = None
+    """Seconds that it has waited for that, if this is the first time."""
 
 
 class Renewed(msgspec.Struct, frozen=True, kw_only=True):

@@ -87,7 +87,7 @@ def _take(connection: Connection, worker: str, chosen: list[Any], at: float) -> 
 
 def _take_one(connection: Connection, worker: str, key: int, at: float) -> Claimed | None:
     row = connection.execute(sql.TAKE, {"key": key, "worker": worker, "now": at}).fetchone()
-    run_id, fence, identity, attempt, is_cancelled, begun_at = row
+    run_id, fence, identity, attempt, is_cancelled, begun_at, queued_at = row
     status, request, body = connection.execute(sql.RESPONSE, (key,)).fetchone()
     try:
         response = to_response(body)
@@ -106,6 +106,7 @@ def _take_one(connection: Connection, worker: str, key: int, at: float) -> Claim
         attempt=attempt,
         is_cancelled=bool(is_cancelled),
         begun_at=begun_at,
+        waited=max(begun_at - queued_at, 0.0) if fence == 1 else None,
     )
 
 

@@ -74,4 +74,5 @@ class MemoryRun:
             attempt=self.attempt,
             is_cancelled=self.is_cancelled,
             begun_at=self.begun_at,
+            waited=max(self.begun_at - self.queued_at, 0.0) if self.fence == 1 else None,
         )

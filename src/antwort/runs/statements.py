@@ -103,7 +103,7 @@ TAKE = """
     SET attempt = attempt + CASE WHEN attempt = 0 OR worker IS NOT NULL THEN 1 ELSE 0 END,
         fence = fence + 1, worker = :worker, begun_at = coalesce(begun_at, :now)
     WHERE response_key = :key
-    RETURNING id, fence, identity, attempt, is_cancelled, begun_at
+    RETURNING id, fence, identity, attempt, is_cancelled, begun_at, queued_at
 """
 RESPONSE = "SELECT status, request, body FROM responses WHERE key = ?"
 UPDATE_RESPONSE = "UPDATE responses SET status = ?, completed_at = ?, body = ? WHERE key = ?"

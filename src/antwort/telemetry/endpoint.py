@@ -22,6 +22,7 @@ class MetricsEndpoint:
     async def __call__(self, exchange: Exchange, _: str) -> None:
         """The numbers are read here; to write them out takes a while, and is left to a thread."""
         self._guard.check(exchange)
+        await self._metrics.runs.look()
         accept = (exchange.header(b"accept") or b"").decode("latin-1")
         body, kind = await asyncio.to_thread(exposition, self._metrics.read(), accept)
         await exchange.answer(body, kind=kind.encode())

@@ -12,6 +12,7 @@ _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304
 # The convention ends at 10 seconds; many an answer here takes longer.
 _HTTP = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0, 60.0, 300.0)
 _TURNS = (1, 2, 4, 8, 16, 32, 64, 128)
+_WAITS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 _STORE = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 # ---- requests ----
@@ -131,6 +132,41 @@ MCP_FAILURES = Family(
 )
 MCP_SESSIONS = Family("antwort_mcp_sessions_open", "gauge", "Sessions with MCP servers that are open.")
 
+# ---- runs of the log: background responses, and those that were gone on with ----
+
+RUNS_QUEUED = Family(
+    "antwort_runs_queued", "gauge", "Runs that wait for somebody to make them, over all processes that share the log."
+)
+RUNS_HELD = Family(
+    "antwort_runs_held", "gauge", "Runs that somebody makes under a lease, over all processes that share the log."
+)
+OLDEST_RUN = Family(
+    "antwort_runs_oldest_seconds", "gauge", "Time that the run that has waited for longest has waited so far."
+)
+RUN_WAIT = Family(
+    "antwort_run_wait_seconds", "histogram", "Time that a run has waited until it was first claimed.", (), _WAITS
+)
+RUN_CLAIMS = Family(
+    "antwort_run_claims_total",
+    "counter",
+    "Runs that this process has claimed: `new`, `handed_over` by a process that stopped, or `taken_over` from one that "
+    "was lost.",
+    ("kind",),
+)
+RUN_LEFT = Family(
+    "antwort_runs_left_total",
+    "counter",
+    "Runs that this process did not make to their end: `handed_over` when it stopped, or `lost` to another.",
+    ("how",),
+)
+RUN_LOG_TIME = Family(
+    "antwort_run_log_operation_duration_seconds",
+    "histogram",
+    "Time that an operation of the log of runs took; `outcome` is `ok`, `fenced` (another has the run) or `error`.",
+    ("operation", "outcome"),
+    _STORE,
+)
+
 # ---- the store, and the program ----
 
 STORE_TIME = Family(
@@ -166,6 +202,13 @@ FAMILIES = (
     MCP_UP,
     MCP_FAILURES,
     MCP_SESSIONS,
+    RUNS_QUEUED,
+    RUNS_HELD,
+    OLDEST_RUN,
+    RUN_WAIT,
+    RUN_CLAIMS,
+    RUN_LEFT,
+    RUN_LOG_TIME,
     STORE_TIME,
     BUILD,
 )

@@ -11,6 +11,7 @@ from antwort.errors import RateLimited
 from antwort.telemetry import families
 from antwort.telemetry.counting import Counter, Gauge, Histogram, Key, Metric, Reading
 from antwort.telemetry.labels import OTHER, REASONS, STATUSES, Names, code_of, method_of, route_of
+from antwort.telemetry.run_counts import RunCounts
 from antwort.tools.base import HOUSE_LABEL
 from antwort.transport.exchange import Exchange
 from antwort.version import __version__
@@ -90,6 +91,7 @@ class Metrics:
         self._calls = Counter(families.CALLS)
         self._call_time = Histogram(families.CALL_TIME)
         self.store_time = Histogram(families.STORE_TIME)
+        self.runs = RunCounts()
 
     def watch(
         self,
@@ -187,6 +189,7 @@ class Metrics:
         yield Gauge(families.MCP_UP, lambda: known)
         yield Gauge(families.MCP_FAILURES, lambda: [((each.label or OTHER,), each.failures) for each in servers])
         yield Gauge(families.MCP_SESSIONS, lambda: [((), self._sessions())])
+        yield from self.runs.all()
         yield self.store_time
         yield Gauge(families.BUILD, lambda: [((__version__,), 1)])
 
