@@ -47,10 +47,3 @@ async def store(request: pytest.FixtureRequest) -> AsyncGenerator[ResponseStore,
             store = await PostgresStore.open(request.getfixturevalue("migrated_database"))
     yield store
     await store.close()
-
-
-@pytest.fixture
-async def on_postgres(migrated_database: str) -> AsyncGenerator[PostgresStore, None]:
-    store = await PostgresStore.open(migrated_database)
-    yield store
-    await store.close()
