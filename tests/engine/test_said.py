@@ -121,17 +121,6 @@ async def test_one_who_is_too_slow_then_is_left_behind() -> None:
         await anext(reading)
 
 
-async def test_what_is_let_go_is_read_by_those_who_are_there() -> None:
-    said = said_of([piece("a")], is_over=False)
-    reading = said.read(-1, LONG)
-    await anext(reading)
-    said.let_go()
-    said.add([piece("b")])
-    assert not said.is_whole
-    assert await anext(reading) == [Numbered(1, [piece("b")])]
-    await reading.aclose()
-
-
 def test_it_is_packed_with_its_end() -> None:
     said = said_of([piece("a")], [piece("b"), MARK], is_over=False)
     packed = said.packed([piece("c")])
@@ -143,7 +132,7 @@ def test_its_records_say_which_calls_have_begun() -> None:
     ended = CallEnded(call_id="call_1", outcome="ran")
     work = McpCallInProgress(item_id="mcp_1", output_index=0)
     said = said_of([work, ended], [piece("a")], is_over=False)
-    (record,) = said.records(["call_2"])
+    (record,) = said.records(0, (), ["call_2"])
     assert (record.at, record.first, record.next) == (0, 0, 2)
     assert record.events == [work, ended, piece("a"), CallBegun(call_id="call_2")]
     assert said.ended_calls() == {"call_1"}

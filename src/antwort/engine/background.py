@@ -10,6 +10,7 @@ from time import perf_counter
 
 from antwort.api.responses import Response
 from antwort.engine.control import LEFT, Called
+from antwort.engine.journal import Journal
 from antwort.engine.live import Ended, Held, LiveRun
 from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner
@@ -21,7 +22,7 @@ from antwort.engine.worker import Carried, Worker
 from antwort.errors import Cancelled, HandedOver, ShuttingDown
 from antwort.identity import Identity
 from antwort.providers.base import Provider
-from antwort.runs.base import RunLog, Unavailable
+from antwort.runs.base import Claimed, Record, RunLog, Unavailable
 from antwort.storage.base import Claim, ResponseStore
 from antwort.vault import Vault
 
@@ -93,18 +94,30 @@ class Background:
         await self.worker.start()
         return self.worker.name
 
+    async def adopt(self, run: LiveRun, records: Sequence[Record]) -> Journal:
+        """Make a run in the foreground one that another process may go on with. Raises `Unavailable` and `Fenced`."""
+        await self.worker.start()
+        lease = await self._runs.adopt(self.worker.name, run.identity, run.response_id, records)
+        self.worker.keep(lease, run)
+        return Journal(self._runs, lease, records)
+
     # ---- the life of the process ----
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether what it holds is there for another process when this one ends."""
+        return self._runs.traits.durability != "process"
 
     async def open(self) -> None:
         """What a process before this one has left is gone on with. Nobody has left anything in memory."""
-        if self._runs.traits.durability != "process":
+        if self.is_lasting:
             await self.worker.start()
 
     async def drain(self, seconds: float) -> None:
         """Nothing new is begun here, and what is under way is handed over; what ends with the process comes to its
         end.
         """
-        if self._runs.traits.durability == "process":
+        if not self.is_lasting:
             self.worker.stop_claiming()
             await self.worker.ended(seconds, ShuttingDown())
             return
@@ -117,10 +130,10 @@ class Background:
 
     # ---- one run ----
 
-    async def _carry(self, carried: Carried) -> None:
+    async def _carry(self, carried: Carried, claimed: Claimed) -> None:
         """To its end, here. Raises one of `LEFT` when it stops before that."""
         began = perf_counter()
-        found = await self._resuming.find(carried.claimed, carried.signal)
+        found = await self._resuming.find(claimed, carried.signal)
         try:
             plan = await carried.signal.race(partial(self._resuming.plan, found))
         except LEFT:

@@ -66,6 +66,8 @@ class Control:
         """Whether a tool was started here: to make the response once more could do twice what it did."""
         self.running: set[str] = set()
         """The calls that tools work on, by their `call_id`."""
+        self.begun: set[str] = set()
+        """The calls that tools were asked for here, by their `call_id`, whatever came of them."""
         self.on_progress: Callable[[str, str | Progress], None] = _nobody_watches
         """The tool that works on this call reports that it is getting on, and how far it is."""
         self.on_call: Sequence[Callable[[Called], None]] = ()

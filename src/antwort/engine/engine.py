@@ -34,7 +34,7 @@ from antwort.engine.planning import Planner
 from antwort.engine.queues import Queues
 from antwort.engine.recent import Recent
 from antwort.engine.rows import end_unborn, new_row
-from antwort.engine.settings import BackgroundSettings, EngineSettings, checked
+from antwort.engine.settings import BackgroundSettings, EngineSettings, OnDisconnect, checked
 from antwort.engine.shared import Reader
 from antwort.engine.toolbox import Shelf, check_labels, list_tools
 from antwort.engine.turns import Turn
@@ -159,11 +159,20 @@ class Engine:
 
     # ---- making a response ----
 
-    async def start(self, request: CreateRequest, identity: Identity = ANONYMOUS) -> LiveRun:
-        """Plan the response, put it on record, and set its run going. What is wrong by then is raised."""
-        return await self.launch(await self.plan(request, identity))
+    async def start(
+        self,
+        request: CreateRequest,
+        identity: Identity = ANONYMOUS,
+        on_disconnect: OnDisconnect | None = None,
+    ) -> LiveRun:
+        """Plan the response, put it on record, and set its run going. What is wrong by then is raised. `on_disconnect`
+        counts instead of the setting.
+        """
+        return await self.launch(await self.plan(request, identity), on_disconnect=on_disconnect)
 
-    async def attach(self, request: CreateRequest, identity: Identity, key: str) -> Reader:
+    async def attach(
+        self, request: CreateRequest, identity: Identity, key: str, on_disconnect: OnDisconnect | None = None
+    ) -> Reader:
         """Start the response, or read along with the one that an earlier request with this key and the same body has
         started, be it under way or over. The keys of others are others.
 
@@ -171,7 +180,7 @@ class Engine:
         wrong by then with the request.
         """
         self._check_open()
-        return await self._keyed.attach(request, identity, key)
+        return await self._keyed.attach(request, identity, key, on_disconnect)
 
     async def plan(self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: Recent | None = None) -> Plan:
         """Answer every question before the first inference. Nothing is kept yet: it may be broken off.
@@ -199,8 +208,12 @@ class Engine:
 
         return Turn(self._queues, (identity.tenant, identity.owner, conversation_id), is_busy)
 
-    async def launch(self, plan: Plan, claim: Claim | None = None) -> LiveRun:
-        """Commit the row, and the claim of its key with it; then set the run going."""
+    async def launch(
+        self, plan: Plan, claim: Claim | None = None, on_disconnect: OnDisconnect | None = None
+    ) -> LiveRun:
+        """Commit the row, and the claim of its key with it; then set the run going. `on_disconnect` counts instead of
+        the setting.
+        """
         try:
             if plan.request.background:
                 raise ValueError("A background response is submitted, and made by whoever has a place for it.")
@@ -212,7 +225,9 @@ class Engine:
             elif plan.decisions:
                 await self._store.decide(plan.identity, plan.response.id, plan.decisions)
             store = self._store if plan.request.is_stored or plan.request.conversation is not None else None
-            run = LiveRun(plan, self._provider, store, self._ended, self._on_call)
+            goes_on = plan.request.is_stored and self._goes_on(on_disconnect)
+            adopt = self._background.adopt if goes_on and self._background is not None else None
+            run = LiveRun(plan, self._provider, store, self._ended, self._on_call, goes_on=goes_on, adopt=adopt)
         except BaseException:
             plan.release()
             raise
@@ -220,6 +235,9 @@ class Engine:
         if self.is_draining:  # since the row was begun: it is ended properly, too
             run.stop(ShuttingDown())
         return run
+
+    def _goes_on(self, on_disconnect: OnDisconnect | None) -> bool:
+        return (on_disconnect or self.settings.background.on_disconnect) == "continue"
 
     async def submit(self, plan: Plan, claim: Claim | None = None) -> Response:
         """Commit a background response, and the claim of its key with it: queued, for whoever has a place for it. It is
@@ -463,12 +481,19 @@ class Engine:
         if self._background is not None:
             tasks += [asyncio.ensure_future(self._background.drain(seconds))]
         if not tasks:
+            self._made.let_go()
             return
         await asyncio.wait(tasks, timeout=seconds)
-        for run in list(self._live.values()):
-            if not run.is_held:
-                run.stop(ShuttingDown())
-        await asyncio.wait(tasks)
+        leaving = [asyncio.ensure_future(self._end(run)) for run in self._live.values() if not run.is_held]
+        await asyncio.wait([*tasks, *leaving])
+        self._made.let_go()
+
+    async def _end(self, run: LiveRun) -> None:
+        """One that is still in the foreground when the time is over. It goes on elsewhere, where it is to go on."""
+        if self._background is not None and self._background.is_lasting:
+            await run.hand_on()
+        else:
+            run.stop(ShuttingDown())
 
     async def close(self) -> None:
         """Runs still under way are ended at once. There is no way back."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
@@ -16,7 +16,7 @@ from antwort.engine.fingerprint import checked_key, fingerprint
 from antwort.engine.kept import Kept, Name
 from antwort.engine.live import LiveRun
 from antwort.engine.plan import Plan
-from antwort.engine.settings import EngineSettings
+from antwort.engine.settings import EngineSettings, OnDisconnect
 from antwort.engine.shared import Reader, SharedRun
 from antwort.errors import AntwortError, KeyInUse, KeyReused, ResponseNotFound, ServerFault, ShuttingDown
 from antwort.identity import Identity
@@ -34,11 +34,21 @@ class Maker(Protocol):
 
     async def plan(self, request: CreateRequest, identity: Identity) -> Plan: ...
 
-    async def launch(self, plan: Plan, claim: Claim | None = None) -> LiveRun: ...
+    async def launch(
+        self, plan: Plan, claim: Claim | None = None, on_disconnect: OnDisconnect | None = None
+    ) -> LiveRun: ...
 
     async def submit(self, plan: Plan, claim: Claim | None = None) -> Response: ...
 
     async def retrieve(self, identity: Identity, response_id: str) -> Response: ...
+
+
+class Asked(NamedTuple):
+    """The first request with its key."""
+
+    request: CreateRequest
+    identity: Identity
+    on_disconnect: OnDisconnect | None = None
 
 
 class KeyedRuns:
@@ -55,14 +65,17 @@ class KeyedRuns:
         """By the id of the response."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def attach(self, request: CreateRequest, identity: Identity, key: str) -> Reader:
+    async def attach(
+        self, request: CreateRequest, identity: Identity, key: str, on_disconnect: OnDisconnect | None = None
+    ) -> Reader:
         """A reader of the response that the key stands for: one that ended, one under way, or a new one.
 
         Raises `KeyReused` when that is the response to another request, `KeyInUse` when it is being made elsewhere, and
         what is wrong with the request.
         """
         name, digest = (identity.tenant, identity.owner, checked_key(key)), fingerprint(request)
-        while (reader := await self._join(name, digest, request, identity)) is None:
+        asked = Asked(request, identity, on_disconnect)
+        while (reader := await self._join(name, digest, asked)) is None:
             pass
         try:
             await reader.started()
@@ -96,11 +109,11 @@ class KeyedRuns:
             if self._runs.get(name) is shared and not shared.is_void:
                 raise KeyReused
 
-    async def _join(self, name: Name, digest: bytes, request: CreateRequest, identity: Identity) -> Reader | None:
+    async def _join(self, name: Name, digest: bytes, asked: Asked) -> Reader | None:
         """None: what stood in the way is gone by now."""
         shared = self._find(name)
         if shared is None:
-            return self._share(name, digest, request, identity).join(is_first=True)
+            return self._share(name, digest, asked).join(is_first=True)
         if shared.is_void:
             await shared.settled.wait()
             return None
@@ -121,10 +134,10 @@ class KeyedRuns:
             return None
         return shared
 
-    def _share(self, name: Name, digest: bytes, request: CreateRequest, identity: Identity) -> SharedRun:
+    def _share(self, name: Name, digest: bytes, asked: Asked) -> SharedRun:
         claim = self._claim(name, digest)
         shared = self._runs[name] = SharedRun(digest, claim.expires_at, self._settings)
-        task = asyncio.create_task(self._live(name, shared, request, identity, claim))
+        task = asyncio.create_task(self._live(name, shared, asked, claim))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return shared
@@ -135,18 +148,16 @@ class KeyedRuns:
 
     # ---- the life of one ----
 
-    async def _live(
-        self, name: Name, shared: SharedRun, request: CreateRequest, identity: Identity, claim: Claim
-    ) -> None:
+    async def _live(self, name: Name, shared: SharedRun, asked: Asked, claim: Claim) -> None:
         """A task of its own: the request that comes first may leave, and another still wait for the response."""
         try:
-            await self._start(shared, request, identity, claim)
+            await self._start(shared, asked, claim)
             if shared.live is not None:
                 self._names[shared.live.response_id] = name
                 await shared.follow(shared.live)
                 if shared.accountant is None:
                     _note_unread(shared.live)
-                await self._settle(name, shared, shared.live, identity)
+                await self._settle(name, shared, shared.live, asked.identity)
         except Exception as error:
             if shared.started.is_set:
                 _log.error("the end of %s could not be put away", shared.response_id, exc_info=error)
@@ -154,14 +165,15 @@ class KeyedRuns:
         finally:
             self._close(name, shared)
 
-    async def _start(self, shared: SharedRun, request: CreateRequest, identity: Identity, claim: Claim) -> None:
+    async def _start(self, shared: SharedRun, asked: Asked, claim: Claim) -> None:
+        request, identity = asked.request, asked.identity
         found = await self._recall(identity, claim)
         shared.is_owner.set(None)
         if found is not None:
             shared.found(found)
             return
         plan = await shared.signal.race(lambda: self._maker.plan(request, identity))
-        live = await self._maker.launch(plan, claim if request.is_stored else None)
+        live = await self._maker.launch(plan, claim if request.is_stored else None, asked.on_disconnect)
         shared.begin(live, is_streamed=bool(request.stream))
 
     async def _recall(self, identity: Identity, claim: Claim, *, is_waited_for: bool = True) -> Response | None:
@@ -185,6 +197,8 @@ class KeyedRuns:
         """What has come to an end of its own keeps its key, whoever has seen it; otherwise the next request is a new
         try, unless that would do anything twice.
         """
+        if live.is_left:  # whoever goes on with it puts its end on record, for the key as well
+            return
         response = live.response
         is_broken = await _failed_early(live) or (shared.is_void and response.status in ("cancelled", "failed"))
         shared.is_void = (is_broken or live.is_worth_another_try) and not live.has_acted

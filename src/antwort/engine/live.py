@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import partial
 from time import perf_counter
+from typing import TypeAlias
 
 import msgspec
 
@@ -14,7 +16,7 @@ from antwort.api.events import DELTAS, TERMINAL, Batch, CallEnded, Compacted, Tu
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
 from antwort.api.wire import UNSET
-from antwort.concurrency import Once
+from antwort.concurrency import Once, Signal
 from antwort.engine.approvals import asked_for
 from antwort.engine.compacting import window_of
 from antwort.engine.control import LEFT, Called, Control
@@ -23,6 +25,7 @@ from antwort.engine.journal import Beside, Journal, journaled
 from antwort.engine.loop import advance
 from antwort.engine.pipe import Numbered, Outlet, recorded
 from antwort.engine.plan import Plan
+from antwort.engine.promoting import Promotion, kept
 from antwort.engine.pulse import Pulse
 from antwort.engine.rows import kept_request, new_entries
 from antwort.engine.said import Said
@@ -36,11 +39,16 @@ from antwort.errors import (
     RequestCancelled,
     ResponseNotFound,
     ServerFault,
+    ShuttingDown,
 )
 from antwort.identity import Identity
 from antwort.notes import RESPONSE_ID
 from antwort.providers.base import Provider
+from antwort.runs.base import Record
 from antwort.storage.base import Link, ResponseStore
+
+Adoption: TypeAlias = Callable[["LiveRun", Sequence[Record]], Awaitable[Journal]]
+"""Makes a run that was begun in the foreground one that another process may go on with, with all that it has said."""
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,8 +88,12 @@ class LiveRun:
         on_call: Sequence[Callable[[Called], None]] = (),
         *,
         held: Held | None = None,
+        goes_on: bool = False,
+        adopt: Adoption | None = None,
     ) -> None:
-        """Without `held` it begins here and now, is read here, and nobody else goes on with it."""
+        """Without `held` it begins here and now, and is read here. One that `goes_on` when its client leaves is made
+        one that another process may go on with, by `adopt`.
+        """
         loop = asyncio.get_running_loop()
         settings = plan.settings
         self._plan = plan
@@ -92,8 +104,12 @@ class LiveRun:
         self._control.deadline = deadline
         self._journal = None if held is None else held.journal
         self._on_record = None if held is None else self._control.run.response
-        self.said = None if held is not None else _kept(plan)
+        self.said = None if held is not None else _kept(plan, goes_on)
         """All that it has sent, where that is kept."""
+        self._gone = Signal() if goes_on else None
+        self._promotion: Promotion | None = None
+        if adopt is not None and self.said is not None:
+            self._promotion = Promotion(self.said, self._control, partial(adopt, self), self._adopted)
         self._outlet = Outlet(settings.buffer_events, None if self.said is None else self.said.add)
         self._answered: Once[None] = Once()
         self._ended: Once[Response] = Once()
@@ -114,6 +130,8 @@ class LiveRun:
             self._began -= held.before
             self._control.on_begin = held.journal.begin
             batches = journaled(batches, held.journal, plan, self._control)
+        elif store is not None and self._promotion is not None:
+            batches = kept(batches, store, plan, self._control, self._log, self._promotion)
         elif store is not None:
             batches = recorded(batches, store, plan, self._control, self._log)
         self._task = asyncio.create_task(self._drive(batches), name=f"run {plan.response.id}")
@@ -160,15 +178,60 @@ class LiveRun:
         return await self._ended.wait()
 
     async def whole(self) -> Response:
-        """The response as it ended. Raises, like `answered`, what went wrong before the backend answered."""
-        response = await self._ended.wait()
+        """The response as it ended. Raises, like `answered`, what went wrong before the backend answered; and
+        `ClientLeft` when it goes on without its client.
+        """
+        response = await (self._ended.wait() if self._gone is None else self._gone.race(self._ended.wait))
         await self._answered.wait()
         return response
 
     def leave(self) -> None:
-        """The client has gone. The run ends itself; nobody cancels it."""
+        """The client has gone. The run ends itself, or goes on without; nobody cancels it."""
         self._outlet.abandon()
-        self.stop(ClientLeft())
+        if not self.goes_on:
+            self.stop(ClientLeft())
+        elif not self._ended.is_set:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Nobody waits for it here any more."""
+        self._outlet.abandon()
+        self._outlet.end()
+        if self._gone is not None:
+            self._gone.set(ClientLeft())
+        self.promote()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it is made to its end when its client leaves."""
+        return self._gone is not None
+
+    def promote(self) -> None:
+        """Make it a run that another process may go on with, as soon as may be. Those who read it here read on."""
+        if self._promotion is not None and not self._promotion.is_wanted:
+            if self._pulse is not None:
+                self._pulse.hush()  # what it would say beside the run has no place in the log yet
+            self._promotion.want()
+
+    async def hand_on(self) -> None:
+        """It ends here, and goes on elsewhere if another process may go on with it. Only one who has seen something of
+        it can find it there.
+        """
+        if self._promotion is not None and self._plan.request.stream and self._answered.is_set:
+            self._let_go()
+            await self._promotion.settled()
+        self.stop(HandedOver() if self.is_held else ShuttingDown())
+
+    def _adopted(self, journal: Journal) -> None:
+        """From now on its log tells what it says: those who read along go there."""
+        self._journal, self._on_record = journal, self._control.run.response
+        assert self.said is not None, "it was kept to be adopted"
+        self.said.end()
+        self._outlet.keep_no_more()
+        self._stop_pulse()
+        if self._plan.request.stream:
+            self._pulse = Pulse(self._plan, self._control, Beside(journal))
+            self._control.on_progress = self._pulse.report
 
     def stop(self, reason: Exception) -> None:
         if self._journal is not None and isinstance(reason, HandedOver):
@@ -259,6 +322,8 @@ class LiveRun:
                 elif self._first is None and isinstance(last, DELTAS):
                     self._first = perf_counter()
                 self._outlet.publish(batch)
+                if self._promotion is not None:
+                    self._promotion.look()
                 if self._outlet.is_full and not self._ended.is_set:
                     await self._wait_for_room()
         except LEFT:
@@ -273,7 +338,7 @@ class LiveRun:
         """What goes on record with its end. No event comes between this and the last batch."""
         if self._pulse is not None:
             self._pulse.hush()
-        return None if self.said is None else self.said.packed(last)
+        return self.said.packed(last) if self.said is not None and self._plan.request.stream else None
 
     def _end(self, response: Response) -> None:
         self._plan.release()  # its end is on record, and not known yet: who is told of it may go on at once
@@ -297,6 +362,8 @@ class LiveRun:
         self._outlet.end()
         if self.said is not None:
             self.said.end()
+        if self._promotion is not None:
+            self._promotion.drop()
         self._control.fall_silent()
         # Broken off: only when its task was cancelled, as at the end of a loop.
         stopped = HandedOver() if self.is_left else ServerFault("The run was broken off.")
@@ -312,10 +379,10 @@ class LiveRun:
             self._pulse.stop()
 
 
-def _kept(plan: Plan) -> Said | None:
+def _kept(plan: Plan, goes_on: bool) -> Said | None:
     """A stream that is on record can be read again."""
     most = plan.settings.background.log_bytes
-    return Said(most) if plan.request.is_stored and plan.request.stream and most else None
+    return Said(most) if plan.request.is_stored and (plan.request.stream or goes_on) and most else None
 
 
 def _is_told(mark: TurnEnded | Compacted) -> bool:

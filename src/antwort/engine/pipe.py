@@ -38,12 +38,12 @@ class Numbered(msgspec.Struct, frozen=True):
 Log: TypeAlias = Callable[[Batch], bytes | None]
 
 
-def _no_log(_: Batch) -> None:
+def no_log(_: Batch) -> None:
     """Nothing of it is kept but the response."""
 
 
 async def recorded(
-    batches: AsyncGenerator[Batch, None], store: ResponseStore, plan: Plan, control: Control, log: Log = _no_log
+    batches: AsyncGenerator[Batch, None], store: ResponseStore, plan: Plan, control: Control, log: Log = no_log
 ) -> AsyncGenerator[Batch, None]:
     """The terminal event goes out only when what it says is committed; otherwise the response has failed. `log` gives
     all that was sent, with the last batch behind it: it is committed along.
@@ -51,14 +51,13 @@ async def recorded(
     async with aclosing(batches):
         async for batch in batches:
             if isinstance(last := batch[-1], TERMINAL):
-                yield [*batch[:-1], await _committed(last, store, plan, control, log(batch))]
+                yield [*batch[:-1], await committed(last, store, plan, control, log(batch))]
             else:
                 yield batch
 
 
-async def _committed(
-    event: Terminal, store: ResponseStore, plan: Plan, control: Control, log: bytes | None
-) -> Terminal:
+async def committed(event: Terminal, store: ResponseStore, plan: Plan, control: Control, log: bytes | None) -> Terminal:
+    """The event, or what goes out in its place."""
     try:
         await _commit(event.response, store, plan, control, log)
     except Exception as error:
@@ -162,6 +161,9 @@ class Outlet:
         while self.is_full:
             self._room = asyncio.get_running_loop().create_future()
             await self._room
+
+    def keep_no_more(self) -> None:
+        self._keep = None
 
     def end(self) -> None:
         self._is_ended = True

@@ -196,6 +196,8 @@ class Running:
         if self._control.on_begin is not None and not ready.is_search:
             await self._control.on_begin(ready.call.call_id)
         self._seen.add(ready.call.call_id)
+        if not ready.is_search:
+            self._control.begun.add(ready.call.call_id)
         began = perf_counter()
         failures: list[Failure] = []
         definition = ready.definition

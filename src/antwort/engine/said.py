@@ -52,11 +52,6 @@ class Said:
         self.is_over = True
         self._wake()
 
-    def let_go(self) -> None:
-        """What was said can be read elsewhere: only those who read here by now are told the rest."""
-        self.is_whole = False
-        self._shorten()
-
     # ---- the whole of it ----
 
     @property
@@ -64,10 +59,17 @@ class Said:
         """How many events there are that have a number."""
         return len([None for event in self._events() if not isinstance(event, UNSENT)])
 
-    def records(self, begun: Sequence[str]) -> list[Record]:
-        """For the log of a durable run: all of it, and which calls have begun that have not ended."""
-        events = [*self._events()]
-        return in_records([*events, *[CallBegun(call_id=call_id) for call_id in begun]])
+    @property
+    def count(self) -> int:
+        """How many batches there were."""
+        return self._start + len(self._batches)
+
+    def records(self, taken: int, before: Sequence[Record], begun: Sequence[str]) -> list[Record]:
+        """For the log of a durable run: what came behind so many batches, which are in the records `before`; and which
+        calls have begun.
+        """
+        events = [event for batch in self.behind(taken) for event in batch]
+        return in_records([*events, *[CallBegun(call_id=call_id) for call_id in begun]], before)
 
     def ended_calls(self) -> set[str]:
         return {event.call_id for event in self._events() if isinstance(event, CallEnded)}
@@ -123,7 +125,7 @@ class Said:
 
     def _shorten(self) -> None:
         """To what those who read have not read yet."""
-        end = self._start + len(self._batches)
+        end = self.count
         for reader in [reader for reader in self._readers if end - reader.at > _FAR_BEHIND]:
             reader.is_lost = True
             self._readers.discard(reader)

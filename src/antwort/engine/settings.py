@@ -93,6 +93,10 @@ class LoopSettings(Wire):
     """Seconds that tools get to end when the run is told to stop."""
 
 
+OnDisconnect: TypeAlias = Literal["cancel", "continue"]
+"""What becomes of a stored response when its client leaves."""
+
+
 class BackgroundSettings(Wire):
     """Responses that outlive their request, and the processes that make them."""
 
@@ -113,7 +117,7 @@ class BackgroundSettings(Wire):
     keep_log: Annotated[float, Meta(ge=0, le=86400 * 365)] = 604800.0
     """Seconds that the events of a response that has ended can be read again with their numbers. The response itself
     stays."""
-    on_disconnect: Literal["cancel", "continue"] = "cancel"
+    on_disconnect: OnDisconnect = "cancel"
     """What becomes of a stored response when the client leaves its stream: it ends, or is made to its end. A request
     can ask for either by the header `Antwort-On-Disconnect`. What is not stored ends; what is in the background goes
     on."""

@@ -60,7 +60,10 @@ class SharedRun:
         self.tape = Tape() if is_streamed else None
         self.started.set(None)
         if not self.readers:
-            live.leave()
+            if live.goes_on:
+                live.promote()
+            else:
+                live.leave()
 
     def found(self, response: Response) -> None:
         """It has ended long ago."""
@@ -116,10 +119,12 @@ class SharedRun:
         self.readers.discard(reader)
         if self.is_ended:
             return
-        goes_on = bool(self.readers) or (self.live is not None and self.live.has_acted)
+        goes_on = bool(self.readers) or (self.live is not None and (self.live.has_acted or self.live.goes_on))
         if goes_on and self.accountant is reader:
             self.accountant = next(iter(self.readers), None)
         if goes_on:
+            if not self.readers and self.live is not None:
+                self.live.promote()
             return
         self.is_void = True
         self.signal.set(ClientLeft())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from antwort.concurrency import Signal, stop
 from antwort.engine.control import LEFT
@@ -30,15 +31,11 @@ _LEAVING = 5.0
 class Carried:
     """A run that this process holds, from its claim on."""
 
-    def __init__(self, claimed: Claimed) -> None:
-        self.claimed = claimed
+    def __init__(self, lease: Lease, live: LiveRun | None = None) -> None:
+        self.lease = lease
         self.signal = Signal()
         """For the time before it is under way."""
-        self.live: LiveRun | None = None
-
-    @property
-    def lease(self) -> Lease:
-        return self.claimed.lease
+        self.live = live
 
     def stop(self, reason: Exception) -> None:
         self.signal.set(reason)
@@ -67,7 +64,7 @@ class Worker:
         self,
         runs: RunLog,
         settings: BackgroundSettings,
-        carry: Callable[[Carried], Awaitable[None]],
+        carry: Callable[[Carried, Claimed], Awaitable[None]],
         cancel: Callable[[str], None],
         address: str | None = None,
     ) -> None:
@@ -111,8 +108,16 @@ class Worker:
 
     def hold(self, claimed: Claimed) -> None:
         """Go on with the run."""
-        carried = self._carried[claimed.lease.run_id] = Carried(claimed)
-        task = asyncio.create_task(self._hold(carried), name=f"carry {claimed.lease.run_id}")
+        carried = Carried(claimed.lease)
+        self._begin(carried, partial(self._carry, carried, claimed))
+
+    def keep(self, lease: Lease, live: LiveRun) -> None:
+        """The run was under way here before it had a lease."""
+        self._begin(Carried(lease, live), partial(_to_its_end, live))
+
+    def _begin(self, carried: Carried, work: Callable[[], Awaitable[None]]) -> None:
+        self._carried[carried.lease.run_id] = carried
+        task = asyncio.create_task(self._hold(carried, work), name=f"carry {carried.lease.run_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -154,9 +159,9 @@ class Worker:
 
     # ---- one run ----
 
-    async def _hold(self, carried: Carried) -> None:
+    async def _hold(self, carried: Carried, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await self._carry(carried)
+            await work()
         except LEFT:
             await self._release(carried.lease)
         except Exception:
@@ -239,3 +244,9 @@ class Worker:
     async def _sweep(self) -> None:
         await self._runs.sweep()
         await asyncio.sleep(min(_SWEEP, max(self._settings.lease, 1.0)))
+
+
+async def _to_its_end(live: LiveRun) -> None:
+    await live.wait()
+    if live.is_left:
+        raise HandedOver

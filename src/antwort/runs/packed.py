@@ -104,12 +104,12 @@ def _apart(text: _Text) -> Iterator[Piece]:
         yield make(delta=whole.delta[start:end])
 
 
-def in_records(events: Sequence[RunEvent]) -> list[Record]:
-    """The events from the first one on, in pieces that can be sent as they are."""
+def in_records(events: Sequence[RunEvent], before: Sequence[Record] = ()) -> list[Record]:
+    """The events behind those of the records `before` them, in pieces that can be sent as they are."""
     records: list[Record] = []
-    first = 0
+    at, first = (before[-1].at + 1, before[-1].next) if before else (0, 0)
     for start in range(0, len(events), _AT_ONCE):
-        record = Record(len(records), first, [*events[start : start + _AT_ONCE]])
+        record = Record(at + len(records), first, [*events[start : start + _AT_ONCE]])
         records.append(record)
         first = record.next
     return records

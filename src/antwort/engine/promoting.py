@@ -1,0 +1,151 @@
+"""A run in the foreground that goes on without its client becomes one that another process may go on with."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing
+from typing import TypeAlias
+
+from antwort.api.events import TERMINAL, Batch
+from antwort.api.items import CustomToolCall, FunctionCall, McpCall
+from antwort.engine.control import Control
+from antwort.engine.draft import Run
+from antwort.engine.journal import Journal, ending_of
+from antwort.engine.pairs import call_id_of
+from antwort.engine.pipe import Log, committed
+from antwort.engine.plan import Plan
+from antwort.engine.said import Said
+from antwort.runs.base import Fenced, Record, Unavailable
+from antwort.storage.base import ResponseStore
+
+_log = logging.getLogger("antwort.engine")
+
+_TRIES = 3
+"""How often it is tried at once. Meanwhile the run waits."""
+_AGAIN = 0.2
+
+Adopt: TypeAlias = Callable[[Sequence[Record]], Awaitable[Journal]]
+"""Gives the journal to write on in. Raises `Unavailable` and `Fenced`."""
+
+
+class Promotion:
+    """From the moment that it is wanted. What the run has said by then is put into the log, and what it says from then
+    on goes there before anybody sees it. Where the log cannot be written, the run goes on without, and it is tried
+    again before anything happens that must be on record if it was written after all.
+    """
+
+    def __init__(self, said: Said, control: Control, adopt: Adopt, on_adopted: Callable[[Journal], None]) -> None:
+        self._said, self._control, self._adopt, self._on_adopted = said, control, adopt, on_adopted
+        self._records: list[Record] = []
+        self._taken = 0
+        """How many batches are in the records."""
+        self._task: asyncio.Task[None] | None = None
+        self._is_closed = False
+        self.is_wanted = False
+        self.journal: Journal | None = None
+
+    def want(self) -> None:
+        self.is_wanted = True
+        self.look()
+
+    def look(self) -> None:
+        """Begin, where that is wanted and may be: between two batches, when all is out that the run stands at. While a
+        call is under way whose turn is still being written, it may not: another process would make that turn anew, and
+        do twice what the call does. Nor may it where not all is there that was said.
+        """
+        if self._task is None and self.is_wanted and not self._is_closed and self._said.is_whole and not self._early():
+            self._control.on_begin = self.begin
+            self._try()
+
+    async def settled(self) -> Journal | None:
+        """The journal, once it is known whether there is one."""
+        if self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+        return self.journal
+
+    async def begin(self, call_id: str) -> None:
+        """A tool is about to be asked: see `Journal.begin`."""
+        if (journal := await self._certain()) is not None:
+            await journal.begin(call_id)
+
+    async def close(self) -> Journal | None:
+        """The run ends: nothing begins any more."""
+        self._is_closed = True
+        return await self._certain()
+
+    def drop(self) -> None:
+        """The run was broken off, if it has not ended."""
+        if self._task is not None:
+            self._task.cancel()
+
+    # ---- one try after the other ----
+
+    async def _certain(self) -> Journal | None:
+        if await self.settled() is None and self._records:
+            self._try()
+        return await self.settled()
+
+    def _try(self) -> None:
+        """With all that there is by now; what was offered before stays as it was."""
+        if self._task is not None and not self._task.done():
+            return
+        if self._said.is_whole:
+            self._records += self._said.records(self._taken, self._records, self._begun())
+            self._taken = self._said.count
+        self._task = asyncio.create_task(self._adopted())
+
+    async def _adopted(self) -> None:
+        run_id = self._control.run.response.id
+        for left in reversed(range(_TRIES)):
+            try:
+                self.journal = await self._adopt(self._records)
+            except Unavailable as fault:
+                _log.warning("the run %s cannot be put on record while it is made: %s", run_id, fault.reason)
+                await asyncio.sleep(_AGAIN if left else 0)
+            except Fenced:
+                self._records.clear()  # nothing was written, nor will be
+                return
+            except Exception:
+                _log.exception("the run %s could not be put on record while it is made", run_id)
+                return
+            else:
+                self._on_adopted(self.journal)
+                return
+
+    # ---- calls ----
+
+    def _begun(self) -> list[str]:
+        """The calls that tools were asked for, and whose results are not out yet."""
+        return sorted(self._control.begun - self._said.ended_calls())
+
+    def _early(self) -> bool:
+        return not {*self._begun()} <= {*_asked(self._control.run)}
+
+
+async def kept(
+    batches: AsyncGenerator[Batch, None], store: ResponseStore, plan: Plan, control: Control, log: Log, going: Promotion
+) -> AsyncGenerator[Batch, None]:
+    """As `recorded`, and once it has become a run that another process may go on with, as `journaled`."""
+    async with aclosing(batches):
+        async for batch in batches:
+            if isinstance(last := batch[-1], TERMINAL):
+                if (journal := await going.close()) is not None:
+                    await journal.finish(ending_of(plan, last.response, control.run), batch)
+                    yield batch
+                else:
+                    yield [*batch[:-1], await committed(last, store, plan, control, log(batch))]
+                continue
+            if going.is_wanted and (journal := await going.settled()) is not None:
+                await journal.append(batch)
+            yield batch
+
+
+def _asked(run: Run) -> Iterator[str]:
+    """The calls of turns that have ended."""
+    for item in run.output[: run.turn_ends[-1] if run.turn_ends else 0]:
+        if isinstance(item, McpCall):
+            yield call_id_of(item)
+        elif isinstance(item, FunctionCall | CustomToolCall):
+            yield item.call_id
