@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import io
 import json
@@ -17,6 +18,7 @@ from typing import TextIO
 import pytest
 
 from antwort.engine.engine import Engine
+from antwort.notes import RESPONSE_ID
 from antwort.telemetry.content import content_log, log_content
 from antwort.telemetry.lines import HumanLines, JsonLines
 from antwort.telemetry.logs import configure
@@ -218,3 +220,104 @@ def test_only_who_may_have_to_wait_is_asked_before_a_line_is_written(
             write(writer_to(each), "one")
     assert asked == [False, True]
     assert json.loads((tmp_path / "log").read_text())["message"] == "one"
+
+
+# ---- lines of one turn of the event loop ----
+
+
+def messages_in(end: int) -> list[str]:
+    return [json.loads(line)["message"] for line in os.read(end, 65536).splitlines()]
+
+
+async def test_notes_of_one_turn_of_the_event_loop_are_written_together_and_at_its_end() -> None:
+    with pipe() as (end, stream):
+        writer = writer_to(stream)
+        os.set_blocking(end, False)
+        write(writer, "one")
+        write(writer, "two")
+        with pytest.raises(BlockingIOError):
+            os.read(end, 1)
+        await asyncio.sleep(0)
+        assert messages_in(end) == ["one", "two"]
+        write(writer, "three")
+        await asyncio.sleep(0)
+        assert messages_in(end) == ["three"]
+
+
+@pytest.mark.parametrize(
+    "urgent",
+    [
+        logging.LogRecord("a", logging.WARNING, "", 0, "urgent", None, None),
+        logging.LogRecord("a", logging.INFO, "", 0, "%s", ("urgent",), None),
+        logging.LogRecord("a", logging.INFO, "", 0, "urgent", None, (ValueError, ValueError(), None)),
+    ],
+)
+async def test_a_line_that_cannot_wait_is_written_at_once_behind_those_before_it(urgent: logging.LogRecord) -> None:
+    with pipe() as (end, stream):
+        writer = writer_to(stream)
+        write(writer, "one")
+        writer.handle(urgent)
+        assert messages_in(end) == ["one", "urgent"]
+
+
+async def test_what_was_put_off_is_written_when_the_program_ends() -> None:
+    with pipe() as (end, stream):
+        writer = writer_to(stream)
+        write(writer, "one")
+        writer.flush()  # as logging does at the end
+        write(writer, "two")
+        writer.close()
+        assert messages_in(end) == ["one", "two"]
+
+
+def test_an_event_loop_that_ends_before_its_next_turn_leaves_its_lines_to_the_next_one() -> None:
+    async def say(writer: LineWriter, message: str, turns: int) -> None:
+        write(writer, message)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    with pipe() as (end, stream):
+        writer = writer_to(stream)
+        loop = asyncio.new_event_loop()
+        running = loop.create_task(say(writer, "one", 0))
+        running.add_done_callback(lambda _: loop.stop())
+        loop.run_forever()
+        loop.close()
+        asyncio.run(say(writer, "two", 1))
+        assert messages_in(end) == ["one", "two"]
+
+
+async def test_a_line_that_is_put_off_says_what_it_was_written_for() -> None:
+    with pipe() as (end, stream):
+        writer = writer_to(stream)
+        for number in ("resp_1", "resp_2"):
+            RESPONSE_ID.set(number)
+            write(writer, number)
+        RESPONSE_ID.set("")
+        await asyncio.sleep(0)
+        lines = [json.loads(line) for line in os.read(end, 65536).splitlines()]
+        assert [line["response_id"] for line in lines] == [line["message"] for line in lines] == ["resp_1", "resp_2"]
+
+
+async def test_lines_of_threads_and_of_the_event_loop_are_all_written_once() -> None:
+    with pipe() as (end, stream):
+        writer = writer_to(stream)
+        threads = [asyncio.to_thread(write, writer, f"thread {number}") for number in range(20)]
+        tasks = [asyncio.ensure_future(thread) for thread in threads]
+        for number in range(20):
+            write(writer, f"loop {number}")
+            await asyncio.sleep(0)
+        await asyncio.gather(*tasks)
+        writer.close()
+        expected = {f"{who} {number}" for who in ("thread", "loop") for number in range(20)}
+        found = messages_in(end)
+        assert len(found) == 40
+        assert set(found) == expected
+
+
+async def test_a_broken_stream_costs_nothing_but_the_lines_that_were_put_off() -> None:
+    with pipe() as (_, stream):
+        writer = writer_to(stream)
+        write(writer, "one")
+        stream.close()
+        await asyncio.sleep(0)

@@ -9,6 +9,7 @@ import select
 import stat
 import threading
 from collections import deque
+from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import TextIO
 
@@ -36,6 +37,8 @@ class LineWriter(logging.Handler):
         if self._poll is not None and self._fd is not None:
             self._poll.register(self._fd, select.POLLOUT)
         self._later: list[tuple[logging.LogRecord, Context]] = []
+        self._due: asyncio.AbstractEventLoop | None = None
+        """The event loop that will write those, in its next turn."""
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self._dropped = 0
@@ -50,10 +53,8 @@ class LineWriter(logging.Handler):
         return is_wanted
 
     def emit(self, record: logging.LogRecord) -> None:
-        if self._can_wait(record):
-            self._later.append((record, copy_context()))
-            if len(self._later) == 1:
-                asyncio.get_running_loop().call_soon(self.flush)
+        if self._fd is not None and _can_wait(record) and (loop := _running_loop()) is not None:
+            self._put_off(record, loop)
             return
         self.flush()
         try:
@@ -61,19 +62,22 @@ class LineWriter(logging.Handler):
         except Exception:
             self.handleError(record)
 
-    def _can_wait(self, record: logging.LogRecord) -> bool:
-        """Whether it may be written with all others of this turn of the event loop, which takes a third of the time:
-        notes of what goes well. What they say is their own, and stays as it is until then.
-        """
-        is_note = record.levelno < logging.WARNING and not record.args and not record.exc_info
-        return is_note and self._fd is not None and _is_in_loop()
+    def _put_off(self, record: logging.LogRecord, loop: asyncio.AbstractEventLoop) -> None:
+        """Until the next turn of the event loop: all lines of one turn are written together, which takes less time."""
+        with self._guard:
+            self._later.append((record, copy_context()))
+            is_due, self._due = self._due is loop, loop
+        if not is_due:
+            loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write what waits for the end of this turn."""
-        later, self._later = self._later, []
-        lines = [line for record, context in later if (line := context.run(self._line, record))]
+        """Write what was put off. What ends the program calls it, too."""
+        with self._guard:
+            later, self._later, self._due = self._later, [], None
+        lines = [context.run(self._line, record) for record, context in later]
         if lines:
-            self._write_all(b"".join(lines))
+            with suppress(Exception):  # as in `handleError`
+                self._write_all(b"".join(lines))
 
     def _line(self, record: logging.LogRecord) -> bytes:
         try:
@@ -163,12 +167,16 @@ class LineWriter(logging.Handler):
         super().close()
 
 
-def _is_in_loop() -> bool:
+def _can_wait(record: logging.LogRecord) -> bool:
+    """Notes of what goes well: what they say is their own, and stays as it is until they are written."""
+    return record.levelno < logging.WARNING and not record.args and not record.exc_info
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
     try:
-        asyncio.get_running_loop()
+        return asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        return None
 
 
 def _never_waits(fd: int) -> bool:
