@@ -7,6 +7,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
+from weakref import WeakSet
 
 from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.responses import Response
@@ -22,6 +23,7 @@ from antwort.storage.base import ApprovalPage, ItemPage, Page, ResponsePage, Res
 
 _CANCELLING = 10.0
 """Seconds that a cancelled run is waited for. It is told at once, and what it has under way gets `tool_grace`."""
+_LAST_WORDS = 0.5
 _A_MOMENT = 0.25
 """Seconds, at most, until it is looked whether a run that another makes has ended."""
 
@@ -47,6 +49,7 @@ class Made:
         """
         self._store, self._runs, self._live, self._unwritten = store, runs, live, unwritten
         self._settings, self._clock, self._end_unheld = settings, clock, end_unheld
+        self._followers: WeakSet[Follower] = WeakSet()
 
     async def retrieve(self, identity: Identity, response_id: str) -> Response:
         run = self._live_run(identity, response_id)
@@ -132,7 +135,7 @@ class Made:
             if after >= 0:
                 raise no_numbers()
             later = partial(ended, self._settings.keepalive_interval)
-            return Follower(response, unfolded(later, self._settings), ended)
+            return self._following(Follower(response, unfolded(later, self._settings), ended))
         if after >= 0 and not await is_logged(self._runs, identity, response_id, after):
             raise unknown_number(after)
         return self.reading(identity, response, after)
@@ -146,14 +149,27 @@ class Made:
             raise unknown_number(after)
         every = self._settings.keepalive_interval
         batches = along(run.said.read(after, every), self._runs, response_id, identity, after, every)
-        return Follower(run.response, batches, run.wait)
+        return self._following(Follower(run.response, batches, run.wait))
 
     def reading(self, identity: Identity, response: Response, after: int = -1) -> Follower:
         """One who reads the log of a response that has one."""
         assert self._runs is not None, "there is a log"
         every = self._settings.keepalive_interval
         batches = logged(self._runs, response.id, identity, after, every)
-        return Follower(response, batches, partial(self._ended, identity, response.id))
+        return self._following(Follower(response, batches, partial(self._ended, identity, response.id)))
+
+    def _following(self, follower: Follower) -> Follower:
+        self._followers.add(follower)
+        return follower
+
+    def let_go(self) -> None:
+        """Nothing is made here any more: who still reads what goes on elsewhere is to ask for it there. The end of what
+        has ended here is read within a moment.
+        """
+        loop = asyncio.get_running_loop()
+        for follower in [each for each in self._followers if each.response.status not in FINAL]:
+            loop.call_later(_LAST_WORDS, follower.leave)
+            self._followers.discard(follower)
 
     async def _ended(self, identity: Identity, response_id: str, seconds: float = math.inf) -> Response | None:
         """The response as it ended, wherever it is made; None when that takes longer."""
