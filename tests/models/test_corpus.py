@@ -15,6 +15,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
+pytestmark = pytest.mark.xdist_group("corpus")  # read once, and not by every worker
 ROOT = Path(__file__).resolve().parents[2]
 SLOT = re.compile(r"\{(\w+)\}")
 RUN = 5
