@@ -15,6 +15,7 @@ ALLOWED = frozenset(
     {
         b"accept",
         b"accept-language",
+        b"antwort-on-disconnect",
         b"api-key",
         b"authorization",
         b"cache-control",

@@ -16,7 +16,8 @@ from antwort.concurrency import Signal
 from antwort.engine.engine import Engine
 from antwort.engine.following import Follower
 from antwort.engine.live import LiveRun
-from antwort.errors import ClientLeft
+from antwort.engine.settings import OnDisconnect
+from antwort.errors import ClientLeft, InvalidField
 from antwort.identity import Identity
 from antwort.transport.exchange import ClientGone, Exchange, Watched
 from antwort.transport.sse import written
@@ -29,18 +30,21 @@ _A_MOMENT = 0.05
 async def respond(
     exchange: Exchange, engine: Engine, request: CreateRequest, identity: Identity, key: str | None = None
 ) -> None:
-    """Answer with the response, whole or as a stream of its events. A client that leaves ends the run, unless others
-    with the same key wait for it, or may come for it because a tool was started, or it is made in the background.
+    """Answer with the response, whole or as a stream of its events. A client that leaves ends the run, unless it was to
+    go on, others with the same key wait for it, or may come for it because a tool was started, or it is made in the
+    background.
     """
+    on_disconnect = _on_disconnect(exchange)
     watch, words = Watch(exchange), wording(strict=engine.settings.strict)
     try:
         run: Watched
         if request.background:
             run = await engine.enqueue(request, identity, key)
         elif key is None:
-            run = await engine.launch(await watch.unless_gone(lambda: engine.plan(request, identity)))
+            plan = await watch.unless_gone(lambda: engine.plan(request, identity))
+            run = await engine.launch(plan, on_disconnect=on_disconnect)
         else:
-            run = await watch.unless_gone(lambda: engine.attach(request, identity, key))
+            run = await watch.unless_gone(lambda: engine.attach(request, identity, key, on_disconnect))
         _mark_replay(exchange, run)
         exchange.response_id, exchange.run = run.response_id, run
         watch.follow(run)
@@ -62,6 +66,18 @@ async def respond(
                 await run.close()
     finally:
         await watch.end()
+
+
+def _on_disconnect(exchange: Exchange) -> OnDisconnect | None:
+    """What becomes of a stored response when its client leaves, where the request says so."""
+    match exchange.header(b"antwort-on-disconnect"):
+        case None:
+            return None
+        case b"cancel":
+            return "cancel"
+        case b"continue":
+            return "continue"
+    raise InvalidField("Antwort-On-Disconnect", "the header must be 'cancel' or 'continue'.")
 
 
 async def follow(exchange: Exchange, run: Follower, words: Wording) -> None:

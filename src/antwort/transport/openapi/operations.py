@@ -50,7 +50,7 @@ _CREATE = Operation(
         "With `stream` the answer is a stream of events. What goes wrong before the first of them has a status of its"
         " own; what goes wrong later ends the stream with `response.failed`."
     ),
-    parameters=(KEY,),
+    parameters=(KEY, "Antwort-On-Disconnect"),
     body="CreateResponse",
     examples={
         "A question": _HELLO,

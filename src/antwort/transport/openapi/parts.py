@@ -72,6 +72,12 @@ PARAMETERS: dict[str, Plain] = {
         " that still runs; with another body it is refused.",
         _KEY,
     ),
+    "Antwort-On-Disconnect": _header(
+        "Antwort-On-Disconnect",
+        "What becomes of a stored response when you leave before its end: it is cancelled, or made to its end. Unset, as"
+        " the server is set.",
+        {"enum": ["cancel", "continue"]},
+    ),
 }
 FOR_ALL = ("X-Request-ID",)
 
