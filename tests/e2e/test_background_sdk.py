@@ -144,6 +144,23 @@ async def test_cancelled_from_anywhere_it_ends_everywhere(
     assert was_shared(site)
 
 
+async def test_a_stream_in_the_foreground_is_cancelled_at_any_server(
+    client: AsyncOpenAI, backend: ChatBackend, site: Site
+) -> None:
+    backend.answers = [Says(PIECES, hold=asyncio.Event())]
+    stream = await client.responses.create(model=MODEL, input="Hello", stream=True)
+    first = await anext(aiter(stream))
+    assert first.type == "response.created"
+    await backend.until(lambda: backend.open_requests == 1)
+    asked = len(site.proxy.given) if site.proxy else 0
+    cancelled = [await client.responses.cancel(first.response.id) for _ in range(2)]
+    *_, last = [event async for event in stream]
+    assert last.type == "response.incomplete"
+    assert {response.status for response in (*cancelled, last.response)} == {"cancelled"}
+    if site.proxy is not None:
+        assert {*site.proxy.given[asked:]} == {*site.ports}
+
+
 async def test_one_that_runs_elsewhere_is_cancelled_and_deleted(client: AsyncOpenAI, backend: ChatBackend) -> None:
     backend.answers = [Says(PIECES, hold=asyncio.Event())]
     queued = await client.responses.create(model=MODEL, input="Hello", background=True)
