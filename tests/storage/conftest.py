@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from antwort.storage.base import ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.storage.migrations import upgrade
 from antwort.storage.postgres import PostgresStore
+from antwort.storage.sql import SqlStore
 from antwort.storage.sqlite import SqliteStore
+from postgres import Postgres
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +24,30 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("migrated") / "antwort.db"
     upgrade(path)
     return path
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def on_disk(runner: asyncio.Runner, migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlStore]:
+    """One file for all examples of a property; each has a tenant of its own."""
+    store = runner.run(SqliteStore.open(Path(shutil.copy(migrated, tmp_path_factory.mktemp("disk")))))
+    yield store
+    runner.run(store.close())
+
+
+@pytest.fixture(scope="module")
+def on_postgres(runner: asyncio.Runner, postgres: Postgres) -> Iterator[SqlStore]:
+    """One database for all examples of a property; each has a tenant of its own."""
+    dsn = postgres.migrated_database()
+    store = runner.run(PostgresStore.open(dsn))
+    yield store
+    runner.run(store.close())
+    postgres.drop_database(dsn)
 
 
 @pytest.fixture

@@ -5,12 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import re
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal, TypeAlias
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +17,7 @@ from antwort.api.wire import encode, replace
 from antwort.identity import Identity
 from antwort.storage.base import Page, ResponseStore
 from antwort.storage.memory import MemoryStore
-from antwort.storage.sqlite import SqliteStore
+from antwort.storage.sql import SqlStore
 from storage_cases import STOPPED, answer, asked, ended, entries, message
 
 What: TypeAlias = Literal["begin", "describe", "add", "turn", "delete", "delete_entry"]
@@ -39,20 +35,6 @@ TENANTS = itertools.count()
 NAMES = [f"conv_{number}" for number in range(4)]
 ITEMS = [f"msg_{number}" for number in range(6)]
 MADE = re.compile(r"msg_[0-9a-f]{32}")
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
-def on_disk(runner: asyncio.Runner, migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteStore]:
-    """One file for all examples; each has a tenant of its own."""
-    store = runner.run(SqliteStore.open(Path(shutil.copy(migrated, tmp_path_factory.mktemp("agree")))))
-    yield store
-    runner.run(store.close())
 
 
 def shown(items: tuple[InputItem, ...] | None) -> object:
@@ -113,7 +95,7 @@ class Teller:
         return found
 
 
-async def tell_both(on_disk: SqliteStore, acts: list[Act]) -> None:
+async def tell_both(on_disk: SqlStore, acts: list[Act]) -> None:
     identity = Identity(f"tenant-{next(TENANTS)}", "ann")
     tellers = [Teller(MemoryStore(), identity), Teller(on_disk, identity)]
     for act in acts:
@@ -125,7 +107,13 @@ async def tell_both(on_disk: SqliteStore, acts: list[Act]) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(acts=ACTS)
-def test_both_stores_tell_the_same_of_conversations(
-    acts: list[Act], on_disk: SqliteStore, runner: asyncio.Runner
-) -> None:
+def test_both_stores_tell_the_same_of_conversations(acts: list[Act], on_disk: SqlStore, runner: asyncio.Runner) -> None:
     runner.run(tell_both(on_disk, acts))
+
+
+@settings(max_examples=15, deadline=None)
+@given(acts=ACTS)
+def test_postgresql_tells_the_same_of_conversations(
+    acts: list[Act], on_postgres: SqlStore, runner: asyncio.Runner
+) -> None:
+    runner.run(tell_both(on_postgres, acts))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import shutil
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -22,6 +20,7 @@ from antwort.identity import ANONYMOUS, Identity
 from antwort.storage import statements
 from antwort.storage.base import EVERYTHING, Page, ResponsePage, ResponseStore, Wanted
 from antwort.storage.memory import MemoryStore
+from antwort.storage.sql import SqlStore
 from antwort.storage.sqlite import SqliteStore
 from storage_cases import COLLEAGUE, ME, STOPPED, STRANGER, asked, ended, message, tell
 
@@ -184,19 +183,6 @@ WANTED = st.builds(
 TENANTS = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
-def on_disk(runner: asyncio.Runner, migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteStore]:
-    store = runner.run(SqliteStore.open(Path(shutil.copy(migrated, tmp_path_factory.mktemp("lists")))))
-    yield store
-    runner.run(store.close())
-
-
 Order = Literal["asc", "desc"]
 
 
@@ -227,7 +213,7 @@ async def backwards(store: ResponseStore, identity: Identity, wanted: Wanted, or
 @given(kept=KEPT, wanted=WANTED, limit=st.integers(1, 5), order=st.sampled_from(("asc", "desc")))
 def test_paging_in_either_direction_gives_each_once_and_all_that_fit(
     runner: asyncio.Runner,
-    on_disk: SqliteStore,
+    on_disk: SqlStore,
     kept: list[tuple[int, str, ResponseStatus, bool]],
     wanted: Wanted,
     limit: int,

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import shutil
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal, TypeAlias
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +14,7 @@ from antwort.errors import ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import EVERYTHING, Page, ResponseStore
 from antwort.storage.memory import MemoryStore
-from antwort.storage.sqlite import SqliteStore
+from antwort.storage.sql import SqlStore
 from storage_cases import STOPPED, asked, ended, message
 
 Act: TypeAlias = tuple[Literal["begin", "branch", "finish", "delete"], int]
@@ -27,20 +23,6 @@ ACTS = st.lists(
 )
 """What is done, and to which of the responses so far."""
 TENANTS = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
-def on_disk(runner: asyncio.Runner, migrated: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqliteStore]:
-    """One file for all examples; each has a tenant of its own."""
-    store = runner.run(SqliteStore.open(Path(shutil.copy(migrated, tmp_path_factory.mktemp("agree")))))
-    yield store
-    runner.run(store.close())
 
 
 class Teller:
@@ -88,7 +70,7 @@ class Teller:
         return found
 
 
-async def tell_both(on_disk: SqliteStore, acts: list[Act]) -> None:
+async def tell_both(on_disk: SqlStore, acts: list[Act]) -> None:
     identity = Identity(f"tenant-{next(TENANTS)}", "ann")
     tellers = [Teller(MemoryStore(), identity), Teller(on_disk, identity)]
     for act in acts:
@@ -100,5 +82,11 @@ async def tell_both(on_disk: SqliteStore, acts: list[Act]) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(acts=ACTS)
-def test_both_stores_tell_the_same_story(acts: list[Act], on_disk: SqliteStore, runner: asyncio.Runner) -> None:
+def test_both_stores_tell_the_same_story(acts: list[Act], on_disk: SqlStore, runner: asyncio.Runner) -> None:
     runner.run(tell_both(on_disk, acts))
+
+
+@settings(max_examples=15, deadline=None)
+@given(acts=ACTS)
+def test_postgresql_tells_the_same_story(acts: list[Act], on_postgres: SqlStore, runner: asyncio.Runner) -> None:
+    runner.run(tell_both(on_postgres, acts))
