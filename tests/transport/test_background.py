@@ -462,6 +462,16 @@ async def test_another_body_under_the_key_is_refused_whether_it_is_in_the_backgr
     assert {(reply.status, reply.error["code"]) for reply in refused} == {(409, "idempotency_key_reused")}
 
 
+async def test_the_key_of_one_that_was_deleted_is_free() -> None:
+    async with serving(scripted(answer(say("Hello")), answer(say("Hello")))) as server:
+        first = (await server.ask("POST", RESPONSES, LATER, KEY)).json()["id"]
+        await server.ask("DELETE", f"{RESPONSES}/{first}")
+        second = await server.ask("POST", RESPONSES, LATER, KEY)
+        await ended(server, second.json()["id"])
+    assert second.json()["id"] != first
+    assert "idempotent-replayed" not in second.headers
+
+
 async def test_a_full_queue_leaves_the_key_free() -> None:
     engine = scripted(background=BackgroundSettings(queue=1, at_once=0))
     async with serving(engine) as server:

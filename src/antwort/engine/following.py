@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Self, TypeAlias
 
@@ -15,7 +15,7 @@ from antwort.engine.draft import Run, fold
 from antwort.engine.pipe import Numbered
 from antwort.engine.settings import LoopSettings
 from antwort.engine.unfold import unfold
-from antwort.errors import ClientLeft, InvalidField, ResponseNotFound
+from antwort.errors import AntwortError, ClientLeft, InvalidField, ResponseNotFound
 from antwort.identity import Identity
 from antwort.runs.base import Gone, Record, RunLog, Unavailable
 
@@ -99,8 +99,9 @@ class Follower:
         self.leave()
 
     async def wait(self) -> None:
-        """Until the run has ended."""
-        await self._ended()
+        """Until the run has ended, or is gone."""
+        with suppress(AntwortError):
+            await self._ended()
 
     def account(self) -> None:
         """Others say what the run has taken."""

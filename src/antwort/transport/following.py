@@ -21,7 +21,7 @@ def read_after(query: Mapping[str, str]) -> int | None:
     if after is None:
         return -1 if is_streamed else None
     if not is_streamed:
-        raise InvalidField("starting_after", "is there for streams alone; send 'stream=true' with it.")
+        raise InvalidField("starting_after", "it is there for streams alone; send 'stream=true' with it.")
     if not re.fullmatch("[0-9]{1,15}", after):
         raise InvalidField("starting_after", "expected the number of an event: a whole number from 0 on.")
     return int(after)
