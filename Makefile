@@ -7,9 +7,9 @@ SERVES := $(VENV)/.serves
 LOCK := requirements/dev.lock
 SERVE_LOCK := requirements/serve.lock
 MODELS := .models
-WORKERS ?= 4
+WORKERS ?= 6
 
-.PHONY: help setup serve test test-clients check format coverage manifest reference docs bench bench-websocket bench-eager bench-faults bench-runs chaos bench-toolcalling bench-toolcalling-variants fuzz lock clean
+.PHONY: help setup serve test test-model test-clients check format coverage manifest reference docs bench bench-websocket bench-eager bench-faults bench-runs chaos bench-toolcalling bench-toolcalling-variants fuzz lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -37,6 +37,9 @@ serve: $(SERVES)  ## start the server with the demo tools; where ARGS and the se
 test: $(READY)  ## run the tests; those that ask a real model fetch it once (93 MB), into .models
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
 
+test-model: $(READY)  ## have the demo model compact, truncate and fill its context: tests that take a real model some minutes
+	$(BIN)/python -m pytest -q tests/local/live_compaction.py tests/local/live_truncation.py tests/local/live_context.py
+
 NODE_CLIENTS := tests/clients/node
 NODE_READY := $(NODE_CLIENTS)/node_modules/.ready
 
@@ -49,7 +52,7 @@ $(NODE_READY): $(NODE_CLIENTS)/package.json $(NODE_CLIENTS)/package-lock.json
 CLIENT ?=
 
 test-clients: $(READY) $(NODE_READY)  ## try MCP servers for Node, take real clients through all cases, and tell of it in docs/reference/compatibility.md (needs npm; CLIENT=codex: one alone)
-	@$(if $(CLIENT),:,$(BIN)/python -m pytest -q tests/clients/reference_servers.py tests/clients/python_clients.py)
+	@$(if $(CLIENT),:,$(BIN)/python -m pytest -q tests/clients/reference_servers.py tests/clients/python_clients.py tests/clients/client_pages.py)
 	@PYTHONPATH=tests $(BIN)/python -m clients.run --out docs/assets/compatibility.jsonl $(if $(CLIENT),--only $(CLIENT)); \
 	status=$$?; $(BIN)/python scripts/compatibility.py && exit $$status
 
