@@ -1,0 +1,69 @@
+"""A process that makes background responses in a file, to be killed: `python killed_program.py FOLDER`.
+
+Its tools write down that they were asked, and wait for ever where a file of their name with `.waits` stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+from antwort.db.sqlite import SqliteDatabase
+from antwort.engine.engine import Engine
+from antwort.identity import ANONYMOUS
+from antwort.runs.sql import SqlRunLog
+from antwort.storage.migrations import migrate
+from antwort.storage.sql import SqlStore
+from antwort.testing import answer, call, say
+from antwort.tools.base import ToolCall, ToolContext
+from engine_kit import ask
+from takeover_kit import DEPOT, Depot, Story
+
+STORY = Story(
+    answer(say("I begin."), call("look", n=1), call("mark", n=2)),
+    answer(call("sell", n=3), call("look", n=4)),
+    answer(say("All is done.")),
+)
+
+
+class Noted(Depot):
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        super().__init__()
+
+    async def _run(self, call: ToolCall, context: ToolContext) -> str:
+        with (self._folder / "calls").open("a") as file:
+            file.write(f"{call.name} {context.idempotency_key}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if (self._folder / f"{call.name}.waits").exists():
+            say_so("waits")
+            await asyncio.Event().wait()
+        return f"{call.name} done"
+
+
+def say_so(word: str) -> None:
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
+async def open_engine(folder: Path) -> tuple[Engine, SqlRunLog]:
+    database = SqliteDatabase(folder / "antwort.db")
+    await database.open()
+    await migrate(database)
+    runs = SqlRunLog(database)
+    return Engine(STORY, store=SqlStore(database), runs=runs, executors=[Noted(folder)]), runs
+
+
+async def main(folder: Path) -> None:
+    engine, _ = await open_engine(folder)
+    async with engine:
+        response = await engine.create(ask(background=True, tools=[DEPOT]), ANONYMOUS)
+        say_so(response.id)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))
