@@ -29,6 +29,7 @@ from antwort.transport.cors import Cors
 from antwort.transport.doorway import Doorway
 from antwort.transport.http import Transport
 from antwort.transport.keys import Keyring
+from antwort.transport.readiness import Readiness
 from antwort.transport.websocket import SocketLimits
 from antwort.vault import Vault
 
@@ -59,6 +60,8 @@ class App:
         self._fleet = fleet
         self._drain = drain
         self.asgi = face(self)
+        if metrics_port is not None:
+            metrics_port.readiness = Readiness(engine.check)
 
     async def start(self) -> None:
         """Raises `CannotStart`."""
@@ -78,6 +81,12 @@ class App:
         with suppress(AntwortError):  # what is wrong with one is part of how it stands
             await self._fleet.models()
         return self._fleet.status()
+
+    def leave(self) -> None:
+        """Say to those who ask that no more is to be sent here."""
+        self.asgi.leave()
+        if self.metrics_port is not None and self.metrics_port.readiness is not None:
+            self.metrics_port.readiness.leave()
 
     async def stop(self) -> None:
         """Runs still under way get the drain time, then their end."""

@@ -14,6 +14,9 @@ SHELLS = ("bash", "zsh", "fish")
 _PASSED_ON = ("--backend", "--backend-key-file", "--scripted", "--config")
 """What `antwort chat` says to a server that it starts."""
 
+_OF_SERVERS = ("--host", "--port", "--workers", "--memory")
+"""What means nothing to a process that listens to nobody."""
+
 _SERVE = Command(
     "serve",
     "answer the Responses API over HTTP",
@@ -36,10 +39,29 @@ _SERVE = Command(
       in front of two; a model goes to the one that has it
   antwort serve --config /etc/antwort.yaml --set server.linger=5
       from a file, with one setting changed
+  antwort serve --config /etc/antwort.yaml --workers 4
+      four processes on one port, on a PostgreSQL database that the file names; SIGHUP lets new ones take their places,
+      one after the other, with what is in the file by then
 
 A setting comes from the flags, or else from the environment (ANTWORT_SERVER_PORT for server.port), or else from the
 file, or else has its default. A backend's key comes from --backend-key-file, or else from the
 variable ANTWORT_BACKEND_API_KEY, or else from the file.""",
+)
+
+_WORKER = Command(
+    "worker",
+    "make background responses, and answer nobody",
+    "antwort.cli.worker:run",
+    tuple(flag for flag in FLAGS if flag.name not in _OF_SERVERS),
+    description=(
+        "Make background responses that servers on the same database have taken, as they would themselves, and answer\n"
+        "nobody: more of these, and a long answer keeps no request waiting. It takes the settings of `antwort serve`;\n"
+        "`database` must be set. Told to stop, it hands over what it has not made to its end."
+    ),
+    examples="""
+  antwort worker --config /etc/antwort.yaml
+  antwort worker --config /etc/antwort.yaml --set background.at_once=100 --set metrics.port=9465
+      more at once, with /metrics, /healthz and /readyz on a port of its own""",
 )
 
 _CONFIG = Command(
@@ -220,6 +242,7 @@ _CODEX = Command(
 
 COMMANDS: tuple[Command, ...] = (
     _SERVE,
+    _WORKER,
     _CHAT,
     _DOCTOR,
     _MODEL,

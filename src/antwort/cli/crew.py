@@ -21,6 +21,7 @@ import msgspec
 
 from antwort.cli.berth import Order, Ready
 from antwort.cli.say import say
+from antwort.cli.signals import STOPS
 from antwort.config.problems import CannotStart
 from antwort.notes import note
 
@@ -50,10 +51,12 @@ async def lead(settings: Settings, given: Mapping[str, object]) -> int:
         crew.heed_signals()
         try:
             rows = await crew.begin()
+            say(headline(settings, front.getsockname()[1]), *written(rows))
+            return await crew.work()
         except Lost as lost:
             return await crew.give_up(lost)
-        say(headline(settings, front.getsockname()[1]), *written(rows))
-        return await crew.work()
+        finally:
+            crew.ignore_signals()
 
 
 class Lost(Exception):
@@ -236,9 +239,13 @@ class Crew:
 
     def heed_signals(self) -> None:
         loop = asyncio.get_running_loop()
-        for each in (signal.SIGTERM, signal.SIGINT):
+        for each in STOPS:
             loop.add_signal_handler(each, self.stop)
         loop.add_signal_handler(signal.SIGHUP, self.renew)
+
+    def ignore_signals(self) -> None:
+        for each in (*STOPS, signal.SIGHUP):
+            asyncio.get_running_loop().remove_signal_handler(each)
 
     def stop(self) -> None:
         """All at once. A second time, without waiting for what is under way."""

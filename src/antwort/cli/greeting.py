@@ -72,6 +72,24 @@ async def rows(app: App, settings: Settings, port: int, file: Path | None = None
     ]
 
 
+def worker_headline(settings: Settings) -> str:
+    return f"antwort {__version__} makes background responses, {settings.background.at_once} at once"
+
+
+async def worker_rows(app: App, settings: Settings, file: Path | None = None) -> list[tuple[str, str]]:
+    """Of a process that listens to nobody. Raises `CannotStart` when the model cannot be loaded."""
+    if app.local is not None:
+        await _load(app.local)
+    return [
+        *_backends(app, settings, await app.survey()),
+        *_tools(app.toolsets),
+        *_mcp(settings),
+        *([] if app.metrics_port is None else _metrics(app, settings, "")),
+        *([] if file is None else [("config", str(file))]),
+        ("data", _data(settings)),
+    ]
+
+
 def _data(settings: Settings) -> str:
     """Of a database nothing is told but that it is one: its address may carry a password."""
     if settings.database is not None:
@@ -160,7 +178,8 @@ def _metrics(app: App, settings: Settings, near: str) -> Iterator[tuple[str, str
         yield "metrics", "none, until metrics.port is set: each worker has its own, on a port of its own"
         return
     place = near if app.metrics_port is None else address(metrics.host, app.metrics_port.port)
-    more = f", and on the next {settings.server.workers - 1} ports" if settings.server.workers > 1 else ""
+    others = settings.server.workers - 1
+    more = "" if not others else ", and on the next port" if others == 1 else f", and on the next {others} ports"
     yield "metrics", f"{place}/metrics{more}{_READERS[metrics_for_strangers(settings)]}"
 
 

@@ -97,7 +97,7 @@ def _server(app: App, settings: Settings, port: int, file: Path | None, berth: B
         drain=app.engine.drain,
         drain_seconds=given.drain,
         notice=given.notice,
-        leave=app.asgi.leave,
+        leave=app.leave,
         started=started,
         head_limit=given.head_limit,
         request_time=given.request_time,

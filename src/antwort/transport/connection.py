@@ -312,6 +312,11 @@ class Connection(Lingers, HttpToolsProtocol):
 
     # ---- answers ----
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no request has come in yet, at least not whole."""
+        return self._answering is None and not self._is_deaf
+
     def part(self) -> None:
         """The answer under way is the last here, and says so. An idle client may yet ask."""
         if self._answering is not None:

@@ -23,6 +23,8 @@ _LAST_WRITES = 5.0
 _LAST_RESORT = 1.0
 """Seconds after which whatever still does not end is broken off."""
 _LOOK_AGAIN = 0.1
+_FIRST_WORDS = 0.2
+"""Seconds in which whoever has come in before it was told to stop may ask."""
 
 
 MESSAGE_LIMIT = 64 * 2**20
@@ -103,6 +105,7 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """uvicorn keeps the connections under way open until they are answered; the drain sees to it that they are."""
         await self._give_notice()
+        await self._hear_first_words()
         last_call = asyncio.get_running_loop().call_later(self._drain_seconds + _LAST_WRITES, self._abort_all)
         draining = asyncio.create_task(self._drain_all())
         await super().shutdown(sockets)
@@ -118,6 +121,18 @@ class Server(uvicorn.Server):
         end = loop.time() + self._notice
         while not self.force_exit and loop.time() < end:  # noqa: ASYNC110 - a signal has no event of its own
             await asyncio.sleep(min(self._notice, _LOOK_AGAIN))
+
+    async def _hear_first_words(self) -> None:
+        """Nobody comes in any more. Those who have just come in may ask what they came for."""
+        for server in self.servers:
+            server.close()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _FIRST_WORDS
+        while not self.force_exit and loop.time() < end and self._is_anybody_new():  # noqa: ASYNC110 - as above
+            await asyncio.sleep(_FIRST_WORDS / 10)
+
+    def _is_anybody_new(self) -> bool:
+        return any(isinstance(each, Connection) and each.is_new for each in self.server_state.connections)
 
     def _part(self) -> None:
         """Whoever looks is to see that no more is to be sent here. Once more does no harm."""
