@@ -115,6 +115,17 @@ def begin_in(connection: Connection, new: Beginning) -> int:
     return key
 
 
+def has_begun(connection: Connection, values: Values) -> bool:
+    """Whether `begin_in` was committed. Ids are made anew for each: a row that has this one is this one."""
+    return connection.execute(sql.BODY, values).fetchone() is not None
+
+
+def has_finished(connection: Connection, end: Finishing) -> bool:
+    """Whether `finish_in` was committed: the row ends as this one does."""
+    row = connection.execute(sql.BODY, end.values).fetchone()
+    return row is not None and row[1] == end.values["body"]
+
+
 def finish_in(connection: Connection, end: Finishing) -> int:
     """What `ResponseStore.finish` does, and raises; the key of the row."""
     response = end.response
