@@ -113,7 +113,8 @@ class Planner:
             _check_background(request, self._settings)
             check_budget(request, self._settings)
         deadline = clock() + budget_of(request, self._settings).seconds if resumed is None else resumed.deadline
-        means = await self._in_time(request, self._means(request, identity, deadline), deadline)
+        asked = self._means(request, identity, deadline)
+        means = await (self._in_time(request, asked, deadline) if request.model is None else asked)  # see `patience`
         if place is not None and resumed is not None:
             await place.turn(deadline - clock())
         elif place is not None:
