@@ -57,7 +57,7 @@ class Promotion:
         """
         if self._task is None and self.is_wanted and not self._is_closed and self._said.is_whole and not self._early():
             self._control.on_begin = self.begin
-            self._try()
+            self._try(_TRIES)
 
     async def settled(self) -> Journal | None:
         """The journal, once it is known whether there is one."""
@@ -87,18 +87,18 @@ class Promotion:
             self._try()
         return await self.settled()
 
-    def _try(self) -> None:
+    def _try(self, times: int = 1) -> None:
         """With all that there is by now; what was offered before stays as it was."""
         if self._task is not None and not self._task.done():
             return
         if self._said.is_whole:
             self._records += self._said.records(self._taken, self._records, self._begun())
             self._taken = self._said.count
-        self._task = asyncio.create_task(self._adopted())
+        self._task = asyncio.create_task(self._adopted(times))
 
-    async def _adopted(self) -> None:
+    async def _adopted(self, times: int) -> None:
         run_id = self._control.run.response.id
-        for left in reversed(range(_TRIES)):
+        for left in reversed(range(times)):
             try:
                 self.journal = await self._adopt(self._records)
             except Unavailable as fault:

@@ -1,0 +1,328 @@
+"""A run that goes on when its client leaves: another process may go on with it then, and nothing is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from antwort.api.events import UNSENT, CallBegun, StreamEvent
+from antwort.api.items import McpCall
+from antwort.api.responses import Response
+from antwort.engine import journal, promoting
+from antwort.engine.live import LiveRun
+from antwort.engine.settings import BackgroundSettings, EngineSettings, OnDisconnect
+from antwort.engine.steps import LOST
+from antwort.errors import ClientLeft
+from antwort.identity import ANONYMOUS, Identity
+from antwort.runs.base import Lease, Record, Unavailable
+from antwort.testing import Answer, answer, call, say, think
+from antwort.tools.base import ToolCall, ToolContext
+from engine_kit import ask, items_of, text_of
+from serving import until
+from takeover_kit import DEPOT, Depot, Log, Story, Watched, check_log, engine_on, events_of, records_of
+
+STORY: tuple[Answer, ...] = (
+    answer(think("Let me"), say("I look."), call("look", n=1), call("sell", n=2)),
+    answer(call("sell", n=3), call("mark", n=4), call("look", n=5)),
+    answer(say("All is done.")),
+)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a log that comes back at once."""
+    monkeypatch.setattr(journal, "_SOON", 0.0)
+    monkeypatch.setattr(promoting, "_AGAIN", 0.0)
+
+
+class Stock(Depot):
+    """Keeps what was asked of it, whatever the call went by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked_for: Counter[str] = Counter()
+
+    async def _run(self, call: ToolCall, context: ToolContext) -> str:
+        self.asked_for[f"{call.name} {call.arguments}"] += 1
+        return await super()._run(call, context)
+
+    @property
+    def sold(self) -> set[int]:
+        """How often each of the things was that may not be done twice."""
+        return {count for what, count in self.asked_for.items() if what.startswith("sell")}
+
+
+async def begun(engine: Watched, on_disconnect: OnDisconnect | None = "continue", **fields: Any) -> LiveRun:
+    return await engine.start(ask(**{"tools": [DEPOT], "stream": True, **fields}), on_disconnect=on_disconnect)
+
+
+async def read(run: LiveRun, most: int) -> list[StreamEvent]:
+    """At least so many events, as far as there are as many."""
+    seen: list[StreamEvent] = []
+    while len(seen) < most and (batches := await run.read()):
+        seen += [event for batch in batches for event in batch.events]
+    return seen
+
+
+async def sent(log: Log, response: Response) -> list[StreamEvent]:
+    """What the log says was sent; it is what it should be."""
+    events = check_log(await records_of(log, response.id, follow=False), response)
+    return [event for event in events if not isinstance(event, UNSENT)]
+
+
+async def left_after(most: int, log: Log, stock: Stock) -> tuple[LiveRun, list[StreamEvent]]:
+    """A run whose reader reads one event after the other, and leaves after so many."""
+    engine = engine_on(log, Story(*STORY), stock, buffer_events=1)
+    await engine.open()
+    run = await begun(engine)
+    seen = await read(run, most)
+    run.leave()
+    return run, seen
+
+
+@pytest.mark.parametrize("fields", [{"stream": True}, {"stream": False}])
+async def test_it_is_made_to_its_end_and_all_it_said_is_in_the_log(fields: dict[str, Any]) -> None:
+    log, stock = Log(), Stock()
+    stock.gate = asyncio.Event()
+    async with engine_on(log, Story(*STORY), stock) as engine:
+        run = await begun(engine, **fields)
+        await stock.asked.wait()
+        run.leave()
+        await until(lambda: run.is_held)
+        stock.gate.set()
+        response = await engine.ended(run.response_id)
+    assert response.status == "completed"
+    assert stock.sold == {1}
+    assert [ended.response for ended in engine.told] == [response]
+
+
+async def test_a_client_may_leave_after_any_event() -> None:
+    last = 0
+    for most in range(1, 100):
+        log, stock = Log(), Stock()
+        run, seen = await left_after(most, log, stock)
+        await run.wait()
+        assert run.response.status == "completed"
+        assert stock.sold == {1}
+        if run.is_held:
+            events = await sent(log, run.response)
+            assert events[: len(seen)] == seen
+            assert stock.asked_for == Counter({f"{what}": 1 for what in stock.asked_for})
+        last = len(seen)
+        if last < most:
+            break
+    assert last > 30
+
+
+async def test_whoever_dies_then_is_followed_by_another() -> None:
+    for most in range(1, 40, 2):
+        for more in (0, 1, 3):
+            log, stock = Log(), Stock()
+            log.dies_at = more
+            run, seen = await left_after(most, log, stock)
+            died = asyncio.create_task(log.died.wait())
+            await asyncio.wait([died, asyncio.create_task(run.wait())], return_when=asyncio.FIRST_COMPLETED)
+            died.cancel()
+            if not log.died.is_set():
+                continue  # it was over before
+            async with engine_on(log, Story(*STORY), stock) as second:
+                await log.bury()
+                response = await second.ended(run.response_id)
+            assert response.status == "completed"
+            assert stock.sold == {1}
+            assert (await sent(log, response))[: len(seen)] == seen
+
+
+@pytest.mark.parametrize(("name", "times"), [("look", 2), ("mark", 2), ("sell", 1)])
+async def test_a_call_under_way_when_the_client_leaves_is_on_record(name: str, times: int) -> None:
+    log, stock = Log(), Stock()
+    stock.gate = asyncio.Event()
+    story = (answer(call(name, n=1)), answer(say("All is done.")))
+    first = engine_on(log, Story(*story), stock)
+    await first.open()
+    run = await begun(first)
+    await stock.asked.wait()
+    run.leave()
+    await until(lambda: run.is_held)
+    (call_id,) = stock.ran
+    assert CallBegun(call_id=call_id) in events_of(await records_of(log, run.response_id, follow=False))
+    log.dead |= set(log._workers)
+    await log.bury()
+    stock.gate.set()
+    async with engine_on(log, Story(*story), stock) as second:
+        response = await second.ended(run.response_id)
+    assert sum(stock.asked_for.values()) == times
+    (shown,) = items_of(response, McpCall)
+    assert (LOST in str(shown.error)) == (times == 1)
+    await first.close()
+
+
+async def test_a_call_of_a_turn_that_is_being_written_is_waited_for() -> None:
+    """Whoever would make that turn anew would call again."""
+    hold, log, stock = asyncio.Event(), Log(), Stock()
+    story = (answer(call("sell", n=1), say("And"), hold, say(" so on.")), answer(say("All is done.")))
+    async with engine_on(log, Story(*story), stock) as engine:
+        run = await begun(engine)
+        await stock.asked.wait()
+        run.leave()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        was_held = run.is_held
+        hold.set()
+        await run.wait()
+        response = await engine.ended(run.response_id)
+    assert (response.status, stock.sold) == ("completed", {1})
+    assert (was_held, run.is_held) == (False, True)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_it_ends_where_it_was_not_asked_to_go_on_or_is_not_stored(*, stored: bool) -> None:
+    hold, log = asyncio.Event(), Log()
+    async with engine_on(log, Story(answer(say("Hello"), hold)), Stock()) as engine:
+        run = await begun(engine, None if stored else "continue", store=stored)
+        await read(run, 3)
+        run.leave()
+        response = await run.result()
+    assert response.status == "cancelled"
+
+
+async def test_the_setting_counts_where_the_request_says_nothing() -> None:
+    hold, log = asyncio.Event(), Log()
+    settings = EngineSettings(background=BackgroundSettings(on_disconnect="continue"))
+    engine = Watched(log, Story(answer(say("Hello"), hold)), (Stock(),), settings, vault=None, clock=time.time)
+    async with engine:
+        going, ending = await begun(engine, None), await begun(engine, "cancel")
+        for run in (going, ending):
+            await read(run, 3)
+            run.leave()
+        assert (await ending.result()).status == "cancelled"
+        hold.set()
+        assert (await going.result()).status == "completed"
+
+
+async def test_whoever_waits_for_it_whole_is_let_go() -> None:
+    hold, log = asyncio.Event(), Log()
+    async with engine_on(log, Story(answer(say("Hello"), hold)), Stock()) as engine:
+        run = await begun(engine, stream=False)
+        waiting = asyncio.ensure_future(run.whole())
+        await asyncio.sleep(0)
+        run.leave()
+        with pytest.raises(ClientLeft):
+            await waiting
+        hold.set()
+        assert (await engine.ended(run.response_id)).status == "completed"
+
+
+async def test_it_can_be_cancelled_then() -> None:
+    log = Log()
+    async with engine_on(log, Story(answer(say("Hello"), asyncio.Event())), Stock()) as engine:
+        run = await begun(engine)
+        await read(run, 3)
+        run.leave()
+        await until(lambda: run.is_held)
+        cancelled = await engine.cancel(ANONYMOUS, run.response_id)
+        assert cancelled == await engine.ended(run.response_id)
+    assert cancelled.status == "cancelled"
+
+
+async def test_those_who_read_along_read_on_when_it_becomes_durable() -> None:
+    hold, log = asyncio.Event(), Log()
+    async with engine_on(log, Story(answer(say("Hello"), hold, say(" there and good bye"))), Stock()) as engine:
+        run = await begun(engine)
+        await read(run, 4)
+        async with await engine.follow(ANONYMOUS, run.response_id) as follower:
+            before = await follower.read()
+            run.leave()
+            await until(lambda: run.is_held)
+            hold.set()
+            events = [(batch.first + at, event) for batch in before for at, event in enumerate(batch.events)]
+            events += [pair async for pair in follower.events()]
+        response = await engine.ended(run.response_id)
+        assert [event for _, event in events] == await sent(log, response)
+    assert [number for number, _ in events] == [*range(len(events))]
+
+
+class Away(Log):
+    """Cannot be written when a run is to be adopted, so often; `writes` tells whether it is all the same."""
+
+    def __init__(self, times: int, *, writes: bool) -> None:
+        super().__init__()
+        self.times, self.writes = times, writes
+
+    async def adopt(self, worker: str, identity: Identity, response_id: str, records: Sequence[Record]) -> Lease:
+        if not self.times:
+            return await super().adopt(worker, identity, response_id, records)
+        self.times -= 1
+        if self.writes:
+            await super().adopt(worker, identity, response_id, records)
+        raise Unavailable("away")
+
+
+@pytest.mark.parametrize(("times", "writes"), [(2, False), (4, False), (1000, False), (2, True), (4, True)])
+async def test_where_the_log_is_away_it_goes_on_and_is_put_on_record_at_its_end(times: int, *, writes: bool) -> None:
+    log, stock = Away(times, writes=writes), Stock()
+    stock.gate = asyncio.Event()
+    async with engine_on(log, Story(*STORY), stock) as engine:
+        run = await begun(engine)
+        seen = await read(run, 8)
+        await stock.asked.wait()
+        run.leave()
+        stock.gate.set()
+        await run.wait()
+        response = await engine.retrieve(ANONYMOUS, run.response_id)
+        events = await sent(log, response)
+    assert (response.status, stock.sold, run.is_held) == ("completed", {1}, times < 1000)
+    assert events[: len(seen)] == seen
+
+
+async def test_where_too_much_was_said_it_goes_on_in_memory() -> None:
+    hold, log = asyncio.Event(), Log()
+    text = " ".join(["word"] * 300)
+    settings = EngineSettings(background=BackgroundSettings(log_bytes=1000))
+    engine = Watched(
+        log, Story(answer(say(text), hold, say(" end"))), (Stock(),), settings, vault=None, clock=time.time
+    )
+    async with engine:
+        run = await begun(engine)
+        await read(run, 300)
+        run.leave()
+        hold.set()
+        response = await run.result()
+        assert not run.is_held
+        assert await engine.retrieve(ANONYMOUS, run.response_id) == response
+    assert text_of(response) == text + " end"
+
+
+async def test_one_whose_process_stops_goes_on_elsewhere() -> None:
+    log, stock, hold = Log(), Stock(), asyncio.Event()
+    story = (STORY[0], answer(say("All"), hold, say(" is done.")))
+    first = engine_on(log, Story(*story), stock)
+    await first.open()
+    run = await begun(first)
+    seen: list[StreamEvent] = []
+    while not any(getattr(event, "delta", "") == "All" for event in seen):
+        seen += await read(run, 1)
+    await first.close()
+    assert await run.read() == []
+    assert first.told == []
+    hold.set()
+    async with engine_on(log, Story(*story), stock) as second:
+        response = await second.ended(run.response_id)
+    assert (response.status, stock.sold) == ("completed", {1})
+    assert (await sent(log, response))[: len(seen)] == seen
+
+
+async def test_one_that_ends_with_its_client_ends_when_its_process_stops() -> None:
+    log = Log()
+    engine = engine_on(log, Story(answer(say("Hello"), asyncio.Event())), Stock())
+    await engine.open()
+    run = await begun(engine, "cancel")
+    await read(run, 3)
+    await engine.close()
+    assert (await run.result()).status in ("failed", "incomplete", "cancelled")
+    assert len(engine.told) == 1
