@@ -78,6 +78,7 @@ def checked(events: Sequence[tuple[int, StreamEvent]]) -> Response:
 # ---- asked for ----
 
 
+@pytest.mark.proves("CP-022", "CP-024")
 async def test_a_background_response_is_queued_at_once_and_read_when_it_has_ended() -> None:
     hold = asyncio.Event()
     async with serving(scripted(answer(hold, say("Hello there")))) as server:
@@ -122,6 +123,7 @@ async def test_a_client_that_leaves_its_background_stream_changes_nothing() -> N
     assert checked(events).id == response_id
 
 
+@pytest.mark.proves("RULING-7")
 async def test_what_is_wrong_with_the_request_is_told_at_once_and_nothing_is_kept() -> None:
     async with serving(scripted()) as server:
         unstored = await server.ask("POST", RESPONSES, {**LATER, "store": False})
@@ -169,6 +171,7 @@ async def test_a_run_under_way_is_shown_as_far_as_it_is_on_record() -> None:
     assert done["output"][:2] == half["output"]
 
 
+@pytest.mark.proves("CP-028")
 async def test_a_stream_can_be_picked_up_behind_every_event_also_when_it_is_over() -> None:
     async with serving(scripted(answer(say("Hello out there")))) as server:
         response_id = (await server.ask("POST", RESPONSES, LATER)).json()["id"]
@@ -261,6 +264,7 @@ async def test_events_of_a_response_that_is_not_streamed_come_when_it_has_ended(
 # ---- cancelled, deleted ----
 
 
+@pytest.mark.proves("RULING-9")
 async def test_cancelling_reaches_the_model() -> None:
     engine = scripted(answer(say("Hello"), asyncio.Event()))
     async with serving(engine) as server:
@@ -319,6 +323,7 @@ async def test_one_that_waits_behind_others_is_cancelled_without_a_place() -> No
         assert (await ended(server, first))["status"] == "completed"
 
 
+@pytest.mark.proves("RULING-7")
 async def test_a_finished_one_is_not_changed_by_a_cancel() -> None:
     async with serving(scripted(answer(say("Hello")))) as server:
         response_id = (await server.ask("POST", RESPONSES, LATER)).json()["id"]
@@ -359,6 +364,7 @@ async def test_deleting_one_that_waits_leaves_nothing_to_be_made() -> None:
 # ---- continued ----
 
 
+@pytest.mark.proves("RULING-6")
 async def test_one_that_has_not_ended_cannot_be_continued_and_then_can() -> None:
     hold = asyncio.Event()
     async with serving(scripted(answer(hold, say("Hello")), answer(say("More")))) as server:
