@@ -366,10 +366,9 @@ class StoreFault(ServerFault):
 
 
 class AttemptsExhausted(ServerFault):
-    """Whoever made the run was lost, again and again."""
+    """Whoever made the run was lost, again and again. Nobody can tell whether it was the run's doing."""
 
     code = "attempts_exhausted"
-    may_pass = False
 
     def __init__(self, attempts: int) -> None:
         tried = "once" if attempts == 1 else f"{attempts} times"
