@@ -45,7 +45,7 @@ def test_the_shell_understands_its_script(shell: str, tmp_path: Path, capsys: py
 @pytest.mark.parametrize(
     ("words", "completed"),
     [
-        ("antwort ", "serve chat doctor model tools mcp codex config openapi key completion --help --version"),
+        ("antwort ", "serve worker chat doctor model tools mcp codex config openapi key completion --help --version"),
         ("antwort se", "serve"),
         ("antwort serve --po", "--port"),
         ("antwort serve --port 80 --me", "--memory"),
