@@ -23,6 +23,8 @@ class Learned:
 
     def way(self, model: str, kind: Kind) -> Way | None:
         """Where calls of one kind are constrained, those that were made before are not understood natively either."""
+        if not self._ways:
+            return None
         if kind == "none":
             seen = (self._seen(model, other) for other in ("auto", "required", "named", "none"))
             return "constrained" if "constrained" in seen else None

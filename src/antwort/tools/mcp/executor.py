@@ -123,7 +123,10 @@ class McpExecutor:
         own = self._own.get(declared.server_label)
         if own is None and declared.server_url is UNSET:
             return None
-        listed = await self._list(self._spec(declared, identity))
+        spec = self._spec(declared, identity)
+        made = self._made.get(spec.key)
+        # It is asked for right after the tools, and what was listed then is what they are of.
+        listed = (None if made is None else made.listed()) or await self._list(spec)
         return instructions_of(listed, declared, None if own is None else own.server)
 
     def standing(self, model: str, identity: Identity) -> Sequence[McpTool]:
