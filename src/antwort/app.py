@@ -19,6 +19,7 @@ from antwort.errors import AntwortError
 from antwort.keeping import Records, check_seal, open_records
 from antwort.mcpservers import find_label_problems, make_mcp
 from antwort.observing import Observation, metrics_for_strangers, observe
+from antwort.peers import peer_asker
 from antwort.providers.fleet import BackendStatus, Fleet
 from antwort.sealing import make_vault
 from antwort.telemetry.port import MetricsPort
@@ -209,6 +210,7 @@ def _face(app: App, parts: _Parts) -> Transport:
         on_request=parts.seen.on_request,
         start=app.start,
         stop=app.stop,
+        ask=None if parts.settings.database is None else peer_asker(parts.settings.loop.keepalive_interval),
     )
 
 

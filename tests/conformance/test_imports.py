@@ -26,7 +26,7 @@ ROOMS = (
     "inspector",
     "local",
 )
-MAKERS = ("access", "backends", "keeping", "mcpservers", "observing", "sealing", "toolsets")
+MAKERS = ("access", "backends", "keeping", "mcpservers", "observing", "peers", "sealing", "toolsets")
 """Each makes one part of the server of the settings."""
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(LEAVES, ()),
@@ -69,6 +69,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "doctor": ("api", "net", "providers", "config", *LEAVES),
     "access": ("transport", "config", *LEAVES),
     "sealing": ("config", *LEAVES),
+    "peers": ("net", "transport", *LEAVES),
     "keeping": ("storage", "runs", "db", "config", *LEAVES),
     "mcpservers": ("api", "net", "tools", "config", *LEAVES),
     "toolsets": ("tools", "config.problems", *LEAVES),

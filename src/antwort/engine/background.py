@@ -101,6 +101,14 @@ class Background:
         self.worker.keep(lease, run)
         return Journal(self._runs, lease, records)
 
+    async def elsewhere(self, identity: Identity, response_id: str) -> str | None:
+        if not self._runs.traits.many or response_id in self._live:
+            return None
+        if await self._runs.has_log(identity, response_id):
+            return None
+        owner = await self._runs.owner(identity, response_id)
+        return None if owner is None or owner.name == self.worker.name else owner.address
+
     # ---- the life of the process ----
 
     @property

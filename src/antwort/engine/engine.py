@@ -416,6 +416,12 @@ class Engine:
         """
         return await self._made.follow(identity, response_id, after)
 
+    async def elsewhere(self, identity: Identity, response_id: str) -> str | None:
+        """Where the process is reached that makes the response in the foreground, when only that one can tell how far
+        it is; None when it is this one, or nobody, or the log tells.
+        """
+        return None if self._background is None else await self._background.elsewhere(identity, response_id)
+
     async def _end_unheld(self, identity: Identity, response_id: str) -> None:
         if self._background is not None:
             await self._background.end(identity, response_id)

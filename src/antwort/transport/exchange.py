@@ -257,6 +257,10 @@ class Exchange:
         if self._line is not None:
             self._line.linger(self._linger)
 
+    async def end_stream(self) -> None:
+        """The end of the body: whoever wrote what is in it has said that there is no more."""
+        await self._write(b"")
+
     async def close_stream(self, frames: bytes = b"") -> None:
         """The last frames, the mark that there are no more, and the end of the body, in one write."""
         await self._write(frames + DONE)

@@ -19,6 +19,7 @@ from antwort.transport.exchange import CONNECTION, REQUEST_ID, ClientGone, Excha
 from antwort.transport.line import log_fault, log_request
 from antwort.transport.offer import Access, Credentials, offer_of
 from antwort.transport.quotas import Quotas
+from antwort.transport.relay import Ask
 from antwort.transport.routes import NOTHING, Identify, Routes
 from antwort.transport.session import Terms
 from antwort.transport.websocket import SocketLimits, WebSockets
@@ -57,6 +58,7 @@ class Transport:
         on_request: Sequence[Callable[[Exchange, float], None]] = (),
         start: Callable[[], Awaitable[None]] | None = None,
         stop: Callable[[], Awaitable[None]] | None = None,
+        ask: Ask | None = None,
     ) -> None:
         """`extra`: more to read, by path (`/metrics`), open to all unless the endpoint itself raises.
 
@@ -64,7 +66,7 @@ class Transport:
         by default what `identify` asks for as it pleases, and what strangers find at `/metrics`.
         `linger`: seconds in which a client must take something of an answer that has ended, or be hung up on.
         `on_request` are told of each request when it has been answered, and how many seconds that took; they must
-        neither wait nor raise.
+        neither wait nor raise. `ask` asks other processes that share the engine's records for what they make.
         """
         self._on_request = tuple(on_request)
         self._under_way: set[Exchange] = set()
@@ -80,7 +82,7 @@ class Transport:
             tells_quotas=quotas.are_told,
             websocket=websocket.enabled,
         )
-        self._routes = Routes(engine, identify, body_limit=body_limit, quotas=quotas, extra=extra, offer=offer)
+        self._routes = Routes(engine, identify, body_limit=body_limit, quotas=quotas, extra=extra, offer=offer, ask=ask)
         budget = Budget(websocket.total_memory)
         terms = Terms(engine, quotas, body_limit, websocket.memory, budget, self._under_way.add, self._ended)
         self._sockets = WebSockets(terms, identify, limits=websocket, cors=cors, linger=linger)

@@ -33,6 +33,7 @@ from antwort.transport.offer import Offer
 from antwort.transport.paging import read_page, read_wanted
 from antwort.transport.quotas import Quotas
 from antwort.transport.readiness import Readiness
+from antwort.transport.relay import Ask, Relay
 from antwort.transport.respond import follow, respond, unless_gone
 
 Identify: TypeAlias = Callable[[Scope], Identity]
@@ -73,7 +74,8 @@ class InputTokens(Wire, kw_only=True):
 class Routes:
     """The endpoints, and which of them a request is for.
 
-    `extra` are endpoints to read, by their paths. They are open: each decides for itself who may read it.
+    `extra` are endpoints to read, by their paths. They are open: each decides for itself who may read it. `ask` asks
+    other processes for what they make.
     """
 
     def __init__(
@@ -85,10 +87,12 @@ class Routes:
         quotas: Quotas,
         offer: Offer,
         extra: Mapping[str, Endpoint] = NOTHING,
+        ask: Ask | None = None,
     ) -> None:
         self._engine, self._identify, self._body_limit, self._quotas = engine, identify, body_limit, quotas
         self._words = wording(strict=engine.settings.strict)
         self._encode = self._words.encode
+        self._relay = Relay(engine, ask)
         self._readiness = Readiness(engine.check)
         self._description = Description(self.offered, offer)
         self._open = frozenset({"/healthz", "/readyz", "/openapi.json", "/docs", *extra})
@@ -203,6 +207,8 @@ class Routes:
     async def retrieve(self, exchange: Exchange, response_id: str) -> None:
         """As it stands; with `stream`, the events that led there, and those to come."""
         after, wanted = read_after(exchange.query()), _checked(exchange, response_id)
+        if await self._relay.answers(exchange, wanted):
+            return
         if after is not None:
             run = await self._engine.follow(exchange.identity, wanted, after)
             await follow(exchange, run, self._words)

@@ -74,8 +74,8 @@ PARAMETERS: dict[str, Plain] = {
     ),
     "Antwort-On-Disconnect": _header(
         "Antwort-On-Disconnect",
-        "What becomes of a stored response when you leave before its end: it is cancelled, or made to its end. Unset, as"
-        " the server is set.",
+        "What becomes of a stored response when you leave before its end: it is cancelled, or made to its end. Unset,"
+        " as the server is set.",
         {"enum": ["cancel", "continue"]},
     ),
 }
