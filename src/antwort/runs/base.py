@@ -100,6 +100,9 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
     """Another has them, or they have ended."""
     cancelled: frozenset[str] = frozenset()
     """Ids of responses that this worker makes, under a lease or in the foreground, and that are to be stopped."""
+    strays: frozenset[Lease] = frozenset()
+    """What this worker holds besides, and has not named: it was just claimed, or the answer to a claim was lost. Nobody
+    else will take it: who does not know it releases it."""
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
