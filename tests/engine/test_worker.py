@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from antwort.engine import worker as workers
@@ -17,7 +18,7 @@ from antwort.storage.base import NewResponse
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, call, say
 from engine_kit import ask, engine_of, server_calls
-from takeover_kit import DEPOT, Depot, Log, Rows, Story, engine_on, front_of
+from takeover_kit import DEPOT, Depot, Log, Rows, Story, check_log, engine_on, front_of, records_of
 
 
 @pytest.fixture(autouse=True)
@@ -151,6 +152,36 @@ async def test_a_log_that_is_away_is_tried_again_and_again() -> None:
     assert not log.faults
     assert not log.renewals
     assert not log.submits
+
+
+class Lossy(Log):
+    """The answer to the first claim is lost on its way."""
+
+    is_lost = False
+
+    async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
+        found = await super().claim(worker, count)
+        if found and not self.is_lost:
+            self.is_lost = True
+            raise Unavailable
+        return found
+
+    async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
+        held = [Lease(run.response.id, run.fence, worker.name, run.key) for run in self._open.values() if run.worker]
+        renewed = await super().renew(worker, leases)
+        return msgspec.structs.replace(renewed, strays=frozenset(held) - frozenset(leases))
+
+
+async def test_a_run_whose_claim_was_never_heard_of_is_handed_on() -> None:
+    log = Lossy()
+    engine = Engine(
+        Story(DONE), store=log.store, runs=log, settings=EngineSettings(background=BackgroundSettings(lease=1.0))
+    )
+    async with engine:
+        queued = await engine.create(ask(background=True))
+        records = await records_of(log, queued.id, follow=True)
+        check_log(records, await engine.retrieve(ANONYMOUS, queued.id))
+    assert log.is_lost
 
 
 # ---- others who share the log ----

@@ -141,7 +141,7 @@ class Background:
     async def _carry(self, carried: Carried, claimed: Claimed) -> None:
         """To its end, here. Raises one of `LEFT` when it stops before that."""
         began = perf_counter()
-        found = await self._resuming.find(claimed, carried.signal)
+        found = await self._resuming.find(claimed, lambda: carried.is_leaving)
         try:
             plan = await carried.signal.race(partial(self._resuming.plan, found))
         except LEFT:
@@ -149,12 +149,14 @@ class Background:
         except Exception as error:
             if isinstance(error, ShuttingDown) and self._is_leaving:
                 raise HandedOver from error
-            await self._end(found, error, began)
+            await self._end(carried, found, error, began)
             return
         run = self._launched(plan, found.held(self._runs, plan))
         carried.live = run
         if carried.signal.reason is not None:
             run.stop(carried.signal.reason)
+        if carried.is_leaving:
+            run.stop(HandedOver())
         elif self._is_leaving:
             run.hand_over()
         await run.wait()
@@ -170,10 +172,13 @@ class Background:
         self._live[run.response_id] = run
         return run
 
-    async def _end(self, found: Found, error: Exception, began: float) -> None:
+    async def _end(self, carried: Carried, found: Found, error: Exception, began: float) -> None:
         """One that is not gone on with."""
         plan = found.plan
         held = found.held(self._runs, plan)
+        carried.journal = held.journal
+        if carried.is_leaving:
+            held.journal.leave()
         await end_early(held, plan, error)
         run = held.control.run
         seconds = perf_counter() - began + found.before

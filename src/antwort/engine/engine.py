@@ -372,7 +372,8 @@ class Engine:
         return self._vault
 
     def _ended(self, run: LiveRun) -> None:
-        self._live.pop(run.response_id, None)
+        if self._live.get(run.response_id) is run:  # else it is made here once more, by a new claim
+            del self._live[run.response_id]
         if run.is_left:
             return  # whoever ends it tells of it
         if not run.is_recorded:

@@ -13,9 +13,8 @@ import msgspec
 from antwort.api.events import Batch, RunEvent
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import encode, replace
-from antwort.concurrency import Signal
 from antwort.engine.answers import Answers
-from antwort.engine.control import LEFT, Control
+from antwort.engine.control import Control
 from antwort.engine.credentials import Credentials
 from antwort.engine.draft import Run, fold, interrupted, settled
 from antwort.engine.journal import Journal, ending_of
@@ -27,7 +26,15 @@ from antwort.engine.queues import Place, Queues
 from antwort.engine.sealed import Sealed
 from antwort.engine.settings import EngineSettings
 from antwort.engine.steps import LOST, Refused, open_calls
-from antwort.errors import AntwortError, AttemptsExhausted, Cancelled, DeadlinePassed, ServerFault, StoreFault
+from antwort.errors import (
+    AntwortError,
+    AttemptsExhausted,
+    Cancelled,
+    DeadlinePassed,
+    HandedOver,
+    ServerFault,
+    StoreFault,
+)
 from antwort.runs.base import Claimed, Fenced, Record, RunLog
 from antwort.storage.base import Link, ResponseStore
 from antwort.tools.base import ToolResult
@@ -39,7 +46,6 @@ T = TypeVar("T")
 
 _SOON, _LATER = 0.05, 2.0
 """Seconds until the record is asked again, at first and in the end."""
-_MOST_PLANS = 256
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -48,13 +54,14 @@ class Found(msgspec.Struct, frozen=True):
     claimed: Claimed
     records: Sequence[Record]
     plan: Plan
-    """Its request as it is on record, and no question answered."""
+    """Its request as it is on record; unless it `is_planned`, no question is answered."""
     deadline: float
     """By the clock of the event loop."""
     before: float
     """Seconds since it was claimed for the first time."""
     problem: AntwortError | None = None
     """Why its request cannot be answered here."""
+    is_planned: bool = False
 
     @property
     def events(self) -> list[RunEvent]:
@@ -88,25 +95,29 @@ class Resuming:
         """Use it when the run is claimed here, where nothing can have changed by then."""
         if plan.request.conversation is None:
             self._plans[plan.response.id] = plan
-            while len(self._plans) > _MOST_PLANS:
+            while len(self._plans) > self._settings.background.at_once:
                 self._plans.pop(next(iter(self._plans)))
 
-    async def find(self, claimed: Claimed, signal: Signal) -> Found:
-        """As long as it takes, unless the signal tells to leave it. Raises `Fenced` when the run is gone."""
+    async def find(self, claimed: Claimed, is_leaving: Callable[[], bool]) -> Found:
+        """As long as it takes, unless it is to be left. Raises `Fenced` when the run is gone."""
         lease = claimed.lease
-        records = await patiently(lambda: self._runs.records(lease), signal)
-        chain = await patiently(lambda: self._store.chain(claimed.identity, lease.run_id), signal)
-        if not chain:
-            raise Fenced
-        problem: AntwortError | None = None
-        try:
-            request = as_recorded(Credentials(self._vault, claimed.identity), chain[-1])
-        except AntwortError as error:  # another version has taken it, or its keys are gone
-            request, problem = _unread(chain[-1]), error
-        plan = self._bare(request, claimed)
+        records = await patiently(lambda: self._runs.records(lease), is_leaving)
+        plan, problem = self._plans.pop(lease.run_id, None), None
+        is_planned = plan is not None and len(records) == 1
+        if plan is None or not is_planned:
+            plan, problem = await self._recorded(claimed, is_leaving)
         before = max(0.0, self._clock() - claimed.begun_at)
         deadline = asyncio.get_running_loop().time() + plan.budget.seconds - before
-        return Found(claimed, records, plan, deadline, before, problem)
+        return Found(claimed, records, plan, deadline, before, problem, is_planned)
+
+    async def _recorded(self, claimed: Claimed, is_leaving: Callable[[], bool]) -> tuple[Plan, AntwortError | None]:
+        chain = await patiently(lambda: self._store.chain(claimed.identity, claimed.lease.run_id), is_leaving)
+        if not chain:
+            raise Fenced
+        try:
+            return self._bare(as_recorded(Credentials(self._vault, claimed.identity), chain[-1]), claimed), None
+        except AntwortError as error:  # another version has taken it, or its keys are gone
+            return self._bare(_unread(chain[-1]), claimed), error
 
     def _bare(self, request: CreateRequest, claimed: Claimed) -> Plan:
         """What there is without asking anybody."""
@@ -125,14 +136,13 @@ class Resuming:
 
     async def plan(self, found: Found) -> Plan:
         """Raises what is wrong with it by now. A store that cannot be asked is asked again until the deadline."""
-        claimed, known = found.claimed, self._plans.pop(found.claimed.lease.run_id, None)
         check_worth(found, self._settings)
-        if known is not None and len(found.records) == 1:
-            return msgspec.structs.replace(known, deadline=found.deadline)
+        if found.is_planned:
+            return msgspec.structs.replace(found.plan, deadline=found.deadline)
         request = found.plan.request
         if request.conversation is None:
             return await self._planned(found, None)
-        identity = claimed.identity
+        identity = found.claimed.identity
         place = self._queues.join((identity.tenant, identity.owner, request.conversation))
         try:
             return msgspec.structs.replace(await self._planned(found, place), place=place)
@@ -241,15 +251,15 @@ async def end_early(held: Held, plan: Plan, error: Exception) -> None:
     await held.journal.finish(ending_of(plan, run.response, run), events)
 
 
-async def patiently(ask: Callable[[], Awaitable[T]], signal: Signal | None = None) -> T:
-    """What it gives, asked again while the record cannot be had. Raises why a run is left, when the signal says so."""
+async def patiently(ask: Callable[[], Awaitable[T]], is_leaving: Callable[[], bool] = lambda: False) -> T:
+    """What it gives, asked again while the record cannot be had. Raises `HandedOver` where nobody waits for that."""
     pause = _SOON
     while True:
         try:
             return await ask()
         except StoreFault as error:
             _log.warning("the record of runs cannot be read: %s", error.message)
-        if signal is not None and isinstance(signal.reason, LEFT):
-            raise signal.reason
+        if is_leaving():
+            raise HandedOver
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LATER)

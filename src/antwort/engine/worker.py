@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 from antwort.concurrency import Signal, stop
 from antwort.engine.control import LEFT
+from antwort.engine.journal import Journal
 from antwort.engine.live import LiveRun
 from antwort.engine.settings import BackgroundSettings
 from antwort.errors import AntwortError, Cancelled, HandedOver
@@ -36,21 +37,34 @@ class Carried:
         self.signal = Signal()
         """For the time before it is under way."""
         self.live = live
+        self.journal: Journal | None = None
+        """Of one that is ended, and never was under way."""
+        self.is_leaving = False
+        """Whether it is not to wait for a record that cannot be read or written."""
 
     def stop(self, reason: Exception) -> None:
         self.signal.set(reason)
+        if isinstance(reason, HandedOver):
+            self._leave()
         if self.live is not None:
             self.live.stop(reason)
 
     def hand_over(self) -> None:
         """At the end of its step; one that is not under way yet, at once."""
-        if self.live is None:
-            self.signal.set(HandedOver())
-        else:
+        if self.live is not None:
             self.live.hand_over()
+            return
+        self.signal.set(HandedOver())
+        self._leave()
+
+    def _leave(self) -> None:
+        self.is_leaving = True
+        if self.journal is not None:
+            self.journal.leave()
 
     def lose(self) -> None:
         self.signal.set(HandedOver())
+        self._leave()
         if self.live is not None:
             self.live.lose()
 
@@ -71,8 +85,11 @@ class Worker:
         self._me = Name(new_id("worker"), address)
         self._runs, self._settings, self._carry, self._cancel = runs, settings, carry, cancel
         self._carried: dict[str, Carried] = {}
+        self._strays: dict[Lease, float] = {}
+        """What it holds without having heard of it, and since when that is known."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
+        self._claiming: asyncio.Task[None] | None = None
         self._joining = asyncio.Lock()
         self._has_joined = False
         self._is_leaving = asyncio.Event()
@@ -103,8 +120,10 @@ class Worker:
                 return
             await self._runs.join(self._me)
             self._has_joined = True
-            work = [self._renew, self._sweep, *([self._claim] if self.claims else [])]
-            self._loops = [asyncio.create_task(self._keep_at(each)) for each in work]
+            self._loops = [asyncio.create_task(self._keep_at(each)) for each in (self._renew, self._sweep)]
+            if self.claims:
+                self._claiming = asyncio.create_task(self._keep_at(self._claim))
+                self._loops.append(self._claiming)
 
     def hold(self, claimed: Claimed) -> None:
         """Go on with the run."""
@@ -148,6 +167,8 @@ class Worker:
         """It makes nothing any more."""
         self.stop_claiming()
         await self.ended(0, HandedOver())
+        if self._claiming is not None:  # what it claims right now is released
+            await asyncio.wait([self._claiming], timeout=_LEAVING)
         await stop(self._loops, _LEAVING)
         if self._has_joined:
             self._has_joined = False
@@ -169,12 +190,13 @@ class Worker:
             await asyncio.sleep(_AGAIN)  # whoever claims it may fare no better
             await self._release(carried.lease)
         finally:
-            self._carried.pop(carried.lease.run_id, None)
+            if self._carried.get(carried.lease.run_id) is carried:  # else it was claimed here once more
+                del self._carried[carried.lease.run_id]
             self._room.set()
 
     async def _release(self, lease: Lease) -> None:
-        """The next one may have it at once. Where that cannot be said, it is seen when this process leaves. Of one that
-        another has by now, nothing changes.
+        """The next one may have it at once. Where that cannot be said, it is a stray from now on, or seen when this
+        process leaves. Of one that another has by now, nothing changes.
         """
         try:
             async with asyncio.timeout(_LEAVING):
@@ -223,11 +245,22 @@ class Worker:
     async def _renew(self) -> None:
         leases = [carried.lease for carried in self._carried.values()]
         renewed = await self._runs.renew(self._me, leases)
+        await self._release_strays(renewed.strays)
         for lease in renewed.lost:
             self._lose(lease)
         for response_id in renewed.cancelled:
             self._stop(response_id)
         await self._runs.wait_for_cancels(self._settings.lease / 3)
+
+    async def _release_strays(self, strays: Iterable[Lease]) -> None:
+        """What the log says is held here, and nobody here has heard of for as long as it takes to claim something."""
+        now = asyncio.get_running_loop().time()
+        known = {carried.lease for carried in self._carried.values()}
+        self._strays = {lease: self._strays.get(lease, now) for lease in strays if lease not in known}
+        for lease, since in self._strays.items():
+            if now - since >= self._settings.lease / 3:
+                _log.warning("the run %s was claimed, and the answer was lost; it is handed on", lease.run_id)
+                await self._runs.release(lease)
 
     def _lose(self, lease: Lease) -> None:
         carried = self._carried.get(lease.run_id)
