@@ -1,8 +1,10 @@
-"""A commit of which nobody heard, and what was asked for is asked for again: nothing is there twice."""
+"""News that come at a bad moment, or never: nothing is there twice, and nothing is missed."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
 from typing import TypeVar
 
 import pytest
@@ -19,11 +21,13 @@ T = TypeVar("T")
 
 
 class Forgetful:
-    """A database whose answer is lost once, after the commit."""
+    """A database whose answer comes late, or is lost, after the commit."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self.is_forgetful = False
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
+        """Happens once, after something was read and before that is told."""
 
     @property
     def dialect(self) -> Dialect:
@@ -44,7 +48,11 @@ class Forgetful:
         return result
 
     async def read(self, operation: Operation[T]) -> T:
-        return await self._database.read(operation)
+        result = await self._database.read(operation)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        return result
 
 
 @pytest.fixture
@@ -54,7 +62,7 @@ def database(home: SqlHome) -> Forgetful:
 
 @pytest.fixture
 async def log(database: Forgetful) -> AsyncGenerator[SqlRunLog, None]:
-    log = SqlRunLog(database)
+    log = SqlRunLog(database, poll=3600)
     await log.join(ONE)
     await log.join(TWO)
     yield log
@@ -127,3 +135,14 @@ async def test_a_claim_of_which_nobody_heard_is_lost_when_its_worker_is(log: Sql
     assert not await log.claim(TWO.name, 1)
     await log.leave(ONE.name)
     assert (await claim_one(log, TWO)).lease.fence == 2
+
+
+async def test_what_is_written_while_a_reader_comes_is_not_missed(log: SqlRunLog, database: Forgetful) -> None:
+    await log.submit(new_run("resp_1"))
+    claimed = await claim_one(log)
+    database.meanwhile = partial(log.append, claimed.lease, said(1, 2, "a"))
+    async with aclosing(log.read(ME, "resp_1", 1, follow=True)) as reading:
+        assert await anext(reading) == [said(1, 2, "a")]
+        database.meanwhile = partial(log.append, claimed.lease, said(3, 4, "c"))
+        await log.append(claimed.lease, said(2, 3, "b"))
+        assert await anext(reading) == [said(2, 3, "b")]

@@ -8,6 +8,8 @@ import msgspec
 import pytest
 
 from antwort.api.events import ResponseCompleted, ResponseCreated
+from antwort.api.responses import ConversationRef
+from antwort.api.wire import replace
 from antwort.runs.base import Fenced, Record, Renewed, RunLog
 from antwort.runs.packed import pack
 from antwort.storage.base import NewResponse, ResponseStore
@@ -18,13 +20,14 @@ from runs_cases import (
     claim_one,
     everything,
     finish,
+    ids,
     marked,
     new_run,
     numbered,
     outcome,
     said,
 )
-from storage_cases import COLLEAGUE, ME, STOPPED, asked
+from storage_cases import COLLEAGUE, ME, STOPPED, asked, open_conversation
 
 NOTHING = Renewed()
 
@@ -166,6 +169,19 @@ async def test_a_run_of_the_foreground_is_adopted_with_all_it_has_said(
     ended = await finish(log, taken, 4, 4)
     assert await store.get(ME, "resp_1") == ended
     assert [number for number, _ in numbered(await everything(log, "resp_1"))] == [0, 1, 2, 3, 4]
+
+
+async def test_a_run_of_a_conversation_waits_for_one_that_was_adopted_there(log: RunLog, store: ResponseStore) -> None:
+    await open_conversation(store, conversation_id="conv_a")
+    await log.submit(new_run("resp_1", conversation="conv_a"))
+    new = in_front("resp_2")
+    conversation = ConversationRef(id="conv_a")
+    response = replace(new.response, conversation=conversation, created_at=2_000_000_000)
+    await store.begin(msgspec.structs.replace(new, response=response))
+    lease = await log.adopt(ONE.name, ME, "resp_2", beginning(new))
+    assert not await log.claim(TWO.name, 10)
+    await log.release(lease)
+    assert ids(await log.claim(TWO.name, 10)) == ["resp_1"]
 
 
 async def test_to_adopt_a_run_once_more_gives_the_same_lease(log: RunLog, store: ResponseStore) -> None:

@@ -161,3 +161,11 @@ async def test_a_waiter_that_gives_up_leaves_the_others_alone(log: RunLog) -> No
     assert done[0] is None
     assert done[2] is None
     assert len(await everything(log, "resp_2")) == 2
+
+
+async def test_who_has_released_a_run_writes_nothing_any_more_though_nobody_has_claimed_it(log: RunLog) -> None:
+    claimed = await begun(log)
+    await log.release(claimed.lease)
+    with pytest.raises(Fenced):
+        await log.append(claimed.lease, said(1, 2, "a"))
+    assert (await log.renew(ONE, [claimed.lease])).lost == {claimed.lease}

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 T = TypeVar("T")
 
 Dialect: TypeAlias = Literal["sqlite", "postgresql"]
-Value: TypeAlias = str | int | float | bytes | list[int] | list[bytes] | None
+Value: TypeAlias = str | int | float | bytes | list[int] | list[str] | list[bytes] | None
 """What a column holds. A truth value is a `bool` on its way in, and is asked for by its name alone (`AND is_on`). Lists
 are for PostgreSQL alone.
 """

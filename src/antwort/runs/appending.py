@@ -18,6 +18,7 @@ from antwort.runs.dialects import notify
 
 class Append(NamedTuple):
     key: int
+    id: str
     fence: int
     at: int
     first: int
@@ -28,7 +29,7 @@ class Append(NamedTuple):
 class Appends:
     """Those of one process."""
 
-    def __init__(self, database: Database, sender: str, tell: Callable[[int, Record], None]) -> None:
+    def __init__(self, database: Database, sender: str, tell: Callable[[str, int, Record], None]) -> None:
         """`tell` those who read along in this process."""
         self._database, self._sender, self._tell = database, sender, tell
         self._waiting: list[tuple[Append, asyncio.Future[bool]]] = []
@@ -37,12 +38,14 @@ class Appends:
     async def append(self, lease: Lease, record: Record) -> None:
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         raw = from_events(record.events)
-        self._waiting.append((Append(lease.key, lease.fence, record.at, record.first, record.next, raw), done))
+        self._waiting.append(
+            (Append(lease.key, lease.run_id, lease.fence, record.at, record.first, record.next, raw), done)
+        )
         if self._writing is None:
             self._writing = asyncio.ensure_future(self._write())
         if not await done:
             raise Fenced
-        self._tell(lease.key, record)
+        self._tell(lease.run_id, lease.key, record)
 
     async def close(self) -> None:
         """Wait for what was accepted."""
@@ -86,15 +89,15 @@ def write_appends(connection: Connection, appends: Sequence[Append], sender: str
     if connection.dialect == "sqlite":
         return {place for place, append in enumerate(appends) if _write_one(connection, append)}
     columns = zip(*appends, strict=True)
-    names = ("keys", "fences", "ats", "firsts", "nexts", "events")
+    names = ("keys", "ids", "fences", "ats", "firsts", "nexts", "events")
     values = {name: list(column) for name, column in zip(names, columns, strict=True)}
     held = {place for (place,) in connection.execute(sql.APPEND_ALL, values)}
-    notify(connection, *notices.events(sender, [appends[place].key for place in held]))
+    notify(connection, *notices.events(sender, [appends[place].id for place in held]))
     return held
 
 
 def _write_one(connection: Connection, append: Append) -> bool:
-    key, fence, at, first, behind, events = append
-    if connection.execute(sql.APPEND, (at, first, behind, events, key, fence)).rowcount:
+    key, run_id, fence, at, first, behind, events = append
+    if connection.execute(sql.APPEND, (at, first, behind, events, key, run_id, fence)).rowcount:
         return True
-    return connection.execute(sql.HOLD, {"key": key, "fence": fence}).fetchone() is not None
+    return connection.execute(sql.HOLD, {"key": key, "id": run_id, "fence": fence}).fetchone() is not None

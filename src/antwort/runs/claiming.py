@@ -41,9 +41,11 @@ def leave(connection: Connection, worker: str) -> None:
 def renew(connection: Connection, worker: Worker, leases: frozenset[Lease], lease: float | None) -> Renewed:
     join(connection, worker, lease)
     of_worker = {"worker": worker.name}
-    held = {(key, fence) for key, fence in connection.execute(sql.HELD, of_worker)}
+    rows = connection.execute(sql.HELD, of_worker).fetchall()
+    held = frozenset(Lease(run_id, fence, worker.name, key) for run_id, key, fence in rows)
     return Renewed(
-        lost=frozenset(lease for lease in leases if (lease.key, lease.fence) not in held),
+        lost=leases - held,
+        strays=held - leases,
         cancelled=frozenset(response_id for (response_id,) in connection.execute(sql.CANCELLED, of_worker)),
     )
 

@@ -43,14 +43,15 @@ class Hint:
 class Tail:
     """What one reader hears of a run: that there is more and, from those who write it in this process, what it is."""
 
-    __slots__ = ("_heard", "hint")
+    __slots__ = ("_heard", "_key", "hint")
 
-    def __init__(self) -> None:
+    def __init__(self, key: int) -> None:
+        self._key = key
         self.hint = Hint()
         self._heard: deque[Record] = deque(maxlen=_MOST)
 
-    def hear(self, record: Record | None) -> None:
-        if record is not None:
+    def hear(self, key: int | None, record: Record | None) -> None:
+        if record is not None and key == self._key:
             self._heard.append(record)
         self.hint.set()
 
@@ -64,31 +65,31 @@ class Tail:
 
 
 class Tails:
-    """Those who read along, by the key of the run."""
+    """Those who read along. What is written goes to those who read the run of that id and key, and to no others."""
 
     def __init__(self) -> None:
-        self._tails: dict[int, list[Tail]] = {}
+        self._tails: dict[str, list[Tail]] = {}
 
     @contextmanager
-    def follow(self, key: int) -> Iterator[Tail]:
-        tail = Tail()
-        self._tails.setdefault(key, []).append(tail)
+    def follow(self, run_id: str, key: int) -> Iterator[Tail]:
+        tail = Tail(key)
+        self._tails.setdefault(run_id, []).append(tail)
         try:
             yield tail
         finally:
-            rest = [other for other in self._tails[key] if other is not tail]
+            rest = [other for other in self._tails[run_id] if other is not tail]
             if rest:
-                self._tails[key] = rest
+                self._tails[run_id] = rest
             else:
-                del self._tails[key]
+                del self._tails[run_id]
 
-    def tell(self, key: int, record: Record | None = None) -> None:
-        for tail in self._tails.get(key, ()):
-            tail.hear(record)
+    def tell(self, run_id: str, key: int | None = None, record: Record | None = None) -> None:
+        for tail in self._tails.get(run_id, ()):
+            tail.hear(key, record)
 
-    def tell_some(self, keys: Sequence[int]) -> None:
-        for key in keys:
-            self.tell(key)
+    def tell_some(self, ids: Sequence[str]) -> None:
+        for run_id in ids:
+            self.tell(run_id)
 
     def tell_all(self) -> None:
         self.tell_some([*self._tails])

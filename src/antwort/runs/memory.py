@@ -73,6 +73,8 @@ class MemoryRunLog:
         new = run.new
         if await self._find(new.identity, new.response.id) is not None:
             return
+        if len(self._free()) >= self._queue:
+            await self._drop_deleted()
         if (waiting := len(self._free())) >= self._queue:
             raise QueueFull(waiting)
         await self._store.begin(new)
@@ -130,7 +132,7 @@ class MemoryRunLog:
     async def append(self, lease: Lease, record: Record) -> None:
         run = await self._hold(lease)
         if run.add(record):
-            self._tails.tell(run.key)
+            self._tails.tell(run.response.id, run.key)
 
     async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
         run = self._held(lease)
@@ -146,7 +148,7 @@ class MemoryRunLog:
         run.add(record)
         run.ended_at, run.worker = self._clock(), None
         del self._open[run.key]
-        self._tails.tell(run.key)
+        self._tails.tell(run.response.id, run.key)
         self._work.set()  # those that wait for it, in its conversation or for its owner's places
 
     async def _has_ended_with(self, identity: Identity, lease: Lease, record: Record) -> bool:
@@ -178,7 +180,7 @@ class MemoryRunLog:
             yield behind(self._kept(identity, response_id), after)
             return
         at = 0
-        with self._tails.follow(run.key) as tail:
+        with self._tails.follow(response_id, run.key) as tail:
             while True:
                 tail.hint.clear()
                 found, at = run.log[at:], len(run.log)
@@ -247,7 +249,7 @@ class MemoryRunLog:
         self._open.pop(run.key, None)
         with suppress(KeyError):
             del self._runs[run.name]
-        self._tails.tell(run.key)
+        self._tails.tell(run.response.id, run.key)
 
     async def _drop_deleted(self) -> None:
         """Of those that have not ended."""

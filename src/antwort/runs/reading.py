@@ -14,6 +14,7 @@ from antwort.runs.base import Lease, Load, Record
 from antwort.runs.codec import behind, is_last, to_events
 from antwort.runs.dialects import now
 from antwort.runs.packing import unpacked
+from antwort.runs.writing import named
 from antwort.storage.rows import name_of
 
 AT_ONCE = 256
@@ -67,7 +68,7 @@ def records(connection: Connection, key: int, at: int = 0, limit: int = AT_ONCE)
 
 def whole(connection: Connection, lease: Lease) -> list[Record] | None:
     """None: another has the run."""
-    if connection.execute(sql.HOLD, {"key": lease.key, "fence": lease.fence}).fetchone() is None:
+    if connection.execute(sql.HOLD, named(lease)).fetchone() is None:
         return None
     return records(connection, lease.key, limit=ALL)
 

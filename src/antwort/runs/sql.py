@@ -133,7 +133,7 @@ class SqlRunLog:
         end = writing.End(lease, finishing, writing.to_row(record))
         if not await self._write(partial(writing.finish, end=end, sender=self._sender)):
             raise Fenced
-        self._tails.tell(lease.key, record)
+        self._tails.tell(lease.run_id, lease.key, record)
         self._work.set()
 
     async def release(self, lease: Lease) -> None:
@@ -156,7 +156,7 @@ class SqlRunLog:
         self._listen()
         look = partial(self._look, identity, response_id)
         found = await look(after, None)
-        with self._tails.follow(found.key) as tail:
+        with self._tails.follow(response_id, found.key) as tail:
             is_new = True  # what came between the first look and this is not told any more
             while True:
                 if found.records:
@@ -193,8 +193,8 @@ class SqlRunLog:
             match notice:
                 case Notice(sender=self._sender) | None:
                     pass
-                case Notice(kind="e", keys=keys):
-                    self._tails.tell_some(keys)
+                case Notice(kind="e", ids=ids):
+                    self._tails.tell_some(ids)
                 case Notice(kind="w"):
                     self._work.set()
                 case Notice(kind="c"):

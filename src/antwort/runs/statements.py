@@ -15,7 +15,7 @@ JOIN = """
 LEAVE = "DELETE FROM workers WHERE name = :worker"
 FORGET_WORKERS = "DELETE FROM workers"
 FORGET_DEAD = "DELETE FROM workers WHERE expires_at <= :long_ago"
-HELD = "SELECT response_key, fence FROM runs WHERE worker = :worker"
+HELD = "SELECT id, response_key, fence FROM runs WHERE worker = :worker"
 CANCELLED = """
     SELECT id FROM runs WHERE worker = :worker AND is_cancelled
     UNION
@@ -109,22 +109,25 @@ RESPONSE = "SELECT status, request, body FROM responses WHERE key = ?"
 UPDATE_RESPONSE = "UPDATE responses SET status = ?, completed_at = ?, body = ? WHERE key = ?"
 FAIL_RESPONSE = "UPDATE responses SET status = 'failed', completed_at = NULL WHERE key = ?"
 IS_BUSY = "SELECT 1 FROM runs WHERE tenant = :tenant AND owner = :owner AND conversation_id = :conversation_id LIMIT 1"
-HOLD = "SELECT conversation_id FROM runs WHERE response_key = :key AND fence = :fence"
+# A run is held by its key, its id and its fence: SQLite may give the key of a response that was deleted to another.
+HOLD = "SELECT 1 FROM runs WHERE response_key = :key AND id = :id AND fence = :fence"
 APPEND = """
     INSERT INTO run_events (response_key, at, first, next, events)
-    SELECT response_key, ?, ?, ?, ? FROM runs WHERE response_key = ? AND fence = ?
+    SELECT response_key, ?, ?, ?, ? FROM runs WHERE response_key = ? AND id = ? AND fence = ?
     ON CONFLICT DO NOTHING
 """
 # All that wait, in one statement. The lock is what makes the fence hold: a claim waits for it, and whoever comes behind
 # a claim sees its fence. What comes back was held, whether it is new or was there.
 APPEND_ALL = """
     WITH given AS (
-        SELECT * FROM unnest(CAST(:keys AS bigint[]), CAST(:fences AS bigint[]), CAST(:ats AS integer[]),
-                             CAST(:firsts AS integer[]), CAST(:nexts AS integer[]), CAST(:events AS bytea[]))
-                      WITH ORDINALITY AS given (key, fence, at, first, next, events, place)
+        SELECT * FROM unnest(CAST(:keys AS bigint[]), CAST(:ids AS text[]), CAST(:fences AS bigint[]),
+                             CAST(:ats AS integer[]), CAST(:firsts AS integer[]), CAST(:nexts AS integer[]),
+                             CAST(:events AS bytea[]))
+                      WITH ORDINALITY AS given (key, id, fence, at, first, next, events, place)
     ),
     held AS (
-        SELECT given.* FROM given JOIN runs ON runs.response_key = given.key AND runs.fence = given.fence
+        SELECT given.* FROM given
+        JOIN runs ON runs.response_key = given.key AND runs.id = given.id AND runs.fence = given.fence
         FOR SHARE OF runs
     ),
     written AS (
@@ -134,7 +137,9 @@ APPEND_ALL = """
     )
     SELECT place - 1 FROM held
 """
-RELEASE = "UPDATE runs SET worker = NULL, fence = fence + 1 WHERE response_key = :key AND fence = :fence"
+RELEASE = """
+    UPDATE runs SET worker = NULL, fence = fence + 1 WHERE response_key = :key AND id = :id AND fence = :fence
+"""
 END = "DELETE FROM runs WHERE response_key = :key"
 INSERT_LOG = "INSERT INTO run_logs (response_key, ended_at) VALUES (:key, :ended_at)"
 RECORD_AT = "SELECT events FROM run_events WHERE response_key = :key AND at = :at"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from antwort.api.responses import Response
 from antwort.api.status import FINAL, IllegalTransition
 from antwort.api.wire import UNSET
-from antwort.db.base import Connection, Values
+from antwort.db.base import Connection, Value, Values
 from antwort.errors import ResponseNotFound
 from antwort.identity import Identity
 from antwort.runs import notices
@@ -22,6 +22,11 @@ from antwort.runs.dialects import holding, notify, now
 from antwort.runs.packing import unpacked
 from antwort.storage.rows import name_of, to_response
 from antwort.storage.writing import Beginning, Finishing, begin_in, finish_in
+
+
+def named(lease: Lease) -> dict[str, Value]:
+    """What a run is held by."""
+    return {"key": lease.key, "id": lease.run_id, "fence": lease.fence}
 
 
 class Row(NamedTuple):
@@ -50,15 +55,15 @@ class Submission(NamedTuple):
 
 def submit(connection: Connection, new: Submission, queue: int, sender: str) -> int | None:
     """How many wait already, when there is no room for one more."""
-    named = name_of(new.identity, new.response.id)
-    if connection.execute(sql.KNOWN, named).fetchone() is not None:
+    name = name_of(new.identity, new.response.id)
+    if connection.execute(sql.KNOWN, name).fetchone() is not None:
         return None
     waiting = int(connection.execute(sql.WAITING).fetchone()[0])
     if waiting >= queue:
         return waiting
     key = begin_in(connection, new.beginning)
     values: Values = {
-        **named,
+        **name,
         "identity": from_identity(new.identity),
         "now": now(connection),
         "conversation_id": conversation_of(new.response),
@@ -106,7 +111,7 @@ class End(NamedTuple):
 def finish(connection: Connection, end: End, sender: str) -> bool:
     """Whether it is written, now or before."""
     key = end.lease.key
-    values = {"key": key, "fence": end.lease.fence}
+    values = named(end.lease)
     if connection.execute(holding(connection, sql.HOLD), values).fetchone() is None:
         return _has_ended_with(connection, key, end.last)
     try:
@@ -118,7 +123,7 @@ def finish(connection: Connection, end: End, sender: str) -> bool:
     connection.execute(sql.INSERT_LOG, {"key": key, "ended_at": int(now(connection))})
     connection.execute(sql.END, values)
     # Others may have waited for it, in its conversation or for its owner's places.
-    notify(connection, *notices.events(sender, [key]), notices.work(sender))
+    notify(connection, *notices.events(sender, [end.lease.run_id]), notices.work(sender))
     return True
 
 
@@ -129,12 +134,18 @@ def _has_ended_with(connection: Connection, key: int, last: Row) -> bool:
         is_open = connection.execute("SELECT 1 FROM runs WHERE response_key = ?", (key,)).fetchone() is not None
         return bytes(row[0]) == last.events and not is_open
     row = connection.execute(sql.PACKED, {"key": key}).fetchone()
+    return row is not None and _ends_with(unpacked(row[0]), last)
+
+
+def _ends_with(log: Sequence[Record], last: Row) -> bool:
+    """A packed log has other records: the events and their numbers tell."""
     events = to_events(last.events)
-    return row is not None and unpacked(row[0])[-1].events[-len(events) :] == events
+    whole = [event for record in log for event in record.events]
+    return log[-1].next == last.next and whole[-len(events) :] == events
 
 
 def release(connection: Connection, lease: Lease, sender: str) -> None:
-    connection.execute(sql.RELEASE, {"key": lease.key, "fence": lease.fence})
+    connection.execute(sql.RELEASE, named(lease))
     notify(connection, notices.work(sender))
 
 
