@@ -1,0 +1,127 @@
+"""A client that leaves, and what its request or the settings say becomes of its response."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antwort.engine.settings import BackgroundSettings
+from antwort.testing import answer, say
+from antwort.testing.frames import read_frames
+from antwort.transport.cors import ALLOWED
+from raw_http import connected
+from resume_kit import Home, checked, rest_of, served
+from serving import HELLO, RESPONSES, STREAMED, Serving, until
+
+HOMES = pytest.mark.parametrize("home", ["memory", "sqlite"])
+CONTINUE = {"Antwort-On-Disconnect": "continue"}
+TALK = " there and good bye"
+
+
+async def vanish(server: Serving, request: dict[str, Any], headers: dict[str, str] | None = None) -> str:
+    """Ask, and go away when the model has begun to speak; the id of the response."""
+    async with connected(server.port) as wire:
+        wire.send("POST", RESPONSES, request, headers)
+        await until(lambda: any(run.account().first is not None for run in server.engine._live.values()))
+        (response_id,) = server.engine._live
+        wire.vanish()
+    await until(lambda: not server.server.server_state.connections)
+    return response_id
+
+
+async def ended(server: Serving, response_id: str) -> dict[str, Any]:
+    async with asyncio.timeout(10):
+        while True:
+            found: dict[str, Any] = (await server.ask("GET", f"{RESPONSES}/{response_id}")).json()
+            if found["status"] not in ("queued", "in_progress"):
+                return found
+
+
+@HOMES
+@pytest.mark.parametrize("request_", [STREAMED, HELLO], ids=["streamed", "whole"])
+async def test_a_response_that_is_to_go_on_is_made_to_its_end(
+    home: Home, tmp_path: Path, request_: dict[str, Any]
+) -> None:
+    hold = asyncio.Event()
+    async with served(home, tmp_path, answer(say("Hello"), hold, say(TALK))) as server:
+        response_id = await vanish(server, request_, CONTINUE)
+        await until(lambda: not server.engine.live or server.engine._live[response_id].is_held)
+        early = (await server.ask("GET", f"{RESPONSES}/{response_id}")).json()
+        following = asyncio.ensure_future(rest_of(server, response_id, 3))
+        hold.set()
+        done = await ended(server, response_id)
+        whole = await rest_of(server, response_id)
+        assert await following == whole[4:]
+        assert checked(whole, server.engine).output_text == "Hello" + TALK
+    assert (early["status"], done["status"]) == ("in_progress", "completed")
+    assert done["output"][0]["content"][0]["text"] == "Hello" + TALK
+
+
+async def test_a_request_that_was_left_is_not_under_way_any_more(tmp_path: Path) -> None:
+    """Whoever waits for the server to be idle does not wait for the response."""
+    hold = asyncio.Event()
+    async with served("memory", tmp_path, answer(say("Hello"), hold)) as server:
+        await vanish(server, HELLO, CONTINUE)
+        assert server.engine.live == 1
+        hold.set()
+        await until(lambda: not server.engine.live)
+
+
+@pytest.mark.parametrize(
+    ("setting", "headers", "store", "status"),
+    [
+        ("cancel", None, True, "cancelled"),
+        ("continue", None, True, "completed"),
+        ("continue", {"Antwort-On-Disconnect": "cancel"}, True, "cancelled"),
+        ("cancel", CONTINUE, True, "completed"),
+    ],
+)
+async def test_the_request_counts_and_then_the_setting(
+    tmp_path: Path, setting: Any, headers: dict[str, str] | None, *, store: bool, status: str
+) -> None:
+    hold, settings = asyncio.Event(), BackgroundSettings(on_disconnect=setting)
+    async with served("memory", tmp_path, answer(say("Hello"), hold), background=settings) as server:
+        response_id = await vanish(server, {**STREAMED, "store": store}, headers)
+        if status == "cancelled":
+            await until(lambda: not server.engine.live)
+        hold.set()
+        assert (await ended(server, response_id))["status"] == status
+
+
+async def test_what_is_not_stored_ends(tmp_path: Path) -> None:
+    async with served("memory", tmp_path, answer(say("Hello"), asyncio.Event())) as server:
+        await vanish(server, {**STREAMED, "store": False}, CONTINUE)
+        await until(lambda: not server.engine.live)
+
+
+@pytest.mark.parametrize("value", ["Continue", "carry on"])
+async def test_another_word_is_refused(tmp_path: Path, value: str) -> None:
+    async with served("memory", tmp_path) as server:
+        reply = await server.ask("POST", RESPONSES, HELLO, {"Antwort-On-Disconnect": value})
+    assert (reply.status, reply.error["param"]) == (400, "Antwort-On-Disconnect")
+    assert "'cancel' or 'continue'" in reply.error["message"]
+
+
+async def test_a_page_may_say_so() -> None:
+    assert b"antwort-on-disconnect" in ALLOWED
+
+
+async def test_with_a_key_the_next_request_gets_what_went_on(tmp_path: Path) -> None:
+    hold = asyncio.Event()
+    headers = {**CONTINUE, "Idempotency-Key": "one"}
+    async with served("memory", tmp_path, answer(say("Hello"), hold, say(TALK))) as server:
+        response_id = await vanish(server, STREAMED, headers)
+        run = server.engine._live[response_id]
+        await until(lambda: run.is_held)
+        again = asyncio.ensure_future(server.ask("POST", RESPONSES, STREAMED, headers))
+        await asyncio.sleep(0)
+        hold.set()
+        reply = await again
+        assert (await ended(server, response_id))["status"] == "completed"
+        assert [event for _, event in read_frames(reply.body)] == [
+            event for _, event in await rest_of(server, response_id)
+        ]
+    assert reply.headers["idempotent-replayed"] == "true"
