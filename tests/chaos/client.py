@@ -48,8 +48,10 @@ class Told(msgspec.Struct, kw_only=True):
     manner: Manner
     response_id: str | None = None
     seen: list[Seen] = []
+    has_asked: bool = False
+    """Whether it has asked for the end."""
     has_cancelled: bool = False
-    """Whether a server has taken its cancel."""
+    """Whether a server has said that it heard that."""
     final: bytes | None = None
     """The response as it is stored."""
     replay: list[Seen] = []
@@ -182,6 +184,7 @@ class _Telling:
                 return [event async for event in events]
 
     async def _cancel(self) -> None:
+        self._told.has_asked = True
         await self._ask("POST", f"{RESPONSES}/{self._told.response_id}/cancel")
         self._told.has_cancelled = True
 

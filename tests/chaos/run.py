@@ -153,7 +153,7 @@ def main() -> int:
         (asked.out / "chaos.md").write_text(table(outcomes) + "\n")
     print(table(outcomes))  # noqa: T201
     for each in outcomes:
-        for breach in each.verdict.breaches[:20]:
+        for breach in each.verdict.examples():
             print(f"{each.home}: {breach}", file=sys.stderr)  # noqa: T201
         for line in each.complaints[:20]:
             print(f"{each.home}: {line}", file=sys.stderr)  # noqa: T201

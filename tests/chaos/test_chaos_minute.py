@@ -24,7 +24,7 @@ SHORT = Scale(
 @pytest.mark.parametrize("home", HOMES)
 async def test_no_run_is_lost_and_none_repeats_itself_whoever_is_killed(home: Home, tmp_path: Path) -> None:
     outcome = await chaos(home, SHORT, 8, tmp_path)
-    assert outcome.verdict.is_good, "\n".join(map(str, outcome.verdict.breaches[:10]))
+    assert outcome.verdict.is_good, "\n".join(map(str, outcome.verdict.examples()))
     assert outcome.verdict.counts["runs"] >= SHORT.runs
     assert {fault.kind for fault in outcome.plan} == set(SHORT.kinds[home])
     assert not outcome.complaints, outcome.complaints[:10]

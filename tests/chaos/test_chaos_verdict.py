@@ -127,7 +127,7 @@ def test_a_process_that_stood_still_may_begin_what_it_had_in_hand() -> None:
 
 def test_who_cancelled_may_find_it_cancelled() -> None:
     cancelled = response(status="cancelled", completed_at=None)
-    assert rules(told(cancelled, has_cancelled=True), run_once()) == set()
+    assert rules(told(cancelled, has_asked=True), run_once()) == set()
     assert rules(told(cancelled), run_once()) == {"ended as it should not"}
 
 
@@ -225,7 +225,9 @@ def test_a_finished_call_that_runs_again_is_found() -> None:
 def test_a_call_whose_outcome_is_not_known_may_still_be_on_its_way_once() -> None:
     output = response().output
     first = output[READ]
-    stopped = response(output=(*output[:READ], replace(first, output=UNSET, error="Stopped.", status="failed"), *output[READ + 1 :]))
+    stopped = response(
+        output=(*output[:READ], replace(first, output=UNSET, error="Stopped.", status="failed"), *output[READ + 1 :])
+    )
     late = msgspec.structs.replace(run_once()[READ], begun=done_at(READ) + 1)
     others = [each for each in run_once() if each.key != late.key]
     assert rules(told(stopped), [*others, late]) == set()

@@ -58,6 +58,13 @@ class Verdict(msgspec.Struct, kw_only=True):
     breaches: list[Breach]
     counts: Counter[str]
 
+    def examples(self, of_each: int = 3) -> list[Breach]:
+        """Some of each rule that was broken."""
+        found: list[Breach] = []
+        for rule in RULES:
+            found += [breach for breach in self.breaches if breach.rule == rule][:of_each]
+        return found
+
     @property
     def is_good(self) -> bool:
         return not self.breaches
@@ -87,7 +94,7 @@ def _judge_run(told: Told, counts: Counter[str], items: dict[str, tuple[McpCall,
         return
     counts[final.status] += 1
     counts["events"] += len(told.replay)
-    if final.status != "completed" and not (final.status == "cancelled" and told.has_cancelled):
+    if final.status != "completed" and not (final.status == "cancelled" and told.has_asked):
         yield Breach("ended as it should not", told.story, f"{final.id}: {final.status} {final.error}")
     yield from _judge_numbers(told)
     yield from _judge_stream(told, final)
