@@ -68,7 +68,10 @@ class Wire:
         return data[:-2]
 
     async def reply(self) -> Reply:
-        reply = await self.head()
+        return await self.rest(await self.head())
+
+    async def rest(self, reply: Reply) -> Reply:
+        """The answer whose head has been read, with its body."""
         if reply.headers.get("transfer-encoding") == "chunked":
             while chunk := await self.chunk():
                 reply.chunks.append(chunk)
