@@ -10,6 +10,7 @@ from psycopg import pq
 from psycopg.abc import Buffer, PQGen
 from psycopg.adapt import Loader
 from psycopg.rows import TupleRow
+from psycopg.types.array import ListBinaryDumper
 
 from antwort.db.base import Dialect, Value, Values
 from antwort.db.dialects import to_postgres
@@ -35,6 +36,7 @@ class PostgresLink:
     def __init__(self, raw: Raw) -> None:
         self._raw = raw
         raw.adapters.register_loader("text", TextLoader)
+        raw.adapters.register_dumper(list, ListBinaryDumper)  # as text, each byte of a list of bytes would be spelt
 
     def execute(self, statement: str, values: Values = (), /) -> psycopg.Cursor[TupleRow]:
         cursor = self._raw.cursor(binary=True)
