@@ -162,7 +162,7 @@ class Postgres:
             lines = (self._data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
             return False
-        return lines[0] == str(self._process.pid) and lines[-1].strip() == "ready"
+        return len(lines) > 1 and lines[0] == str(self._process.pid) and lines[-1].strip() == "ready"
 
     def _end(self) -> None:
         assert self._process is not None
