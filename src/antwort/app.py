@@ -84,8 +84,9 @@ class App:
         return self._fleet.status()
 
     def leave(self) -> None:
-        """Say to those who ask that no more is to be sent here."""
+        """Say to those who ask that no more is to be sent here, and begin nothing that others could."""
         self.asgi.leave()
+        self.engine.stop_claiming()
         if self.metrics_port is not None and self.metrics_port.readiness is not None:
             self.metrics_port.readiness.leave()
 

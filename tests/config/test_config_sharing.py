@@ -15,6 +15,7 @@ from antwort.config.settings import (
     MetricsSettings,
     ServerSettings,
 )
+from antwort.config.sharing import of_worker
 from config_kit import Operator
 
 SHARED = Settings(database=Secret("postgresql://antwort:hush@db.example.com/antwort"), scripted=True)
@@ -194,3 +195,25 @@ def test_a_process_alone_must_make_its_background_responses_itself() -> None:
     ]
     assert problems(Settings(scripted=True, background=BackgroundSettings(at_once=0, enabled=False))) == []
     assert problems(Settings(scripted=True, database=SHARED.database, background=nobody)) == []
+
+
+# ---- one of several workers ----
+
+
+def test_each_of_several_workers_has_the_next_ports() -> None:
+    settings = replace(
+        shared(peer_port=9000, peer_url="http://[fd00::7]:19000/", workers=9), metrics=MetricsSettings(port=9464)
+    )
+    third = of_worker(settings, 2, 4)
+    assert (third.metrics.port, third.server.peer_port) == (9466, 9002)
+    assert third.server.peer_url == "http://[fd00::7]:19002"
+    assert third.server.workers == 4
+    first = of_worker(settings, 0, 4)
+    assert (first.metrics.port, first.server.peer_port, first.server.peer_url) == (9464, 9000, "http://[fd00::7]:19000")
+
+
+def test_ports_that_are_not_set_stay_so() -> None:
+    settings = shared(workers=2)
+    assert of_worker(settings, 1, 2) == settings
+    free = replace(settings, metrics=MetricsSettings(port=0))
+    assert of_worker(free, 1, 2) == free

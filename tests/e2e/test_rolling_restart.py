@@ -140,6 +140,7 @@ async def come_back_for_answers(site: Site, is_over: asyncio.Event) -> int:
     return count
 
 
+@pytest.mark.proves("TR-022")
 async def test_replicas_are_replaced_under_load_and_no_run_is_lost_and_no_client_sees_more_than_a_reason_to_try_again(
     site: Site,
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Coroutine
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -20,13 +21,15 @@ class Told:
         self.stop, self.hurry = asyncio.Event(), asyncio.Event()
 
     def __enter__(self) -> Self:
-        for each in STOPS:
-            asyncio.get_running_loop().add_signal_handler(each, self._hear)
+        with suppress(NotImplementedError):  # as on Windows, where Ctrl-C ends it
+            for each in STOPS:
+                asyncio.get_running_loop().add_signal_handler(each, self._hear)
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
-        for each in STOPS:
-            asyncio.get_running_loop().remove_signal_handler(each)
+        with suppress(NotImplementedError):
+            for each in STOPS:
+                asyncio.get_running_loop().remove_signal_handler(each)
 
     def _hear(self) -> None:
         (self.hurry if self.stop.is_set() else self.stop).set()

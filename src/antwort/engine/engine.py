@@ -478,6 +478,11 @@ class Engine:
         if self._background is not None:
             await self._background.open()
 
+    def stop_claiming(self) -> None:
+        """No more runs of the log are begun here, and nothing else changes: requests are answered as ever."""
+        if self._background is not None:
+            self._background.worker.stop_claiming()
+
     async def drain(self, seconds: float) -> None:
         """No new runs; those under way get `seconds` to end, then each is ended with a terminal event. Those that
         another process may go on with get as long to come to the end of their step, and are handed over.
