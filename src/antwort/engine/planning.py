@@ -15,6 +15,7 @@ from antwort.api.status import transition
 from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
 from antwort.engine.approvals import check_unchanged, look_again, look_up, weighed
+from antwort.engine.boxes import Boxes
 from antwort.engine.budgets import budget_of, check_budget
 from antwort.engine.compacting import asks_to_compact, check_compacts, without_tools
 from antwort.engine.credentials import Credentials
@@ -74,7 +75,7 @@ class Before(msgspec.Struct, frozen=True):
 
 
 class Planner:
-    """Answers what has to be known before the first inference. It keeps nothing, and may be broken off."""
+    """Answers what has to be known before the first inference. It keeps nothing of a request, and may be broken off."""
 
     def __init__(
         self,
@@ -96,6 +97,7 @@ class Planner:
         self._provider, self._store, self._executors, self._settings = provider, store, executors, settings
         self._meter, self._clock, self._vault = meter, clock, vault
         self._models, self._catch_up, self._is_live = models, catch_up, is_live
+        self._boxes = Boxes()
 
     async def prepared(
         self,
@@ -148,7 +150,7 @@ class Planner:
         shelf = Shelf(self._executors, identity, self._settings, capabilities, model, deadline)
         compacts = asks_to_compact(request)
         asked = without_tools(request) if compacts else request
-        toolbox, listings = await build_toolbox(asked, shelf, with_standing=not compacts)
+        toolbox, listings = await build_toolbox(asked, shelf, with_standing=not compacts, boxes=self._boxes)
         return Means(model, shelf, toolbox, listings, compacts)
 
     async def _plan(

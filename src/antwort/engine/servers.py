@@ -70,6 +70,8 @@ class Offer(msgspec.Struct, frozen=True):
     """Why it could not be asked."""
     silent: str | None = None
     """The label of a server that may answer another time."""
+    found: Sequence[ToolDefinition] | None = None
+    """All that it has, of which the `tools` are what the declaration leaves in; None where nobody was asked."""
 
 
 def check_labels(executors: Sequence[object]) -> tuple[str, ...]:
@@ -156,7 +158,7 @@ async def _ask(tool: McpTool, shelf: Shelf) -> Offer | None:
                     found = await executor.discover(tool, shelf.identity)
                     if found is not None:
                         chosen = with_approvals(tool, _chosen(tool, found))
-                        return await _offer(tool, chosen, executor, shelf.identity)
+                        return Offer(chosen, await _told(tool, chosen, executor, shelf.identity), found=found)
             except InvalidField:
                 raise
             except Unanswered as news:
@@ -174,11 +176,9 @@ async def _ask(tool: McpTool, shelf: Shelf) -> Offer | None:
     return None
 
 
-async def _offer(tool: McpTool, tools: Sequence[ToolDefinition], server: ToolServer, identity: Identity) -> Offer:
+async def _told(tool: McpTool, tools: Sequence[ToolDefinition], server: ToolServer, identity: Identity) -> str | None:
     """A server of which no tool is used has nothing to say."""
-    if tools and offers(server, Instructing):
-        return Offer(tools, await server.instruct(tool, identity))
-    return Offer(tools)
+    return await server.instruct(tool, identity) if tools and offers(server, Instructing) else None
 
 
 def _chosen(tool: McpTool, found: Sequence[ToolDefinition]) -> Sequence[ToolDefinition]:

@@ -10,6 +10,7 @@ from antwort.api.requests import CreateRequest
 from antwort.api.tools import McpTool, OpaqueTool, Tool
 from antwort.api.wire import replace
 from antwort.concurrency import side_by_side
+from antwort.engine.boxes import Boxes, Made, made_of
 from antwort.engine.chosen import allowed_names, called_name, check_choice, model_name
 from antwort.engine.declared import Grammars, definitions, grammars_told, read_grammars
 from antwort.engine.deferred import abouts_of, hidden_names, with_search
@@ -44,9 +45,11 @@ class _Source(NamedTuple):
 
 
 async def build_toolbox(
-    request: CreateRequest, shelf: Shelf, *, with_standing: bool = True
+    request: CreateRequest, shelf: Shelf, *, with_standing: bool = True, boxes: Boxes | None = None
 ) -> tuple[Toolbox, tuple[McpListTools, ...]]:
-    """What the request offers the model, and the lists of the servers it names or the operator has put into it."""
+    """What the request offers the model, and the lists of the servers it names or the operator has put into it. One of
+    `boxes` is taken where it comes to the same.
+    """
     _check_addresses(request.tools)
     grammars = await read_grammars(request.tools)
     dropped: list[str] = []
@@ -54,15 +57,25 @@ async def build_toolbox(
     if with_standing:
         sources += _standing(sources, shelf)
     offers = await _offers(sources, shelf)
+    note_dropped(dropped)
+    of = None if boxes is None else made_of(request, shelf, [source.server for source in sources])
+    if boxes is not None and of is not None and (made := boxes.find(of, offers)) is not None:
+        return made.toolbox, made.shown()
+    toolbox = _toolbox(request, offers, shelf)
+    check_choice(request, toolbox, shelf.settings)
+    await clean_all(_of_servers(toolbox))
+    lists = _lists(sources, offers)
+    if boxes is not None and of is not None:
+        boxes.keep(Made(of, offers, toolbox, lists))
+    return toolbox, lists
+
+
+def _lists(sources: Sequence[_Source], offers: Sequence[Offer]) -> tuple[McpListTools, ...]:
     lists: dict[str, McpListTools] = {}
     for source, offer in zip(sources, offers, strict=True):
         if source.server is not None:
             _add_list(listing(source.server, offer), lists)
-    note_dropped(dropped)
-    toolbox = _toolbox(request, offers, shelf)
-    check_choice(request, toolbox, shelf.settings)
-    await clean_all(_of_servers(toolbox))
-    return toolbox, tuple(map(shortened, lists.values()))
+    return tuple(map(shortened, lists.values()))
 
 
 def _of_servers(toolbox: Toolbox) -> Iterator[dict[str, Any]]:

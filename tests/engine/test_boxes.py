@@ -1,0 +1,140 @@
+"""Toolboxes are made anew only where they would come out otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from antwort.api.items import McpListTools
+from antwort.api.tools import McpTool
+from antwort.engine.boxes import Boxes
+from antwort.engine.settings import EngineSettings
+from antwort.engine.toolbox import Shelf, build_toolbox
+from antwort.identity import ANONYMOUS, Identity
+from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult, Unanswered
+from antwort.tools.routing import Toolbox
+from engine_kit import ask
+
+DOCS = {"type": "mcp", "server_label": "docs"}
+FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
+
+
+class Docs:
+    """A server whose list is what it is told to be."""
+
+    kind = ToolKind.MCP
+
+    def __init__(self, *names: str) -> None:
+        self.tools: Sequence[ToolDefinition] = ()
+        self.words: str | None = None
+        self.is_down = False
+        self.list(*names)
+
+    def list(self, *names: str) -> None:
+        self.tools = tuple(ToolDefinition(name=name, kind=ToolKind.MCP, server_label="docs") for name in names)
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return tool.server_label == "docs"
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        raise NotImplementedError
+
+    async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
+        if self.is_down:
+            raise Unanswered("The server 'docs' is down.")
+        return self.tools if declared.server_label == "docs" else None
+
+    async def instruct(self, declared: McpTool, identity: Identity) -> str | None:
+        return self.words
+
+
+class Desk:
+    """Where toolboxes are made, one after the other, with the same server."""
+
+    def __init__(self) -> None:
+        self.docs, self.boxes = Docs("find", "read"), Boxes()
+        self.executors = (self.docs,)
+        self.settings = EngineSettings()
+
+    async def made(self, *tools: dict[str, Any], **fields: Any) -> tuple[Toolbox, tuple[McpListTools, ...]]:
+        shelf = Shelf(self.executors, ANONYMOUS, self.settings)
+        return await build_toolbox(ask(tools=[*tools], **fields), shelf, boxes=self.boxes)
+
+
+@pytest.mark.parametrize("tools", [(), (DOCS,)])
+async def test_the_same_tools_are_the_same_toolbox(tools: tuple[dict[str, Any], ...]) -> None:
+    desk = Desk()
+    first, second = await desk.made(*tools), await desk.made(*tools)
+    assert first[0] is second[0]
+    assert [each.tools for each in first[1]] == [each.tools for each in second[1]]
+
+
+async def test_each_response_has_a_list_of_its_own() -> None:
+    desk = Desk()
+    (first,), (second,) = (await desk.made(DOCS))[1], (await desk.made(DOCS))[1]
+    assert first.id != second.id
+    assert first.tools == second.tools
+
+
+async def test_what_changes_the_tools_or_who_may_be_called_makes_another() -> None:
+    desk = Desk()
+    first, _ = await desk.made(DOCS)
+    approved, _ = await desk.made({**DOCS, "require_approval": "always"})
+    assert [tool.needs_approval for tool in first.tools.values()] == [False, False]
+    assert [tool.needs_approval for tool in approved.tools.values()] == [True, True]
+    fewer, (shown,) = await desk.made({**DOCS, "allowed_tools": ["find"]})
+    assert list(fewer.tools) == [tool.name for tool in shown.tools] == ["find"]
+    none, _ = await desk.made(DOCS, tool_choice="none")
+    assert (first.may_run, none.may_run) == (True, False)
+
+
+async def test_a_list_that_has_changed_is_told_at_once() -> None:
+    desk = Desk()
+    await desk.made(DOCS)
+    desk.docs.list("write")
+    toolbox, (shown,) = await desk.made(DOCS)
+    assert list(toolbox.tools) == [tool.name for tool in shown.tools] == ["write"]
+
+
+async def test_a_list_that_can_change_in_place_is_not_trusted() -> None:
+    desk = Desk()
+    desk.docs.tools = growing = list(desk.docs.tools)
+    await desk.made(DOCS)
+    growing.pop()
+    assert list((await desk.made(DOCS))[0].tools) == ["find"]
+
+
+async def test_other_instructions_make_another() -> None:
+    desk = Desk()
+    await desk.made(DOCS)
+    desk.docs.words = "Find first."
+    assert (await desk.made(DOCS))[0].instructions == ("Find first.",)
+
+
+async def test_a_server_that_is_down_and_back_again_is_told_so() -> None:
+    desk = Desk()
+    await desk.made(DOCS)
+    desk.docs.is_down = True
+    toolbox, (shown,) = await desk.made(DOCS)
+    assert (toolbox.tools, shown.error) == ({}, "The server 'docs' is down.")
+    desk.docs.is_down = False
+    assert list((await desk.made(DOCS))[0].tools) == ["find", "read"]
+
+
+@pytest.mark.parametrize(
+    "tool", [FUNCTION, {**DOCS, "authorization": "s3cret"}, {**DOCS, "headers": {"X-Key": "s3cret"}}]
+)
+async def test_what_a_request_declares_or_brings_to_log_in_is_not_remembered(tool: dict[str, Any]) -> None:
+    desk = Desk()
+    first, second = (await desk.made(tool))[0], (await desk.made(tool))[0]
+    assert first is not second
+    assert not desk.boxes._made
+
+
+async def test_only_the_last_few_are_remembered() -> None:
+    desk = Desk()
+    for number in range(20):
+        await desk.made({**DOCS, "allowed_tools": [f"tool_{number}"]})
+    assert len(desk.boxes._made) == 8
