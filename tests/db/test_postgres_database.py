@@ -150,7 +150,7 @@ async def test_two_that_wait_for_each_other_both_come_through(
     async with opened(postgres_database) as other:
         await asyncio.gather(database.write(mark("a", "b")), other.write(mark("b", "a")))
     assert sorted(await database.read(read_notes)) == ["a!", "b!"]
-    assert len(tries) == 3
+    assert len(tries) >= 3
 
 
 async def test_a_row_that_another_holds_is_not_waited_for_without_end(

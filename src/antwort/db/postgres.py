@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from time import monotonic
+from random import uniform
+from time import monotonic, sleep
 from typing import TypeVar
 
 import psycopg
@@ -35,7 +36,8 @@ IDLE_SECONDS = 5.0
 PATIENT_SECONDS = 600.0
 """As long as a change of the tables may take."""
 
-_TRIES = 4
+_TRIES = 6
+_APART = 0.01
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _READS_AT_ONCE = 16
 _DEFAULTS: dict[str, str | int] = {
@@ -196,6 +198,7 @@ class _Transactions:
     def _try_again_and_again(self, jobs: list[Job[object]]) -> None:
         tries = 1
         while not self._has_done(jobs, is_last=tries == _TRIES):
+            sleep(uniform(0, tries * _APART))  # noqa: S311 - so that two who met do not meet again; nothing to guess
             tries += 1
 
     def _has_done(self, jobs: list[Job[object]], *, is_last: bool) -> bool:
