@@ -345,7 +345,8 @@ class QueueFull(RateLimited):
     code = "queue_full"
 
     def __init__(self, waiting: int) -> None:
-        super().__init__(f"{waiting} background responses wait already, as many as may.", retry_after=5)
+        waits = "1 background response waits" if waiting == 1 else f"{waiting} background responses wait"
+        super().__init__(f"{waits} already, as many as may.", retry_after=5)
 
 
 class QuotaUsedUp(RateLimited):

@@ -269,8 +269,8 @@ _ENDS = {
 
 _LATER = (
     "With `background` the answer comes at once, and says `queued`; the response is made afterwards, whoever is there"
-    " to read it. Read it by its id as it stands, or its events from any of them on, and cancel it when it is not wanted"
-    " any more."
+    " to read it. Read it by its id as it stands, or its events from any of them on, and cancel it when it is not"
+    " wanted any more."
 )
 """What can be asked for where responses are made in the background."""
 
