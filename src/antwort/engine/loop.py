@@ -183,7 +183,6 @@ async def infer(
     shown = partial(plan.shown, run=run) if last is None else plan.refused
     is_eager = last is None and plan.settings.eager and plan.toolbox.may_run
     turn = Turn(len(run.output), shown, plan.reasoning_style, plan.seal, is_eager=is_eager)
-    left = plan.calls_left(run) if is_eager else 0
     whole, window = chat_request(run, plan), window_of(plan, provider)
     is_answered = has_said = False
     while True:
@@ -199,7 +198,7 @@ async def infer(
                 if (plan.request.stream or not turn.is_finished) and (batch := turn.take()):
                     yield batch
                     if turn.has_whole and not turn.is_finished and running.may_begin_early:
-                        running.begin(beginnings(turn, left, plan))  # what was said so far has gone out
+                        running.begin(beginnings(turn, plan.calls_left(run), plan))  # what was said so far has gone out
                 if turn.is_finished and is_over(stream):
                     read = None
                     break
