@@ -159,3 +159,8 @@ async def test_what_was_failed_at_the_start_cannot_be_finished_later(store: Resp
 
 async def test_a_store_that_works_passes_its_check(store: ResponseStore) -> None:
     await store.check()
+
+
+async def test_a_response_of_many_items_is_kept_whole(store: ResponseStore) -> None:
+    response = await tell(store, "hello", *[message(str(number)) for number in range(1_200)])
+    assert await store.get(ME, response.id) == response

@@ -20,6 +20,9 @@ RV = TypeVar("RV")
 ANSWER_SECONDS = 7.0
 """As long as a server may take for one statement. Its own limit is shorter: this is for one that stands still."""
 
+_ROWS_AT_ONCE = 500
+"""So that the limit is for an answer of a size that is known."""
+
 
 class Raw(psycopg.Connection[TupleRow]):
     """Waits for no answer without end. One that has waited in vain is of no more use: nobody knows where it stands."""
@@ -50,8 +53,10 @@ class PostgresLink:
     def executemany(self, statement: str, values: Sequence[Values], /) -> None:
         if len(values) == 1:
             self.execute(statement, values[0])
-        elif values:
-            self._raw.cursor().executemany(to_postgres(statement), [_storable(each) for each in values])
+            return
+        for start in range(0, len(values), _ROWS_AT_ONCE):
+            some = [_storable(each) for each in values[start : start + _ROWS_AT_ONCE]]
+            self._raw.cursor().executemany(to_postgres(statement), some)
 
     # ---- for whoever holds the transaction ----
 
