@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterator, Mapping
 from msgspec.structs import replace
 
 from antwort.api.wire import UNSET, UnsetType
-from antwort.config.addresses import is_loopback
 from antwort.config.checks import keys_required
 from antwort.config.mcp import McpServerSettings, McpSettings, McpToolSettings, OAuthSettings, StandingSettings
 from antwort.config.mcp_checks import about_servers
 from antwort.config.problems import CannotStart, Problem
 from antwort.config.secrets import Secret
 from antwort.config.settings import Settings
+from antwort.config.sharing import only_near
 from antwort.net.places import OutOfReach, read_place
 from antwort.net.reach import Reach, read_pattern
 from antwort.tools.limits import ToolBounds, ToolLimits
@@ -39,7 +39,7 @@ def is_alone(settings: Settings) -> bool:
     """Whether only this machine's own people come. Where keys are asked for, others may by way of a proxy, whatever the
     server listens on itself.
     """
-    return is_loopback(settings.server.host) and not keys_required(settings)
+    return only_near(settings) and not keys_required(settings)
 
 
 def make_policy(mcp: McpSettings, *, is_near: bool) -> McpPolicy:

@@ -9,6 +9,7 @@ from antwort.config.addresses import is_loopback
 from antwort.config.checks import keys_required
 from antwort.config.problems import CannotStart
 from antwort.config.settings import MetricsSettings, Settings
+from antwort.config.sharing import only_near
 from antwort.engine.control import Called
 from antwort.engine.live import Ended
 from antwort.providers.base import Provider
@@ -95,8 +96,8 @@ def _is_public(settings: Settings) -> bool:
     """Where keys are asked for, the server may be public by way of a proxy, whatever it listens on itself. A port of
     their own is where the operator has put it.
     """
-    is_near = is_loopback(settings.server.host) and not keys_required(settings)
-    return settings.metrics.port is None and not is_near
+    is_alone = only_near(settings) and not keys_required(settings)
+    return settings.metrics.port is None and not is_alone
 
 
 def _has_readers(settings: Settings) -> bool:
@@ -105,12 +106,12 @@ def _has_readers(settings: Settings) -> bool:
 
 def _guard(settings: Settings, door: Keyring | Doorway) -> Guard:
     own, metrics = settings.metrics.key, settings.metrics
-    is_near = metrics.port is None or is_loopback(metrics.host)
+    is_ours = metrics.port is None or is_loopback(metrics.host)
     return Guard(
         is_public=_is_public(settings),
         key=own.reveal() if own is not None else None,
         readers=door.may_read_metrics if isinstance(door, Keyring) and _has_readers(settings) else None,
-        doorway=door.check if isinstance(door, Doorway) and is_near else None,
+        doorway=door.check if isinstance(door, Doorway) and is_ours else None,
     )
 
 

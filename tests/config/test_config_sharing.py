@@ -16,6 +16,8 @@ from antwort.config.settings import (
     ServerSettings,
 )
 from antwort.config.sharing import of_worker
+from antwort.mcpservers import is_alone
+from antwort.observing import metrics_for_strangers
 from config_kit import Operator
 
 SHARED = Settings(database=Secret("postgresql://antwort:hush@db.example.com/antwort"), scripted=True)
@@ -183,6 +185,9 @@ def test_everybody_may_be_let_in_by_the_way_of_the_peers_as_well() -> None:
     )
     assert not keys_required(settings)
     check_ready(settings)
+    assert not is_alone(settings)
+    assert metrics_for_strangers(settings) == "hidden"
+    assert is_alone(shared())
 
 
 def test_a_process_alone_must_make_its_background_responses_itself() -> None:

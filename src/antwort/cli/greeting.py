@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from antwort.cli.say import say
 from antwort.cli.waiting import shown
-from antwort.config.addresses import is_loopback, without_query
+from antwort.config.addresses import without_query
 from antwort.config.checks import keys_required
 from antwort.config.mcp_shown import shown_address
 from antwort.config.problems import CannotStart
 from antwort.config.repeating import printable
 from antwort.config.settings import Settings, StandingSettings
+from antwort.config.sharing import only_near
 from antwort.observing import metrics_for_strangers
 from antwort.version import __version__
 
@@ -163,7 +164,7 @@ _FOR_ALL, _FOR_SOME = " (in every request)", " (in some requests without being n
 def _keys(settings: Settings) -> str:
     if keys_required(settings):
         return f"required; there are {_some([key.name for key in settings.auth.keys])}"
-    if is_loopback(settings.server.host):
+    if only_near(settings):
         return "not required: only this machine can reach the server"
     return (
         "not required, as auth.required is never: whoever reaches the server can use it, under a name in server.hosts"

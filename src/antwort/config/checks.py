@@ -29,7 +29,7 @@ from antwort.config.settings import (
     RoutingSettings,
     Settings,
 )
-from antwort.config.sharing import about_sharing, is_near, peers_host
+from antwort.config.sharing import about_sharing, only_near, peers_host
 from antwort.errors import InvalidField
 from antwort.vault import SHORTEST_SECRET
 
@@ -109,7 +109,7 @@ def keys_required(settings: Settings) -> bool:
     """Whether a request must bring an API key."""
     match settings.auth.required:
         case "auto":
-            return bool(settings.auth.keys) or not is_near(settings)
+            return bool(settings.auth.keys) or not only_near(settings)
         case required:
             return required == "always"
 

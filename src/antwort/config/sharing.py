@@ -23,7 +23,7 @@ def peers_host(settings: Settings) -> str | None:
     return settings.server.peer_host if settings.database is not None else None
 
 
-def is_near(settings: Settings) -> bool:
+def only_near(settings: Settings) -> bool:
     """Whether only this machine can reach the server, by the front or by the way of its peers."""
     peers = peers_host(settings)
     return is_loopback(settings.server.host) and (peers is None or is_loopback(peers))
