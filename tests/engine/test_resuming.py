@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 
 import msgspec
 import pytest
 
-from antwort.api.events import CallBegun, ResponseInProgress
-from antwort.api.items import FunctionCallOutput, McpCall
+from antwort.api.events import CallBegun, OutputTextDelta, ResponseInProgress
+from antwort.api.items import FunctionCallOutput, McpCall, McpListTools
 from antwort.api.responses import Response
 from antwort.api.tools import McpTool
 from antwort.api.wire import encode
@@ -19,7 +20,7 @@ from antwort.errors import StoreFault
 from antwort.identity import ANONYMOUS, Identity
 from antwort.storage.base import Link
 from antwort.testing import ScriptedProvider, answer, call, say, tokens
-from antwort.tools.base import ToolDefinition
+from antwort.tools.base import ToolDefinition, Unanswered
 from antwort.tools.local import LocalExecutor
 from antwort.vault import Vault
 from approval_kit import decision
@@ -253,6 +254,80 @@ async def test_a_store_that_cannot_be_read_is_asked_again() -> None:
     log = Log(Shaky())
     async with front_of(log) as front, engine_on(log, ScriptedProvider(answer(say("Hi.")))) as other:
         response = await other.ended((await front.create(ask(background=True))).id)
+    assert response.status == "completed"
+
+
+class Sleepy(Depot):
+    """It does not say what it has for the first few times."""
+
+    def __init__(self, naps: int) -> None:
+        super().__init__()
+        self.naps = naps
+
+    async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
+        if self.naps:
+            self.naps -= 1
+            raise Unanswered("The tool server 'depot' cannot be reached.")
+        return await super().discover(declared, identity)
+
+
+async def test_a_server_that_the_run_has_used_is_waited_for() -> None:
+    """Without its tools, the call that waits would be nobody's, and the run would end with it open."""
+    log, server, sleepy = Log(), Depot(), Sleepy(5)
+    server.gate = asyncio.Event()
+    story = [answer(call("look", n=1)), answer(say("Done."))]
+    async with engine_on(log, Story(*story), server) as one:
+        queued = await one.create(ask(background=True, tools=[DEPOT]))
+        await server.asked.wait()
+        await kill(log, queued)
+        async with engine_on(log, Story(*story), sleepy) as other:
+            response = await other.ended(queued.id)
+        server.gate.set()
+    assert response.status == "completed"
+    assert [made.output for made in server_calls(response)] == ["look done"]
+    assert (sleepy.naps, sleepy.ran.total()) == (0, 1)
+
+
+async def test_it_is_waited_for_no_longer_than_the_run_may_take() -> None:
+    log, server, now = Log(), Depot(), [1000.0]
+    server.gate = asyncio.Event()
+    log._clock = lambda: now[0]
+    story = [answer(call("look", n=1)), answer(say("Done."))]
+    async with engine_on(log, Story(*story), server, clock=lambda: now[0]) as one:
+        queued = await one.create(ask(background=True, tools=[DEPOT], deadline=50))
+        await server.asked.wait()
+        await kill(log, queued)
+        now[0] += 49.9
+        async with engine_on(log, Story(*story), Sleepy(10**9), clock=lambda: now[0]) as other:
+            response = await other.ended(queued.id)
+        server.gate.set()
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "deadline"
+
+
+async def test_a_run_begins_without_a_server_that_does_not_answer_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resuming, "_UNHEARD", 0.0)
+    log = Log()
+    async with front_of(log, Depot()) as front, engine_on(log, Story(answer(say("Hi."))), Sleepy(1)) as other:
+        response = await other.ended((await front.create(ask(background=True, tools=[DEPOT]))).id)
+    assert response.status == "completed"
+    [listed] = [item for item in response.output if isinstance(item, McpListTools)]
+    assert listed.error == "The tool server 'depot' cannot be reached."
+
+
+async def test_a_run_that_has_begun_without_a_server_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resuming, "_UNHEARD", 10.0**9)
+    log, ready = Log(), asyncio.Event()
+    story = answer(say("Hi."), ready)
+    async with engine_on(log, Story(story), Sleepy(10**9)) as one:
+        queued = await one.create(ask(background=True, tools=[DEPOT]))
+        async with aclosing(log.read(ANONYMOUS, queued.id, follow=True)) as reading:
+            while not any(isinstance(event, OutputTextDelta) for event in events_of(await anext(reading))):
+                pass
+        await kill(log, queued)
+        async with engine_on(log, Story(answer(say("Hi."))), Sleepy(10**9)) as other:
+            response = await other.ended(queued.id)
+        ready.set()
     assert response.status == "completed"
 
 

@@ -10,9 +10,10 @@ from typing import TypeVar
 
 import msgspec
 
-from antwort.api.events import Batch, RunEvent
+from antwort.api.events import Batch, OutputItemAdded, OutputItemDone, RunEvent
+from antwort.api.items import McpCall, McpListTools
 from antwort.api.requests import CreateRequest
-from antwort.api.wire import encode, replace
+from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.answers import Answers
 from antwort.engine.control import Control
 from antwort.engine.credentials import Credentials
@@ -46,6 +47,8 @@ T = TypeVar("T")
 
 _SOON, _LATER = 0.05, 2.0
 """Seconds until the record is asked again, at first and in the end."""
+_UNHEARD = 60.0
+"""Seconds that a tool server which has not been of use to the run yet is asked again; then it begins without."""
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -157,11 +160,42 @@ class Resuming:
         )
         try:
             async with asyncio.timeout_at(found.deadline):
-                return _answering(await patiently(prepare))
+                return _answering(await patiently(partial(_heard, prepare, found.events)))
         except (TimeoutError, AntwortError) as error:
             if asyncio.get_running_loop().time() >= found.deadline:
                 raise DeadlinePassed from error
             raise
+
+
+async def _heard(prepare: Callable[[], Awaitable[Plan]], events: Sequence[RunEvent]) -> Plan:
+    """The plan, once the tool servers that it needs have said what they offer: without the tools of the one before, a
+    run would take its calls for somebody else's. Nobody waits for a run in the background, so it can.
+    """
+    used, failed = _servers_in(events)
+    clock, pause, has_said = asyncio.get_running_loop().time, _SOON, False
+    end = clock() + _UNHEARD
+    while True:
+        plan = await prepare()
+        silent = plan.toolbox.silent.keys() - failed
+        if not silent & used and (not silent or clock() >= end):
+            return plan
+        if not has_said:
+            _log.warning("tool servers of the run %s do not answer: %s", plan.response.id, ", ".join(sorted(silent)))
+        has_said = True
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _LATER)
+
+
+def _servers_in(events: Sequence[RunEvent]) -> tuple[set[str], set[str]]:
+    """The labels of servers that have been of use to the run, and of those that it was begun without."""
+    used, failed = set[str](), set[str]()
+    for event in events:
+        match event:
+            case OutputItemDone(item=McpListTools(server_label=label, error=error)):
+                (used if error is UNSET else failed).add(label)
+            case OutputItemAdded(item=McpCall(server_label=label)):
+                used.add(label)
+    return used, failed
 
 
 def check_worth(found: Found, settings: EngineSettings) -> None:
