@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-import msgspec
 import pytest
 
 from antwort.engine import worker as workers
@@ -165,11 +164,6 @@ class Lossy(Log):
             self.is_lost = True
             raise Unavailable
         return found
-
-    async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
-        held = [Lease(run.response.id, run.fence, worker.name, run.key) for run in self._open.values() if run.worker]
-        renewed = await super().renew(worker, leases)
-        return msgspec.structs.replace(renewed, strays=frozenset(held) - frozenset(leases))
 
 
 async def test_a_run_whose_claim_was_never_heard_of_is_handed_on() -> None:

@@ -52,6 +52,17 @@ async def test_a_worker_hears_which_leases_it_has_lost(log: RunLog) -> None:
     assert await log.renew(TWO, [taken.lease]) == NOTHING
 
 
+async def test_a_worker_hears_what_it_holds_and_has_not_named(log: RunLog) -> None:
+    """The answer to its claim may have been lost: nobody else would ever take it."""
+    named, unheard = await begun(log, new_run("resp_1")), await begun(log, new_run("resp_2"))
+    await begun(log, new_run("resp_3"), TWO)
+    renewed = await log.renew(ONE, [named.lease])
+    assert renewed == Renewed(strays=frozenset({unheard.lease}))
+    for stray in renewed.strays:
+        await log.release(stray)
+    assert ids(await log.claim(TWO.name, 10)) == ["resp_2"]
+
+
 async def test_a_worker_that_was_taken_for_dead_lives_again_with_what_nobody_took(log: RunLog) -> None:
     taken, kept = await begun(log, new_run("resp_1")), await begun(log, new_run("resp_2"))
     await log.leave(ONE.name)

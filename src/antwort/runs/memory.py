@@ -57,10 +57,11 @@ class MemoryRunLog:
     async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
         self._cancels.clear()
         self._workers[worker.name] = worker
-        stopped = [run for run in self._open.values() if run.worker == worker.name and run.is_cancelled]
+        own = [run for run in self._open.values() if run.worker == worker.name]
         return Renewed(
             lost=frozenset(lease for lease in leases if self._held(lease) is None),
-            cancelled=frozenset(run.response.id for run in stopped),
+            cancelled=frozenset(run.response.id for run in own if run.is_cancelled),
+            strays=frozenset(run.lease for run in own) - frozenset(leases),
         )
 
     async def owner(self, identity: Identity, response_id: str) -> Worker | None:
