@@ -280,6 +280,26 @@ async def test_where_the_log_is_away_it_goes_on_and_is_put_on_record_at_its_end(
     assert events[: len(seen)] == seen
 
 
+async def test_one_that_was_written_unheard_and_taken_by_another_stops_here() -> None:
+    log, stock = Away(3, writes=True), Stock()
+    stock.gate = asyncio.Event()
+    story = (answer(call("look", n=1)), answer(call("sell", n=2)), answer(say("All is done.")))
+    async with engine_on(log, Story(*story), stock, at_once=0) as first:
+        run = await begun(first)
+        await stock.asked.wait()
+        run.leave()
+        await until(lambda: log.times == 0)
+        (held,) = log._open.values()
+        await log.release(Lease(run_id=run.response_id, fence=held.fence, worker=held.worker or "", key=held.key))
+        async with engine_on(log, Story(*story), stock) as second:
+            await until(lambda: sum(stock.ran.values()) == 2)
+            stock.gate.set()
+            await run.wait()
+            response = await second.ended(run.response_id)
+    assert (response.status, stock.sold, run.is_left) == ("completed", {1}, True)
+    assert (len(first.told), len(second.told)) == (0, 1)
+
+
 async def test_where_too_much_was_said_it_goes_on_in_memory() -> None:
     hold, log = asyncio.Event(), Log()
     text = " ".join(["word"] * 300)

@@ -149,6 +149,14 @@ async def test_where_nobody_answers_the_record_is_shown_as_it_stands(address: st
 BEGUN = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n5\r\n: hi\n\r\n"
 
 
+async def test_where_nobody_answers_the_rest_of_a_stream_is_to_be_asked_for_again() -> None:
+    """Nobody else knows which event had the number; whoever makes it may be back in a moment."""
+    async with served(answer(say("Hello")), address=NOWHERE) as server:
+        response_id = (await server.ask("POST", RESPONSES, HELLO)).json()["id"]
+        reply = await server.ask("GET", f"{RESPONSES}/{response_id}?stream=true&starting_after=3")
+    assert (reply.status, reply.error["code"]) == (500, "storage_error")
+
+
 async def test_a_stream_that_breaks_off_there_ends_here_without_its_mark() -> None:
     async with raw(BEGUN) as (address, _), served(address=address) as server:
         reply = await server.ask("GET", f"{RESPONSES}/resp_1?stream=true")

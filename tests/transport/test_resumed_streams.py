@@ -22,9 +22,7 @@ WITH_TOOL: dict[str, Any] = {**STREAMED, "tools": [SERVER]}
 
 def one_with_a_tool() -> tuple[list[Answer], list[ToolServerFake]]:
     depot = ToolServerFake("depot", lookup=replies("17 bolts"))
-    return [answer(think("Let me see"), call("lookup", q="bolts")), answer(say("There are 17 bolts left"))], [
-        depot
-    ]
+    return [answer(think("Let me see"), call("lookup", q="bolts")), answer(say("There are 17 bolts left"))], [depot]
 
 
 @HOMES
@@ -148,3 +146,26 @@ async def test_events_that_only_show_life_have_their_numbers_too(tmp_path: Path)
         sent = [*read_frames(seen)]
         assert await rest_of(server, run.response_id) == sent
         assert await rest_of(server, run.response_id, 4) == sent[5:]
+
+
+@HOMES
+async def test_a_request_sent_again_with_its_key_has_the_numbers_of_the_first(home: Home, tmp_path: Path) -> None:
+    key = {"Idempotency-Key": "one"}
+    async with served(home, tmp_path, answer(say("Hello there"))) as server:
+        first = (await server.ask("POST", RESPONSES, STREAMED, key)).body
+        again = (await server.ask("POST", RESPONSES, STREAMED, key)).body
+        server.engine._keyed._forget(next(iter(server.engine._keyed._runs)))  # as another process would not know it
+        anew = (await server.ask("POST", RESPONSES, STREAMED, key)).body
+        rest = await rest_of(server, check_frames(first).id, 4)
+    assert again == anew == first
+    assert rest == [*read_frames(first)][5:]
+
+
+async def test_a_long_stream_with_a_key_keeps_its_numbers_as_long_as_its_log_is_kept(tmp_path: Path) -> None:
+    key, text = {"Idempotency-Key": "one"}, " ".join(["word"] * 5000)
+    async with served("memory", tmp_path, answer(say(text))) as server:
+        first = (await server.ask("POST", RESPONSES, STREAMED, key)).body
+        again = (await server.ask("POST", RESPONSES, STREAMED, key)).body
+        rest = await rest_of(server, check_frames(first).id, 4990)
+    assert again == first
+    assert rest == [*read_frames(first)][4991:]

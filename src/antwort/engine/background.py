@@ -57,7 +57,7 @@ class Background:
         self._runs, self._provider, self._settings = runs, provider, settings
         self._live, self._on_end, self._on_call, self._tell = live, on_end, on_call, tell
         self._resuming = Resuming(runs, store, planner, queues, settings, vault=vault, clock=clock)
-        self.worker = Worker(runs, settings.background, self._carry, self._cancel, address)
+        self.worker = Worker(runs, settings.background, self._carry, self._cancel, address, live.__contains__)
         """This process, as others see it."""
         self._is_leaving = False
 

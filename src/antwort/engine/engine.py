@@ -417,6 +417,10 @@ class Engine:
         """
         return await self._made.follow(identity, response_id, after)
 
+    async def sent(self, identity: Identity, response_id: str) -> Sequence[StreamEvent] | None:
+        """All events so far of a stored response, from number 0 on; None where they are not kept by their numbers."""
+        return await self._made.sent(identity, response_id)
+
     async def elsewhere(self, identity: Identity, response_id: str) -> str | None:
         """Where the process is reached that makes the response in the foreground, when only that one can tell how far
         it is; None when it is this one, or nobody, or the log tells.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
+from antwort.api.events import StreamEvent
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
@@ -41,6 +42,8 @@ class Maker(Protocol):
     async def submit(self, plan: Plan, claim: Claim | None = None) -> Response: ...
 
     async def retrieve(self, identity: Identity, response_id: str) -> Response: ...
+
+    async def sent(self, identity: Identity, response_id: str) -> Sequence[StreamEvent] | None: ...
 
 
 class Asked(NamedTuple):
@@ -170,7 +173,7 @@ class KeyedRuns:
         found = await self._recall(identity, claim)
         shared.is_owner.set(None)
         if found is not None:
-            shared.found(found)
+            shared.found(found, await self._maker.sent(identity, found.id) if request.stream else None)
             return
         plan = await shared.signal.race(lambda: self._maker.plan(request, identity))
         live = await self._maker.launch(plan, claim if request.is_stored else None, asked.on_disconnect)

@@ -229,7 +229,7 @@ class LiveRun:
         self.said.end()
         self._outlet.keep_no_more()
         self._stop_pulse()
-        if self._plan.request.stream:
+        if self._plan.request.stream and self._outlet.is_abandoned:  # those who read it here see what the log says
             self._pulse = Pulse(self._plan, self._control, Beside(journal))
             self._control.on_progress = self._pulse.report
 

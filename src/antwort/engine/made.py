@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from weakref import WeakSet
 
 from antwort.api.approvals import Approval, ApprovalStatus
+from antwort.api.events import UNSENT, StreamEvent
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
 from antwort.api.wire import replace
@@ -68,17 +69,22 @@ class Made:
         """Of a run that has not ended, whoever makes it, what its log says: no more than is on record. What somebody
         else makes in the foreground has none.
         """
-        if kept.status in FINAL or self._runs is None:
+        if kept.status in FINAL:
             return kept
+        return as_logged(await self._records(identity, kept.id) or ()) or kept
+
+    async def _records(self, identity: Identity, response_id: str) -> Sequence[Record] | None:
+        """All that its log holds; None where there is none."""
+        if self._runs is None or not await self._runs.has_log(identity, response_id):
+            return None
         records: list[Record] = []
         try:
-            if await self._runs.has_log(identity, kept.id):
-                async with aclosing(self._runs.read(identity, kept.id)) as reading:
-                    async for some in reading:
-                        records += some
+            async with aclosing(self._runs.read(identity, response_id)) as reading:
+                async for some in reading:
+                    records += some
         except Gone:
-            return kept
-        return as_logged(records) or kept
+            return None
+        return records
 
     async def list(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
         """Stored responses, each as it stands: of one that runs, what there is so far."""
@@ -139,6 +145,13 @@ class Made:
         if after >= 0 and not await is_logged(self._runs, identity, response_id, after):
             raise unknown_number(after)
         return self.reading(identity, response, after)
+
+    async def sent(self, identity: Identity, response_id: str) -> Sequence[StreamEvent] | None:
+        """All events so far, from number 0 on; None where they are not kept by their numbers."""
+        records = await self._records(identity, response_id)
+        if records is None:
+            return None
+        return [event for record in records for event in record.events if not isinstance(event, UNSENT)]
 
     def _along(self, identity: Identity, response_id: str, after: int) -> Follower | None:
         """One who reads along with a run in the foreground here, where all is there that it has said."""

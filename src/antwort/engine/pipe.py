@@ -137,6 +137,11 @@ class Outlet:
     def is_full(self) -> bool:
         return self._held >= self._bound and not self._is_abandoned
 
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether nobody reads any more."""
+        return self._is_abandoned
+
     def publish(self, batch: Batch) -> None:
         """Number the batch and hand it on. Never waits; `wait_for_room` is for those who can."""
         if self._keep is not None:

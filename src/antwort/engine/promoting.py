@@ -17,6 +17,7 @@ from antwort.engine.pairs import call_id_of
 from antwort.engine.pipe import Log, committed
 from antwort.engine.plan import Plan
 from antwort.engine.said import Said
+from antwort.errors import ShuttingDown
 from antwort.runs.base import Fenced, Record, Unavailable
 from antwort.storage.base import ResponseStore
 
@@ -24,7 +25,10 @@ _log = logging.getLogger("antwort.engine")
 
 _TRIES = 3
 """How often it is tried at once. Meanwhile the run waits."""
-_AGAIN = 0.2
+_LAST_TRIES = 20
+"""How often it is tried when the run has come to its end."""
+_AGAIN, _LATER = 0.2, 2.0
+"""Seconds until it is tried again, at first and in the end."""
 
 Adopt: TypeAlias = Callable[[Sequence[Record]], Awaitable[Journal]]
 """Gives the journal to write on in. Raises `Unavailable` and `Fenced`."""
@@ -42,7 +46,7 @@ class Promotion:
         self._taken = 0
         """How many batches are in the records."""
         self._task: asyncio.Task[None] | None = None
-        self._is_closed = False
+        self._is_closed = self._is_doubtful = self._is_lost = False
         self.is_wanted = False
         self.journal: Journal | None = None
 
@@ -60,20 +64,24 @@ class Promotion:
             self._try(_TRIES)
 
     async def settled(self) -> Journal | None:
-        """The journal, once it is known whether there is one."""
+        """The journal, once it is known whether there is one. Raises `Fenced` when another has the run."""
         if self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
+        if self._is_lost:
+            raise Fenced
         return self.journal
 
     async def begin(self, call_id: str) -> None:
         """A tool is about to be asked: see `Journal.begin`."""
-        if (journal := await self._certain()) is not None:
+        if (journal := await self._certain(1)) is not None:
             await journal.begin(call_id)
 
     async def close(self) -> Journal | None:
-        """The run ends: nothing begins any more."""
+        """The run ends: nothing begins any more. Where nobody knows whether it was written that it is durable, its end
+        is not told beside that record, unless nobody can find out.
+        """
         self._is_closed = True
-        return await self._certain()
+        return await self._certain(_LAST_TRIES)
 
     def drop(self) -> None:
         """The run was broken off, if it has not ended."""
@@ -82,33 +90,33 @@ class Promotion:
 
     # ---- one try after the other ----
 
-    async def _certain(self) -> Journal | None:
-        if await self.settled() is None and self._records:
-            self._try()
+    async def _certain(self, times: int) -> Journal | None:
+        if await self.settled() is None and self._records and self._said.is_whole:
+            self._try(times)
         return await self.settled()
 
-    def _try(self, times: int = 1) -> None:
+    def _try(self, times: int) -> None:
         """With all that there is by now; what was offered before stays as it was."""
-        if self._task is not None and not self._task.done():
-            return
-        if self._said.is_whole:
+        if self._task is None or self._task.done():
             self._records += self._said.records(self._taken, self._records, self._begun())
             self._taken = self._said.count
-        self._task = asyncio.create_task(self._adopted(times))
+            self._task = asyncio.create_task(self._adopted(times))
 
     async def _adopted(self, times: int) -> None:
-        run_id = self._control.run.response.id
+        run_id, pause = self._control.run.response.id, _AGAIN
         for left in reversed(range(times)):
             try:
                 self.journal = await self._adopt(self._records)
             except Unavailable as fault:
+                self._is_doubtful = True
                 _log.warning("the run %s cannot be put on record while it is made: %s", run_id, fault.reason)
-                await asyncio.sleep(_AGAIN if left else 0)
+                if isinstance(self._control.signal.reason, ShuttingDown):
+                    return
+                await asyncio.sleep(pause if left else 0)
+                pause = min(2 * pause, _LATER)
             except Fenced:
-                self._records.clear()  # nothing was written, nor will be
-                return
-            except Exception:
-                _log.exception("the run %s could not be put on record while it is made", run_id)
+                self._is_lost = self._is_doubtful  # it was written then; else nothing was, nor will be
+                self._records.clear()
                 return
             else:
                 self._on_adopted(self.journal)

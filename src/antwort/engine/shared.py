@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from antwort.api.events import TERMINAL
+from antwort.api.events import TERMINAL, StreamEvent
 from antwort.api.responses import Response
 from antwort.concurrency import Once, Signal
 from antwort.engine.live import Ended, LiveRun
@@ -57,7 +57,8 @@ class SharedRun:
 
     def begin(self, live: LiveRun, *, is_streamed: bool) -> None:
         self.live, self.response_id, self.is_fresh = live, live.response_id, True
-        self.tape = Tape() if is_streamed else None
+        said = live.said
+        self.tape = Tape(has_numbers=lambda: said is not None and said.is_whole) if is_streamed else None
         self.started.set(None)
         if not self.readers:
             if live.goes_on:
@@ -65,9 +66,10 @@ class SharedRun:
             else:
                 live.leave()
 
-    def found(self, response: Response) -> None:
-        """It has ended long ago."""
+    def found(self, response: Response, events: Sequence[StreamEvent] | None) -> None:
+        """It has ended long ago. The `events` that it sent then, where they are known."""
         self.response, self.is_ended = response, True
+        self.tape = None if events is None else Tape(events, is_ended=True)
         self.started.set(None)
 
     async def follow(self, live: LiveRun) -> None:
@@ -106,7 +108,9 @@ class SharedRun:
         self.readers.clear()
 
     def taped(self) -> Tape:
-        """Of a run that was not streamed, and of one that is only on record, the events are made from the response."""
+        """Of a run that was not streamed, and of one of which only that is on record, they are made from the
+        response.
+        """
         if self.tape is None:
             assert self.response is not None
             self.tape = Tape(unfold(self.response, self._settings), is_ended=True)

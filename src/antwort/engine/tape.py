@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, pairwise
 from typing import TypeAlias
 
@@ -45,8 +45,15 @@ class Tape:
     is far behind, gets fewer and larger pieces, and what is kept is of the size of the response.
     """
 
-    def __init__(self, events: Iterable[StreamEvent] = (), *, is_ended: bool = False) -> None:
-        self._events = list(events)
+    def __init__(
+        self,
+        events: Iterable[StreamEvent] = (),
+        *,
+        is_ended: bool = False,
+        has_numbers: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Where its events go by their numbers elsewhere as well, as `has_numbers` tells, none are put together."""
+        self._events, self._has_numbers = list(events), has_numbers
         self._due = LOOSE
         self._readers: set[TapeReader] = set()
         self.is_ended = is_ended
@@ -56,7 +63,7 @@ class Tape:
 
     def add(self, events: Sequence[StreamEvent]) -> None:
         self._events += events
-        if len(self._events) > self._due:
+        if len(self._events) > self._due and not self._has_numbers():
             self._put_together()
         self._wake()
 

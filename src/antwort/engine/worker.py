@@ -71,7 +71,7 @@ class Carried:
 
 class Worker:
     """Lives from `start` to `leave`. What it makes is `carry`'s to say, which raises one of `LEFT` for a run that has
-    not ended; `cancel` stops a response that is made here without a lease.
+    not ended; `cancel` stops a response that is made here without a lease, and `makes` tells which are made here.
     """
 
     def __init__(
@@ -81,9 +81,11 @@ class Worker:
         carry: Callable[[Carried, Claimed], Awaitable[None]],
         cancel: Callable[[str], None],
         address: str | None = None,
+        makes: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._me = Name(new_id("worker"), address)
         self._runs, self._settings, self._carry, self._cancel = runs, settings, carry, cancel
+        self._makes = makes
         self._carried: dict[str, Carried] = {}
         self._strays: dict[Lease, float] = {}
         """What it holds without having heard of it, and since when that is known."""
@@ -253,10 +255,16 @@ class Worker:
         await self._runs.wait_for_cancels(self._settings.lease / 3)
 
     async def _release_strays(self, strays: Iterable[Lease]) -> None:
-        """What the log says is held here, and nobody here has heard of for as long as it takes to claim something."""
+        """What the log says is held here, and nobody here has heard of for as long as it takes to claim something. One
+        that is made here finds out by itself.
+        """
         now = asyncio.get_running_loop().time()
         known = {carried.lease for carried in self._carried.values()}
-        self._strays = {lease: self._strays.get(lease, now) for lease in strays if lease not in known}
+        self._strays = {
+            lease: self._strays.get(lease, now)
+            for lease in strays
+            if lease not in known and not self._makes(lease.run_id)
+        }
         for lease, since in self._strays.items():
             if now - since >= self._settings.lease / 3:
                 _log.warning("the run %s was claimed, and the answer was lost; it is handed on", lease.run_id)

@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 from urllib.parse import urlencode
 
 from antwort.engine.engine import Engine
+from antwort.runs.base import Unavailable
 from antwort.transport.exchange import ClientGone, Exchange
 from antwort.transport.respond import unless_gone
 
@@ -82,6 +83,8 @@ class Relay:
             _log.warning("what another process makes could not be read there: %s", gone)
             if exchange.status:  # the client may come again, for the rest
                 raise ClientGone from gone
+            if "starting_after" in exchange.query():
+                raise Unavailable(str(gone)) from gone  # nobody else knows what had which number
             return False
         return True
 
