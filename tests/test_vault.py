@@ -138,3 +138,10 @@ def test_making_a_vault_imports_nothing_heavy() -> None:
     program = "import sys; from antwort.vault import Vault; Vault.ephemeral(); print('cryptography' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_a_vault_knows_what_was_sealed_with_an_older_key() -> None:
+    old, new = "an old secret of some length", "a new secret of some length"
+    token = Vault([old]).seal("p", "t", b"x")
+    assert Vault([old, new]).is_newest(token)
+    assert not Vault([new, old]).is_newest(token)
