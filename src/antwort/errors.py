@@ -375,6 +375,11 @@ class AttemptsExhausted(ServerFault):
         tried = "once" if attempts == 1 else f"{attempts} times"
         super().__init__(f"The response was begun {tried}, and the process that made it was lost each time.")
 
+    @property
+    def failed_code(self) -> str:
+        """Its own: nobody waits for a background response who would try it again unasked."""
+        return self.code
+
 
 class ShuttingDown(ServerFault):
     status = 503

@@ -363,6 +363,7 @@ async def test_one_over_which_too_many_were_lost_has_failed_with_all_that_it_has
             response = await last.ended(queued.id)
     assert response.status == "failed"
     assert response.error is not None
+    assert response.error.code == "attempts_exhausted"
     assert "3 times" in response.error.message
     assert text_of(response) == "I look."
     looked, sold = server_calls(response)

@@ -20,7 +20,8 @@ from antwort.runs.base import Worker as Name
 _log = logging.getLogger("antwort.runs")
 
 _POLL = 5.0
-"""Seconds after which it is looked for work, wake-up or not."""
+"""Seconds after which it is looked for work, wake-up or not; a quarter of a lease at most, as nothing wakes anybody when
+a process dies."""
 _AGAIN = 1.0
 """Seconds until the log is tried again."""
 _SWEEP = 30.0
@@ -233,7 +234,7 @@ class Worker:
             else:
                 self.hold(claimed)
         if len(found) < free:
-            await self._unless_leaving(self._runs.wait_for_work(_POLL))
+            await self._unless_leaving(self._runs.wait_for_work(min(_POLL, self._settings.lease / 4)))
 
     async def _unless_leaving(self, waiting: Awaitable[None]) -> None:
         tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._is_leaving.wait())]
