@@ -20,8 +20,8 @@ from antwort.runs.base import Worker as Name
 _log = logging.getLogger("antwort.runs")
 
 _POLL = 5.0
-"""Seconds after which it is looked for work, wake-up or not; a quarter of a lease at most, as nothing wakes anybody when
-a process dies."""
+"""Seconds after which it is looked for work, wake-up or not; a quarter of a lease at most, as nothing wakes anybody
+when a process dies."""
 _AGAIN = 1.0
 """Seconds until the log is tried again."""
 _SWEEP = 30.0
