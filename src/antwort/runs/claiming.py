@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from antwort.api.responses import Response
 from antwort.api.status import transition
@@ -58,15 +59,33 @@ def owner(connection: Connection, identity: Identity, response_id: str) -> Worke
 
 # ---- claims ----
 
+Chosen: TypeAlias = tuple[int, int]
+"""Key and fence."""
 
-def claim(connection: Connection, worker: str, count: int, per_owner: int | None) -> list[Claimed] | None:
-    """None: others are at it, and with a bound for each owner only one may count at a time."""
-    if per_owner is not None and not _is_alone(connection):
+
+def choose(connection: Connection, worker: str, count: int, per_owner: int | None) -> list[Chosen]:
+    """Who comes next. It takes a look at all that wait, so it is best done where nobody waits for it."""
+    values: Values = {"now": now(connection), "worker": worker, "count": count, "per_owner": per_owner or _ANY}
+    return connection.execute(sql.CHOOSE, values).fetchall()
+
+
+def claim(connection: Connection, worker: str, chosen: Sequence[Chosen], count: int) -> list[Claimed]:
+    """Up to `count` of those that were chosen; others may have taken some meanwhile, or be about to."""
+    at, claimed = now(connection), list[Claimed]()
+    for key, fence in chosen:
+        if len(claimed) == count:
+            break
+        values: Values = {"now": at, "worker": worker, "key": key, "fence": fence}
+        found = connection.execute(grabbing(connection, sql.CHOSEN, "runs"), values).fetchall()
+        claimed += _take(connection, worker, found, at)
+    return claimed
+
+
+def claim_counted(connection: Connection, worker: str, count: int, per_owner: int) -> list[Claimed] | None:
+    """No more of one owner than it has places: one process counts at a time. None: another does."""
+    if not _is_alone(connection):
         return None
-    at = now(connection)
-    values: Values = {"now": at, "worker": worker, "count": count, "per_owner": per_owner or _ANY}
-    chosen = connection.execute(grabbing(connection, sql.CHOOSE, "runs"), values).fetchall()
-    return _take(connection, worker, chosen, at)
+    return claim(connection, worker, choose(connection, worker, count, per_owner), count)
 
 
 def take(connection: Connection, worker: str, identity: Identity, response_id: str) -> Claimed | None:

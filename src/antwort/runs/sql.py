@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 _OFTEN, _SELDOM = 1.0, 5.0
 """Seconds between looks at a log that others write, and at one that is written here alone, where no news is missed."""
+_SPARE = 8
+"""Runs that are chosen beyond those that there is room for: others may take some of them first."""
 _AGAIN = 0.05
 """Seconds after which a claim that others were in the way of is worth another try."""
 
@@ -109,10 +111,22 @@ class SqlRunLog:
 
     async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
         self._work.clear()
-        claimed = await self._write(partial(claiming.claim, worker=worker, count=count, per_owner=self._per_owner))
-        if claimed is None:
+        if self._per_owner is not None:
+            return await self._claim_counted(worker, count, self._per_owner)
+        chosen = await self._read(partial(claiming.choose, worker=worker, count=count + _SPARE, per_owner=None))
+        if not chosen:
+            return ()
+        claimed = await self._write(partial(claiming.claim, worker=worker, chosen=chosen, count=count))
+        if len(claimed) < min(count, len(chosen)):  # others were faster, and there may be more behind
             self._work.set_in(_AGAIN)
-        return claimed or ()
+        return claimed
+
+    async def _claim_counted(self, worker: str, count: int, per_owner: int) -> Sequence[Claimed]:
+        claim = partial(claiming.claim_counted, worker=worker, count=count, per_owner=per_owner)
+        if (claimed := await self._write(claim)) is None:
+            self._work.set_in(_AGAIN)
+            return ()
+        return claimed
 
     async def take(self, worker: str, identity: Identity, response_id: str) -> Claimed | None:
         return await self._write(partial(claiming.take, worker=worker, identity=identity, response_id=response_id))

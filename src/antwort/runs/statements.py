@@ -86,12 +86,22 @@ _FREE = """
 """
 CHOOSE = f"""
     {_FREE}
-    SELECT runs.response_key FROM ranked
-    JOIN runs ON runs.response_key = ranked.response_key AND runs.fence = ranked.fence
+    SELECT ranked.response_key, ranked.fence FROM ranked
     WHERE (ranked.waits = 0 OR ranked.place <= :per_owner) AND EXISTS (SELECT 1 FROM alive WHERE name = :worker)
     ORDER BY ranked.waits, ranked.place, ranked.queued_at, ranked.response_key
     LIMIT :count
 """  # noqa: S608 (nothing but constants is put together)
+# One of those that were chosen, if nothing has happened to it since. Its conversation may have got busy.
+CHOSEN = """
+    SELECT runs.response_key FROM runs
+    WHERE runs.response_key = :key AND runs.fence = :fence
+      AND NOT EXISTS (SELECT 1 FROM workers WHERE name = runs.worker AND expires_at > :now)
+      AND EXISTS (SELECT 1 FROM workers WHERE name = :worker AND expires_at > :now)
+      AND (runs.is_cancelled OR runs.conversation_id IS NULL OR NOT EXISTS (
+           SELECT 1 FROM runs AS other JOIN workers ON workers.name = other.worker AND workers.expires_at > :now
+           WHERE other.tenant = runs.tenant AND other.owner = runs.owner
+             AND other.conversation_id = runs.conversation_id AND other.response_key <> runs.response_key))
+"""
 CHOOSE_ONE = """
     SELECT runs.response_key FROM runs
     WHERE runs.tenant = :tenant AND runs.owner = :owner AND runs.id = :id
