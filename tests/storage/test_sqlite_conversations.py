@@ -121,7 +121,9 @@ async def test_a_page_is_read_from_its_place_in_the_index(sqlite: SqliteStore, o
     assert "TEMP B-TREE" not in found
 
 
-@pytest.mark.parametrize("statement", [sql.ENTRY, sql.SAID, sql.FOUND, sql.END["sqlite"], sql.PLACE, sql.DELETE_ENTRY])
+@pytest.mark.parametrize(
+    "statement", [sql.ENTRY, sql.SAID, sql.FOUND, sql.HOLD["sqlite"], sql.END, sql.PLACE, sql.DELETE_ENTRY]
+)
 async def test_nothing_is_found_by_looking_through_a_table(sqlite: SqliteStore, statement: str) -> None:
     def plan(connection: Connection) -> list[str]:
         values: dict[str, Value] = {"tenant": "t", "owner": "o", "id": "c", "item_id": "i", "key": 1}

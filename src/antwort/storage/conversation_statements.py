@@ -10,13 +10,9 @@ INSERT = """
     INSERT INTO conversations (tenant, owner, id, created_at, schema_version, metadata)
     VALUES (:tenant, :owner, :id, :created_at, :schema_version, :metadata)
 """
-# Whoever holds the row of the conversation is alone, and may count for itself.
-END = per_dialect("""
-    SELECT key, (SELECT coalesce(max(position), -1) + 1 FROM conversation_items WHERE conversation_key = told.key)
-    FROM conversations AS told
-    WHERE tenant = :tenant AND owner = :owner AND id = :id
-    {lock}
-""")
+# Whoever holds the row of the conversation is alone, and may count for itself: what it counts after that.
+HOLD = per_dialect("SELECT key FROM conversations WHERE tenant = :tenant AND owner = :owner AND id = :id {lock}")
+END = "SELECT coalesce(max(position), -1) + 1 FROM conversation_items WHERE conversation_key = :key"
 # Says by the count of rows whether the id was free.
 INSERT_ENTRY = """
     INSERT INTO conversation_items (conversation_key, tenant, owner, id, direction, position, type, raw)

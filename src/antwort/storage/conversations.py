@@ -93,10 +93,11 @@ def _begin(connection: Connection, values: Values, entries: list[EntryRow]) -> N
 
 def add(connection: Connection, values: Values, entries: Sequence[EntryRow]) -> list[str] | None:
     """Add them to the conversation that `values` names; the ids they go by there. None when it is not found."""
-    row = connection.execute(sql.END[connection.dialect], values).fetchone()
+    row = connection.execute(sql.HOLD[connection.dialect], values).fetchone()
     if row is None:
         return None
-    key, end = row
+    (key,) = row
+    (end,) = connection.execute(sql.END, {"key": key}).fetchone()
     of = key, values["tenant"], values["owner"]
     return [_insert(connection, of, position, entry) for position, entry in enumerate(entries, end)]
 
