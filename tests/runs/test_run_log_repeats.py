@@ -126,15 +126,19 @@ async def test_to_release_again_what_was_released(log: SqlRunLog, database: Forg
     assert not (await log.renew(TWO, [second.lease])).lost
 
 
-async def test_a_claim_of_which_nobody_heard_is_lost_when_its_worker_is(log: SqlRunLog, database: Forgetful) -> None:
-    """The worker does not know that it holds the run. It is claimed again when the worker has gone."""
+async def test_a_claim_of_which_nobody_heard_is_told_with_the_next_sign_of_life(
+    log: SqlRunLog, database: Forgetful
+) -> None:
     await log.submit(new_run("resp_1"))
     database.is_forgetful = True
     with pytest.raises(Unavailable):
         await log.claim(ONE.name, 1)
     assert not await log.claim(TWO.name, 1)
-    await log.leave(ONE.name)
-    assert (await claim_one(log, TWO)).lease.fence == 2
+    (stray,) = (await log.renew(ONE, [])).strays
+    assert not (await log.renew(ONE, [stray])).strays
+    await log.release(stray)
+    again = await claim_one(log, TWO)
+    assert (again.lease.run_id, again.attempt) == ("resp_1", 1)
 
 
 async def test_what_is_written_while_a_reader_comes_is_not_missed(log: SqlRunLog, database: Forgetful) -> None:

@@ -1,0 +1,120 @@
+"""Two processes at the same row of PostgreSQL at the same moment: one transaction is open while the other comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+
+from antwort.db.postgres import PostgresDatabase
+from antwort.db.postgres_link import PostgresLink
+from antwort.runs import claiming
+from antwort.runs.appending import Append, write_appends
+from antwort.runs.base import Fenced, Lease, Record, RunLog
+from antwort.runs.writing import to_row
+from runs_cases import ONE, TWO, begun, claim_one, finish, new_run, said
+from runs_home import PostgresHome, postgres_home
+from storage_cases import ME
+
+
+@pytest.fixture
+async def home(migrated_database: str) -> AsyncGenerator[PostgresHome, None]:
+    home = await postgres_home(migrated_database)
+    yield home
+    await home.close()
+
+
+@pytest.fixture
+async def log(home: PostgresHome) -> RunLog:
+    log = await home.open()
+    await log.join(ONE)
+    await log.join(TWO)
+    return log
+
+
+class Open:
+    """A transaction of another process that has not ended yet."""
+
+    def __init__(self, link: PostgresLink) -> None:
+        self.link = link
+
+    def append(self, lease: Lease, record: Record) -> set[int]:
+        append = Append(lease.key, lease.run_id, lease.fence, *to_row(record))
+        return write_appends(self.link, [append], "elsewhere")
+
+
+@contextmanager
+def another(dsn: str) -> Iterator[Open]:
+    link = PostgresLink(PostgresDatabase(dsn).connect())
+    link.begin(b"BEGIN")
+    try:
+        yield Open(link)
+    finally:
+        link.roll_back()
+        link.close()
+
+
+async def test_a_run_whose_old_holder_is_just_writing_is_claimed_when_that_is_done(
+    log: RunLog, home: PostgresHome
+) -> None:
+    claimed = await begun(log)
+    await log.leave(ONE.name)
+    with another(home.dsn) as other:
+        assert other.append(claimed.lease, said(1, 2, "last words")) == {0}
+        assert not await log.claim(TWO.name, 1)
+        assert await log.take(TWO.name, ME, claimed.lease.run_id) is None
+        other.link.commit()
+    taken = await claim_one(log, TWO)
+    assert list(await log.records(taken.lease))[1:] == [said(1, 2, "last words")]
+
+
+async def test_who_writes_while_the_run_is_being_claimed_comes_too_late(log: RunLog, home: PostgresHome) -> None:
+    claimed = await begun(log)
+    await log.leave(ONE.name)
+    with another(home.dsn) as other:
+        chosen = claiming.choose(other.link, TWO.name, 1, None)
+        (taken,) = claiming.claim(other.link, TWO.name, chosen, 1)
+        writing = asyncio.ensure_future(log.append(claimed.lease, said(1, 2, "too late")))
+        await _until_somebody_waits(home)
+        other.link.commit()
+    with pytest.raises(Fenced):
+        await writing
+    assert [record.at for record in await log.records(taken.lease)] == [0]
+
+
+async def _until_somebody_waits(home: PostgresHome) -> None:
+    """For a lock, in this database."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    while not await home.database.read(lambda connection: connection.execute(waiting).fetchone()[0]):
+        pass
+
+
+async def test_what_two_have_chosen_one_gets(log: RunLog, home: PostgresHome) -> None:
+    await log.submit(new_run("resp_1"))
+    await log.submit(new_run("resp_2"))
+    chosen = await home.database.read(partial(claiming.choose, worker=TWO.name, count=2, per_owner=None))
+    (first,) = await log.claim(ONE.name, 1)
+    with another(home.dsn) as other:
+        (second,) = claiming.claim(other.link, TWO.name, chosen, 2)
+        assert not await log.claim(ONE.name, 5)  # the other one holds it, and is not done
+        other.link.commit()
+    assert {first.lease.run_id, second.lease.run_id} == {"resp_1", "resp_2"}
+
+
+async def test_processes_that_claim_at_once_give_no_owner_more_places_than_it_has(home: PostgresHome) -> None:
+    here, there = await home.open(per_owner=2), await home.other(per_owner=2)
+    await here.join(ONE)
+    await there.join(TWO)
+    for _ in range(6):
+        await here.submit(new_run())
+    made = 0
+    while made < 6:
+        both = await asyncio.gather(here.claim(ONE.name, 5), there.claim(TWO.name, 5))
+        claimed = [each for one in both for each in one]
+        assert (await here.load()).running == len(claimed) <= 2
+        for each in claimed:
+            await finish(here, each, 1, 2)
+        made += len(claimed)
