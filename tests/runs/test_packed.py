@@ -13,19 +13,26 @@ from hypothesis import strategies as st
 
 from antwort.api.events import (
     DELTAS,
+    TERMINAL,
     UNSENT,
     ArgumentsDelta,
     CallBegun,
     CallEnded,
     Compacted,
     OutputTextDelta,
+    ResponseCompleted,
+    ResponseCreated,
+    ResponseInProgress,
+    ResponseQueued,
     RunEvent,
     SummaryTextDelta,
     TurnEnded,
 )
 from antwort.api.items import LogProb
-from antwort.api.wire import encode, replace
+from antwort.api.responses import ConversationRef, Response
+from antwort.api.wire import UNSET, encode, replace
 from antwort.runs.packed import in_records, pack, unpack
+from api import samples
 from api.samples import EVENTS, LOGPROB
 
 MARKS: list[RunEvent] = [
@@ -54,6 +61,24 @@ with_logprobs = st.builds(
 runs = st.lists(st.lists(st.one_of(pieces, with_logprobs, st.sampled_from(SAMPLES)), min_size=1, max_size=12))
 
 
+RESPONSE = msgspec.json.decode(json.dumps(samples.RESPONSE), type=Response)
+responses = st.builds(
+    lambda kind, changes: kind(response=replace(RESPONSE, **changes)),
+    st.sampled_from([ResponseCreated, ResponseQueued, ResponseInProgress, *TERMINAL]),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "status": st.sampled_from(["queued", "in_progress", "failed"]),
+            "output": st.sampled_from([(), RESPONSE.output, RESPONSE.output[:1]]),
+            "usage": st.sampled_from([None, RESPONSE.usage]),
+            "conversation": st.sampled_from([UNSET, ConversationRef(id="conv_1")]),
+            "metadata": st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=2),
+            "tools": st.sampled_from([(), RESPONSE.tools]),
+        },
+    ),
+)
+
+
 def text(*deltas: str, part: int = 0) -> list[RunEvent]:
     return [OutputTextDelta(item_id="msg_1", output_index=0, content_index=part, delta=delta) for delta in deltas]
 
@@ -70,6 +95,18 @@ def test_what_is_packed_comes_out_as_it_went_in(batches: list[list[RunEvent]]) -
 @given(st.lists(st.lists(pieces, min_size=1, max_size=40)))
 def test_pieces_of_texts_come_out_one_by_one(batches: list[list[RunEvent]]) -> None:
     assert unpack(pack(batches)) == [*chain.from_iterable(batches)]
+
+
+@given(st.lists(st.lists(responses, min_size=1, max_size=4)))
+def test_responses_come_out_whole_whatever_changed_in_them(batches: list[list[RunEvent]]) -> None:
+    assert unpack(pack(batches)) == [*chain.from_iterable(batches)]
+
+
+def test_what_stays_the_same_in_a_response_is_kept_once() -> None:
+    long = replace(RESPONSE, instructions="Be brief. " * 1000)
+    events: list[RunEvent] = [ResponseCreated(response=long), ResponseInProgress(response=long)]
+    events.append(ResponseCompleted(response=replace(long, status="completed")))
+    assert len(pack([events])) < len(encode(long)) + 1000
 
 
 def test_the_pieces_of_a_text_stand_together() -> None:
