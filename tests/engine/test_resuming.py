@@ -315,8 +315,16 @@ async def test_a_run_begins_without_a_server_that_does_not_answer_for_long(monke
     assert listed.error == "The tool server 'depot' cannot be reached."
 
 
+async def test_a_server_that_did_not_answer_when_the_run_was_asked_for_is_asked_again_when_it_begins() -> None:
+    log, sleepy = Log(), Sleepy(3)
+    async with engine_on(log, Story(answer(call("look", n=1)), answer(say("Done."))), sleepy) as engine:
+        response = await engine.ended((await engine.create(ask(background=True, tools=[DEPOT]))).id)
+    assert [made.output for made in server_calls(response)] == ["look done"]
+    assert sleepy.naps == 0
+
+
 async def test_a_run_that_has_begun_without_a_server_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resuming, "_UNHEARD", 10.0**9)
+    monkeypatch.setattr(resuming, "_UNHEARD", 0.0)
     log, ready = Log(), asyncio.Event()
     story = answer(say("Hi."), ready)
     async with engine_on(log, Story(story), Sleepy(10**9)) as one:
@@ -325,6 +333,7 @@ async def test_a_run_that_has_begun_without_a_server_goes_on_without(monkeypatch
             while not any(isinstance(event, OutputTextDelta) for event in events_of(await anext(reading))):
                 pass
         await kill(log, queued)
+        monkeypatch.setattr(resuming, "_UNHEARD", 10.0**9)
         async with engine_on(log, Story(answer(say("Hi."))), Sleepy(10**9)) as other:
             response = await other.ended(queued.id)
         ready.set()

@@ -95,8 +95,8 @@ class Resuming:
         """Those of runs that were submitted here and may be claimed here, too."""
 
     def remember(self, plan: Plan) -> None:
-        """Use it when the run is claimed here, where nothing can have changed by then."""
-        if plan.request.conversation is None:
+        """Use it when the run is claimed here, where nothing can have changed and nobody is to be asked again."""
+        if plan.request.conversation is None and not plan.toolbox.silent:
             self._plans[plan.response.id] = plan
             while len(self._plans) > self._settings.background.at_once:
                 self._plans.pop(next(iter(self._plans)))
