@@ -146,7 +146,7 @@ class _Telling:
             self._told.breaks[str(refused.status)] += 1
         except _BROKEN as broken:
             self._told.breaks[type(broken).__name__] += 1
-        await asyncio.sleep(self._fate.uniform(0.05, 0.3))
+        await asyncio.sleep(self._fate.uniform(0.1, 0.6))
         return None
 
     async def _submit(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -192,7 +193,7 @@ _KEY = base64.b64encode(b"k" * 32).decode()
 def _program(module: str, *arguments: str) -> Iterator[str]:
     """One that prints its address in its first line."""
     command = [sys.executable, "-m", module, *arguments]
-    environment = {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment)
     assert process.stdout is not None
     try:

@@ -85,7 +85,7 @@ def judge(runs: Sequence[Told], executions: Sequence[Execution], stood_still: Se
 
 def _judge_run(told: Told, counts: Counter[str], items: dict[str, tuple[McpCall, float | None]]) -> Iterator[Breach]:
     counts["runs"] += 1
-    counts["streams broken off"] += told.breaks.total()
+    counts["connections broken off or refused"] += told.breaks.total()
     for trouble in told.troubles:
         yield Breach("told something wrong", told.story, trouble)
     final = _response(told.final)
