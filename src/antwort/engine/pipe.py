@@ -25,7 +25,7 @@ from antwort.storage.base import ResponseStore
 _log = logging.getLogger("antwort.engine")
 
 
-_KINDS_OF_MARKS = frozenset(MARKS)
+_UNSENT_KINDS = frozenset(UNSENT)
 
 
 class Numbered(msgspec.Struct, frozen=True):
@@ -147,7 +147,7 @@ class Outlet:
         if self._keep is not None:
             self._keep(batch)
         if self._is_abandoned:
-            self._next += len(batch) - sum(map(_KINDS_OF_MARKS.__contains__, map(type, batch)))
+            self._next += len(batch) - sum(map(_UNSENT_KINDS.__contains__, map(type, batch)))
             return
         events: list[StreamEvent] = batch  # type: ignore[assignment]  # marks are taken out below
         if isinstance(batch[-1], MARKS):
