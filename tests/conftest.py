@@ -9,7 +9,8 @@ import pytest
 
 from antwort.api.events import Batch
 from antwort.engine import live
-from antwort.engine.live import Held, LiveRun
+from antwort.engine.journal import Held
+from antwort.engine.live import LiveRun
 from antwort.engine.pipe import Outlet
 from antwort.testing import GrammarError, StreamChecker
 from settings_kit import repeats_itself

@@ -10,8 +10,8 @@ from typing import Any
 
 from antwort.api.events import TERMINAL, StreamEvent
 from antwort.api.responses import Model, Response
+from antwort.engine.ended import Ended
 from antwort.engine.engine import Engine
-from antwort.engine.live import Ended
 from antwort.engine.settings import EngineSettings
 from antwort.engine.shared import Reader
 from antwort.errors import BackendError

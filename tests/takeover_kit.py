@@ -17,8 +17,8 @@ import msgspec
 from antwort.api.events import UNSENT, CallBegun, CallEnded, RunEvent
 from antwort.api.responses import Response
 from antwort.engine.draft import Run, fold
+from antwort.engine.ended import Ended
 from antwort.engine.engine import Engine
-from antwort.engine.live import Ended
 from antwort.engine.settings import BackgroundSettings, EngineSettings
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import ChatRequest, Delta, Provider

@@ -11,7 +11,7 @@ from antwort.config.problems import CannotStart
 from antwort.config.settings import MetricsSettings, Settings
 from antwort.config.sharing import only_near
 from antwort.engine.control import Called
-from antwort.engine.live import Ended
+from antwort.engine.ended import Ended
 from antwort.providers.base import Provider
 from antwort.runs.base import RunLog
 from antwort.storage.base import ResponseStore

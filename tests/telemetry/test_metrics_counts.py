@@ -8,8 +8,8 @@ import msgspec
 import pytest
 import uvloop
 
+from antwort.engine.ended import Ended
 from antwort.engine.engine import Engine
-from antwort.engine.live import Ended
 from antwort.errors import BackendTimeout, NotAuthenticated, RateLimited, StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import NewResponse

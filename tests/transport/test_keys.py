@@ -11,8 +11,8 @@ from hashlib import sha256
 import pytest
 from openai import AsyncOpenAI, AuthenticationError
 
+from antwort.engine.ended import Ended
 from antwort.engine.engine import Engine
-from antwort.engine.live import Ended
 from antwort.errors import NotAuthenticated
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, answer, demo_provider, say

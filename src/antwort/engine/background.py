@@ -10,8 +10,9 @@ from time import perf_counter
 
 from antwort.api.responses import Response
 from antwort.engine.control import LEFT, Called
-from antwort.engine.journal import Journal
-from antwort.engine.live import Ended, Held, LiveRun
+from antwort.engine.ended import Ended
+from antwort.engine.journal import Held, Journal
+from antwort.engine.live import LiveRun
 from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner
 from antwort.engine.queues import Queues

@@ -23,10 +23,11 @@ from antwort.engine.asked import Asked, RequestFields, read_asked
 from antwort.engine.background import Background
 from antwort.engine.control import Called
 from antwort.engine.conversations import Conversations
+from antwort.engine.ended import Ended
 from antwort.engine.following import Follower
 from antwort.engine.hosted import check_hosted
 from antwort.engine.keyed import KeyedRuns
-from antwort.engine.live import Ended, LiveRun
+from antwort.engine.live import LiveRun
 from antwort.engine.made import Made
 from antwort.engine.meter import Meter
 from antwort.engine.plan import Plan

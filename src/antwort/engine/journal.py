@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 
+import msgspec
+
 from antwort.api.events import TERMINAL, Batch, CallBegun, RunEvent
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
@@ -145,6 +147,16 @@ class Journal:
             return pause
         self._fault = self._fault or HandedOver()
         raise self._fault
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What it takes to go on with a run under a lease."""
+
+    control: Control
+    """The run as it stands."""
+    journal: Journal
+    before: float = 0.0
+    """Seconds since it was claimed for the first time."""
 
 
 class Beside:

@@ -9,19 +9,17 @@ from functools import partial
 from time import perf_counter
 from typing import TypeAlias
 
-import msgspec
-
 from antwort.api.compactions import CompactedResponse
-from antwort.api.events import DELTAS, TERMINAL, Batch, CallEnded, Compacted, TurnEnded
+from antwort.api.events import DELTAS, TERMINAL, Batch
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
-from antwort.api.wire import UNSET
 from antwort.concurrency import Once, Signal
 from antwort.engine.approvals import asked_for
 from antwort.engine.compacting import window_of
 from antwort.engine.control import LEFT, Called, Control
 from antwort.engine.draft import Run
-from antwort.engine.journal import Beside, Journal, journaled
+from antwort.engine.ended import Ended, account_of
+from antwort.engine.journal import Beside, Held, Journal, journaled
 from antwort.engine.loop import advance
 from antwort.engine.pipe import Numbered, Outlet, recorded
 from antwort.engine.plan import Plan
@@ -47,33 +45,9 @@ from antwort.providers.base import Provider
 from antwort.runs.base import Record
 from antwort.storage.base import Link, ResponseStore
 
+Batches: TypeAlias = AsyncGenerator[Batch, None]
 Adoption: TypeAlias = Callable[["LiveRun", Sequence[Record]], Awaitable[Journal]]
 """Makes a run that was begun in the foreground one that another process may go on with, with all that it has said."""
-
-
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to say of a run that has ended, for those who count."""
-
-    plan: Plan
-    response: Response
-    turns: int
-    seconds: float
-    first: float | None = None
-    """Seconds from the start to the first piece of what the model said, where it said anything."""
-    untold: int = 0
-    """Inferences whose usage is not in that of the response: the backend does not tell it, or they were cut before."""
-    truncated: int = 0
-    """Inferences from which something was left out, so that they fit into the context."""
-
-
-class Held(msgspec.Struct, frozen=True):
-    """What it takes to go on with a run under a lease."""
-
-    control: Control
-    """The run as it stands."""
-    journal: Journal
-    before: float = 0.0
-    """Seconds since it was claimed for the first time."""
 
 
 class LiveRun:
@@ -125,16 +99,22 @@ class LiveRun:
             self._control.on_progress = self._pulse.report
         if held is not None or not plan.request.stream:
             self._outlet.abandon()
-        batches = advance(plan, provider, self._control)
         if held is not None:
             self._began -= held.before
             self._control.on_begin = held.journal.begin
-            batches = journaled(batches, held.journal, plan, self._control)
-        elif store is not None and self._promotion is not None:
-            batches = kept(batches, store, plan, self._control, self._log, self._promotion)
-        elif store is not None:
-            batches = recorded(batches, store, plan, self._control, self._log)
+        batches = self._on_its_way(advance(plan, provider, self._control), store)
         self._task = asyncio.create_task(self._drive(batches), name=f"run {plan.response.id}")
+
+    def _on_its_way(self, batches: Batches, store: ResponseStore | None) -> Batches:
+        """What it says, put on record where that is asked for."""
+        plan, control = self._plan, self._control
+        if self._journal is not None:
+            return journaled(batches, self._journal, plan, control)
+        if store is None:
+            return batches
+        if self._promotion is not None:
+            return kept(batches, store, plan, control, self._log, self._promotion)
+        return recorded(batches, store, plan, control, self._log)
 
     @property
     def response_id(self) -> str:
@@ -271,19 +251,8 @@ class LiveRun:
             await store.finish(self.identity, self.response, self._control.run.marks, entries, asked)
 
     def account(self) -> Ended:
-        run = self._control.run
-        seconds = perf_counter() - self._began
         first = None if self._first is None else self._first - self._began
-        untold = len([mark for _, mark in run.marks if not isinstance(mark, CallEnded) and not _is_told(mark)])
-        return Ended(
-            plan=self._plan,
-            response=run.response,
-            turns=run.turns,
-            seconds=seconds,
-            first=first,
-            untold=untold + self._control.is_asking,
-            truncated=self._control.truncated,
-        )
+        return account_of(self._plan, self._control, perf_counter() - self._began, first)
 
     def chain(self) -> tuple[Link, ...]:
         """The response as it stands, behind those that it continues: what is needed to continue it in turn."""
@@ -311,7 +280,7 @@ class LiveRun:
 
     # ---- the run's own task ----
 
-    async def _drive(self, batches: AsyncGenerator[Batch, None]) -> None:
+    async def _drive(self, batches: Batches) -> None:
         RESPONSE_ID.set(self.response_id)
         try:
             async for batch in batches:
@@ -383,8 +352,3 @@ def _kept(plan: Plan, goes_on: bool) -> Said | None:
     """A stream that is on record can be read again."""
     most = plan.settings.background.log_bytes
     return Said(most) if plan.request.is_stored and (plan.request.stream or goes_on) and most else None
-
-
-def _is_told(mark: TurnEnded | Compacted) -> bool:
-    """Whether the usage of the inference that it marks is known."""
-    return mark.usage is not UNSET or (isinstance(mark, Compacted) and mark.is_missing is not UNSET)

@@ -18,8 +18,7 @@ from antwort.engine.answers import Answers
 from antwort.engine.control import Control
 from antwort.engine.credentials import Credentials
 from antwort.engine.draft import Run, fold, interrupted, settled
-from antwort.engine.journal import Journal, ending_of
-from antwort.engine.live import Held
+from antwort.engine.journal import Held, Journal, ending_of
 from antwort.engine.loop import opening, pick_up
 from antwort.engine.plan import Leftover, Plan
 from antwort.engine.planning import Planner, Resumed

@@ -8,7 +8,8 @@ from typing import TypeVar
 from antwort.api.events import TERMINAL, StreamEvent
 from antwort.api.responses import Response
 from antwort.concurrency import Once, Signal
-from antwort.engine.live import Ended, LiveRun
+from antwort.engine.ended import Ended
+from antwort.engine.live import LiveRun
 from antwort.engine.pipe import Numbered
 from antwort.engine.settings import EngineSettings
 from antwort.engine.tape import Tape, TapeReader

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from antwort.api.wire import encode
-from antwort.engine.live import Ended
+from antwort.engine.ended import Ended
 from antwort.notes import note
 from antwort.telemetry.lines import Content
 

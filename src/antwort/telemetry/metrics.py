@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from antwort.engine.control import Called
-from antwort.engine.live import Ended
+from antwort.engine.ended import Ended
 from antwort.errors import RateLimited
 from antwort.telemetry import families
 from antwort.telemetry.counting import Counter, Gauge, Histogram, Key, Metric, Reading

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from antwort.engine.live import Ended
+from antwort.engine.ended import Ended
 from antwort.notes import Value, note
 from antwort.runs.base import Claimed
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Sequence
 from time import perf_counter
 from typing import TypeVar
 
-from antwort.engine.live import Ended
+from antwort.engine.ended import Ended
 from antwort.identity import Identity
 from antwort.runs.base import (
     Claimed,

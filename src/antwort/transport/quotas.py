@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from antwort.engine.live import Ended
+from antwort.engine.ended import Ended
 from antwort.errors import RateLimited
 from antwort.transport.errors import Headers
 from antwort.transport.tokens import tokens_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from antwort.api.wire import encode
-from antwort.engine.live import Ended
+from antwort.engine.ended import Ended
 from antwort.engine.verbatim import item_size
 
 _BYTES_A_TOKEN = 4
