@@ -14,7 +14,7 @@ from antwort.engine.engine import Engine
 from antwort.identity import Identity
 from antwort.peers import peer_asker
 from antwort.storage.memory import MemoryStore
-from antwort.testing import Answer, ScriptedProvider, answer, check_frames, say
+from antwort.testing import Answer, ScriptedProvider, answer, call, check_frames, say
 from antwort.testing.frames import read_frames
 from antwort.transport.http import Transport
 from raw_http import connected
@@ -33,8 +33,10 @@ class Knowing(Engine):
 
 
 @asynccontextmanager
-async def served(*answers: Answer, address: str | None = None) -> AsyncIterator[Serving]:
-    engine = Knowing(ScriptedProvider(*answers), store=MemoryStore())
+async def served(
+    *answers: Answer, address: str | None = None, store: MemoryStore | None = None
+) -> AsyncIterator[Serving]:
+    engine = Knowing(ScriptedProvider(*answers), store=store or MemoryStore())
     engine.address = address
     async with serving(engine, Transport(engine, ask=peer_asker(15.0))) as server:
         yield server
@@ -94,12 +96,22 @@ async def test_a_stream_is_passed_on_as_it_comes_from_any_number_on() -> None:
     assert [*read_frames(seen)] == [*read_frames(whole)][2:]
 
 
-async def test_a_response_is_shown_as_it_stands_there() -> None:
-    async with served(answer(say("Hello"))) as owner, served(address=of(owner)) as other:
-        response_id = check_frames((await owner.ask("POST", RESPONSES, STREAMED)).body).id
-        reply = await other.ask("GET", f"{RESPONSES}/{response_id}")
-        shown = await owner.ask("GET", f"{RESPONSES}/{response_id}")
-    assert (reply.status, reply.body) == (200, shown.body)
+async def test_a_response_is_shown_as_it_stands_there_until_it_has_ended() -> None:
+    hold, store = asyncio.Event(), MemoryStore()
+    talk = answer(say("Hello"), hold, call("weather"))
+    async with served(talk, store=store) as owner, served(address=of(owner), store=store) as other:
+        made = asyncio.ensure_future(owner.ask("POST", RESPONSES, STREAMED))
+        await until(lambda: any(run.said is not None and run.said.sent == 5 for run in owner.engine._live.values()))
+        (response_id,) = owner.engine._live
+        shown = [(await each.ask("GET", f"{RESPONSES}/{response_id}")).body for each in (owner, other)]
+        hold.set()
+        await made
+        assert isinstance(other.engine, Knowing)
+        other.engine.address = NOWHERE
+        ended = [(await each.ask("GET", f"{RESPONSES}/{response_id}")).body for each in (owner, other)]
+    assert shown[0] == shown[1]
+    assert ended[0] == ended[1] != shown[0]
+    assert b'"output":[{' in shown[0]
 
 
 async def test_what_is_wrong_is_told_as_it_was_told_there() -> None:

@@ -12,6 +12,7 @@ from antwort.api.items import McpListTools
 from antwort.api.requests import parse_request
 from antwort.api.responses import Model, Response
 from antwort.api.standard import wording
+from antwort.api.status import FINAL
 from antwort.api.wire import Wire, encode
 from antwort.engine.engine import Engine
 from antwort.engine.fingerprint import checked_key
@@ -207,14 +208,13 @@ class Routes:
     async def retrieve(self, exchange: Exchange, response_id: str) -> None:
         """As it stands; with `stream`, the events that led there, and those to come."""
         after, wanted = read_after(exchange.query()), _checked(exchange, response_id)
-        if await self._relay.answers(exchange, wanted):
-            return
-        if after is not None:
+        if after is None:
+            response = await self._engine.retrieve(exchange.identity, wanted)
+            if response.status in FINAL or not await self._relay.answers(exchange, wanted):
+                await exchange.answer(self._encode(response))
+        elif not await self._relay.answers(exchange, wanted):
             run = await self._engine.follow(exchange.identity, wanted, after)
             await follow(exchange, run, self._words)
-            return
-        response = await self._engine.retrieve(exchange.identity, wanted)
-        await exchange.answer(self._encode(response))
 
     async def delete(self, exchange: Exchange, response_id: str) -> None:
         await self._engine.delete(exchange.identity, _checked(exchange, response_id))
