@@ -125,8 +125,8 @@ async def test_a_request_is_passed_on_once() -> None:
     async with served(answer(say("Hello"))) as one, served(address=of(one)) as other:
         assert isinstance(one.engine, Knowing)
         one.engine.address = of(other)
-        missing = await one.ask("GET", f"{RESPONSES}/resp_none")
-        marked = await one.ask("GET", f"{RESPONSES}/resp_none", None, {"Antwort-Relayed": "1"})
+        missing = await one.ask("GET", f"{RESPONSES}/resp_none?stream=true")
+        marked = await one.ask("GET", f"{RESPONSES}/resp_none?stream=true", None, {"Antwort-Relayed": "1"})
     assert (missing.status, marked.status) == (404, 404)
 
 
@@ -152,10 +152,15 @@ async def test_it_carries_who_asks_and_nothing_of_the_connection() -> None:
 
 @pytest.mark.parametrize("address", [NOWHERE, "nonsense"])
 async def test_where_nobody_answers_the_record_is_shown_as_it_stands(address: str) -> None:
-    async with served(answer(say("Hello")), address=address) as server:
-        response_id = (await server.ask("POST", RESPONSES, HELLO)).json()["id"]
-        reply = await server.ask("GET", f"{RESPONSES}/{response_id}")
-    assert (reply.status, reply.json()["status"]) == (200, "completed")
+    hold, store = asyncio.Event(), MemoryStore()
+    async with served(answer(say("Hello"), hold), store=store) as owner, served(address=address, store=store) as other:
+        made = asyncio.ensure_future(owner.ask("POST", RESPONSES, HELLO))
+        await until(lambda: owner.engine.live == 1)
+        (response_id,) = owner.engine._live
+        reply = await other.ask("GET", f"{RESPONSES}/{response_id}")
+        hold.set()
+        await made
+    assert (reply.status, reply.json()["status"]) == (200, "in_progress")
 
 
 BEGUN = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n5\r\n: hi\n\r\n"
