@@ -121,6 +121,18 @@ async def test_one_who_is_too_slow_then_is_left_behind() -> None:
         await anext(reading)
 
 
+async def test_what_goes_on_elsewhere_is_read_by_those_who_are_there() -> None:
+    said = said_of([piece("a")], is_over=False)
+    ahead, behind = said.read(-1, LONG), said.read(-1, LONG)
+    await anext(ahead)
+    said.add([piece("b")])
+    said.let_go()
+    assert [batch async for batch in ahead] == [[Numbered(1, [piece("b")])]]
+    assert [batch async for batch in behind] == [[Numbered(0, [piece("a")]), Numbered(1, [piece("b")])]]
+    said.let_go()
+    assert (said.is_whole, said.sent) == (False, 0)
+
+
 def test_it_is_packed_with_its_end() -> None:
     said = said_of([piece("a")], [piece("b"), MARK], is_over=False)
     packed = said.packed([piece("c")])

@@ -182,6 +182,11 @@ class LiveRun:
         self.promote()
 
     @property
+    def has_numbers(self) -> bool:
+        """Whether what it has sent is kept by its numbers, so that it can be read again."""
+        return self.is_held or (self.said is not None and self.said.is_whole)
+
+    @property
     def goes_on(self) -> bool:
         """Whether it is made to its end when its client leaves."""
         return self._gone is not None
@@ -206,7 +211,7 @@ class LiveRun:
         """From now on its log tells what it says: those who read along go there."""
         self._journal, self._on_record = journal, self._control.run.response
         assert self.said is not None, "it was kept to be adopted"
-        self.said.end()
+        self.said.let_go()
         self._outlet.keep_no_more()
         self._stop_pulse()
         if self._plan.request.stream and self._outlet.is_abandoned:  # those who read it here see what the log says
@@ -330,7 +335,7 @@ class LiveRun:
         self._stop_pulse()
         self._outlet.end()
         if self.said is not None:
-            self.said.end()
+            self.said.let_go()
         if self._promotion is not None:
             self._promotion.drop()
         self._control.fall_silent()

@@ -52,6 +52,12 @@ class Said:
         self.is_over = True
         self._wake()
 
+    def let_go(self) -> None:
+        """Whoever comes now reads it elsewhere. Those who read here are told what they have not read of it."""
+        self.is_whole = False
+        self._shorten()
+        self.end()
+
     # ---- the whole of it ----
 
     @property

@@ -58,8 +58,7 @@ class SharedRun:
 
     def begin(self, live: LiveRun, *, is_streamed: bool) -> None:
         self.live, self.response_id, self.is_fresh = live, live.response_id, True
-        said = live.said
-        self.tape = Tape(has_numbers=lambda: said is not None and said.is_whole) if is_streamed else None
+        self.tape = Tape(has_numbers=lambda: live.has_numbers) if is_streamed else None
         self.started.set(None)
         if not self.readers:
             if live.goes_on:
