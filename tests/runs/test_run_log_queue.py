@@ -12,7 +12,7 @@ from antwort.identity import Identity
 from antwort.runs.base import Fenced, RunLog
 from antwort.storage.base import Claim, ResponseStore
 from runs_cases import ONE, TWO, begun, claim_one, everything, finish, ids, new_run, said
-from runs_home import Home
+from runs_home import Home, SqlHome
 from storage_cases import COLLEAGUE, ME, STRANGER, tell
 
 
@@ -281,3 +281,16 @@ async def test_a_response_that_is_deleted_takes_its_run_with_it(log: RunLog, sto
 async def test_a_response_of_the_foreground_is_nothing_to_claim(log: RunLog, store: ResponseStore) -> None:
     await tell(store, "hello")
     assert not await log.claim(ONE.name, 10)
+
+
+@pytest.mark.parametrize("home", ["sqlite", "postgres"], indirect=True)
+async def test_a_run_whose_record_is_damaged_fails_and_stands_in_nobodys_way(log: RunLog, home: Home) -> None:
+    assert isinstance(home, SqlHome)
+    await log.submit(new_run("resp_1"))
+    await log.submit(new_run("resp_2"))
+    damage = "UPDATE responses SET body = ? WHERE id = 'resp_1'"
+    await home.database.write(lambda connection: connection.execute(damage, (b"{",)).rowcount)
+    assert ids(await log.claim(ONE.name, 10)) == ["resp_2"]
+    assert not await log.claim(ONE.name, 10)
+    status = "SELECT status FROM responses WHERE id = 'resp_1'"
+    assert await home.database.read(lambda connection: connection.execute(status).fetchone()[0]) == "failed"

@@ -152,6 +152,19 @@ async def test_waiting_has_an_end(log: RunLog) -> None:
     await log.wait_for_cancels(0.001)
 
 
+async def test_who_has_looked_waits_for_something_new(log: RunLog) -> None:
+    claimed = await begun(log)
+    await log.cancel(ME, claimed.lease.run_id)
+    await asyncio.gather(log.wait_for_work(3600), log.wait_for_cancels(3600))
+    await log.claim(ONE.name, 1)
+    await log.renew(ONE, [claimed.lease])
+    waiting = [asyncio.ensure_future(log.wait_for_work(3600)), asyncio.ensure_future(log.wait_for_cancels(3600))]
+    await asyncio.wait(waiting, timeout=0.01)
+    assert not any(each.done() for each in waiting)
+    for each in waiting:
+        each.cancel()
+
+
 # ---- runs of the foreground ----
 
 
