@@ -177,7 +177,8 @@ def fleet(home: Home, folder: Path, runs: int, pace: Pace) -> Iterator[Fleet]:
 
 def _settings(model: str, tools: str, *, at_once: int, lease: float) -> dict[str, Any]:
     return {
-        "backends": [{"name": "teller", "url": model}],
+        # A process that stands still while it connects has not been refused.
+        "backends": [{"name": "teller", "url": model, "timeouts": {"connect": 60.0}}],
         "mcp_servers": [{"label": LABEL, "url": tools, "concurrency": 1000}],
         "tools": {"limits": {"concurrency": 1000, "total": 1000}},
         "background": {"at_once": at_once, "queue": 10_000, "lease": lease, "attempts": 100},
