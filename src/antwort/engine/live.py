@@ -80,6 +80,7 @@ class LiveRun:
         self._on_record = None if held is None else self._control.run.response
         self.said = None if held is not None else _kept(plan, goes_on)
         """All that it has sent, where that is kept."""
+        self._is_logged = False
         self._gone = Signal() if goes_on else None
         self._promotion: Promotion | None = None
         if adopt is not None and self.said is not None:
@@ -184,7 +185,7 @@ class LiveRun:
     @property
     def has_numbers(self) -> bool:
         """Whether what it has sent is kept by its numbers, so that it can be read again."""
-        return self.is_held or (self.said is not None and self.said.is_whole)
+        return self.is_held or self._is_logged or (self.said is not None and self.said.is_whole)
 
     @property
     def goes_on(self) -> bool:
@@ -312,7 +313,9 @@ class LiveRun:
         """What goes on record with its end. No event comes between this and the last batch."""
         if self._pulse is not None:
             self._pulse.hush()
-        return self.said.packed(last) if self.said is not None and self._plan.request.stream else None
+        log = self.said.packed(last) if self.said is not None and self._plan.request.stream else None
+        self._is_logged = log is not None
+        return log
 
     def _end(self, response: Response) -> None:
         self._plan.release()  # its end is on record, and not known yet: who is told of it may go on at once
