@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import socket_kit
 from antwort.engine.settings import BackgroundSettings
 from antwort.testing import answer, say
 from antwort.testing.frames import read_frames
@@ -125,3 +126,17 @@ async def test_with_a_key_the_next_request_gets_what_went_on(tmp_path: Path) -> 
             event for _, event in await rest_of(server, response_id)
         ]
     assert reply.headers["idempotent-replayed"] == "true"
+
+
+async def test_the_setting_counts_for_a_websocket_too(tmp_path: Path) -> None:
+    hold, settings = asyncio.Event(), BackgroundSettings(on_disconnect="continue")
+    async with served("memory", tmp_path, answer(say("Hello"), hold, say(TALK)), background=settings) as server:
+        async with socket_kit.connected(server.port) as socket:
+            await socket.create()
+            await until(lambda: any(run.account().first is not None for run in server.engine._live.values()))
+            (response_id,) = server.engine._live
+            socket.wire.transport.abort()
+        await until(lambda: not server.server.server_state.connections)
+        hold.set()
+        assert (await ended(server, response_id))["status"] == "completed"
+        assert checked(await rest_of(server, response_id), server.engine).output_text == "Hello" + TALK
