@@ -49,10 +49,12 @@ def main() -> None:
     asked = parser.parse_args()
     homes = asked.home or HOMES
     leases = asked.lease or (5.0, 20.0)
-    figures = {home: asyncio.run(measured(home, asked.runs, asked.finished, leases)) for home in homes}
-    if asked.out:
-        asked.out.parent.mkdir(parents=True, exist_ok=True)
-        asked.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    figures: dict[str, dict[str, Any]] = {}
+    for home in homes:
+        figures[home] = asyncio.run(measured(home, asked.runs, asked.finished, leases))
+        if asked.out:
+            asked.out.parent.mkdir(parents=True, exist_ok=True)
+            asked.out.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print(table(figures, asked.runs, asked.finished))
 
 

@@ -165,8 +165,8 @@ def fleet(home: Home, folder: Path, runs: int, pace: Pace) -> Iterator[Fleet]:
         tools = stack.enter_context(_program("chaos.tools", "--ledger", str(ledger), "--work", str(pace.work)))
         postgres = stack.enter_context(_postgres()) if home == "postgres" else None
         dsn = None if postgres is None else postgres.fresh_database()
-        # Two may be down: the third takes the runs of all.
-        settings = _settings(model, tools, at_once=runs, lease=pace.lease)
+        # Two of three are enough for all; none takes them all.
+        settings = _settings(model, tools, at_once=runs if dsn is None else -(-runs // 2), lease=pace.lease)
         settings |= {"data": str(folder)} if dsn is None else {"data": str(folder), "database": dsn}
         servers = [Server(number, folder, settings) for number in range(1 if dsn is None else 3)]
         for server in servers:
