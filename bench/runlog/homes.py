@@ -10,6 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+import psycopg
+
 from antwort.db.postgres import PostgresDatabase
 from antwort.db.sqlite import SqliteDatabase
 from antwort.runs.base import RunLog
@@ -45,6 +47,14 @@ class Place:
         if self.dsn is not None:
             return _size_of(self.dsn)
         return sum(file.stat().st_size for file in self._folder.rglob("*") if file.is_file())
+
+    def live(self) -> int:
+        """Bytes of them that hold something: the rest of a PostgreSQL's are used again by what comes next."""
+        if self.dsn is None:
+            return self.disk()
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute("VACUUM FULL")
+        return self.disk()
 
 
 @asynccontextmanager
@@ -87,8 +97,6 @@ def _database(folder: Path, dsn: str | None) -> SqliteDatabase | PostgresDatabas
 
 
 def _size_of(dsn: str) -> int:
-    import psycopg
-
     with psycopg.connect(dsn) as connection:
         found = connection.execute("SELECT pg_database_size(current_database())").fetchone()
     assert found is not None

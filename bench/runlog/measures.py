@@ -99,7 +99,12 @@ async def kept(place: Place, runs: int, events: int) -> dict[str, float]:
         begun = await running(place.log, [new_id("resp") for _ in range(100)])
         await asyncio.gather(*(_whole(run, events) for run in begun))
         await place.log.sweep()
-    return {"memory_mib": round((resident() - memory) / MIB, 1), "disk_mib": round((place.disk() - disk) / MIB, 1)}
+    grown = place.disk() - disk
+    return {
+        "memory_mib": round((resident() - memory) / MIB, 1),
+        "disk_mib": round(grown / MIB, 1),
+        "live_mib": round((place.live() - disk) / MIB, 1),
+    }
 
 
 async def _whole(run: Running, events: int) -> None:

@@ -74,5 +74,8 @@ _ROWS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
         lambda figures: f"{figures['replay']['fresh_ms']:g} / {figures['replay']['packed_ms']:g}",
     ),
     ("{finished:,} finished runs of 100 events: memory, MiB", lambda figures: f"{figures['kept']['memory_mib']:g}"),
-    ("the same on the disk, MiB", lambda figures: f"{figures['kept']['disk_mib']:g}"),
+    (
+        "the same on the disk, as it is / without what is free in it, MiB",
+        lambda figures: f"{figures['kept']['disk_mib']:g} / {figures['kept']['live_mib']:g}",
+    ),
 )
