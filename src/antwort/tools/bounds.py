@@ -111,6 +111,13 @@ class Prompt(Protocol):
     def ends_when_told(self) -> Literal[True]: ...
 
 
+def holds_to_its_word(executor: object) -> bool:
+    """Whether an executor says of a tool what it said of it before, so that it need not be asked each time. The class
+    itself says so, by `holds_to_its_word = True`: one that is derived from it may know otherwise.
+    """
+    return vars(type(executor)).get("holds_to_its_word") is True
+
+
 def _check_counts(*counts: int | None) -> None:
     if any(count is not None and count < 1 for count in counts):
         raise ValueError("concurrency and sizes must be at least 1")

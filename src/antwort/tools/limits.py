@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
@@ -27,7 +28,7 @@ from antwort.tools.base import (
     ToolResult,
     ToolServer,
 )
-from antwort.tools.bounds import Bounded, Prompt, Timed, ToolBounds, ToolLimits
+from antwort.tools.bounds import Bounded, Prompt, Timed, ToolBounds, ToolLimits, holds_to_its_word
 from antwort.tools.local import LocalExecutor, LocalTool
 from antwort.tools.outcomes import Late, Raised, conclude
 from antwort.tools.output import cap
@@ -86,6 +87,9 @@ class Limited:
         self._bounded_by = executor if isinstance(executor, Bounded) else None
         self._timed_by = executor if isinstance(executor, Timed) else None
         self._bounds = self._at_once if isinstance(executor, Prompt) else self._apart
+        self.holds_to_its_word = holds_to_its_word(executor)
+        asked = (self._describing, self._bounded_by, self._timed_by)
+        self._keeps_terms = self.holds_to_its_word or all(each is None for each in asked)
         self._offers: dict[type, bool] = {}
         self._limits = limits or ToolLimits()
         self._places = Places()
@@ -98,7 +102,10 @@ class Limited:
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         if not call.arguments.strip():
             call = replace(call, arguments="{}")  # how some models write "no arguments"
-        terms = self._terms_of(call.definition)
+        try:
+            terms = self._terms_of(call.definition)
+        except BaseException as error:  # the executor's own, as all that it is asked
+            return conclude(Raised(error), call, context)
         if problem := _too_long(call, terms.arguments_bytes):
             context.failed("arguments")
             return ToolResult(call.id, problem, is_error=True)
@@ -126,25 +133,36 @@ class Limited:
             await self._executor.close()
 
     def grace_of(self, tool: ToolDefinition) -> float:
-        """Seconds that a call which is told to stop may take, before it is left behind."""
-        return self._terms_of(tool).limits.grace
+        """Seconds that a call which is told to stop may take, before it is left behind; an executor that cannot say so
+        may take any time.
+        """
+        try:
+            return self._limits_of(tool).grace
+        except Exception:  # the call hears of it, and of what it asks besides
+            return math.inf
+
+    def _limits_of(self, tool: ToolDefinition) -> ToolLimits:
+        own = None if self._bounded_by is None else self._bounded_by.limits_of(tool)
+        return own or self._limits
 
     def _terms_of(self, tool: ToolDefinition) -> _Terms:
-        """Asked for each tool that is called, and not again for the same one."""
-        if self._terms is None or not _is_same(self._terms.tool, tool):
-            own = None if self._bounded_by is None else self._bounded_by.limits_of(tool)
-            limits, name = own or self._limits, tool.own_name
-            wish = None if self._timed_by is None else self._timed_by.timeout_of(tool)
-            self._terms = _Terms(
-                tool,
-                limits,
-                limits.timeout_of(name, wish),
-                limits.arguments_bytes_of(name),
-                limits.output_bytes_of(name),
-                self._is_serial(tool, limits),
-                self._is_foreign(tool),
-            )
-        return self._terms
+        """Asked for each tool that is called, and not again for the same one where the answer would be the same."""
+        if self._terms is not None and _is_same(self._terms.tool, tool):
+            return self._terms
+        limits, name = self._limits_of(tool), tool.own_name
+        wish = None if self._timed_by is None else self._timed_by.timeout_of(tool)
+        terms = _Terms(
+            tool,
+            limits,
+            float(limits.timeout_of(name, wish)),
+            limits.arguments_bytes_of(name),
+            limits.output_bytes_of(name),
+            self._is_serial(tool, limits),
+            self._is_foreign(tool),
+        )
+        if self._keeps_terms:
+            self._terms = terms
+        return terms
 
     def _is_serial(self, tool: ToolDefinition, limits: ToolLimits) -> bool:
         """A function that a request declares is as serial as the one that runs for it."""

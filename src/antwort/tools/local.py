@@ -123,6 +123,7 @@ class LocalExecutor:
     """Runs functions that live in this process, and answers for a request's function of the same name."""
 
     kind = ToolKind.LOCAL
+    holds_to_its_word = True
 
     def __init__(self, *tools: LocalTool[..., Any] | Callable[..., Any]) -> None:
         self._tools: dict[str, LocalTool[..., Any]] = {}

@@ -46,6 +46,7 @@ class Toolset:
     """
 
     kind = ToolKind.LOCAL  # it is the operator's or the program's own, so it counts as registered in every request
+    holds_to_its_word = True
 
     def __init__(
         self, name: str, *tools: LocalTool[..., Any] | Callable[..., Any], instructions: str | None = None

@@ -72,6 +72,7 @@ class McpExecutor:
     """
 
     kind = ToolKind.MCP
+    holds_to_its_word = True
     ends_when_told: Literal[True] = True
     """Whoever waits for a server is told at once, and it does the rest for itself."""
 

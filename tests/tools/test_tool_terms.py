@@ -1,0 +1,116 @@
+"""What holds for the calls of a tool: asked of its executor, each time where the answer may be another."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from antwort.testing.executors import call, context
+from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult
+from antwort.tools.limits import Limited, ToolLimits
+from antwort.tools.local import LocalExecutor, tool
+from antwort.tools.mcp.executor import McpExecutor
+from antwort.tools.toolset import Toolset
+
+ASKED = call("far")
+
+
+class Knowing:
+    """Has a word on limits, times and functions. It raises what it is told to, where it is told to."""
+
+    kind = ToolKind.LOCAL
+
+    def __init__(self, fault: BaseException | None = None, at: str = "") -> None:
+        self.fault, self.at = fault, at
+        self.limits = ToolLimits()
+        self.asked: list[str] = []
+
+    def _asked(self, what: str) -> None:
+        self.asked.append(what)
+        if self.fault is not None and self.at == what:
+            raise self.fault
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return tool.name == "far"
+
+    def limits_of(self, tool: ToolDefinition) -> ToolLimits | None:
+        self._asked("limits_of")
+        return self.limits
+
+    def timeout_of(self, tool: ToolDefinition) -> float | None:
+        self._asked("timeout_of")
+        return None
+
+    def describe(self, tool: ToolDefinition) -> ToolDefinition | None:
+        self._asked("describe")
+        return None
+
+    async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+        return ToolResult(call.id, "x" * 100)
+
+
+@pytest.mark.proves("FR-029")
+@pytest.mark.parametrize("at", ["limits_of", "timeout_of", "describe"])
+@pytest.mark.parametrize("fault", [KeyError("nothing known"), SystemExit("nothing known")], ids=repr)
+async def test_whatever_an_executor_raises_when_it_is_asked_about_a_tool_is_an_error_result(
+    at: str, fault: BaseException
+) -> None:
+    result = await Limited(Knowing(fault, at)).execute(ASKED, context())
+    assert result.is_error
+    assert "nothing known" in str(result.output)
+
+
+class Wishing(Knowing):
+    def timeout_of(self, tool: ToolDefinition) -> float | None:
+        return "soon"  # type: ignore[return-value] # executors come from anywhere
+
+
+async def test_a_time_that_is_none_is_an_error_result() -> None:
+    assert (await Limited(Wishing()).execute(ASKED, context())).is_error
+
+
+def test_the_grace_is_asked_of_the_limits_alone() -> None:
+    knowing = Knowing(KeyError("no"), "timeout_of")
+    knowing.limits = ToolLimits(grace=3)
+    assert Limited(knowing).grace_of(ASKED.definition) == 3
+    assert knowing.asked == ["limits_of"]
+
+
+def test_an_executor_that_cannot_say_its_grace_may_take_any_time() -> None:
+    assert Limited(Knowing(KeyError("no"), "limits_of")).grace_of(ASKED.definition) == math.inf
+
+
+async def test_limits_that_change_hold_for_the_next_call() -> None:
+    knowing = Knowing()
+    executor = Limited(knowing)
+    assert len(str((await executor.execute(ASKED, context())).output)) == 100
+    knowing.limits = ToolLimits(output_bytes=10)
+    assert str((await executor.execute(ASKED, context())).output).startswith("x" * 10 + "\n")
+
+
+class Steady(Knowing):
+    holds_to_its_word = True
+
+
+class Derived(Steady):
+    """Says nothing of itself."""
+
+
+@pytest.mark.parametrize(("kind", "times"), [(Knowing, 2), (Steady, 1), (Derived, 2)])
+async def test_only_a_class_that_says_that_its_word_holds_is_not_asked_again(kind: type[Knowing], times: int) -> None:
+    knowing = kind()
+    executor = Limited(knowing)
+    for _ in range(2):
+        await executor.execute(ASKED, context())
+    assert knowing.asked.count("limits_of") == knowing.asked.count("timeout_of") == times
+
+
+def test_our_own_executors_say_that_their_word_holds() -> None:
+    @tool
+    def far() -> str:
+        return ""
+
+    ours: list[ToolExecutor] = [LocalExecutor(far), Toolset("maps", far), McpExecutor()]
+    assert [Limited(each).holds_to_its_word for each in ours] == [True, True, True]
+    assert not Limited(Knowing()).holds_to_its_word
