@@ -254,12 +254,20 @@ class Away(Log):
         super().__init__()
         self.times, self.writes = times, writes
 
-    async def adopt(self, worker: str, identity: Identity, response_id: str, records: Sequence[Record]) -> Lease:
+    async def adopt(
+        self,
+        worker: str,
+        identity: Identity,
+        response_id: str,
+        records: Sequence[Record],
+        *,
+        has_room: bool | None = None,
+    ) -> Lease:
         if not self.times:
-            return await super().adopt(worker, identity, response_id, records)
+            return await super().adopt(worker, identity, response_id, records, has_room=has_room)
         self.times -= 1
         if self.writes:
-            await super().adopt(worker, identity, response_id, records)
+            await super().adopt(worker, identity, response_id, records, has_room=has_room)
         raise Unavailable("away")
 
 
@@ -284,7 +292,7 @@ async def test_one_that_was_written_unheard_and_taken_by_another_stops_here() ->
     log, stock = Away(3, writes=True), Stock()
     stock.gate = asyncio.Event()
     story = (answer(call("look", n=1)), answer(call("sell", n=2)), answer(say("All is done.")))
-    async with engine_on(log, Story(*story), stock, at_once=0) as first:
+    async with engine_on(log, Story(*story), stock, at_once=1) as first:
         run = await begun(first)
         await stock.asked.wait()
         run.leave()
@@ -346,3 +354,104 @@ async def test_one_that_ends_with_its_client_ends_when_its_process_stops() -> No
     await engine.close()
     assert (await run.result()).status in ("failed", "incomplete", "cancelled")
     assert len(engine.told) == 1
+
+
+# ---- places ----
+
+
+def crowded(log: Log, model: Story, **background: Any) -> Watched:
+    settings = EngineSettings(background=BackgroundSettings(**background))
+    return Watched(log, model, (Stock(),), settings, vault=None, clock=time.time)
+
+
+async def left(engine: Watched, count: int) -> list[LiveRun]:
+    """So many runs, one after the other, each left by its client as soon as the model speaks."""
+    runs = []
+    for _ in range(count):
+        runs.append(run := await begun(engine))
+        await read(run, 5)
+        run.leave()
+    return runs
+
+
+def model() -> tuple[Story, asyncio.Event]:
+    hold = asyncio.Event()
+    return Story(answer(say("Hello"), hold, say(" there"))), hold
+
+
+async def test_what_goes_on_without_its_client_takes_a_place_waits_for_one_or_ends() -> None:
+    log, (busy, hold) = Log(queue=2, per_owner=1), model()
+    async with crowded(log, busy, at_once=1, per_owner=1, queue=2) as engine:
+        runs = await left(engine, 12)
+        await until(lambda: busy.under_way == 1)
+        load = await log.load()
+        ended = [await engine.retrieve(ANONYMOUS, run.response_id) for run in runs]
+        assert [each.status for each in ended] == ["in_progress"] * 3 + ["cancelled"] * 9
+        assert (load.running, load.queued, [run.is_held for run in runs].count(True)) == (1, 2, 1)
+        hold.set()
+        made = [await engine.ended(run.response_id) for run in runs[:3]]
+    assert {each.status for each in made} == {"completed"}
+    assert [text_of(each) for each in made] == ["Hello there"] + ["HelloHello there"] * 2
+    assert busy.under_way == 0
+    assert len(engine.told) == 12
+
+
+@pytest.mark.parametrize("at_once", [0, 1])
+async def test_another_process_takes_what_there_is_no_place_for_here(at_once: int) -> None:
+    log, (busy, hold) = Log(), model()
+    other = Story(answer(say("Hello there")))
+    async with crowded(log, busy, at_once=at_once) as here:
+        runs = await left(here, at_once + 1)
+        await until(lambda: busy.under_way == at_once)
+        async with crowded(log, other, at_once=1) as there:
+            response = await there.ended(runs[-1].response_id)
+            assert [ended.response for ended in there.told] == [response]
+        hold.set()
+    assert (response.status, runs[-1].is_left) == ("completed", True)
+
+
+async def test_a_place_that_one_gives_up_is_the_next_ones() -> None:
+    log, (busy, hold) = Log(), model()
+    async with crowded(log, busy, at_once=1) as engine:
+        runs = await left(engine, 2)
+        await engine.cancel(ANONYMOUS, runs[0].response_id)
+        hold.set()
+        assert (await engine.ended(runs[1].response_id)).status == "completed"
+
+
+@pytest.mark.parametrize(
+    ("background", "statuses"),
+    [
+        ({"at_once": 1}, ["completed", "cancelled"]),
+        ({"at_once": 4, "per_owner": 1}, ["completed", "cancelled"]),
+        ({"at_once": 0}, ["cancelled", "cancelled"]),
+    ],
+)
+async def test_what_cannot_be_put_on_record_takes_a_place_here_or_ends(
+    background: dict[str, Any], statuses: list[str]
+) -> None:
+    log, (busy, hold) = Log(), model()
+    async with crowded(log, busy, log_bytes=0, **background) as engine:
+        runs = await left(engine, 2)
+        await until(lambda: busy.under_way == statuses.count("completed"))
+        hold.set()
+        assert [(await run.result()).status for run in runs] == statuses
+        assert not any(run.is_held for run in runs)
+        hold.clear()
+        (again,) = await left(engine, 1)
+        await until(lambda: busy.under_way == (statuses[0] == "completed"))
+        hold.set()
+        assert (await again.result()).status == statuses[0]
+
+
+async def test_one_that_is_handed_over_when_its_process_stops_needs_no_place() -> None:
+    log, (busy, hold) = Log(queue=1), model()
+    first = crowded(log, busy, at_once=1, queue=1)
+    await first.open()
+    runs = [await begun(first) for _ in range(4)]
+    for run in runs:
+        await read(run, 5)
+    await first.close()
+    hold.set()
+    async with crowded(log, busy, at_once=4) as second:
+        assert {(await second.ended(run.response_id)).status for run in runs} == {"completed"}

@@ -20,10 +20,10 @@ from antwort.engine.resuming import Found, Resuming, end_early
 from antwort.engine.rows import new_run
 from antwort.engine.settings import EngineSettings
 from antwort.engine.worker import Carried, Worker
-from antwort.errors import Cancelled, HandedOver, ShuttingDown
+from antwort.errors import Cancelled, HandedOver, QueueFull, ShuttingDown
 from antwort.identity import Identity
 from antwort.providers.base import Provider
-from antwort.runs.base import Claimed, Record, RunLog, Unavailable
+from antwort.runs.base import Claimed, Fenced, Record, RunLog, Unavailable
 from antwort.storage.base import Claim, ResponseStore
 from antwort.vault import Vault
 
@@ -95,12 +95,35 @@ class Background:
         await self.worker.start()
         return self.worker.name
 
-    async def adopt(self, run: LiveRun, records: Sequence[Record]) -> Journal:
-        """Make a run in the foreground one that another process may go on with. Raises `Unavailable` and `Fenced`."""
+    async def adopt(self, run: LiveRun, records: Sequence[Record], *, needs_place: bool) -> Journal:
+        """Make a run in the foreground one that another process may go on with. Raises `Unavailable` and `Fenced`; and
+        where it `needs_place` here and there is none, `HandedOver` when it waits like any other, else `QueueFull`.
+        """
         await self.worker.start()
-        lease = await self._runs.adopt(self.worker.name, run.identity, run.response_id, records)
+        has_room = self.worker.admit(run.response_id) if needs_place else None
+        try:
+            lease = await self._runs.adopt(self.worker.name, run.identity, run.response_id, records, has_room=has_room)
+        except (Fenced, HandedOver, QueueFull):
+            self.worker.dismiss(run.response_id)
+            raise
         self.worker.keep(lease, run)
         return Journal(self._runs, lease, records)
+
+    def shelter(self, run: LiveRun) -> bool:
+        """Whether there is a place here for a run that goes on without its client and cannot be adopted. Of its owner,
+        only what is made here is known.
+        """
+        most, guest = self._settings.background.per_owner, self.worker.is_guest
+        beside = [
+            other
+            for other in self._live.values()
+            if other is not run and other.identity.is_same(run.identity) and (other.is_held or guest(other.response_id))
+        ]
+        return (most is None or len(beside) < most) and self.worker.admit(run.response_id)
+
+    def dismiss(self, run: LiveRun) -> None:
+        """It has ended, or is made elsewhere."""
+        self.worker.dismiss(run.response_id)
 
     async def elsewhere(self, identity: Identity, response_id: str) -> str | None:
         if not self._runs.traits.many or response_id in self._live:

@@ -227,8 +227,8 @@ class Engine:
                 await self._store.decide(plan.identity, plan.response.id, plan.decisions)
             store = self._store if plan.request.is_stored or plan.request.conversation is not None else None
             goes_on = plan.request.is_stored and self._goes_on(on_disconnect)
-            adopt = self._background.adopt if goes_on and self._background is not None else None
-            run = LiveRun(plan, self._provider, store, self._ended, self._on_call, goes_on=goes_on, adopt=adopt)
+            home = self._background if goes_on else None
+            run = LiveRun(plan, self._provider, store, self._ended, self._on_call, goes_on=goes_on, home=home)
         except BaseException:
             plan.release()
             raise
@@ -375,6 +375,8 @@ class Engine:
     def _ended(self, run: LiveRun) -> None:
         if self._live.get(run.response_id) is run:  # else it is made here once more, by a new claim
             del self._live[run.response_id]
+        if self._background is not None:
+            self._background.dismiss(run)
         if run.is_left:
             return  # whoever ends it tells of it
         if not run.is_recorded:

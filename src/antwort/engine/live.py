@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import AsyncGenerator, Callable, Sequence
 from time import perf_counter
 from typing import TypeAlias
 
@@ -23,7 +22,7 @@ from antwort.engine.journal import Beside, Held, Journal, journaled
 from antwort.engine.loop import advance
 from antwort.engine.pipe import Numbered, Outlet, recorded
 from antwort.engine.plan import Plan
-from antwort.engine.promoting import Promotion, kept
+from antwort.engine.promoting import Home, Promotion, kept
 from antwort.engine.pulse import Pulse
 from antwort.engine.rows import kept_request, new_entries
 from antwort.engine.said import Said
@@ -42,12 +41,10 @@ from antwort.errors import (
 from antwort.identity import Identity
 from antwort.notes import RESPONSE_ID
 from antwort.providers.base import Provider
-from antwort.runs.base import Record
+from antwort.runs.base import Fenced
 from antwort.storage.base import Link, ResponseStore
 
 Batches: TypeAlias = AsyncGenerator[Batch, None]
-Adoption: TypeAlias = Callable[["LiveRun", Sequence[Record]], Awaitable[Journal]]
-"""Makes a run that was begun in the foreground one that another process may go on with, with all that it has said."""
 
 
 class LiveRun:
@@ -63,10 +60,10 @@ class LiveRun:
         *,
         held: Held | None = None,
         goes_on: bool = False,
-        adopt: Adoption | None = None,
+        home: Home | None = None,
     ) -> None:
         """Without `held` it begins here and now, and is read here. One that `goes_on` when its client leaves is made
-        one that another process may go on with, by `adopt`.
+        one that another process may go on with, by `home`.
         """
         loop = asyncio.get_running_loop()
         settings = plan.settings
@@ -83,8 +80,8 @@ class LiveRun:
         self._is_logged = False
         self._gone = Signal() if goes_on else None
         self._promotion: Promotion | None = None
-        if adopt is not None and self.said is not None:
-            self._promotion = Promotion(self.said, self._control, partial(adopt, self), self._adopted)
+        if home is not None and self.said is not None:
+            self._promotion = Promotion(self, self.said, self._control, home, self._adopted)
         self._outlet = Outlet(settings.buffer_events, None if self.said is None else self.said.add)
         self._answered: Once[None] = Once()
         self._ended: Once[Response] = Once()
@@ -174,13 +171,13 @@ class LiveRun:
         elif not self._ended.is_set:
             self._let_go()
 
-    def _let_go(self) -> None:
+    def _let_go(self, *, needs_place: bool = True) -> None:
         """Nobody waits for it here any more."""
         self._outlet.abandon()
         self._outlet.end()
         if self._gone is not None:
             self._gone.set(ClientLeft())
-        self.promote()
+        self.promote(needs_place=needs_place)
 
     @property
     def has_numbers(self) -> bool:
@@ -192,20 +189,23 @@ class LiveRun:
         """Whether it is made to its end when its client leaves."""
         return self._gone is not None
 
-    def promote(self) -> None:
-        """Make it a run that another process may go on with, as soon as may be. Those who read it here read on."""
-        if self._promotion is not None and not self._promotion.is_wanted:
+    def promote(self, *, needs_place: bool = True) -> None:
+        """Make it a run that another process may go on with, as soon as may be. Those who read it here read on, where
+        it has a place, if it `needs_place`.
+        """
+        if self._promotion is not None and not (self._promotion.is_wanted and needs_place):
             if self._pulse is not None:
                 self._pulse.hush()  # what it would say beside the run has no place in the log yet
-            self._promotion.want()
+            self._promotion.want(needs_place=needs_place)
 
     async def hand_on(self) -> None:
         """It ends here, and goes on elsewhere if another process may go on with it. Only one who has seen something of
         it can find it there.
         """
         if self._promotion is not None and self._plan.request.stream and self._answered.is_set:
-            self._let_go()
-            await self._promotion.settled()
+            self._let_go(needs_place=False)
+            with contextlib.suppress(Fenced):
+                await self._promotion.settled()
         self.stop(HandedOver() if self.is_held else ShuttingDown())
 
     def _adopted(self, journal: Journal) -> None:
@@ -359,4 +359,8 @@ class LiveRun:
 def _kept(plan: Plan, goes_on: bool) -> Said | None:
     """A stream that is on record can be read again."""
     most = plan.settings.background.log_bytes
-    return Said(most) if plan.request.is_stored and (plan.request.stream or goes_on) and most else None
+    if not plan.request.is_stored or not (goes_on or (plan.request.stream and most)):
+        return None
+    said = Said(most)
+    said.is_whole = most > 0
+    return said

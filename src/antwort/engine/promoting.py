@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 from antwort.api.events import TERMINAL, Batch
 from antwort.api.items import CustomToolCall, FunctionCall, McpCall
@@ -17,9 +17,12 @@ from antwort.engine.pairs import call_id_of
 from antwort.engine.pipe import Log, committed
 from antwort.engine.plan import Plan
 from antwort.engine.said import Said
-from antwort.errors import ShuttingDown
+from antwort.errors import ClientLeft, HandedOver, QueueFull, ShuttingDown
 from antwort.runs.base import Fenced, Record, Unavailable
 from antwort.storage.base import ResponseStore
+
+if TYPE_CHECKING:
+    from antwort.engine.live import LiveRun
 
 _log = logging.getLogger("antwort.engine")
 
@@ -30,8 +33,19 @@ _LAST_TRIES = 20
 _AGAIN, _LATER = 0.2, 2.0
 """Seconds until it is tried again, at first and in the end."""
 
-Adopt: TypeAlias = Callable[[Sequence[Record]], Awaitable[Journal]]
-"""Gives the journal to write on in. Raises `Unavailable` and `Fenced`."""
+
+class Home(Protocol):
+    """Where a run goes on."""
+
+    async def adopt(self, run: LiveRun, records: Sequence[Record], *, needs_place: bool) -> Journal:
+        """The journal to write on in. Raises `Unavailable` and `Fenced`; and where it `needs_place` and there is none,
+        `HandedOver` when it waits like any other, else `QueueFull`.
+        """
+        ...
+
+    def shelter(self, run: LiveRun) -> bool:
+        """Whether there is a place for one that cannot be adopted."""
+        ...
 
 
 class Promotion:
@@ -40,28 +54,44 @@ class Promotion:
     again before anything happens that must be on record if it was written after all.
     """
 
-    def __init__(self, said: Said, control: Control, adopt: Adopt, on_adopted: Callable[[Journal], None]) -> None:
-        self._said, self._control, self._adopt, self._on_adopted = said, control, adopt, on_adopted
+    def __init__(
+        self, run: LiveRun, said: Said, control: Control, home: Home, on_adopted: Callable[[Journal], None]
+    ) -> None:
+        self._run, self._said, self._control, self._home, self._on_adopted = run, said, control, home, on_adopted
         self._records: list[Record] = []
         self._taken = 0
         """How many batches are in the records."""
         self._task: asyncio.Task[None] | None = None
-        self._is_closed = self._is_doubtful = self._is_lost = False
+        self._is_closed = self._is_doubtful = self._is_lost = self._is_sheltered = False
+        self._needs_place = True
         self.is_wanted = False
         self.journal: Journal | None = None
 
-    def want(self) -> None:
+    def want(self, *, needs_place: bool = True) -> None:
+        """Without a client it `needs_place`, as what is made in the background does: where there is none, it waits
+        like that, or ends with its client. One that is handed over needs none.
+        """
         self.is_wanted = True
+        self._needs_place = needs_place
         self.look()
 
     def look(self) -> None:
         """Begin, where that is wanted and may be: between two batches, when all is out that the run stands at. While a
         call is under way whose turn is still being written, it may not: another process would make that turn anew, and
-        do twice what the call does. Nor may it where not all is there that was said.
+        do twice what the call does. Where not all is there that was said, it can only go on here.
         """
-        if self._task is None and self.is_wanted and not self._is_closed and self._said.is_whole and not self._early():
+        if self._task is not None or not self.is_wanted or self._is_closed:
+            return
+        if not self._said.is_whole:
+            self._stay()
+        elif not self._early():
             self._control.on_begin = self.begin
             self._try(_TRIES)
+
+    def _stay(self) -> None:
+        if self._needs_place and not self._is_sheltered and not self._home.shelter(self._run):
+            self._control.signal.set(ClientLeft())
+        self._is_sheltered = True
 
     async def settled(self) -> Journal | None:
         """The journal, once it is known whether there is one. Raises `Fenced` when another has the run."""
@@ -80,7 +110,7 @@ class Promotion:
         """The run ends: nothing begins any more. Where nobody knows whether it was written that it is durable, its end
         is not told beside that record, unless nobody can find out.
         """
-        self._is_closed = True
+        self._is_closed, self._needs_place = True, False
         return await self._certain(_LAST_TRIES)
 
     def drop(self) -> None:
@@ -106,7 +136,7 @@ class Promotion:
         run_id, pause = self._control.run.response.id, _AGAIN
         for left in reversed(range(times)):
             try:
-                self.journal = await self._adopt(self._records)
+                self.journal = await self._home.adopt(self._run, self._records, needs_place=self._needs_place)
             except Unavailable as fault:
                 self._is_doubtful = True
                 _log.warning("the run %s cannot be put on record while it is made: %s", run_id, fault.reason)
@@ -117,6 +147,15 @@ class Promotion:
             except Fenced:
                 self._is_lost = self._is_doubtful  # it was written then; else nothing was, nor will be
                 self._records.clear()
+                return
+            except HandedOver as waits:
+                self._is_lost = True
+                self._control.signal.set(waits)
+                return
+            except QueueFull as full:
+                _log.warning("the run %s ends with its client: %s", run_id, full.message)
+                self._records.clear()
+                self._control.signal.set(ClientLeft())
                 return
             else:
                 self._on_adopted(self.journal)

@@ -88,6 +88,8 @@ class Worker:
         self._runs, self._settings, self._carry, self._cancel = runs, settings, carry, cancel
         self._makes = makes
         self._carried: dict[str, Carried] = {}
+        self._guests: set[str] = set()
+        """What is made here without a lease and has a place all the same, by the ids of the responses."""
         self._strays: dict[Lease, float] = {}
         """What it holds without having heard of it, and since when that is known."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -135,7 +137,29 @@ class Worker:
 
     def keep(self, lease: Lease, live: LiveRun) -> None:
         """The run was under way here before it had a lease."""
+        self._guests.discard(lease.run_id)
         self._begin(Carried(lease, live), partial(_to_its_end, live))
+
+    def admit(self, response_id: str) -> bool:
+        """Give a run that is under way here without a lease a place, until it is kept or dismissed; whether there is
+        one.
+        """
+        if response_id not in self._guests and self._free <= 0:
+            return False
+        self._guests.add(response_id)
+        return True
+
+    def dismiss(self, response_id: str) -> None:
+        if response_id in self._guests:
+            self._guests.discard(response_id)
+            self._room.set()
+
+    def is_guest(self, response_id: str) -> bool:
+        return response_id in self._guests
+
+    @property
+    def _free(self) -> int:
+        return self._settings.at_once - len(self._guests | self._carried.keys())
 
     def _begin(self, carried: Carried, work: Callable[[], Awaitable[None]]) -> None:
         self._carried[carried.lease.run_id] = carried
@@ -223,13 +247,12 @@ class Worker:
 
     async def _claim(self) -> None:
         self._room.clear()
-        free = self._settings.at_once - len(self._carried)
-        if free <= 0:
+        if (free := self._free) <= 0:
             await self._room.wait()
             return
         found = await self._runs.claim(self.name, free)
         for claimed in found:
-            if self._is_leaving.is_set():
+            if self._is_leaving.is_set() or self._free <= 0:  # a guest may have been faster
                 await self._release(claimed.lease)
             else:
                 self.hold(claimed)

@@ -55,7 +55,7 @@ class Appends:
     async def _write(self) -> None:
         try:
             while self._waiting:
-                waiting, self._waiting = self._waiting, []
+                waiting, self._waiting = sorted(self._waiting, key=_place), []
                 write = partial(write_appends, appends=[append for append, _ in waiting], sender=self._sender)
                 _settle([done for _, done in waiting], await self._try(write))
         finally:
@@ -66,6 +66,11 @@ class Appends:
             return await self._database.write(write)
         except Exception as exc:  # every waiter must hear of it
             return exc
+
+
+def _place(waiting: tuple[Append, asyncio.Future[bool]]) -> tuple[int, int]:
+    append, _ = waiting
+    return append.key, append.at
 
 
 def _settle(waiting: Sequence[asyncio.Future[bool]], outcome: set[int] | Exception) -> None:

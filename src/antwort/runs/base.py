@@ -167,9 +167,21 @@ class RunLog(Protocol):
         """
         ...
 
-    async def adopt(self, worker: str, identity: Identity, response_id: str, records: Sequence[Record]) -> Lease:
+    async def adopt(
+        self,
+        worker: str,
+        identity: Identity,
+        response_id: str,
+        records: Sequence[Record],
+        *,
+        has_room: bool | None = None,
+    ) -> Lease:
         """Make a durable run of a response that this worker makes in the foreground, with all that it has said so far.
         Raises `Fenced` when the row is gone or has ended, or another has it.
+
+        `has_room`: whether the worker has a place for it; None: it needs none, as it is not held for long. Where there
+        is none, or its owner has as many under way as may be, it waits like any other: that raises `HandedOver`; and
+        `QueueFull`, with nothing written, when as many wait as may. What has a lease by then keeps it.
         """
         ...
 

@@ -83,7 +83,7 @@ def claim(connection: Connection, worker: str, chosen: Sequence[Chosen], count: 
 
 def claim_counted(connection: Connection, worker: str, count: int, per_owner: int) -> list[Claimed] | None:
     """No more of one owner than it has places: one process counts at a time. None: another does."""
-    if not _is_alone(connection):
+    if not counts_alone(connection):
         return None
     return claim(connection, worker, choose(connection, worker, count, per_owner), count)
 
@@ -95,7 +95,8 @@ def take(connection: Connection, worker: str, identity: Identity, response_id: s
     return next(iter(_take(connection, worker, chosen, at)), None)
 
 
-def _is_alone(connection: Connection) -> bool:
+def counts_alone(connection: Connection) -> bool:
+    """Whether no other process counts places, until the transaction has ended."""
     if connection.dialect == "sqlite":
         return True
     return bool(connection.execute("SELECT pg_try_advisory_xact_lock(7267261, 1)").fetchone()[0])

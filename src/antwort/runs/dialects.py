@@ -29,6 +29,11 @@ def grabbing(connection: Connection, statement: str, table: str) -> str:
     return statement if connection.dialect == "sqlite" else f"{statement} FOR UPDATE OF {table} SKIP LOCKED"
 
 
+def marking(connection: Connection, statement: str) -> str:
+    """As `grabbing`, for a change that nobody's fence depends on: whoever appends to the run is not in the way."""
+    return statement if connection.dialect == "sqlite" else f"{statement} FOR NO KEY UPDATE SKIP LOCKED"
+
+
 def notify(connection: Connection, *payloads: str) -> None:
     """Wake the other processes, once this is committed. SQLite has none."""
     if connection.dialect == "sqlite":

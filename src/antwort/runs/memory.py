@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import count
 
 from antwort.api.status import FINAL, IllegalTransition
-from antwort.errors import QueueFull, ResponseNotFound
+from antwort.errors import HandedOver, QueueFull, ResponseNotFound
 from antwort.identity import Identity
 from antwort.runs.base import Claimed, Ending, Fenced, Gone, Lease, Load, NewRun, Record, Renewed, Traits, Worker
 from antwort.runs.choosing import choose
@@ -84,17 +84,36 @@ class MemoryRunLog:
         self._keep(made)
         self._work.set()
 
-    async def adopt(self, worker: str, identity: Identity, response_id: str, records: Sequence[Record]) -> Lease:
+    async def adopt(
+        self,
+        worker: str,
+        identity: Identity,
+        response_id: str,
+        records: Sequence[Record],
+        *,
+        has_room: bool | None = None,
+    ) -> Lease:
         run = await self._find(identity, response_id)
+        is_new = run is None
         if run is None:
             run = await self._to_adopt(identity, response_id)
-            run.worker, run.fence, run.attempt, run.begun_at = worker, 1, 1, run.queued_at
+            waits = has_room is not None and not (has_room and self._has_place(run))
+            if waits and (waiting := len(self._free())) >= self._queue:
+                raise QueueFull(waiting)
+            run.worker, run.fence, run.attempt, run.begun_at = None if waits else worker, 1, 1, run.queued_at
             self._keep(run)
-        if run.worker != worker or run.ended_at is not None:
+        elif run.worker != worker or run.ended_at is not None:
             raise Fenced
         for record in records:
             run.add(record)
+        if is_new and run.worker is None:
+            self._work.set()
+            raise HandedOver
         return run.lease
+
+    def _has_place(self, run: MemoryRun) -> bool:
+        held = [other for other in self._open.values() if other.worker in self._workers and other.whose == run.whose]
+        return self._per_owner is None or len(held) < self._per_owner
 
     async def _to_adopt(self, identity: Identity, response_id: str) -> MemoryRun:
         chain = await self._store.chain(identity, response_id)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from antwort.db.base import Database, Operation
-from antwort.errors import QueueFull, StoreFault
+from antwort.errors import HandedOver, QueueFull, StoreFault
 from antwort.identity import Identity
 from antwort.ids import new_id
-from antwort.runs import claiming, notices, reading, sweeping, writing
+from antwort.runs import adopting, claiming, notices, reading, sweeping, writing
 from antwort.runs.appending import Appends, unavailable
 from antwort.runs.base import Claimed, Ending, Fenced, Gone, Lease, Load, NewRun, Record, Renewed, Traits, Worker
 from antwort.runs.codec import behind, is_last
@@ -102,12 +103,32 @@ class SqlRunLog:
             raise QueueFull(waiting)
         self._work.set()
 
-    async def adopt(self, worker: str, identity: Identity, response_id: str, records: Sequence[Record]) -> Lease:
+    async def adopt(
+        self,
+        worker: str,
+        identity: Identity,
+        response_id: str,
+        records: Sequence[Record],
+        *,
+        has_room: bool | None = None,
+    ) -> Lease:
         rows = [writing.to_row(record) for record in records]
-        adopt = partial(writing.adopt, worker=worker, identity=identity, response_id=response_id, rows=rows)
-        if (lease := await self._write(adopt)) is None:
-            raise Fenced
-        return lease
+        terms = adopting.Terms(has_room, self._per_owner, self._queue)
+        new = adopting.Adopted(worker, identity, response_id, rows)
+        adopt = partial(adopting.adopt, new=new, terms=terms, sender=self._sender)
+        found = await self._write(adopt)
+        while found == "busy":
+            await asyncio.sleep(_AGAIN)
+            found = await self._write(adopt)
+        match found:
+            case Lease():
+                return found
+            case int():
+                raise QueueFull(found)
+            case "waits":
+                self._work.set()
+                raise HandedOver
+        raise Fenced
 
     async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
         self._work.clear()
@@ -156,7 +177,8 @@ class SqlRunLog:
 
     async def cancel(self, identity: Identity, response_id: str) -> bool:
         cancel = partial(writing.cancel, identity=identity, response_id=response_id, sender=self._sender)
-        is_found = await self._write(cancel)
+        while (is_found := await self._write(cancel)) is None:
+            await asyncio.sleep(_AGAIN)
         if is_found:
             self._cancels.set()
             self._work.set()

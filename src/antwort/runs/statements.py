@@ -55,6 +55,10 @@ INSERT_ADOPTED = """
                       attempt, is_cancelled)
     VALUES (:key, :tenant, :owner, :id, :conversation_id, :identity, :begun_at, :begun_at, :worker, 1, 1, :is_cancelled)
 """
+UNDER_WAY = """
+    SELECT count(*) FROM runs JOIN workers ON workers.name = runs.worker AND workers.expires_at > :now
+    WHERE runs.tenant = :tenant AND runs.owner = :owner
+"""
 INSERT_RECORD = """
     INSERT INTO run_events (response_key, at, first, next, events) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 """
@@ -126,8 +130,9 @@ APPEND = """
     SELECT response_key, ?, ?, ?, ? FROM runs WHERE response_key = ? AND id = ? AND fence = ?
     ON CONFLICT DO NOTHING
 """
-# All that wait, in one statement. The lock is what makes the fence hold: a claim waits for it, and whoever comes behind
-# a claim sees its fence. What comes back was held, whether it is new or was there.
+# All that wait, in one statement. The lock is what makes the fence hold: a claim passes it over, and whoever comes
+# behind a claim sees its fence. It lets cancels through, and is taken in one order by all, so that nobody waits for
+# somebody who waits for him. What comes back was held, whether it is new or was there.
 APPEND_ALL = """
     WITH given AS (
         SELECT * FROM unnest(CAST(:keys AS bigint[]), CAST(:ids AS text[]), CAST(:fences AS bigint[]),
@@ -138,7 +143,8 @@ APPEND_ALL = """
     held AS (
         SELECT given.* FROM given
         JOIN runs ON runs.response_key = given.key AND runs.id = given.id AND runs.fence = given.fence
-        FOR SHARE OF runs
+        ORDER BY runs.response_key
+        FOR KEY SHARE OF runs
     ),
     written AS (
         INSERT INTO run_events (response_key, at, first, next, events)
@@ -154,14 +160,15 @@ END = "DELETE FROM runs WHERE response_key = :key"
 INSERT_LOG = "INSERT INTO run_logs (response_key, ended_at) VALUES (:key, :ended_at)"
 RECORD_AT = "SELECT events FROM run_events WHERE response_key = :key AND at = :at"
 PACKED = "SELECT log FROM run_logs WHERE response_key = :key AND log IS NOT NULL"
-CANCEL_RUN = """
-    UPDATE runs SET is_cancelled = true WHERE tenant = :tenant AND owner = :owner AND id = :id
-"""
-CANCEL_RESPONSE = """
-    UPDATE responses SET cancelled_at = :at
+# Cancels wait for no row: many of them go in one transaction, in any order, and each would hold its row for the others.
+RUN_TO_CANCEL = "SELECT response_key FROM runs WHERE tenant = :tenant AND owner = :owner AND id = :id"
+CANCEL_RUN = "UPDATE runs SET is_cancelled = true WHERE response_key = :key"
+RESPONSE_TO_CANCEL = """
+    SELECT key FROM responses
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND status IN ('queued', 'in_progress')
       AND worker IS NOT NULL AND deleted_at IS NULL
 """
+CANCEL_RESPONSE = "UPDATE responses SET cancelled_at = :at WHERE key = :key"
 
 # ---- reading ----
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from antwort.api.responses import Response
-from antwort.api.status import FINAL, IllegalTransition
+from antwort.api.status import IllegalTransition
 from antwort.api.wire import UNSET
 from antwort.db.base import Connection, Value, Values
 from antwort.errors import ResponseNotFound
@@ -18,9 +18,9 @@ from antwort.runs import notices
 from antwort.runs import statements as sql
 from antwort.runs.base import Lease, Record
 from antwort.runs.codec import from_events, from_identity, to_events
-from antwort.runs.dialects import holding, notify, now
+from antwort.runs.dialects import holding, marking, notify, now
 from antwort.runs.packing import unpacked
-from antwort.storage.rows import name_of, to_response
+from antwort.storage.rows import name_of
 from antwort.storage.writing import Beginning, Finishing, begin_in, finish_in
 
 
@@ -74,34 +74,6 @@ def submit(connection: Connection, new: Submission, queue: int, sender: str) -> 
     return None
 
 
-def adopt(
-    connection: Connection, worker: str, identity: Identity, response_id: str, rows: Sequence[Row]
-) -> Lease | None:
-    """None: it is gone, has ended, or another has it."""
-    row = connection.execute(sql.TO_ADOPT, name_of(identity, response_id)).fetchone()
-    if row is None:
-        return None
-    key, status, maker, created_at, cancelled_at, body, holder, fence = row
-    if fence is None:  # else it was adopted before: the commit had been made, and nobody heard of it
-        if status in FINAL or maker not in (None, worker):
-            return None
-        values: Values = {
-            **name_of(identity, response_id),
-            "key": key,
-            "worker": worker,
-            "identity": from_identity(identity),
-            "begun_at": float(created_at),
-            "is_cancelled": cancelled_at is not None,
-            "conversation_id": conversation_of(to_response(body)),
-        }
-        connection.execute(sql.INSERT_ADOPTED, values)
-        fence = 1
-    elif holder != worker:
-        return None
-    connection.executemany(sql.INSERT_RECORD, [(key, *of_record) for of_record in rows])
-    return Lease(response_id, fence, worker, key)
-
-
 class End(NamedTuple):
     lease: Lease
     finishing: Finishing
@@ -149,11 +121,20 @@ def release(connection: Connection, lease: Lease, sender: str) -> None:
     notify(connection, notices.work(sender))
 
 
-def cancel(connection: Connection, identity: Identity, response_id: str, sender: str) -> bool:
+def cancel(connection: Connection, identity: Identity, response_id: str, sender: str) -> bool | None:
+    """Whether there was anything to stop. None: somebody is about to change it, and this is to be tried again."""
     values = name_of(identity, response_id)
-    found = connection.execute(sql.CANCEL_RUN, values).rowcount
-    if not found:
-        found = connection.execute(sql.CANCEL_RESPONSE, values | {"at": int(now(connection))}).rowcount
+    found = _cancel(connection, sql.RUN_TO_CANCEL, sql.CANCEL_RUN, values)
+    if found is False:
+        found = _cancel(connection, sql.RESPONSE_TO_CANCEL, sql.CANCEL_RESPONSE, values)
     if found:
         notify(connection, notices.cancels(sender), notices.work(sender))
-    return bool(found)
+    return found
+
+
+def _cancel(connection: Connection, look: str, cancel: str, values: Values) -> bool | None:
+    row = connection.execute(marking(connection, look), values).fetchone()
+    if row is None:
+        return None if connection.execute(look, values).fetchone() else False
+    connection.execute(cancel, {"key": row[0], "at": int(now(connection))})
+    return True
