@@ -14,8 +14,10 @@ from antwort.db.postgres_link import PostgresLink
 from antwort.runs import claiming
 from antwort.runs.appending import Append, write_appends
 from antwort.runs.base import Fenced, Lease, Record, RunLog
-from antwort.runs.writing import to_row
-from runs_cases import ONE, TWO, begun, claim_one, finish, new_run, said
+from antwort.runs.writing import End, to_row
+from antwort.runs.writing import finish as finish_run
+from antwort.storage.writing import to_finishing
+from runs_cases import ONE, TWO, begun, claim_one, finish, new_run, said, to_end
 from runs_home import PostgresHome, postgres_home
 from storage_cases import ME
 
@@ -90,6 +92,56 @@ async def _until_somebody_waits(home: PostgresHome) -> None:
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     while not await home.database.read(lambda connection: connection.execute(waiting).fetchone()[0]):
         pass
+
+
+async def test_cancels_do_not_wait_for_those_who_write(log: RunLog, home: PostgresHome) -> None:
+    claimed = await begun(log)
+    with another(home.dsn) as other:
+        assert other.append(claimed.lease, said(1, 2, "meanwhile")) == {0}
+        assert await log.cancel(ME, claimed.lease.run_id)
+        assert (await log.renew(ONE, [claimed.lease])).cancelled == {claimed.lease.run_id}
+        other.link.commit()
+    assert [record.at for record in await log.records(claimed.lease)] == [0, 1]
+
+
+async def test_a_cancel_that_has_to_wait_holds_up_no_other(log: RunLog, home: PostgresHome) -> None:
+    held, free = await begun(log), await begun(log)
+    with another(home.dsn) as other:
+        other.link.execute("SELECT 1 FROM runs WHERE id = ? FOR UPDATE", (held.lease.run_id,))
+        waiting = asyncio.ensure_future(log.cancel(ME, held.lease.run_id))
+        assert await log.cancel(ME, free.lease.run_id)
+        assert not waiting.done()
+        other.link.commit()
+    assert await waiting
+    cancelled = (await log.renew(ONE, [held.lease, free.lease])).cancelled
+    assert cancelled == {held.lease.run_id, free.lease.run_id}
+
+
+async def test_a_response_is_deleted_when_whoever_ends_its_run_is_done(log: RunLog, home: PostgresHome) -> None:
+    claimed = await begun(log)
+    ending, record = to_end(claimed, 1, 2)
+    finishing = to_finishing(ending.identity, ending.response, ending.marks)
+    with another(home.dsn) as other:
+        other.link.execute("SELECT 1 FROM runs WHERE id = ? FOR UPDATE", (claimed.lease.run_id,))
+        deleting = asyncio.ensure_future(home.store.delete(ME, claimed.lease.run_id))
+        await _until_somebody_waits(home)
+        assert finish_run(other.link, End(claimed.lease, finishing, to_row(record)), "elsewhere")
+        other.link.commit()
+    assert await deleting
+
+
+async def test_appends_take_their_rows_in_one_order(log: RunLog, home: PostgresHome) -> None:
+    first, second = await begun(log), await begun(log)
+    with another(home.dsn) as holder, another(home.dsn) as other:
+        holder.link.execute("SELECT 1 FROM runs WHERE id = ? FOR UPDATE", (first.lease.run_id,))
+        given = [(second.lease, said(1, 2, "b")), (first.lease, said(1, 2, "a"))]
+        appends = [Append(lease.key, lease.run_id, lease.fence, *to_row(record)) for lease, record in given]
+        writing = asyncio.ensure_future(asyncio.to_thread(write_appends, other.link, appends, "elsewhere"))
+        await _until_somebody_waits(home)
+        free = "SELECT id FROM runs FOR UPDATE SKIP LOCKED"
+        assert holder.link.execute(free).fetchall() == [(first.lease.run_id,), (second.lease.run_id,)]
+        holder.link.commit()
+        assert await writing == {0, 1}
 
 
 async def test_what_two_have_chosen_one_gets(log: RunLog, home: PostgresHome) -> None:

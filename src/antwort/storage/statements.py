@@ -91,6 +91,8 @@ EXPIRE = per_dialect(
     },
 )
 UPDATE = "UPDATE responses SET status = ?, completed_at = ?, body = ? WHERE key = ?"
+# Whoever ends or claims a run has its row first, and then the row of its response.
+HOLD_RUN = per_dialect("SELECT 1 FROM runs WHERE tenant = :tenant AND owner = :owner AND id = :id {lock}")
 HIDE = """
     UPDATE responses SET deleted_at = :now
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL

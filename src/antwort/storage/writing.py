@@ -152,6 +152,7 @@ def _insert_items(connection: Connection, key: int, values: Values, items: list[
 
 def delete(connection: Connection, values: Values) -> bool:
     """Hidden first; then it goes unless others follow it, and so do the hidden ones before it that none follows now."""
+    connection.execute(sql.HOLD_RUN[connection.dialect], values)
     hidden = rows = connection.execute(sql.HIDE, values).fetchall()
     for (key,) in hidden:
         delete_approvals(connection, key)
