@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 
+from antwort.db.base import Connection
 from antwort.db.postgres import PostgresDatabase
 from antwort.db.postgres_link import PostgresLink
 from antwort.runs import claiming
@@ -17,7 +18,7 @@ from antwort.runs.base import Fenced, Lease, Record, RunLog
 from antwort.runs.writing import End, to_row
 from antwort.runs.writing import finish as finish_run
 from antwort.storage.writing import to_finishing
-from runs_cases import ONE, TWO, begun, claim_one, finish, new_run, said, to_end
+from runs_cases import ONE, TWO, begun, claim_one, finish, ids, new_run, said, to_end
 from runs_home import PostgresHome, postgres_home
 from storage_cases import ME
 
@@ -154,6 +155,27 @@ async def test_what_two_have_chosen_one_gets(log: RunLog, home: PostgresHome) ->
         assert not await log.claim(ONE.name, 5)  # the other one holds it, and is not done
         other.link.commit()
     assert {first.lease.run_id, second.lease.run_id} == {"resp_1", "resp_2"}
+
+
+async def test_two_that_see_different_runs_of_a_conversation_make_one_at_a_time(
+    log: RunLog, home: PostgresHome
+) -> None:
+    await log.submit(new_run("resp_late", conversation="conv_1"))
+    with another(home.dsn) as other:
+        chosen = claiming.choose(other.link, TWO.name, 1, None)
+        (taken,) = claiming.claim(other.link, TWO.name, chosen, 1)
+        await log.submit(new_run("resp_early", conversation="conv_1"))
+        await home.database.write(_queue_first)
+        assert not await log.claim(ONE.name, 5)  # the other is about to take the one that it has seen
+        other.link.commit()
+    assert not await log.claim(ONE.name, 5)
+    await finish(log, taken, 1, 2)
+    assert ids(await log.claim(ONE.name, 5)) == ["resp_early"]
+
+
+def _queue_first(connection: Connection) -> None:
+    """It was on its way before the other one, and got here behind it."""
+    connection.execute("UPDATE runs SET queued_at = queued_at - 60 WHERE id = 'resp_early'")
 
 
 async def test_processes_that_claim_at_once_give_no_owner_more_places_than_it_has(home: PostgresHome) -> None:

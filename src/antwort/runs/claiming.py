@@ -59,8 +59,8 @@ def owner(connection: Connection, identity: Identity, response_id: str) -> Worke
 
 # ---- claims ----
 
-Chosen: TypeAlias = tuple[int, int]
-"""Key and fence."""
+Chosen: TypeAlias = tuple[int, int, int]
+"""Key and fence, and whether it takes a turn in its conversation."""
 
 
 def choose(connection: Connection, worker: str, count: int, per_owner: int | None) -> list[Chosen]:
@@ -72,13 +72,23 @@ def choose(connection: Connection, worker: str, count: int, per_owner: int | Non
 def claim(connection: Connection, worker: str, chosen: Sequence[Chosen], count: int) -> list[Claimed]:
     """Up to `count` of those that were chosen; others may have taken some meanwhile, or be about to."""
     at, claimed = now(connection), list[Claimed]()
-    for key, fence in chosen:
+    for key, fence, has_turn in chosen:
         if len(claimed) == count:
             break
+        if has_turn and not _has_turn(connection, key):
+            continue
         values: Values = {"now": at, "worker": worker, "key": key, "fence": fence}
         found = connection.execute(grabbing(connection, sql.CHOSEN, "runs"), values).fetchall()
         claimed += _take(connection, worker, found, at)
     return claimed
+
+
+def _has_turn(connection: Connection, key: int) -> bool:
+    """Whether no other process takes a run of the same conversation, until the transaction has ended."""
+    if connection.dialect == "sqlite":
+        return True
+    row = connection.execute(sql.TURN, {"key": key}).fetchone()
+    return row is not None and bool(row[0])
 
 
 def claim_counted(connection: Connection, worker: str, count: int, per_owner: int) -> list[Claimed] | None:

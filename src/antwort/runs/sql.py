@@ -177,8 +177,10 @@ class SqlRunLog:
 
     async def cancel(self, identity: Identity, response_id: str) -> bool:
         cancel = partial(writing.cancel, identity=identity, response_id=response_id, sender=self._sender)
-        while (is_found := await self._write(cancel)) is None:
+        is_found = await self._write(cancel)
+        while is_found is None:
             await asyncio.sleep(_AGAIN)
+            is_found = await self._write(cancel)
         if is_found:
             self._cancels.set()
             self._work.set()

@@ -70,7 +70,8 @@ _FREE = """
         SELECT tenant, owner, count(*) AS places FROM runs JOIN alive ON alive.name = runs.worker GROUP BY tenant, owner
     ),
     free AS (
-        SELECT response_key, fence, tenant, owner, queued_at, CASE WHEN is_cancelled THEN 0 ELSE 1 END AS waits
+        SELECT response_key, fence, tenant, owner, queued_at, conversation_id,
+               CASE WHEN is_cancelled THEN 0 ELSE 1 END AS waits
         FROM runs
         WHERE (worker IS NULL OR worker NOT IN (SELECT name FROM alive))
           AND (is_cancelled OR conversation_id IS NULL OR NOT EXISTS (
@@ -82,6 +83,7 @@ _FREE = """
     ),
     ranked AS (
         SELECT free.response_key, free.fence, free.queued_at, free.waits,
+               CASE WHEN free.waits = 1 AND free.conversation_id IS NOT NULL THEN 1 ELSE 0 END AS has_turn,
                coalesce(held.places, 0) + row_number() OVER (
                    PARTITION BY free.tenant, free.owner ORDER BY free.waits, free.queued_at, free.response_key
                ) AS place
@@ -90,11 +92,16 @@ _FREE = """
 """
 CHOOSE = f"""
     {_FREE}
-    SELECT ranked.response_key, ranked.fence FROM ranked
+    SELECT ranked.response_key, ranked.fence, ranked.has_turn FROM ranked
     WHERE (ranked.waits = 0 OR ranked.place <= :per_owner) AND EXISTS (SELECT 1 FROM alive WHERE name = :worker)
     ORDER BY ranked.waits, ranked.place, ranked.queued_at, ranked.response_key
     LIMIT :count
 """  # noqa: S608 (nothing but constants is put together)
+# Who has it may take a run of this conversation. Without it, two would each take another one, and not see it.
+TURN = """
+    SELECT pg_try_advisory_xact_lock(7267262, hashtext(concat_ws(chr(31), tenant, owner, conversation_id)))
+    FROM runs WHERE response_key = :key
+"""
 # One of those that were chosen, if nothing has happened to it since. Its conversation may have got busy.
 CHOSEN = """
     SELECT runs.response_key FROM runs
