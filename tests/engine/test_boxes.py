@@ -13,7 +13,8 @@ from antwort.engine.boxes import Boxes
 from antwort.engine.settings import EngineSettings
 from antwort.engine.toolbox import Shelf, build_toolbox
 from antwort.identity import ANONYMOUS, Identity
-from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult, Unanswered
+from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult, Unanswered
+from antwort.tools.limits import limited
 from antwort.tools.routing import Toolbox
 from engine_kit import ask
 
@@ -29,13 +30,17 @@ class Docs:
     def __init__(self, *names: str) -> None:
         self.tools: Sequence[ToolDefinition] = ()
         self.words: str | None = None
-        self.is_down = False
+        self.is_down = self.is_confused = False
+        self.claims = 0
         self.list(*names)
 
     def list(self, *names: str) -> None:
         self.tools = tuple(ToolDefinition(name=name, kind=ToolKind.MCP, server_label="docs") for name in names)
 
     def can_execute(self, tool: ToolDefinition) -> bool:
+        self.claims += 1
+        if self.is_confused:
+            raise RuntimeError("not now")
         return tool.server_label == "docs"
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
@@ -55,7 +60,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.docs, self.boxes = Docs("find", "read"), Boxes()
-        self.executors = (self.docs,)
+        self.executors: tuple[ToolExecutor, ...] = (self.docs,)
         self.settings = EngineSettings()
 
     async def made(self, *tools: dict[str, Any], **fields: Any) -> tuple[Toolbox, tuple[McpListTools, ...]]:
@@ -123,10 +128,44 @@ async def test_a_server_that_is_down_and_back_again_is_told_so() -> None:
     assert list((await desk.made(DOCS))[0].tools) == ["find", "read"]
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_server_that_cannot_say_for_a_moment_whether_it_runs_a_tool_is_asked_again(is_first: bool) -> None:
+    desk = Desk()
+    if not is_first:
+        assert (await desk.made(DOCS))[0].may_run
+    desk.docs.is_confused = True
+    assert not (await desk.made(DOCS))[0].may_run
+    desk.docs.is_confused = False
+    assert (await desk.made(DOCS))[0].may_run
+    assert len(desk.boxes._made) == 1
+
+
+class Steady(Docs):
+    holds_to_its_word = True
+
+
+@pytest.mark.parametrize(("kind", "claims"), [(Docs, 2), (Steady, 1)])
+async def test_only_who_says_so_is_not_asked_again_whether_it_runs_a_tool(kind: type[Docs], claims: int) -> None:
+    desk = Desk()
+    desk.docs = kind("find")
+    desk.executors = (limited(desk.docs),)
+    for _ in range(2):
+        await desk.made(DOCS)
+    assert desk.docs.claims == claims
+
+
 @pytest.mark.parametrize(
-    "tool", [FUNCTION, {**DOCS, "authorization": "s3cret"}, {**DOCS, "headers": {"X-Key": "s3cret"}}]
+    "tool",
+    [
+        FUNCTION,
+        {**DOCS, "authorization": "s3cret"},
+        {**DOCS, "headers": {"X-Key": "s3cret"}},
+        {**DOCS, "server_url": "https://docs.example.com/mcp"},
+    ],
 )
-async def test_what_a_request_declares_or_brings_to_log_in_is_not_remembered(tool: dict[str, Any]) -> None:
+async def test_what_a_request_declares_names_by_address_or_brings_to_log_in_is_not_remembered(
+    tool: dict[str, Any],
+) -> None:
     desk = Desk()
     first, second = (await desk.made(tool))[0], (await desk.made(tool))[0]
     assert first is not second

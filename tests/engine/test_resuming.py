@@ -22,6 +22,7 @@ from antwort.storage.base import Link
 from antwort.testing import ScriptedProvider, answer, call, say, tokens
 from antwort.tools.base import ToolDefinition, Unanswered
 from antwort.tools.local import LocalExecutor
+from antwort.tools.toolset import Toolset
 from antwort.vault import Vault
 from approval_kit import decision
 from conversation_kit import begun, said, user, words
@@ -271,16 +272,24 @@ class Sleepy(Depot):
         return await super().discover(declared, identity)
 
 
-async def test_a_server_that_the_run_has_used_is_waited_for() -> None:
+MAPS = {"type": "mcp", "server_label": "maps", "require_approval": "never", "defer_loading": True}
+
+
+def far() -> str:
+    return "10 km"
+
+
+@pytest.mark.parametrize("others", [[], [MAPS]], ids=["", "beside tools that are looked for"])
+async def test_a_server_that_the_run_has_used_is_waited_for(others: list[dict[str, object]]) -> None:
     """Without its tools, the call that waits would be nobody's, and the run would end with it open."""
-    log, server, sleepy = Log(), Depot(), Sleepy(5)
+    log, server, sleepy, maps = Log(), Depot(), Sleepy(5), Toolset("maps", far)
     server.gate = asyncio.Event()
     story = [answer(call("look", n=1)), answer(say("Done."))]
-    async with engine_on(log, Story(*story), server) as one:
-        queued = await one.create(ask(background=True, tools=[DEPOT]))
+    async with engine_on(log, Story(*story), server, maps) as one:
+        queued = await one.create(ask(background=True, tools=[DEPOT, *others]))
         await server.asked.wait()
         await kill(log, queued)
-        async with engine_on(log, Story(*story), sleepy) as other:
+        async with engine_on(log, Story(*story), sleepy, maps) as other:
             response = await other.ended(queued.id)
         server.gate.set()
     assert response.status == "completed"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from antwort.api.items import McpListTools
@@ -12,6 +12,8 @@ from antwort.api.tools import McpTool
 from antwort.api.wire import UNSET, replace
 from antwort.engine.servers import Offer, Shelf
 from antwort.ids import new_id
+from antwort.tools.base import ToolExecutor
+from antwort.tools.limits import Limited
 from antwort.tools.routing import Toolbox
 
 _MOST = 8
@@ -23,6 +25,8 @@ class Made(NamedTuple):
     of: tuple[object, ...]
     offers: Sequence[Offer]
     toolbox: Toolbox
+    holds: bool
+    """Whether all who may run its tools would say again that they do."""
     lists: tuple[McpListTools, ...]
 
     def shown(self) -> tuple[McpListTools, ...]:
@@ -48,7 +52,7 @@ class Boxes:
 
 def made_of(request: CreateRequest, shelf: Shelf, servers: Sequence[McpTool | None]) -> tuple[object, ...] | None:
     """All that a toolbox is made of but what the `servers` offer; None: it is not remembered, as the request brings
-    something to log in, or tools of its own.
+    something to log in, tools of its own, or a stranger's: how much memory their lists take is bounded elsewhere.
     """
     if not all(_is_plain(tool) for tool in request.tools):
         return None
@@ -56,8 +60,13 @@ def made_of(request: CreateRequest, shelf: Shelf, servers: Sequence[McpTool | No
     return asked, servers, shelf.capabilities, shelf.settings, shelf.executors
 
 
+def are_steady(executors: Iterable[ToolExecutor]) -> bool:
+    """Whether each of them says of a tool what it said of it before. What others say may be the fault of a moment."""
+    return all(isinstance(executor, Limited) and executor.holds_to_its_word for executor in executors)
+
+
 def _is_plain(tool: object) -> bool:
-    return isinstance(tool, McpTool) and tool.authorization is tool.headers is UNSET
+    return isinstance(tool, McpTool) and tool.authorization is tool.headers is tool.server_url is UNSET
 
 
 def _are_same(known: Sequence[Offer], offers: Sequence[Offer]) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from antwort.api.items import CustomToolCall, FunctionCall, InputItem, McpApprovalRequest, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.tools import McpTool, NamespaceTool
@@ -49,12 +51,11 @@ def with_search(toolbox: Toolbox, hidden: frozenset[str], abouts: Mapping[str, s
     catalogue = found if allowed is None else [tool for tool in found if tool.name in allowed]
     search = ToolSearch(free_name(SEARCH, toolbox.tools), catalogue, [*_hints(found, abouts)])
     name = search.definition.name
-    return Toolbox(
+    return replace(
+        toolbox,
         tools={**toolbox.tools, name: search.definition},
         executors=(*toolbox.executors, search),
         allowed=allowed | {name} if allowed is not None and catalogue else allowed,
-        may_run=toolbox.may_run,
-        instructions=toolbox.instructions,
         deferred=hidden,
     )
 

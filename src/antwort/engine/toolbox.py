@@ -10,8 +10,8 @@ from antwort.api.requests import CreateRequest
 from antwort.api.tools import McpTool, OpaqueTool, Tool
 from antwort.api.wire import replace
 from antwort.concurrency import side_by_side
-from antwort.engine.boxes import Boxes, Made, made_of
-from antwort.engine.chosen import allowed_names, called_name, check_choice, model_name
+from antwort.engine.boxes import Boxes, Made, are_steady, made_of
+from antwort.engine.chosen import Tools, allowed_names, called_name, check_choice, model_name
 from antwort.engine.declared import Grammars, definitions, grammars_told, read_grammars
 from antwort.engine.deferred import abouts_of, hidden_names, with_search
 from antwort.engine.hosted import asks_to_search, note_dropped, policy_for, stand_in
@@ -60,14 +60,29 @@ async def build_toolbox(
     note_dropped(dropped)
     of = None if boxes is None else made_of(request, shelf, [source.server for source in sources])
     if boxes is not None and of is not None and (made := boxes.find(of, offers)) is not None:
-        return made.toolbox, made.shown()
+        return _checked_anew(made, request, shelf), made.shown()
     toolbox = _toolbox(request, offers, shelf)
     check_choice(request, toolbox, shelf.settings)
     await clean_all(_of_servers(toolbox))
     lists = _lists(sources, offers)
     if boxes is not None and of is not None:
-        boxes.keep(Made(of, offers, toolbox, lists))
+        boxes.keep(Made(of, offers, toolbox, are_steady(shelf.executors), lists))
     return toolbox, lists
+
+
+def _checked_anew(made: Made, request: CreateRequest, shelf: Shelf) -> Toolbox:
+    """The toolbox as it would be made now: there may be somebody to run its tools who was not there then, or could not
+    say so.
+    """
+    toolbox = made.toolbox
+    if made.holds:
+        return toolbox
+    may_run = _may_run(request, toolbox.tools, toolbox.deferred, shelf)
+    return toolbox if may_run == toolbox.may_run else replace(toolbox, may_run=may_run)
+
+
+def _may_run(request: CreateRequest, tools: Tools, hidden: frozenset[str], shelf: Shelf) -> bool:
+    return request.choice_mode != "none" and (bool(hidden) or is_registered(shelf.executors, tools))
 
 
 def _lists(sources: Sequence[_Source], offers: Sequence[Offer]) -> tuple[McpListTools, ...]:
@@ -162,7 +177,7 @@ def _toolbox(request: CreateRequest, offers: Sequence[Offer], shelf: Shelf) -> T
         tools=tools,
         executors=shelf.executors,
         allowed=allowed_names(request.allowed_tools, tools, shelf.settings),
-        may_run=request.choice_mode != "none" and (bool(hidden) or is_registered(shelf.executors, tools)),
+        may_run=_may_run(request, tools, hidden, shelf),
         instructions=(*said, *grammars_told(tools, shelf.capabilities)),
         silent={offer.silent: offer.problem or "" for offer in offers if offer.silent is not None},
     )
