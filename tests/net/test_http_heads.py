@@ -19,11 +19,12 @@ def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heads, "_known", {})
 
 
-def fed(data: bytes) -> Exchange:
+def fed(*pieces: bytes) -> Exchange:
     loop = asyncio.new_event_loop()
     try:
         exchange = Exchange(loop)
-        exchange.feed(data)
+        for piece in pieces:
+            exchange.feed(piece)
         return exchange
     finally:
         loop.close()
@@ -39,6 +40,27 @@ def test_an_answer_with_a_known_head_has_its_own_body() -> None:
     assert first.parser is not None
     assert second.parser is None, "it was not parsed"
     assert found(second) == (200, dict(first.headers), b"[]", 2, True, True, True, True, 1)
+
+
+def framed(length: int) -> bytes:
+    """An answer with as much behind its head."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\nX: y\r\n\r\n" % length
+    return head + b"x" * length
+
+
+@pytest.mark.parametrize("length", [0, 2, *range(60, 90)])
+def test_a_known_head_that_comes_in_two_pieces_is_read_as_a_whole(length: int) -> None:
+    """Also where there is as much of it so far as there is to be of its body."""
+    data = framed(length)
+    whole = found(fed(data))[:-1]
+    for at in range(1, len(data)):
+        assert found(fed(data[:at], data[at:]))[:-1] == whole, data[:at]
+
+
+def test_what_has_no_end_of_a_head_is_not_remembered() -> None:
+    head = heads.Head(200, heads.Headers({"content-length": "7"}), 7)
+    heads.remember(b"HTTP/1.1 2", head)
+    assert not heads._known
 
 
 @pytest.mark.parametrize("rest", [b"", b"{", b"{}x", b"{}HTTP/1.1 200 OK\r\n\r\n"])

@@ -57,7 +57,7 @@ def recall(data: bytes) -> tuple[Head, int] | None:
     The same head with as much behind it is the same answer but for its body: whoever parsed it would find no other.
     """
     end = data.find(_END)
-    head = _known.get(data[:end])
+    head = _known.get(data[:end]) if end >= 0 else None
     if head is None or len(data) - end - len(_END) != head.length:
         return None
     return head, end + len(_END)
@@ -69,7 +69,7 @@ def remember(data: bytes, head: Head) -> None:
     """
     end = data.find(_END)
     is_framed = "content-length" in head.headers and "transfer-encoding" not in head.headers
-    if is_framed and end <= _LONGEST and len(data) - end - len(_END) == head.length:
+    if is_framed and 0 <= end <= _LONGEST and len(data) - end - len(_END) == head.length:
         if len(_known) >= _MOST:
             _known.clear()
         _known[data[:end]] = head
