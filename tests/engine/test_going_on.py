@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -13,13 +14,14 @@ import pytest
 from antwort.api.events import UNSENT, CallBegun, StreamEvent
 from antwort.api.items import McpCall
 from antwort.api.responses import Response
-from antwort.engine import journal, promoting
+from antwort.engine import journal, made, promoting
 from antwort.engine.live import LiveRun
 from antwort.engine.settings import BackgroundSettings, EngineSettings, OnDisconnect
 from antwort.engine.steps import LOST
 from antwort.errors import ClientLeft
 from antwort.identity import ANONYMOUS, Identity
-from antwort.runs.base import Lease, Record, Unavailable
+from antwort.providers.base import ChatRequest, Delta
+from antwort.runs.base import Lease, Record, Renewed, Unavailable, Worker
 from antwort.testing import Answer, answer, call, say, think
 from antwort.tools.base import ToolCall, ToolContext
 from engine_kit import ask, items_of, text_of
@@ -284,7 +286,7 @@ async def test_where_the_log_is_away_it_goes_on_and_is_put_on_record_at_its_end(
         await run.wait()
         response = await engine.retrieve(ANONYMOUS, run.response_id)
         events = await sent(log, response)
-    assert (response.status, stock.sold, run.is_held) == ("completed", {1}, times < 1000)
+    assert (response.status, stock.sold, run.is_held) == ("completed", {1}, True)
     assert events[: len(seen)] == seen
 
 
@@ -306,6 +308,156 @@ async def test_one_that_was_written_unheard_and_taken_by_another_stops_here() ->
             response = await second.ended(run.response_id)
     assert (response.status, stock.sold, run.is_left) == ("completed", {1}, True)
     assert (len(first.told), len(second.told)) == (0, 1)
+
+
+class Silent(Away):
+    """Nobody learns what comes of an adoption, before it is `back`: whether it was written, or whether it is held."""
+
+    def __init__(self, *, writes: bool = True) -> None:
+        super().__init__(2**31, writes=writes)
+        self.is_asked = asyncio.Event()
+
+    def back(self) -> None:
+        self.times = 0
+
+    async def adopt(self, *of_run: Any, has_room: bool | None = None) -> Lease:
+        self.is_asked.set()
+        return await super().adopt(*of_run, has_room=has_room)
+
+    async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
+        if self.times:
+            raise Unavailable
+        return await super().renew(worker, leases)
+
+
+SALE = (answer(say("Let me"), call("sell", n=1)), answer(say("All is done.")))
+
+
+async def left_in_doubt(engine: Watched, log: Silent, hold: asyncio.Event) -> LiveRun:
+    """A run that its client has left, and that is about to ask a tool that may not be asked twice."""
+    await engine.open()
+    run = await begun(engine)
+    await read(run, 4)
+    run.leave()
+    await log.is_asked.wait()
+    hold.set()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    return run
+
+
+def holding(hold: asyncio.Event) -> Story:
+    return Story(answer(say("Let me"), hold, call("sell", n=1)), answer(say("All is done.")))
+
+
+@pytest.mark.parametrize("writes", [True, False])
+async def test_no_tool_is_asked_while_nobody_knows_whether_the_run_is_durable(*, writes: bool) -> None:
+    log, stock, hold = Silent(writes=writes), Stock(), asyncio.Event()
+    async with engine_on(log, holding(hold), stock) as engine:
+        run = await left_in_doubt(engine, log, hold)
+        asked = sum(stock.asked_for.values())
+        log.back()
+        response = await run.result()
+        await sent(log, response)
+    assert (asked, stock.sold, response.status, run.is_held) == (0, {1}, "completed", True)
+    assert len(engine.told) == 1
+
+
+async def test_one_that_was_written_unheard_asks_no_tool_beside_the_one_who_goes_on_with_it() -> None:
+    log, stock, hold = Silent(), Stock(), asyncio.Event()
+    first = engine_on(log, holding(hold), stock)
+    run = await left_in_doubt(first, log, hold)
+    log.dead |= set(log._workers)
+    await log.bury()
+    async with engine_on(log, Story(*SALE), stock) as second:
+        response = await second.ended(run.response_id)
+    log.back()
+    await run.wait()
+    assert (response.status, stock.sold, run.is_left, first.told) == ("completed", {1}, True, [])
+    await first.close()
+
+
+async def test_one_that_is_cancelled_in_doubt_ends_without_asking_a_tool() -> None:
+    log, stock, hold = Silent(), Stock(), asyncio.Event()
+    async with engine_on(log, holding(hold), stock) as engine:
+        run = await left_in_doubt(engine, log, hold)
+        cancelling = asyncio.ensure_future(engine.cancel(ANONYMOUS, run.response_id))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        was_told = cancelling.done()
+        log.back()
+        assert await cancelling == await engine.ended(run.response_id)
+    assert (was_told, (await run.result()).status, stock.sold) == (False, "cancelled", set())
+
+
+async def test_whoever_asks_for_what_ends_in_doubt_is_not_kept_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(made, "_CANCELLING", 0.0)
+    log, hold = Silent(), asyncio.Event()
+    async with engine_on(log, Story(answer(say("Let me"), hold)), Stock()) as engine:
+        run = await left_in_doubt(engine, log, hold)
+        for ask_for in (engine.retrieve, engine.cancel):
+            with pytest.raises(Unavailable):
+                await ask_for(ANONYMOUS, run.response_id)
+        log.back()
+        assert (await run.result()).status == "completed"
+
+
+@pytest.mark.parametrize("is_over", [True, False])
+async def test_no_end_is_told_of_what_is_left_in_doubt(*, is_over: bool) -> None:
+    """Another may go on with it, and make its calls."""
+    log, stock, hold = Silent(), Stock(), asyncio.Event()
+    story = Story(answer(say("Let me"), hold)) if is_over else holding(hold)
+    first = engine_on(log, story, stock)
+    run = await left_in_doubt(first, log, hold)
+    await first.drain(0)
+    row = await log.store.get(ANONYMOUS, run.response_id)
+    assert row is not None
+    assert (row.status, run.is_left, first.told, stock.sold) == ("in_progress", True, [], set())
+    log.back()
+    await first.close()
+    async with engine_on(log, Story(*SALE), stock) as second:
+        response = await second.ended(run.response_id)
+    assert (response.status, stock.sold, len(second.told)) == ("completed", set() if is_over else {1}, 1)
+
+
+@pytest.mark.parametrize("ticks", range(1, 16))
+async def test_nothing_is_missing_in_the_log_whoever_waits_for_it(ticks: int) -> None:
+    """A call that is about to begin may put the run on record while a batch is on its way."""
+    log, stock = Away(promoting._TRIES, writes=False), Stock()
+    story = (answer(say("Let me see."), call("look", n=1), call("mark", n=2), say("And so on.")), answer(say("Done.")))
+    async with engine_on(log, Slow(*story), stock) as engine:
+        run = await begun(engine)
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        run.leave()
+        await run.wait()
+        response = await engine.retrieve(ANONYMOUS, run.response_id)
+        await sent(log, response)
+    assert (response.status, run.is_held) == ("completed", True)
+
+
+class Slow(Story):
+    """One delta after the other."""
+
+    async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+        async with aclosing(super().infer(request)) as reads:
+            async for deltas in reads:
+                for delta in deltas:
+                    await asyncio.sleep(0)
+                    yield [delta]
+
+
+async def test_what_has_said_too_much_in_doubt_is_made_anew() -> None:
+    log, stock, hold = Silent(), Stock(), asyncio.Event()
+    text = " ".join(["word"] * 300)
+    settings = EngineSettings(background=BackgroundSettings(log_bytes=20_000))
+    story = Story(answer(say("Let me"), hold, say(text)))
+    async with Watched(log, story, (stock,), settings, vault=None, clock=time.time) as engine:
+        run = await left_in_doubt(engine, log, hold)
+        log.back()
+        response = await engine.ended(run.response_id)
+    assert (response.status, run.is_left, len(engine.told)) == ("completed", True, 1)
+    assert text_of(response).endswith(text)
 
 
 async def test_where_too_much_was_said_it_goes_on_in_memory() -> None:

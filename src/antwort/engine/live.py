@@ -41,7 +41,6 @@ from antwort.errors import (
 from antwort.identity import Identity
 from antwort.notes import RESPONSE_ID
 from antwort.providers.base import Provider
-from antwort.runs.base import Fenced
 from antwort.storage.base import Link, ResponseStore
 
 Batches: TypeAlias = AsyncGenerator[Batch, None]
@@ -204,9 +203,8 @@ class LiveRun:
         """
         if self._promotion is not None and self._plan.request.stream and self._answered.is_set:
             self._let_go(needs_place=False)
-            with contextlib.suppress(Fenced):
-                await self._promotion.settled()
-        self.stop(HandedOver() if self.is_held else ShuttingDown())
+        is_left = self._promotion is not None and await self._promotion.left()
+        self.stop(HandedOver() if is_left else ShuttingDown())
 
     def _adopted(self, journal: Journal) -> None:
         """From now on its log tells what it says: those who read along go there."""
@@ -222,6 +220,8 @@ class LiveRun:
     def stop(self, reason: Exception) -> None:
         if self._journal is not None and isinstance(reason, HandedOver):
             self._journal.leave()
+        if self._promotion is not None and isinstance(reason, HandedOver | ShuttingDown):
+            self._promotion.leave()
         self._control.signal.set(reason)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from weakref import WeakSet
 
@@ -14,12 +14,22 @@ from antwort.api.events import UNSENT, StreamEvent
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
 from antwort.api.wire import replace
-from antwort.engine.following import Follower, along, as_logged, is_logged, logged, no_numbers, unfolded, unknown_number
+from antwort.engine.following import (
+    Follower,
+    along,
+    as_logged,
+    is_logged,
+    last_word,
+    logged,
+    no_numbers,
+    unfolded,
+    unknown_number,
+)
 from antwort.engine.live import LiveRun
 from antwort.engine.settings import EngineSettings
-from antwort.errors import ApprovalNotFound, Cancelled, ResponseNotFound
+from antwort.errors import AntwortError, ApprovalNotFound, Cancelled, MakerAway, ResponseNotFound
 from antwort.identity import Identity
-from antwort.runs.base import Gone, Record, RunLog
+from antwort.runs.base import Gone, Record, RunLog, Unavailable
 from antwort.storage.base import ApprovalPage, ItemPage, Page, ResponsePage, ResponseStore, Wanted, as_of
 
 _CANCELLING = 10.0
@@ -55,7 +65,7 @@ class Made:
     async def retrieve(self, identity: Identity, response_id: str) -> Response:
         run = self._live_run(identity, response_id)
         if run is not None and run.response.store and not run.is_held:
-            return run.response if run.response.status not in FINAL else await run.result()
+            return run.response if run.response.status not in FINAL else await _result(run)
         return await self._so_far(identity, await self._kept(identity, response_id))
 
     async def _kept(self, identity: Identity, response_id: str) -> Response:
@@ -117,7 +127,7 @@ class Made:
         run = self._live_run(identity, response_id)
         if run is not None and not run.is_held:
             run.stop(Cancelled())
-            return await run.result()
+            return await _result(run)
         found = await self._kept(identity, response_id)
         if found.status in FINAL or self._runs is None:
             return found
@@ -138,6 +148,11 @@ class Made:
         response = await self.retrieve(identity, response_id)
         ended = partial(self._ended, identity, response_id)
         if self._runs is None or not await self._runs.has_log(identity, response_id):
+            if response.status not in FINAL and self._runs is not None and self._runs.traits.many:
+                if response_id not in self._live:  # only who makes it can tell, until it has ended
+                    raise MakerAway
+            if after >= 0 and response.status in ("failed", "cancelled"):
+                return self._following(Follower(response, last_word(response, after, self._settings), ended))
             if after >= 0:
                 raise no_numbers()
             later = partial(ended, self._settings.keepalive_interval)
@@ -184,6 +199,10 @@ class Made:
             loop.call_later(_LAST_WORDS, follower.leave)
             self._followers.discard(follower)
 
+    async def until_ended(self, identity: Identity, response_id: str) -> None:
+        with suppress(AntwortError):
+            await self._ended(identity, response_id)
+
     async def _ended(self, identity: Identity, response_id: str, seconds: float = math.inf) -> Response | None:
         """The response as it ended, wherever it is made; None when that takes longer."""
         clock = asyncio.get_running_loop().time
@@ -227,3 +246,16 @@ class Made:
         if run is not None and run.identity.is_same(identity):
             await run.record_again(self._store)
             self._unwritten.pop(response_id, None)
+
+
+async def _result(run: LiveRun) -> Response:
+    """The response as it ended, or, where that takes long, as it stands. Raises `Unavailable` when its end cannot be
+    put on record: then nobody knows yet whether it is its end.
+    """
+    try:
+        async with asyncio.timeout(_CANCELLING):
+            return await run.result()
+    except TimeoutError:
+        if run.response.status in FINAL:
+            raise Unavailable from None
+        return run.response

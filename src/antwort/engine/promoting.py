@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from antwort.api.events import TERMINAL, Batch
 from antwort.api.items import CustomToolCall, FunctionCall, McpCall
-from antwort.engine.control import Control
+from antwort.engine.control import LEFT, Control
 from antwort.engine.draft import Run
 from antwort.engine.journal import Journal, ending_of
 from antwort.engine.pairs import call_id_of
 from antwort.engine.pipe import Log, committed
 from antwort.engine.plan import Plan
 from antwort.engine.said import Said
-from antwort.errors import ClientLeft, HandedOver, QueueFull, ShuttingDown
+from antwort.errors import ClientLeft, HandedOver, QueueFull
 from antwort.runs.base import Fenced, Record, Unavailable
 from antwort.storage.base import ResponseStore
 
@@ -27,9 +28,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("antwort.engine")
 
 _TRIES = 3
-"""How often it is tried at once. Meanwhile the run waits."""
-_LAST_TRIES = 20
-"""How often it is tried when the run has come to its end."""
+"""How often it is tried before the run goes on without. Meanwhile it waits."""
 _AGAIN, _LATER = 0.2, 2.0
 """Seconds until it is tried again, at first and in the end."""
 
@@ -50,8 +49,8 @@ class Home(Protocol):
 
 class Promotion:
     """From the moment that it is wanted. What the run has said by then is put into the log, and what it says from then
-    on goes there before anybody sees it. Where the log cannot be written, the run goes on without, and it is tried
-    again before anything happens that must be on record if it was written after all.
+    on goes there before anybody sees it. Where the log cannot be written, the run goes on without; but it asks no tool,
+    and does not end, before it is known whether it was written after all.
     """
 
     def __init__(
@@ -64,6 +63,7 @@ class Promotion:
         self._task: asyncio.Task[None] | None = None
         self._is_closed = self._is_doubtful = self._is_lost = self._is_sheltered = False
         self._needs_place = True
+        self._leaving = asyncio.Event()
         self.is_wanted = False
         self.journal: Journal | None = None
 
@@ -94,24 +94,40 @@ class Promotion:
         self._is_sheltered = True
 
     async def settled(self) -> Journal | None:
-        """The journal, once it is known whether there is one. Raises `Fenced` when another has the run."""
-        if self._task is not None and not self._task.done():
+        """The journal, once it is known whether there is one, or it was tried for long enough. Raises `Fenced` when
+        another has the run.
+        """
+        while self._task is not None and not self._task.done():  # another who waited may have begun anew
             await asyncio.wait([self._task])
         if self._is_lost:
             raise Fenced
         return self.journal
 
     async def begin(self, call_id: str) -> None:
-        """A tool is about to be asked: see `Journal.begin`."""
-        if (journal := await self._certain(1)) is not None:
+        """A tool is about to be asked: see `Journal.begin`. Where nobody knows whether the run is durable, none is:
+        whoever goes on with it would not know of the call. Raises `HandedOver` when the run is left like that.
+        """
+        if (journal := await self._certain()) is not None:
             await journal.begin(call_id)
 
     async def close(self) -> Journal | None:
         """The run ends: nothing begins any more. Where nobody knows whether it was written that it is durable, its end
-        is not told beside that record, unless nobody can find out.
+        is not told beside that record. Raises as `begin` does.
         """
         self._is_closed, self._needs_place = True, False
-        return await self._certain(_LAST_TRIES)
+        return await self._certain()
+
+    def leave(self) -> None:
+        """The process stops: from now on, a log that cannot be written is tried once more at most."""
+        self._leaving.set()
+
+    async def left(self) -> bool:
+        """The process stops. Whether another goes on with the run or, as far as is known, may."""
+        self.leave()
+        try:
+            return await self._certain() is not None
+        except LEFT:
+            return True
 
     def drop(self) -> None:
         """The run was broken off, if it has not ended."""
@@ -120,46 +136,74 @@ class Promotion:
 
     # ---- one try after the other ----
 
-    async def _certain(self, times: int) -> Journal | None:
-        if await self.settled() is None and self._records and self._said.is_whole:
-            self._try(times)
-        return await self.settled()
+    async def _certain(self) -> Journal | None:
+        """The journal, once it is known whether there is one, as long as that takes."""
+        journal = await self.settled()
+        if journal is None and self._is_doubtful:
+            self._try(math.inf)
+            journal = await self.settled()
+        if journal is None and self._is_doubtful:
+            raise HandedOver
+        return journal
 
-    def _try(self, times: int) -> None:
+    def _try(self, times: float) -> None:
         """With all that there is by now; what was offered before stays as it was."""
         if self._task is None or self._task.done():
-            self._records += self._said.records(self._taken, self._records, self._begun())
-            self._taken = self._said.count
+            if self._said.is_whole:
+                self._records += self._said.records(self._taken, self._records, self._begun())
+                self._taken = self._said.count
             self._task = asyncio.create_task(self._adopted(times))
 
-    async def _adopted(self, times: int) -> None:
-        run_id, pause = self._control.run.response.id, _AGAIN
-        for left in reversed(range(times)):
-            try:
-                self.journal = await self._home.adopt(self._run, self._records, needs_place=self._needs_place)
-            except Unavailable as fault:
-                self._is_doubtful = True
+    async def _adopted(self, times: float) -> None:
+        pause = _AGAIN
+        while not await self._is_known():
+            times -= 1
+            if times <= 0 or self._leaving.is_set():
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._leaving.wait()
+            pause = min(2 * pause, _LATER)
+
+    async def _is_known(self) -> bool:
+        """Try once; whether it is known by now what comes of it."""
+        run_id = self._run.response_id
+        try:
+            journal = await self._home.adopt(self._run, self._records, needs_place=self._needs_place)
+        except Unavailable as fault:
+            if not self._is_doubtful:
                 _log.warning("the run %s cannot be put on record while it is made: %s", run_id, fault.reason)
-                if isinstance(self._control.signal.reason, ShuttingDown):
-                    return
-                await asyncio.sleep(pause if left else 0)
-                pause = min(2 * pause, _LATER)
-            except Fenced:
-                self._is_lost = self._is_doubtful  # it was written then; else nothing was, nor will be
-                self._records.clear()
-                return
-            except HandedOver as waits:
-                self._is_lost = True
-                self._control.signal.set(waits)
-                return
-            except QueueFull as full:
-                _log.warning("the run %s ends with its client: %s", run_id, full.message)
-                self._records.clear()
-                self._control.signal.set(ClientLeft())
-                return
-            else:
-                self._on_adopted(self.journal)
-                return
+            self._is_doubtful = True
+            return False
+        except HandedOver as waits:
+            self._lose(waits)
+        except QueueFull as full:
+            _log.warning("the run %s ends with its client: %s", run_id, full.message)
+            self._is_doubtful = False
+            self._control.signal.set(ClientLeft())
+        except Fenced:
+            self._is_lost = self._is_doubtful  # it was written then; else nothing was, nor will be
+        except Exception:
+            _log.exception("the run %s cannot be put on record", run_id)
+            self._is_lost = self._is_doubtful
+        else:
+            self._take(journal)
+        return True
+
+    def _take(self, journal: Journal) -> None:
+        """One that has said too much meanwhile to be put on record is made anew, from what is there. No tool was asked
+        in the meantime.
+        """
+        self._is_doubtful = False
+        if self._taken < self._said.count:
+            self._lose(HandedOver())
+        else:
+            self.journal = journal
+            self._on_adopted(journal)
+
+    def _lose(self, reason: HandedOver) -> None:
+        self._is_lost = True
+        self._control.signal.set(reason)
 
     # ---- calls ----
 
