@@ -26,7 +26,7 @@ _MADE = re.compile(r"(<!-- made by scripts/reference.py -->).*?(<!-- end -->)", 
 
 WHEN = {
     "response.created": "first of all; held back until the backend has answered",
-    "response.queued": "a background response waits for its turn (not sent by this version)",
+    "response.queued": "a background response waits for its turn, right after `response.created`",
     "response.in_progress": (
         "right after; again while a function of the request works here, after `loop.longest_silence` without an event, "
         "and as a sign of life under `loop.keepalive: in_progress`"
