@@ -11,7 +11,7 @@ from antwort.db.base import Connection, Database
 from antwort.errors import StoreFault
 from antwort.runs import notices
 from antwort.runs import statements as sql
-from antwort.runs.base import Fenced, Lease, Record, Unavailable
+from antwort.runs.base import Damaged, Fenced, Lease, Record, Unavailable
 from antwort.runs.codec import from_events
 from antwort.runs.dialects import notify
 
@@ -83,7 +83,10 @@ def _settle(waiting: Sequence[asyncio.Future[bool]], outcome: set[int] | Excepti
             done.set_result(place in outcome)
 
 
-def unavailable(fault: StoreFault) -> Unavailable:
+def unavailable(fault: StoreFault) -> StoreFault:
+    """What a caller of the log is told: that it may ask again, unless that is of no use."""
+    if isinstance(fault, Damaged):
+        return fault
     unknown = Unavailable(fault.message)
     unknown.__cause__ = fault
     return unknown

@@ -32,6 +32,13 @@ class Unavailable(StoreFault):
         self.reason = reason
 
 
+class Damaged(StoreFault):
+    """What is on record cannot be read, and that will not pass: to ask again is of no use."""
+
+    def __init__(self) -> None:
+        super().__init__("A stored record of the run cannot be read.")
+
+
 class Gone(Exception):
     """What was to be read is not kept any more."""
 
@@ -133,7 +140,8 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunLog(Protocol):
     """Methods raise `Unavailable` when the log cannot be read or written, and may be called again then. `Fenced` is
-    final. Each may be repeated: what is there already is not written twice.
+    final, and so is `Damaged`, where something is read. Each may be repeated: what is there already is not written
+    twice.
     """
 
     @property
@@ -203,7 +211,7 @@ class RunLog(Protocol):
         ...
 
     async def records(self, lease: Lease) -> Sequence[Record]:
-        """The whole log, marks included, for the one who goes on with it. Raises `Fenced`."""
+        """The whole log, marks included, for the one who goes on with it. Raises `Fenced` and `Damaged`."""
         ...
 
     async def append(self, lease: Lease, record: Record) -> None:
@@ -232,7 +240,7 @@ class RunLog(Protocol):
         """What the log holds of events with numbers greater than `after`, gap-free and in order, marks included; only
         what is durable. It ends behind the terminal event, or, without `follow`, at what there is. An empty list comes
         while there is nothing, as a sign of life. Raises `Gone` for a log that is not kept: ask for it only where
-        `has_log` says so.
+        `has_log` says so; and `Damaged`.
         """
         ...
 

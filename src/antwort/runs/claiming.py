@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from antwort.api.responses import Response
-from antwort.api.status import transition
+from antwort.api.status import IllegalTransition, transition
 from antwort.api.wire import replace
 from antwort.db.base import Connection, Values
 from antwort.errors import StoreFault
@@ -15,7 +15,10 @@ from antwort.runs import statements as sql
 from antwort.runs.base import Claimed, Lease, Renewed, Worker
 from antwort.runs.codec import to_identity
 from antwort.runs.dialects import grabbing, now
+from antwort.runs.writing import drop, fail
 from antwort.storage.rows import name_of, to_body, to_response
+
+UNREADABLE = "The record of this response is damaged."
 
 FOR_EVER = 1e18
 _ANY = 2**31 - 1
@@ -122,17 +125,17 @@ def _take_one(connection: Connection, worker: str, key: int, at: float) -> Claim
     run_id, fence, identity, attempt, is_cancelled, begun_at, queued_at = row
     status, request, body = connection.execute(sql.RESPONSE, (key,)).fetchone()
     try:
-        response = to_response(body)
-    except StoreFault:  # nobody can go on with it, and it must not stand in the way of the others
-        connection.execute(sql.FAIL_RESPONSE, (key,))
-        connection.execute(sql.END, {"key": key})
+        response, whose = to_response(body), to_identity(bytes(identity))
+        begun = replace(response, status=transition(response.status, "in_progress")) if status == "queued" else None
+    except (StoreFault, IllegalTransition):  # nobody can go on with it, and it must not stand in the others' way
+        fail(connection, key, body, UNREADABLE)
+        drop(connection, key)
         return None
-    if status == "queued":
-        begun = replace(response, status=transition(response.status, "in_progress"))
+    if begun is not None:
         connection.execute(sql.UPDATE_RESPONSE, (begun.status, None, to_body(begun), key))
     return Claimed(
         lease=Lease(run_id, fence, worker, key),
-        identity=to_identity(bytes(identity)),
+        identity=whose,
         request=bytes(request),
         response=_as_submitted(response),
         attempt=attempt,

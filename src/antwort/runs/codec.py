@@ -9,10 +9,14 @@ import msgspec
 from antwort.api.events import TERMINAL, UNSENT, RunEvent
 from antwort.api.wire import encode
 from antwort.identity import Identity
-from antwort.runs.base import Record
+from antwort.runs.base import Damaged, Record
 
 _decode_events: msgspec.json.Decoder[list[RunEvent]] = msgspec.json.Decoder(list[RunEvent])
 _decode_identity = msgspec.json.Decoder(Identity)
+
+
+UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
+"""Other JSON than was written, bytes that are not UTF-8, a value that is no JSON at all."""
 
 
 def from_events(events: Sequence[RunEvent]) -> bytes:
@@ -20,7 +24,11 @@ def from_events(events: Sequence[RunEvent]) -> bytes:
 
 
 def to_events(raw: bytes) -> list[RunEvent]:
-    return _decode_events.decode(raw)
+    """Raises `Damaged`."""
+    try:
+        return _decode_events.decode(raw)
+    except UNREADABLE as exc:
+        raise Damaged from exc
 
 
 def from_identity(identity: Identity) -> bytes:
@@ -28,7 +36,11 @@ def from_identity(identity: Identity) -> bytes:
 
 
 def to_identity(raw: bytes) -> Identity:
-    return _decode_identity.decode(raw)
+    """Raises `Damaged`."""
+    try:
+        return _decode_identity.decode(raw)
+    except UNREADABLE as exc:
+        raise Damaged from exc
 
 
 def behind(records: Iterable[Record], after: int) -> list[Record]:

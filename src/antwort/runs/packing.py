@@ -5,10 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 
-import msgspec
-
-from antwort.errors import StoreFault
-from antwort.runs.base import Record
+from antwort.runs.base import Damaged, Record
+from antwort.runs.codec import UNREADABLE
 from antwort.runs.packed import in_records, pack, unpack
 
 _LEVEL = 3
@@ -23,6 +21,6 @@ def unpacked(log: bytes) -> list[Record]:
     """The same events with the same numbers; the records are others."""
     try:
         events = unpack(zlib.decompress(log))
-    except (zlib.error, msgspec.MsgspecError, TypeError) as exc:
-        raise StoreFault("A stored log cannot be read.") from exc
+    except (zlib.error, *UNREADABLE) as exc:
+        raise Damaged from exc
     return in_records(events)

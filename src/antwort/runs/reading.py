@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import msgspec
-
 from antwort.db.base import Connection
-from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.runs import statements as sql
 from antwort.runs.base import Lease, Load, Record
@@ -60,10 +57,7 @@ def _place(connection: Connection, key: int, after: int) -> int:
 
 def records(connection: Connection, key: int, at: int = 0, limit: int = AT_ONCE) -> list[Record]:
     rows = connection.execute(sql.RECORDS, {"key": key, "at": at, "limit": limit}).fetchall()
-    try:
-        return [Record(place, first, to_events(raw)) for place, first, raw in rows]
-    except msgspec.MsgspecError as exc:
-        raise StoreFault("A stored log cannot be read.") from exc
+    return [Record(place, first, to_events(raw)) for place, first, raw in rows]
 
 
 def whole(connection: Connection, lease: Lease) -> list[Record] | None:

@@ -61,6 +61,8 @@ class SqlRunLog:
         self._work, self._cancels, self._tails = Hint(), Hint(), Tails()
         self._appends = Appends(database, self._sender, self._tails.tell)
         self._listener: Listener | None = None
+        self._damaged: set[int] = set()
+        """Logs of which it was told that they are."""
 
     @property
     def traits(self) -> Traits:
@@ -255,7 +257,7 @@ class SqlRunLog:
 
     async def sweep(self) -> int:
         try:
-            return await sweeping.sweep(self._database, self._lease, self._keep_log)
+            return await sweeping.sweep(self._database, self._lease, self._keep_log, self._damaged)
         except StoreFault as exc:
             raise unavailable(exc) from exc
 

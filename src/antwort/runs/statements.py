@@ -214,7 +214,13 @@ LEFT_RUNNING = """
       AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
     LIMIT :limit
 """
-LOOSE = "SELECT response_key FROM run_logs WHERE log IS NULL LIMIT :limit"
+LOOSE = """
+    SELECT run_logs.response_key, responses.id,
+           (SELECT coalesce(sum(length(events)), 0) FROM run_events WHERE response_key = run_logs.response_key)
+    FROM run_logs JOIN responses ON responses.key = run_logs.response_key
+    WHERE run_logs.log IS NULL AND run_logs.response_key > :after
+    ORDER BY run_logs.response_key LIMIT :limit
+"""
 PACK = "UPDATE run_logs SET log = :log WHERE response_key = :key AND log IS NULL"
 DROP_RECORDS = "DELETE FROM run_events WHERE response_key = ?"
 PRUNE = """

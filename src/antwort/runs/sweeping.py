@@ -3,37 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import logging
+from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
-from antwort.api.status import IllegalTransition
 from antwort.db.base import Connection, Database
-from antwort.errors import StoreFault
 from antwort.runs import statements as sql
-from antwort.runs.base import Record
+from antwort.runs.base import Damaged, Record
 from antwort.runs.dialects import grabbing, now
 from antwort.runs.packing import packed
 from antwort.runs.reading import ALL, records
-from antwort.storage.rows import to_body, to_response
-from antwort.storage.rules import failed
+from antwort.runs.writing import fail
+
+_LOG = logging.getLogger("antwort.runs")
 
 LOST = "The process that made this response is gone."
 
 _ROWS = 200
 _LOGS = 50
 """In one transaction: others have to write, too."""
+_BYTES = 8 * 1024 * 1024
+"""Of logs that are in memory at once, unless one alone is larger."""
+_MOST_WARNINGS = 1000
 _LEASES = 10
 """So many times the time of a lease, and a dead worker is forgotten."""
 
 
-async def sweep(database: Database, lease: float, keep_log: float) -> int:
-    """How many responses failed."""
+async def sweep(database: Database, lease: float, keep_log: float, warned: set[int]) -> int:
+    """How many responses failed. `warned`: the keys of logs that were told to be damaged before."""
     count = 0
     while found := await database.write(fail_left):
         count += found
         if found < _ROWS:
             break
-    await pack_logs(database)
+    await pack_logs(database, warned)
     while await database.write(partial(prune, keep_log=keep_log)) == _LOGS:
         pass
     await database.write(partial(forget_dead, lease=lease))
@@ -45,38 +49,58 @@ def fail_left(connection: Connection) -> int:
     values = {"now": now(connection), "limit": _ROWS}
     rows = connection.execute(grabbing(connection, sql.LEFT_RUNNING, "responses"), values).fetchall()
     for key, body in rows:
-        try:
-            response = failed(to_response(body), LOST)
-        except (StoreFault, IllegalTransition):
-            connection.execute(sql.FAIL_RESPONSE, (key,))
-        else:
-            connection.execute(sql.UPDATE_RESPONSE, (response.status, response.completed_at, to_body(response), key))
+        fail(connection, key, body, LOST)
     return len(rows)
 
 
-async def pack_logs(database: Database) -> None:
-    """Read, packed and written apart: nobody waits for the compression."""
-    while loose := await database.read(read_loose):
-        logs = await asyncio.to_thread(_pack, loose)
-        await database.write(partial(write_packed, logs=logs))
-        if len(loose) < _LOGS:
-            return
+class Loose(NamedTuple):
+    """Logs of runs that have ended that are still in pieces; some of them."""
+
+    last: int
+    """The key up to which these are all."""
+    logs: dict[int, list[Record]]
+    damaged: list[tuple[int, str]]
+    """Keys and ids of those that cannot be read. They stay as they are until they are too old."""
 
 
-def _pack(loose: Mapping[int, list[Record]]) -> dict[int, bytes]:
-    return {key: packed(of_run) for key, of_run in loose.items()}
+async def pack_logs(database: Database, warned: set[int]) -> None:
+    """Read, packed and written apart: nobody waits for the compression, or for more than one log."""
+    last = -1
+    while (loose := await database.read(partial(read_loose, after=last))) is not None:
+        for key, of_run in loose.logs.items():
+            log = await asyncio.to_thread(packed, of_run)
+            await database.write(partial(write_packed, key=key, log=log))
+        _warn(loose.damaged, warned)
+        last = loose.last
 
 
-def read_loose(connection: Connection) -> dict[int, list[Record]]:
-    """Logs of runs that have ended that are still in pieces."""
-    keys = connection.execute(sql.LOOSE, {"limit": _LOGS}).fetchall()
-    return {key: records(connection, key, limit=ALL) for (key,) in keys}
+def _warn(damaged: Sequence[tuple[int, str]], warned: set[int]) -> None:
+    """Once of each: they are found again and again."""
+    for key, response_id in damaged:
+        if key not in warned and len(warned) < _MOST_WARNINGS:
+            warned.add(key)
+            _LOG.warning("the log of %s cannot be read: it stays unpacked until it is too old", response_id)
 
 
-def write_packed(connection: Connection, logs: Mapping[int, bytes]) -> None:
-    for key, log in logs.items():
-        if connection.execute(sql.PACK, {"key": key, "log": log}).rowcount:
-            connection.execute(sql.DROP_RECORDS, (key,))
+def read_loose(connection: Connection, after: int) -> Loose | None:
+    """Those behind that key, as far as they are of no great size together; None: there are none."""
+    found = Loose(after, {}, [])
+    size = 0
+    for key, response_id, length in connection.execute(sql.LOOSE, {"after": after, "limit": _LOGS}).fetchall():
+        size += length
+        if size > _BYTES and found.last != after:
+            break
+        found = found._replace(last=key)
+        try:
+            found.logs[key] = records(connection, key, limit=ALL)
+        except Damaged:
+            found.damaged.append((key, response_id))
+    return None if found.last == after else found
+
+
+def write_packed(connection: Connection, key: int, log: bytes) -> None:
+    if connection.execute(sql.PACK, {"key": key, "log": log}).rowcount:
+        connection.execute(sql.DROP_RECORDS, (key,))
 
 
 def prune(connection: Connection, keep_log: float) -> int:

@@ -12,7 +12,7 @@ from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
 from antwort.api.wire import UNSET
 from antwort.db.base import Connection, Value, Values
-from antwort.errors import ResponseNotFound
+from antwort.errors import ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.runs import notices
 from antwort.runs import statements as sql
@@ -20,7 +20,8 @@ from antwort.runs.base import Lease, Record
 from antwort.runs.codec import from_events, from_identity, to_events
 from antwort.runs.dialects import holding, marking, notify, now
 from antwort.runs.packing import unpacked
-from antwort.storage.rows import name_of
+from antwort.storage.rows import name_of, to_body, to_response
+from antwort.storage.rules import failed
 from antwort.storage.writing import Beginning, Finishing, begin_in, finish_in
 
 
@@ -89,7 +90,7 @@ def finish(connection: Connection, end: End, sender: str) -> bool:
     try:
         finish_in(connection, end.finishing)
     except (ResponseNotFound, IllegalTransition):  # before anything was written
-        connection.execute(sql.END, values)
+        drop(connection, key)
         return False
     connection.execute(sql.INSERT_RECORD, (key, *end.last))
     connection.execute(sql.INSERT_LOG, {"key": key, "ended_at": int(now(connection))})
@@ -114,6 +115,22 @@ def _ends_with(log: Sequence[Record], last: Row) -> bool:
     events = to_events(last.events)
     whole = [event for record in log for event in record.events]
     return log[-1].next == last.next and whole[-len(events) :] == events
+
+
+def drop(connection: Connection, key: int) -> None:
+    """Nobody goes on with the run, and what it has said has no end. How its response ended is all that is left."""
+    connection.execute(sql.DROP_RECORDS, (key,))
+    connection.execute(sql.END, {"key": key})
+
+
+def fail(connection: Connection, key: int, body: bytes, message: str) -> None:
+    """Of a response whose record cannot be read, its columns alone."""
+    try:
+        response = failed(to_response(body), message)
+    except (StoreFault, IllegalTransition):
+        connection.execute(sql.FAIL_RESPONSE, (key,))
+    else:
+        connection.execute(sql.UPDATE_RESPONSE, (response.status, response.completed_at, to_body(response), key))
 
 
 def release(connection: Connection, lease: Lease, sender: str) -> None:

@@ -1,0 +1,125 @@
+"""Records that cannot be read: what they belong to has failed, and nothing else suffers from it."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import pytest
+
+from antwort.db.base import Connection, Value
+from antwort.runs.base import Damaged, Fenced, Lease, RunLog
+from antwort.runs.sweeping import read_loose
+from runs_cases import ONE, begun, everything, finish, ids, new_run, said, to_end, told
+from runs_home import Home, SqlHome
+from storage_cases import ME
+
+pytestmark = pytest.mark.parametrize("home", ["sqlite", "postgres"], indirect=True)
+
+NEWER = b'[{"type":"response.of_a_newer_version"}]'
+
+
+async def change(home: Home, statement: str, *values: Value) -> None:
+    assert isinstance(home, SqlHome)
+
+    def operation(connection: Connection) -> None:
+        assert connection.execute(statement, values).rowcount == 1
+
+    await home.database.write(operation)
+
+
+async def count(home: Home, rows: str, *values: Value) -> int:
+    assert isinstance(home, SqlHome)
+    statement = f"SELECT count(*) FROM {rows}"
+    return int(await home.database.read(lambda connection: connection.execute(statement, values).fetchone()[0]))
+
+
+async def damage(home: Home, lease: Lease) -> None:
+    await change(home, "UPDATE run_events SET events = ? WHERE response_key = ? AND at = 1", NEWER, lease.key)
+
+
+async def test_whoever_reads_a_damaged_log_hears_that_it_will_stay_so(log: RunLog, home: Home) -> None:
+    held, ended = await begun(log), await told(log)
+    await log.append(held.lease, said(1, 2, "a"))
+    await damage(home, held.lease)
+    await damage(home, ended.lease)
+    with pytest.raises(Damaged):
+        await log.records(held.lease)
+    with pytest.raises(Damaged):
+        await everything(log, ended.lease.run_id)
+
+
+async def test_a_packed_log_that_is_damaged_will_stay_so(log: RunLog, home: Home) -> None:
+    ended = await told(log)
+    await log.sweep()
+    await change(home, "UPDATE run_logs SET log = ? WHERE response_key = ?", b"nothing", ended.lease.key)
+    with pytest.raises(Damaged):
+        await everything(log, ended.lease.run_id)
+
+
+async def test_a_damaged_log_is_told_once_and_keeps_no_other_from_being_packed(
+    log: RunLog, home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, good = await told(log), await told(log)
+    await damage(home, bad.lease)
+    with caplog.at_level(logging.WARNING, "antwort.runs"):
+        await log.sweep()
+        await log.sweep()
+    assert [bad.lease.run_id in record.getMessage() for record in caplog.records] == [True]
+    assert await count(home, "run_logs WHERE log IS NOT NULL AND response_key = ?", good.lease.key) == 1
+    assert await count(home, "run_events WHERE response_key = ?", bad.lease.key) > 0
+
+
+async def test_a_damaged_log_goes_when_it_is_too_old(home: Home) -> None:
+    log = await home.open(keep_log=0.0)
+    await log.join(ONE)
+    bad = await told(log)
+    await damage(home, bad.lease)
+    await change(home, "UPDATE run_logs SET ended_at = ended_at - 5")
+    await log.sweep()
+    assert await count(home, "run_logs") == await count(home, "run_events") == 0
+
+
+async def test_logs_are_read_for_packing_as_far_as_they_are_small(log: RunLog, home: Home) -> None:
+    assert isinstance(home, SqlHome)
+    keys = []
+    for length in (6, 6, 10, 1, 1):
+        claimed = await begun(log)
+        await log.append(claimed.lease, said(1, 2, "a" * (length * 1024 * 1024)))
+        await finish(log, claimed, 2, 3)
+        keys.append(claimed.lease.key)
+    last, batches = -1, []
+    while (loose := await home.database.read(partial(read_loose, after=last))) is not None:
+        last = loose.last
+        batches.append([*loose.logs])
+    assert batches == [keys[:1], keys[1:2], keys[2:3], keys[3:]]
+
+
+async def test_a_run_whose_identity_is_damaged_fails_and_stands_in_nobodys_way(log: RunLog, home: Home) -> None:
+    await log.submit(new_run("resp_1"))
+    await log.submit(new_run("resp_2"))
+    await change(home, "UPDATE runs SET identity = ? WHERE id = 'resp_1'", b"\0")
+    assert ids(await log.claim(ONE.name, 10)) == ["resp_2"]
+    failed = await home.store.get(ME, "resp_1")
+    assert failed is not None
+    assert failed.status == "failed"
+    assert failed.error is not None
+    assert "damaged" in failed.error.message
+    assert not await log.has_log(ME, "resp_1")
+
+
+async def test_of_a_run_that_cannot_go_on_nothing_is_left_behind(log: RunLog, home: Home) -> None:
+    await log.submit(new_run("resp_1"))
+    await change(home, "UPDATE responses SET body = ? WHERE id = 'resp_1'", b"{")
+    assert not await log.claim(ONE.name, 10)
+    assert await count(home, "runs") == await count(home, "run_events") == 0
+
+
+async def test_of_a_run_whose_response_has_ended_otherwise_nothing_is_left_behind(log: RunLog, home: Home) -> None:
+    claimed = await begun(log)
+    await change(home, "UPDATE responses SET status = 'failed' WHERE id = ?", claimed.lease.run_id)
+    ending, record = to_end(claimed, 1, 2)
+    with pytest.raises(Fenced):
+        await log.finish(claimed.lease, ending, record)
+    assert await count(home, "runs") == await count(home, "run_events") == 0
+    assert not await log.has_log(ME, claimed.lease.run_id)
