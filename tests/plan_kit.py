@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, settings
 
-from antwort.api.events import CallEnded, Compacted, Mark, OutputItemAdded, OutputItemDone, TurnEnded
+from antwort.api.events import CallEnded, Compacted, Mark, OutputItemAdded, OutputItemDone, TurnAbandoned, TurnEnded
 from antwort.api.items import (
     FunctionCall,
     FunctionCallOutput,
@@ -68,7 +68,7 @@ def run_of(plan: Plan, *happened: OutputItem | Mark) -> Run:
     """The run after these items and marks. Items are added as they are given, whole."""
     run = Run(plan.response, is_announced=True)
     for each in happened:
-        if isinstance(each, TurnEnded | CallEnded | Compacted):
+        if isinstance(each, TurnEnded | CallEnded | Compacted | TurnAbandoned):
             run = fold(run, [each])
         else:
             at = len(run.output)

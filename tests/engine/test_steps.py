@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import msgspec
 import pytest
 
-from antwort.api.events import Mark
+from antwort.api.events import Mark, TurnAbandoned
 from antwort.api.items import OutputItem
 from antwort.api.tools import ForcedFunction, ForcedServer
 from antwort.engine.draft import Finish
@@ -78,6 +78,7 @@ def nothing_offered() -> ToolExecutor:
 ALL = [WEATHER, CLOCK, SERVER]
 LOCAL = (weather_tool,)
 BOTH = (weather_tool, depot)
+ABANDONED = TurnAbandoned(start=0)
 ALLOWED = {"allowed_tools": ["weather"]}
 NONE = {"tool_choice": "none"}
 
@@ -124,10 +125,12 @@ COURSE = {
         after=(server_called(1, status="failed", error="no"), ended(), ran(1)), executors=BOTH, then="infer"
     ),
     "a call that a takeover closed is not the last turn's": Case(
-        after=(called(1, status="incomplete"), said("Hi"), ended("stop")), executors=LOCAL, then="completed"
+        after=(called(1, status="incomplete"), ABANDONED, said("Hi"), ended("stop")), executors=LOCAL, then="completed"
     ),
     "a server's call that a takeover closed is not the last turn's": Case(
-        after=(server_called(1, status="incomplete"), said("Hi"), ended("stop")), executors=BOTH, then="completed"
+        after=(server_called(1, status="incomplete"), ABANDONED, said("Hi"), ended("stop")),
+        executors=BOTH,
+        then="completed",
     ),
 }
 

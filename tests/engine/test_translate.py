@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from antwort.api.events import TurnAbandoned
 from antwort.api.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -224,10 +225,10 @@ async def test_a_call_that_was_cut_is_left_out() -> None:
     assert await translated(said("Hm."), *cut, read(user("Go on"))) == [assistant("Hm."), user("Go on")]
 
 
-async def test_what_a_takeover_closed_is_said_anew_and_so_left_out() -> None:
+async def test_what_a_takeover_abandoned_is_said_anew_and_so_left_out() -> None:
     plan = await plan_of(ask("Hi", tools=[WEATHER]), weather_tool())
-    half = (said("Let m", "incomplete"), called(1, arguments="{", status="incomplete"))
-    assert messages_of(plan, *half, called(2), ended(), result(2), ran(2)) == [
+    half = (thought("hm"), said("Let m", "incomplete"), called(1, arguments="{", status="incomplete"))
+    assert messages_of(plan, *half, TurnAbandoned(start=0), called(2), ended(), result(2), ran(2)) == [
         user("Hi"),
         assistant(None, (2, "weather", "{}")),
         tool(2, "sunny"),

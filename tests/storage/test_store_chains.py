@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antwort.api.events import CallEnded, Mark, TurnEnded
+from antwort.api.events import CallEnded, Mark, TurnAbandoned, TurnEnded
 from antwort.api.items import FunctionCall, FunctionCallOutput, InputImage, InputText, Message
 from antwort.storage.base import ResponseStore
 from storage_cases import ME, asked, chain_of, ended, message, said, tell, tell_chain
@@ -34,6 +34,27 @@ async def test_a_link_holds_all_that_a_later_inference_needs(store: ResponseStor
     assert link.response == response
     assert link.output == response.output
     assert (link.request, link.input, link.turn_ends) == (new.request, new.input, (2, 4))
+
+
+async def test_a_link_tells_which_of_its_items_were_said_anew(store: ResponseStore) -> None:
+    new = asked("look")
+    response = ended(
+        new, message("Let m"), message("Let"), message("Let me look."), message("It rai"), message("Rain.")
+    )
+    marks: list[tuple[int, Mark]] = [
+        (1, TurnAbandoned(start=0)),
+        (2, TurnAbandoned(start=1)),
+        (3, TurnEnded(finish="tool_calls")),
+        (4, TurnAbandoned(start=3)),
+        (5, TurnEnded(finish="stop")),
+    ]
+    await store.begin(new)
+    await store.finish(ME, response, marks)
+    [link] = await store.chain(ME, response.id)
+    assert (link.turn_ends, link.abandoned) == ((3, 5), ((0, 1), (1, 2), (3, 4)))
+    assert link.output == response.output
+    assert link.said() == (response.output[2], response.output[4])
+    assert link.said(3) == (response.output[4],)
 
 
 @pytest.mark.proves("EN-015")

@@ -6,6 +6,7 @@ like the others, and are never sent.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias
 
 from antwort.api.items import ContentPart, LogProb, OutputItem, SummaryText
@@ -252,6 +253,14 @@ class Compacted(Wire, tag="antwort.compacted"):
     """There is no such item: there was nothing to sum up, or no summary to be had, and the run goes on without."""
 
 
+class TurnAbandoned(Wire, tag="antwort.turn_abandoned"):
+    """Whoever made the run before has left in the middle of an inference, which is made anew. What it had said shows in
+    the output, from the item in the place `start` up to here, and no model is told of it.
+    """
+
+    start: int
+
+
 Terminal: TypeAlias = ResponseCompleted | ResponseFailed | ResponseIncomplete | ResponseRequiresAction
 TERMINAL = (ResponseCompleted, ResponseFailed, ResponseIncomplete, ResponseRequiresAction)
 
@@ -290,7 +299,7 @@ StreamEvent: TypeAlias = (
     | McpListToolsCompleted
     | McpListToolsFailed
 )
-Mark: TypeAlias = TurnEnded | CallEnded | Compacted
+Mark: TypeAlias = TurnEnded | CallEnded | Compacted | TurnAbandoned
 DELTAS = (
     OutputTextDelta,
     ReasoningTextDelta,
@@ -301,10 +310,18 @@ DELTAS = (
     McpArgumentsDelta,
 )
 """Pieces of what the model says."""
-MARKS = (TurnEnded, CallEnded, Compacted)
+MARKS = (TurnEnded, CallEnded, Compacted, TurnAbandoned)
 UNSENT = (*MARKS, CallBegun)
 """What is recorded, and never sent."""
 RunEvent: TypeAlias = StreamEvent | Mark | CallBegun
+
+Span: TypeAlias = tuple[int, int]
+"""Places in the output, from the first on and before the second."""
+
+
+def is_within(spans: Iterable[Span], place: int) -> bool:
+    return any(start <= place < end for start, end in spans)
+
 
 Batch: TypeAlias = list[RunEvent]
 """The events born of one read from the backend. Numbered, recorded, encoded and written as one.

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from typing import TypeGuard
 
 from antwort.api.compactions import CompactedResponse, CompactRequest
-from antwort.api.events import Batch, Compacted, OutputItemAdded, OutputItemDone
+from antwort.api.events import Batch, Compacted, OutputItemAdded, OutputItemDone, TurnAbandoned
 from antwort.api.items import (
     Compaction,
     FunctionCall,
@@ -86,7 +86,8 @@ def _is_near(request: ChatRequest, threshold: int, meter: Meter, who: str) -> bo
 
 def _is_compact(run: Run) -> bool:
     """Whether it was compacted, or could not be, since the last turn: it is tried once."""
-    return bool(run.marks) and isinstance(run.marks[-1][1], Compacted)
+    marks = (mark for _, mark in reversed(run.marks) if not isinstance(mark, TurnAbandoned))
+    return isinstance(next(marks, None), Compacted)
 
 
 async def compact(run: Run, plan: Plan, provider: Provider, control: Control) -> AsyncGenerator[Batch, None]:

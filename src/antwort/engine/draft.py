@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -25,8 +25,11 @@ from antwort.api.events import (
     ResponseQueued,
     ResponseRequiresAction,
     RunEvent,
+    Span,
     Terminal,
+    TurnAbandoned,
     TurnEnded,
+    is_within,
 )
 from antwort.api.items import McpCall, OutputItem
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, Usage
@@ -51,6 +54,8 @@ class Run(msgspec.Struct, frozen=True):
     """The run's own events, each with the number of output items there were."""
     turn_ends: tuple[int, ...] = ()
     """How many output items there were at the end of each turn."""
+    abandoned: tuple[Span, ...] = ()
+    """What was said in inferences that were made anew: it is shown, and no model is told of it."""
     last_turn: TurnEnded | None = None
     """How the last turn ended, if there is one."""
     estimated: int = 0
@@ -64,6 +69,13 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def output(self) -> tuple[OutputItem, ...]:
         return self.response.output
+
+    def said(self, start: int = 0, end: int | None = None) -> Sequence[OutputItem]:
+        """Of the output, or of a part of it, what was not abandoned."""
+        items = self.response.output[start:end]
+        if not self.abandoned:
+            return items
+        return [item for at, item in enumerate(items, start) if not is_within(self.abandoned, at)]
 
 
 class Finish(msgspec.Struct, frozen=True):
@@ -140,6 +152,11 @@ def _compacted(run: Run, event: Compacted) -> Run:
     )
 
 
+def _turn_abandoned(run: Run, event: TurnAbandoned) -> Run:
+    end = len(run.response.output)
+    return replace(run, marks=(*run.marks, (end, event)), abandoned=(*run.abandoned, (event.start, end)))
+
+
 def _with_usage(response: Response, spent: Usage | UnsetType) -> Response:
     if spent is UNSET:
         return response
@@ -190,6 +207,7 @@ _FOLDS: dict[type, Callable[[Run, Any], Run]] = {
     CallEnded: _call_ended,
     CallBegun: _call_begun,
     Compacted: _compacted,
+    TurnAbandoned: _turn_abandoned,
     ResponseCreated: _created,
     ResponseInProgress: _started,
     **dict.fromkeys(

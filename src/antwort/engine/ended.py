@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from antwort.api.events import CallEnded, Compacted, TurnEnded
+from antwort.api.events import CallEnded, Compacted, TurnAbandoned, TurnEnded
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET
 from antwort.engine.control import Control
@@ -40,6 +40,8 @@ def account_of(plan: Plan, control: Control, seconds: float, first: float | None
     )
 
 
-def _is_told(mark: TurnEnded | Compacted) -> bool:
+def _is_told(mark: TurnEnded | Compacted | TurnAbandoned) -> bool:
     """Whether the usage of the inference that it marks is known."""
+    if isinstance(mark, TurnAbandoned):
+        return False
     return mark.usage is not UNSET or (isinstance(mark, Compacted) and mark.is_missing is not UNSET)

@@ -134,18 +134,9 @@ def _stretches(link: Link) -> Iterable[tuple[InputItem, ...]]:
     yield link.input
     start = 0
     for end in (*link.turn_ends, len(link.output)):
-        if end > start:
-            yield _without_abandoned(link.output[start:end], is_last=end == len(link.output))
+        if said := link.said(start, end):
+            yield said
         start = end
-
-
-def _without_abandoned(items: Sequence[InputItem], *, is_last: bool) -> tuple[InputItem, ...]:
-    """An incomplete item that others follow was closed by a takeover, and said again behind it."""
-    kept = [item for item in items[:-1] if getattr(item, "status", None) != "incomplete"]
-    last = items[-1]
-    if is_last or getattr(last, "status", None) != "incomplete":
-        kept.append(last)
-    return tuple(kept)
 
 
 def _check_outputs(items: Sequence[InputItem], earlier: Sequence[Sequence[InputItem]], first: int = 0) -> None:

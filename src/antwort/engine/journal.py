@@ -198,6 +198,6 @@ def ending_of(plan: Plan, response: Response, run: Run) -> Ending:
         identity=plan.identity,
         response=response,
         marks=run.marks,
-        entries=new_entries(plan, response),
+        entries=new_entries(plan, response, run.abandoned),
         approvals=asked_for(plan, response),
     )

@@ -52,7 +52,7 @@ async def find_leftovers(
     found: list[Leftover] = []
     for link in past.chain:
         asked = (item for item in link.input if isinstance(item, McpApprovalRequest))
-        left_open = [item for item in (*asked, *link.output) if not past.is_compacted or item in past.shown]
+        left_open = [item for item in (*asked, *link.said()) if not past.is_compacted or item in past.shown]
         if calls := _unanswered(left_open, settled, shelf, decisions):
             found += await _made_under(link, calls, request, shelf, credentials, decisions)
     own = _open_in(past.own, settled, shelf)

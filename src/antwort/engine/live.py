@@ -268,6 +268,7 @@ class LiveRun:
             request=kept_request(plan),
             input=plan.request.input,
             turn_ends=run.turn_ends,
+            abandoned=run.abandoned,
         )
         return (*plan.chain, link)
 

@@ -16,8 +16,18 @@ from antwort.api.events import (
     ResponseCreated,
     ResponseInProgress,
     RunEvent,
+    TurnAbandoned,
 )
-from antwort.api.items import McpListTools
+from antwort.api.items import (
+    CustomToolCall,
+    FunctionCall,
+    McpApprovalRequest,
+    McpCall,
+    McpListTools,
+    Message,
+    OutputItem,
+    Reasoning,
+)
 from antwort.api.responses import Response
 from antwort.api.status import transition
 from antwort.api.wire import UNSET, replace
@@ -29,6 +39,7 @@ from antwort.engine.dispatch import run_tools, standing
 from antwort.engine.draft import Finish, Run, as_ours, ending, fold, interrupted, settled
 from antwort.engine.early import beginnings, kept
 from antwort.engine.opened import Seal, half_said
+from antwort.engine.pairs import is_ours
 from antwort.engine.plan import Plan
 from antwort.engine.running import Running
 from antwort.engine.steps import Compact, Infer, Step, next_step
@@ -49,8 +60,8 @@ def pick_up(
 ) -> Control:
     """Go on where another process stopped, from the batches it recorded; `seal` is that of the plan.
 
-    What it had half said in an inference that never ended is closed; that inference is made anew. Open calls of a turn
-    that did end wait for their results.
+    What it had half said in an inference that never ended is closed; that inference is made anew, and nobody is told of
+    what it had said. Open calls of a turn that did end wait for their results.
     """
     run = fold(Run(response), events)
     ended = run.turn_ends[-1] if run.turns else 0
@@ -58,7 +69,26 @@ def pick_up(
     for index, item in sorted(half_said(events, seal).items()):
         if index >= ended:
             item.close("incomplete", closing)
+    if (start := _unended(run)) is not None:
+        closing.append(TurnAbandoned(start=start))
     return Control(run, deadline, closing)
+
+
+def _unended(run: Run) -> int | None:
+    """The place of the first item of an inference that has not ended; None where nothing of one shows. Results, lists
+    of tools and the runs of earlier calls stand before it.
+    """
+    first = max((0, *run.turn_ends, *[end for _, end in run.abandoned]))
+    said = (at for at, item in enumerate(run.output[first:], first) if _is_models(item))
+    return next(said, None)
+
+
+def _is_models(item: OutputItem) -> bool:
+    """Whether a model says it."""
+    return is_ours(item) if isinstance(item, McpCall) else isinstance(item, _MODELS)
+
+
+_MODELS = (Message, Reasoning, FunctionCall, CustomToolCall, McpApprovalRequest)
 
 
 async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGenerator[Batch, None]:

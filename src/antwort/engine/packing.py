@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from antwort.api.events import Span
 from antwort.api.items import InputItem, KnownItem, OpaqueItem
 from antwort.api.responses import Response
 from antwort.api.wire import Plain, encode
@@ -28,6 +29,7 @@ class Packed(msgspec.Struct, frozen=True):
     request: bytes
     input: bytes
     turn_ends: tuple[int, ...]
+    abandoned: tuple[Span, ...]
 
     @property
     def size(self) -> int:
@@ -40,6 +42,7 @@ class Packed(msgspec.Struct, frozen=True):
             request=self.request,
             input=tuple(map(_item, _read_input.decode(self.input))),
             turn_ends=self.turn_ends,
+            abandoned=self.abandoned,
         )
 
 
@@ -55,6 +58,7 @@ def packed(link: Link) -> Packed:
         _without_input(link.request),
         _tight(encode([_input(item) for item in link.input])),
         link.turn_ends,
+        link.abandoned,
     )
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from antwort.api.events import Batch, OutputItemAdded, OutputItemDone, RunEvent
+from antwort.api.events import Batch, OutputItemAdded, OutputItemDone, RunEvent, TurnAbandoned
 from antwort.api.items import McpCall, McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, encode, replace
@@ -257,8 +257,8 @@ def last_words(control: Control, plan: Plan, error: Exception) -> Batch:
     """All that is left to say of a run that is not gone on with. One that is cancelled while it waits never begins."""
     run, events = control.run, Batch()
     if not (run.response.status == "queued" and isinstance(error, Cancelled)):
-        for batch in opening(control, plan):
-            events += batch
+        for batch in opening(control, plan):  # nothing is said anew: what was half said is the end of it
+            events += [event for event in batch if not isinstance(event, TurnAbandoned)]
     run = fold(run, events)
     for close in (partial(_answered, plan=plan), partial(settled, status="incomplete")):
         batch = close(run)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from antwort.api.events import ResponseCreated, ResponseQueued, RunEvent
+from antwort.api.events import ResponseCreated, ResponseQueued, RunEvent, Span, is_within
 from antwort.api.items import InputItem, McpListTools
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition, transition
@@ -63,17 +63,18 @@ ADDING = ("completed", "requires_action", "incomplete")
 """How a response ends that adds to its conversation."""
 
 
-def new_entries(plan: Plan, response: Response) -> tuple[Entry, ...]:
+def new_entries(plan: Plan, response: Response, abandoned: Sequence[Span] = ()) -> tuple[Entry, ...]:
     """What the response as it ended adds to its conversation: the input, then the output. One that has failed or was
     cancelled adds nothing, so that the same request once more asks nothing twice. A list of tools that is there already
-    is not added again, and what only asks for a compaction is not added at all.
+    is not added again, and what only asks for a compaction, or was said anew, is not added at all.
     """
     request = plan.request
     if request.conversation is None or response.status not in ADDING:
         return ()
     sent = zip(request.input, request.raw_input, strict=True)
     given = (Entry(item=item, raw=raw) for item, raw in sent if not is_trigger(item))
-    said = (Entry(item=item, raw=encode(item), direction="output") for item in response.output)
+    output = (item for at, item in enumerate(response.output) if not is_within(abandoned, at))
+    said = (Entry(item=item, raw=encode(item), direction="output") for item in output)
     earlier = (item for stretch in plan.history.stretches[:-1] for item in stretch)
     return tuple(_without_known_lists((*given, *said), earlier))
 

@@ -220,7 +220,7 @@ def _must_call_again(run: Run, plan: Plan) -> bool:
     """Whether all that was called so far was refused for its input, of each tool once, or only looked for tools, in one
     turn.
     """
-    calls = [item for item in run.output if _is_call(item, plan)]
+    calls = [item for item in run.said() if _is_call(item, plan)]
     if run.turns == 1 and calls and all(_is_search(item, plan.toolbox) for item in calls):
         return True
     return bool(calls) and all(is_unfit(item, plan.toolbox) for item in calls)
@@ -290,13 +290,10 @@ def unanswered_leftovers(run: Run, plan: Plan) -> list[Leftover]:
 
 
 def ended_with_calls(run: Run, plan: Plan) -> bool:
-    """Whether the last turn called anything. All of it is answered when this is asked.
-
-    What a takeover closed as incomplete was said in an inference that never ended, and is no part of the turn.
-    """
+    """Whether the last turn called anything. All of it is answered when this is asked."""
     ends = run.turn_ends
     start = ends[-2] if len(ends) > 1 else 0
-    turn = [item for item in run.output[start : ends[-1]] if item.status != "incomplete" and isinstance(item, _CALLS)]
+    turn = [item for item in run.said(start, ends[-1]) if isinstance(item, _CALLS)]
     return bool(turn) and (not plan.history.leftovers or any(_is_call(item, plan) for item in turn))
 
 

@@ -258,13 +258,7 @@ def check_said(plan: Plan) -> None:
 
 
 def _own_stretches(run: Run, first: int = 0) -> list[Sequence[InputItem]]:
-    """The turns so far, from the `first` on, and what came after the last. What a takeover closed as incomplete is said
-    anew, so it is left out.
-    """
-    output = run.output
-    ends = (*run.turn_ends[first:], len(output))
+    """The turns so far, from the `first` on, and what came after the last. What was abandoned is said anew."""
+    ends = (*run.turn_ends[first:], len(run.output))
     starts = (run.turn_ends[first - 1] if first else 0, *ends[:-1])
-    return [
-        [item for item in output[start:end] if item.status != "incomplete"]
-        for start, end in zip(starts, ends, strict=True)
-    ]
+    return [run.said(start, end) for start, end in zip(starts, ends, strict=True)]

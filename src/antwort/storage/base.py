@@ -9,7 +9,7 @@ import msgspec
 
 from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.conversations import Conversation
-from antwort.api.events import Mark
+from antwort.api.events import Mark, Span, is_within
 from antwort.api.items import InputItem, OutputItem
 from antwort.api.responses import Metadata, Response
 from antwort.api.status import ResponseStatus
@@ -78,10 +78,19 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
     input: tuple[InputItem, ...]
     turn_ends: tuple[int, ...]
     """For each turn, how many output items there were when its inference ended."""
+    abandoned: tuple[Span, ...] = ()
+    """Where in the output stands what was said in inferences that were made anew: no later one needs that."""
 
     @property
     def output(self) -> tuple[OutputItem, ...]:
         return self.response.output
+
+    def said(self, start: int = 0, end: int | None = None) -> tuple[OutputItem, ...]:
+        """Of the output, or of a part of it, what was not abandoned."""
+        items = self.output[start:end]
+        if not self.abandoned:
+            return items
+        return tuple(item for at, item in enumerate(items, start) if not is_within(self.abandoned, at))
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):

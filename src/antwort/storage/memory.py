@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from antwort.api.approvals import Approval
-from antwort.api.events import Mark
+from antwort.api.events import Mark, Span
 from antwort.api.items import InputItem, McpApprovalRequest
 from antwort.api.responses import Response
 from antwort.api.status import FINAL, transition
@@ -18,7 +18,16 @@ from antwort.identity import Identity
 from antwort.storage.base import Claim, Claimed, Entry, ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
 from antwort.storage.memory_approvals import MemoryApprovals
 from antwort.storage.memory_conversations import Key, MemoryConversations
-from antwort.storage.rules import check_beginning, check_ending, cycle, failed, select, select_responses, turn_ends
+from antwort.storage.rules import (
+    abandoned,
+    check_beginning,
+    check_ending,
+    cycle,
+    failed,
+    select,
+    select_responses,
+    turn_ends,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +38,7 @@ class _Row:
     request: bytes
     input: tuple[InputItem, ...]
     turn_ends: tuple[int, ...] = ()
+    abandoned: tuple[Span, ...] = ()
     children: int = 0
     is_deleted: bool = False
     claim: Key | None = None
@@ -37,7 +47,13 @@ class _Row:
     """What its stream has said, as it was packed."""
 
     def to_link(self) -> Link:
-        return Link(response=self.response, request=self.request, input=self.input, turn_ends=self.turn_ends)
+        return Link(
+            response=self.response,
+            request=self.request,
+            input=self.input,
+            turn_ends=self.turn_ends,
+            abandoned=self.abandoned,
+        )
 
 
 class MemoryStore(MemoryConversations, MemoryApprovals):
@@ -101,7 +117,7 @@ class MemoryStore(MemoryConversations, MemoryApprovals):
         if row is None:
             raise ResponseNotFound(response.id)
         check_ending(row.response.status, response.status)
-        row.response, row.turn_ends, row.log = response, turn_ends(marks), log
+        row.response, row.turn_ends, row.abandoned, row.log = response, turn_ends(marks), abandoned(marks), log
         self._index(row, response.output)
         self._keep(identity, approvals)
         if not row.children:

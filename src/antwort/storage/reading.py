@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
+from antwort.api.events import Span
 from antwort.api.items import InputItem
 from antwort.api.responses import Response
 from antwort.db import Connection
@@ -13,7 +14,7 @@ from antwort.identity import Identity
 from antwort.storage import statements as sql
 from antwort.storage.base import ItemPage, Link, Page
 from antwort.storage.conversation_statements import NEWEST as NEWEST_ENTRIES
-from antwort.storage.rows import Values, to_item, to_response
+from antwort.storage.rows import Values, to_item, to_response, to_span
 from antwort.storage.rules import cycle, select
 
 _IDS_AT_ONCE = 500
@@ -33,13 +34,14 @@ def chain(connection: Connection, values: Values) -> tuple[Link, ...]:
     if links and links[0][2] is not None:  # only a chain that comes back to itself has no beginning
         raise cycle()
     inputs, outputs = _chain_items(connection, values)
-    ends = _chain_ends(connection, values)
+    ends, abandoned = _chain_turns(connection, values)
     return tuple(
         Link(
             response=to_response(body, outputs[key]),
             request=request,
             input=tuple(inputs[key]),
             turn_ends=tuple(ends[key]),
+            abandoned=tuple(abandoned[key]),
         )
         for _, key, _, request, body in links
     )
@@ -59,11 +61,16 @@ def _chain_items(
     return inputs, outputs
 
 
-def _chain_ends(connection: Connection, values: Values) -> Mapping[int, list[int]]:
+def _chain_turns(connection: Connection, values: Values) -> tuple[Mapping[int, list[int]], Mapping[int, list[Span]]]:
+    """By the key of their response: where turns end, and what was abandoned."""
     ends: defaultdict[int, list[int]] = defaultdict(list)
-    for _, key, end in sorted(connection.execute(sql.CHAIN_TURNS, values), key=itemgetter(0)):
-        ends[key].append(end)
-    return ends
+    abandoned: defaultdict[int, list[Span]] = defaultdict(list)
+    for _, key, kind, mark, end in sorted(connection.execute(sql.CHAIN_TURNS, values), key=itemgetter(0)):
+        if kind == "turn":
+            ends[key].append(end)
+        else:
+            abandoned[key].append(to_span(mark, end))
+    return ends, abandoned
 
 
 def input_items(connection: Connection, values: Values, page: Page) -> ItemPage | None:

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from antwort.api.events import CallEnded, Compacted, Mark, TurnEnded
+from antwort.api.events import CallEnded, Compacted, Mark, Span, TurnAbandoned, TurnEnded
 from antwort.api.items import InputItem, OpaqueItem, OutputItem
 from antwort.api.requests import Limits, read_item
 from antwort.api.responses import Metadata, Response
@@ -22,6 +22,7 @@ SCHEMA_VERSION = 1
 _UNLIMITED = Limits(input_items=2**62, part_bytes=2**62, tools=2**62, servers=2**62, metadata_keys=2**62)
 _decode_output: msgspec.json.Decoder[OutputItem] = msgspec.json.Decoder(OutputItem)
 _decode_body = msgspec.json.Decoder(Response)
+_decode_abandoned = msgspec.json.Decoder(TurnAbandoned)
 _decode_metadata: msgspec.json.Decoder[Metadata] = msgspec.json.Decoder(Metadata)
 
 _UNREADABLE = "A stored record cannot be read."
@@ -59,7 +60,12 @@ def mark_rows(marks: Sequence[tuple[int, Mark]]) -> list[MarkRow]:
     return [(number, _KINDS[type(mark)], encode(mark), items_end) for number, (items_end, mark) in enumerate(marks)]
 
 
-_KINDS: dict[type[Mark], str] = {TurnEnded: "turn", CallEnded: "call", Compacted: "compacted"}
+_KINDS: dict[type[Mark], str] = {
+    TurnEnded: "turn",
+    CallEnded: "call",
+    Compacted: "compacted",
+    TurnAbandoned: "abandoned",
+}
 
 
 def type_of(item: InputItem) -> str:
@@ -93,6 +99,14 @@ def to_item(item_id: str, direction: Direction, raw: bytes) -> InputItem:
             return renamed(_decode_output.decode(raw), item_id)
         return read_item(msgspec.json.decode(raw), "item", _UNLIMITED, item_id=item_id)
     except (*_DAMAGED, InvalidField) as exc:
+        raise StoreFault(_UNREADABLE) from exc
+
+
+def to_span(mark: bytes, items_end: int) -> Span:
+    """The places of what was said in an inference that was made anew."""
+    try:
+        return _decode_abandoned.decode(mark).start, items_end
+    except _DAMAGED as exc:
         raise StoreFault(_UNREADABLE) from exc
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from antwort.api.approvals import Approval
-from antwort.api.events import Mark, TurnEnded
+from antwort.api.events import Mark, Span, TurnAbandoned, TurnEnded
 from antwort.api.responses import Response, ResponseError
 from antwort.api.status import FINAL, IllegalTransition, ResponseStatus, transition
 from antwort.api.wire import encode, replace
@@ -37,6 +37,10 @@ def failed(response: Response, message: str) -> Response:
 
 def turn_ends(marks: Iterable[tuple[int, Mark]]) -> tuple[int, ...]:
     return tuple(count for count, mark in marks if isinstance(mark, TurnEnded))
+
+
+def abandoned(marks: Iterable[tuple[int, Mark]]) -> tuple[Span, ...]:
+    return tuple((mark.start, count) for count, mark in marks if isinstance(mark, TurnAbandoned))
 
 
 def cycle() -> InvalidField:

@@ -189,7 +189,7 @@ CHAIN_ITEMS = f"""
     CROSS JOIN items ON items.response_key = link.key
 """
 CHAIN_TURNS = f"""
-    {_LINKS_WITH.format("turns.number, turns.response_key, turns.items_end")}
+    {_LINKS_WITH.format("turns.number, turns.response_key, turns.kind, turns.mark, turns.items_end")}
     CROSS JOIN turns ON turns.response_key = link.key
-    WHERE turns.kind = 'turn'
+    WHERE turns.kind IN ('turn', 'abandoned')
 """
