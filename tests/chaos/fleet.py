@@ -24,6 +24,7 @@ from raw_http import ask
 PATIENCE = 60.0
 COMMAND = (sys.executable, "-m", "antwort")
 LEDGER = "ledger.jsonl"
+_NO_DATABASE = "antwort: The database cannot be used"
 Home: TypeAlias = Literal["sqlite", "postgres"]
 
 
@@ -55,6 +56,7 @@ class Server:
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self._lives = 0
+        self._is_wanted = False
 
     @property
     def name(self) -> str:
@@ -63,6 +65,7 @@ class Server:
 
     def start(self) -> None:
         self._lives += 1
+        self._is_wanted = True
         tools = {**self._settings["mcp_servers"][0], "headers": {SERVER_HEADER: self.name}}
         self._file.write_text(json.dumps({**self._settings, "mcp_servers": [tools]}))  # which is YAML
         self._file.chmod(0o600)
@@ -76,18 +79,24 @@ class Server:
 
     def kill(self) -> None:
         assert self._process is not None
+        self._is_wanted = False
         self._process.kill()
         self._process.wait(PATIENCE)
 
     def stop(self) -> int:
         """As an operator does; its exit status."""
+        self._is_wanted = False
         self.send(signal.SIGTERM)
         assert self._process is not None
         return self._process.wait(PATIENCE)
 
     def has_died(self) -> bool:
         """Whether it has ended by itself."""
-        return self._process is not None and self._process.poll() is not None
+        return self._is_wanted and self._process is not None and self._process.poll() is not None
+
+    def last_words(self) -> str:
+        """The last line that it has written."""
+        return (self.log.read_text().splitlines() or [""])[-1]
 
 
 class Fleet:
@@ -99,6 +108,8 @@ class Fleet:
         self.servers, self.folder, self.postgres, self.dsn = servers, folder, postgres, dsn
         self.ledger = folder / LEDGER
         self.stood_still: list[Span] = []
+        self.gave_up: list[str] = []
+        """The last words of processes that ended by themselves."""
 
     @property
     def ports(self) -> list[int]:
@@ -106,11 +117,27 @@ class Fleet:
 
     async def ready(self) -> None:
         """Until all answer."""
-        async with asyncio.timeout(PATIENCE):
-            for server in self.servers:
-                while not await _answers(server.port):
-                    assert not server.has_died(), server.log.read_text()
-                    await asyncio.sleep(0.05)
+        end = time.monotonic() + PATIENCE
+        for server in self.servers:
+            while not await _answers(server.port):
+                assert time.monotonic() < end, f"server {server.number} does not answer: {server.last_words()}"
+                self.revive()
+                await asyncio.sleep(0.05)
+
+    def revive(self) -> None:
+        """Start again what has ended by itself, as whoever looks after servers does: one that is started while there is
+        no database says so, and ends.
+        """
+        for server in self.servers:
+            if server.has_died():
+                self.gave_up.append(server.last_words())
+                server.start()
+
+    async def look_after(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            self.revive()
+            await asyncio.sleep(0.2)
 
     async def suffer(self, fault: Fault) -> None:
         """From its beginning to its end."""
@@ -121,13 +148,13 @@ class Fleet:
                 await asyncio.sleep(fault.lasts)
                 server.start()
             case "stop":
-                begin = time.time()
+                name, begin = server.name, time.time()
                 server.send(signal.SIGSTOP)
                 try:
                     await asyncio.sleep(fault.lasts)
                 finally:
                     server.send(signal.SIGCONT)
-                self.stood_still.append(Span(server.name, begin, time.time()))
+                self.stood_still.append(Span(name, begin, time.time()))
             case "database pause":
                 assert self.postgres is not None
                 self.postgres.pause()
@@ -144,7 +171,8 @@ class Fleet:
     def complaints(self) -> list[str]:
         """Lines of the servers' logs that no fault explains."""
         found = [line for server in self.servers for line in server.log.read_text().splitlines()]
-        return [line for line in found if "Traceback" in line or "internal error" in line]
+        wrong = [line for line in found if "Traceback" in line or "internal error" in line]
+        return wrong + [line for line in self.gave_up if not (self.dsn and line.startswith(_NO_DATABASE))]
 
 
 async def _answers(port: int) -> bool:

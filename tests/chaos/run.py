@@ -76,13 +76,14 @@ async def _under_way(machines: Fleet, scale: Scale, seed: int, plan: Sequence[Fa
     stories = count()
     end = time.monotonic() + scale.seconds
     clients = [asyncio.create_task(_client(machines.ports, seed, stories, told, end)) for _ in range(scale.runs)]
+    looking = asyncio.create_task(machines.look_after())
     await _go_wrong(machines, plan, aloud=aloud)
     _, late = await asyncio.wait(clients, timeout=max(end - time.monotonic(), 0) + scale.settling)
-    for client in late:
-        client.cancel()
-    for client in clients:
+    for task in (*late, looking):
+        task.cancel()
+    for task in (*clients, looking):
         with suppress(asyncio.CancelledError):
-            await client
+            await task
     return told
 
 
