@@ -220,6 +220,10 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
         errors.RequestCancelled,
         "the program that a server is mounted in broke the request off: it took too long, or the program is stopping",
     ),
+    "maker_unreachable": (
+        errors.MakerAway,
+        "another process makes the response, only that one can tell what it says so far, and it cannot be reached",
+    ),
     "server_shutting_down": (errors.ShuttingDown, "the server is about to stop; come back in a moment"),
     "backend_connect_timeout": (errors.BackendTimeout, "connecting to the backend took too long"),
     "backend_timeout": (errors.BackendTimeout, "the backend took too long"),

@@ -27,18 +27,19 @@ class Recorder:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         chunks: list[bytes] = []
-        is_stream = False
+        is_stream = is_ended = False
 
         async def keep(message: Message) -> None:
-            nonlocal is_stream
+            nonlocal is_stream, is_ended
             if message["type"] == "http.response.start":
                 is_stream = dict(message["headers"]).get(b"content-type", b"").startswith(b"text/event-stream")
             elif is_stream:
                 chunks.append(message["body"])
+                is_ended = not message["more_body"]
             await send(message)
 
         await self._app(scope, receive, keep)
-        if chunks and chunks[-1] and _is_whole(scope):  # the body of a client that left ends with nothing
+        if is_ended and chunks[-1] and _is_whole(scope):  # the body of a client that left ends with nothing, or never
             self.bodies.append(b"".join(chunks))
 
 

@@ -33,7 +33,9 @@ AntwortError                 what a client may be told: status, type, code, para
 │   └── QuotaUsedUp          429 waiting does not help
 └── ServerFault              500 ours, or a part we depend on
     ├── StoreFault           500 the record could not be read or written
+    │   └── Damaged             500 nor can it be later
     ├── AttemptsExhausted    500 every process that made the response was lost
+    ├── MakerAway            503 only the process that makes the response can tell, and it cannot be reached
     ├── ShuttingDown         503
     ├── RequestCancelled     503 broken off by the program that hosts us
     ├── TooManySockets       503 as many WebSockets are open as there may be
@@ -379,6 +381,17 @@ class AttemptsExhausted(ServerFault):
     def failed_code(self) -> str:
         """Its own: nobody waits for a background response who would try it again unasked."""
         return self.code
+
+
+class MakerAway(ServerFault):
+    """It comes back, or is found to be lost within the time of a lease."""
+
+    status = 503
+    code = "maker_unreachable"
+    may_pass = True
+
+    def __init__(self) -> None:
+        super().__init__("The process that makes this response cannot be reached now.", retry_after=1)
 
 
 class ShuttingDown(ServerFault):

@@ -56,6 +56,7 @@ SAMPLES: list[tuple[AntwortError, int, str, str, str]] = [
     (errors.ServerFault("m"), 500, "server_error", "server_error", "server_error"),
     (errors.StoreFault("m"), 500, "server_error", "server_error", "storage_error"),
     (errors.AttemptsExhausted(3), 500, "server_error", "server_error", "attempts_exhausted"),
+    (errors.MakerAway(), 503, "server_error", "server_error", "maker_unreachable"),
     (errors.ShuttingDown(), 503, "server_error", "server_error", "server_shutting_down"),
     (errors.TooManySockets(), 503, "server_error", "server_error", "too_many_websockets"),
     (errors.RequestCancelled(), 503, "server_error", "server_error", "request_cancelled"),

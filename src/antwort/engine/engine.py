@@ -367,6 +367,11 @@ class Engine:
         if self.is_draining:
             raise ShuttingDown
 
+    @property
+    def vault(self) -> Vault:
+        """Seals what is given out."""
+        return self._open_vault()
+
     def _open_vault(self) -> Vault:
         """Without one of its own, an engine seals for itself alone."""
         self._vault = self._vault or Vault.ephemeral()
@@ -423,6 +428,10 @@ class Engine:
     async def sent(self, identity: Identity, response_id: str) -> Sequence[StreamEvent] | None:
         """All events so far of a stored response, from number 0 on; None where they are not kept by their numbers."""
         return await self._made.sent(identity, response_id)
+
+    async def until_ended(self, identity: Identity, response_id: str) -> None:
+        """Wherever it is made; or until it is gone."""
+        await self._made.until_ended(identity, response_id)
 
     async def elsewhere(self, identity: Identity, response_id: str) -> str | None:
         """Where the process is reached that makes the response in the foreground, when only that one can tell how far

@@ -191,6 +191,11 @@ async def unfolded(ended: Callable[[], Awaitable[Response | None]], settings: Lo
         yield [Numbered(first, events[first : first + _AT_ONCE])]
 
 
+async def last_word(response: Response, after: int, settings: LoopSettings) -> Batches:
+    """How a response ended of which nothing else is known behind that number: nobody has told what was said there."""
+    yield [Numbered(after + 1, unfold(response, settings)[-1:])]
+
+
 def unknown_number(after: int) -> InvalidField:
     return InvalidField("starting_after", f"the response has no event with the number {after} so far.")
 

@@ -27,7 +27,7 @@ from antwort.engine.following import (
 )
 from antwort.engine.live import LiveRun
 from antwort.engine.settings import EngineSettings
-from antwort.errors import AntwortError, ApprovalNotFound, Cancelled, MakerAway, ResponseNotFound
+from antwort.errors import AntwortError, ApprovalNotFound, Cancelled, Damaged, MakerAway, ResponseNotFound
 from antwort.identity import Identity
 from antwort.runs.base import Gone, Record, RunLog, Unavailable
 from antwort.storage.base import ApprovalPage, ItemPage, Page, ResponsePage, ResponseStore, Wanted, as_of
@@ -148,9 +148,8 @@ class Made:
         response = await self.retrieve(identity, response_id)
         ended = partial(self._ended, identity, response_id)
         if self._runs is None or not await self._runs.has_log(identity, response_id):
-            if response.status not in FINAL and self._runs is not None and self._runs.traits.many:
-                if response_id not in self._live:  # only who makes it can tell, until it has ended
-                    raise MakerAway
+            if response.status not in FINAL and self._is_made_elsewhere(response_id):
+                raise MakerAway
             if after >= 0 and response.status in ("failed", "cancelled"):
                 return self._following(Follower(response, last_word(response, after, self._settings), ended))
             if after >= 0:
@@ -160,6 +159,10 @@ class Made:
         if after >= 0 and not await is_logged(self._runs, identity, response_id, after):
             raise unknown_number(after)
         return self.reading(identity, response, after)
+
+    def _is_made_elsewhere(self, response_id: str) -> bool:
+        """Of one that has not ended and has no log: only who makes it can tell what it says, until it has ended."""
+        return self._runs is not None and self._runs.traits.many and response_id not in self._live
 
     async def sent(self, identity: Identity, response_id: str) -> Sequence[StreamEvent] | None:
         """All events so far, from number 0 on; None where they are not kept by their numbers."""

@@ -360,6 +360,11 @@ class Connection(Lingers, HttpToolsProtocol):
         self._disconnect()
         self.transport.abort()
 
+    def cut(self) -> None:
+        """Behind what is unsent, without the end of the answer."""
+        self._disconnect()
+        self.transport.close()
+
     def shutdown(self) -> None:
         """The answer under way is the last; a request that is not all there is not waited for."""
         if self._is_busy:

@@ -41,6 +41,10 @@ class ClientGone(Exception):
     """There is nobody left to answer."""
 
 
+class BrokenOff(Exception):
+    """An answer that has begun does not come to its end here, and may go on elsewhere: whoever reads it must notice."""
+
+
 CONNECTION = "antwort.connection"
 """Where in the scope our own server leaves the connection; another server leaves none."""
 
@@ -64,6 +68,9 @@ class Line(Protocol):
 
     def abort(self) -> None:
         """Hang up now, whatever is unsent."""
+
+    def cut(self) -> None:
+        """Hang up behind what is unsent, without the end of the answer."""
 
 
 class Exchange:
@@ -233,6 +240,15 @@ class Exchange:
         self._line.abort()
         self.status = _CLIENT_GONE
         return True
+
+    def cut(self) -> None:
+        """Hang up behind what was written, in the middle of the answer. Of another's server, leaving it there is all
+        that can be done.
+        """
+        if self._line is not None:
+            self._line.cut()
+            self.linger()
+        self.status = _CLIENT_GONE
 
     async def open_stream(self) -> None:
         head = [

@@ -15,7 +15,17 @@ from antwort.identity import ANONYMOUS, Identity
 from antwort.transport.cors import Cors
 from antwort.transport.endpoints import Endpoint
 from antwort.transport.errors import unexpected
-from antwort.transport.exchange import CONNECTION, REQUEST_ID, ClientGone, Exchange, Message, Receive, Scope, Send
+from antwort.transport.exchange import (
+    CONNECTION,
+    REQUEST_ID,
+    BrokenOff,
+    ClientGone,
+    Exchange,
+    Message,
+    Receive,
+    Scope,
+    Send,
+)
 from antwort.transport.line import log_fault, log_request
 from antwort.transport.offer import Access, Credentials, offer_of
 from antwort.transport.quotas import Quotas
@@ -181,6 +191,8 @@ class Transport:
             await endpoint(exchange, subject)
         except ClientGone:
             await exchange.give_up()
+        except BrokenOff:
+            exchange.cut()
         except asyncio.CancelledError:
             if exchange.abort():
                 return

@@ -3,44 +3,26 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Protocol, TypeAlias
 from urllib.parse import urlencode
 
 from antwort.engine.engine import Engine
-from antwort.runs.base import Unavailable
-from antwort.transport.exchange import ClientGone, Exchange
-from antwort.transport.respond import unless_gone
+from antwort.errors import NotAuthenticated
+from antwort.identity import Identity
+from antwort.transport.errors import Headers
+from antwort.transport.exchange import BrokenOff, Exchange
+from antwort.transport.passing import Passes
+from antwort.transport.respond import unless_gone, write_late
 
 _log = logging.getLogger("antwort.transport")
 
 RELAYED = b"antwort-relayed"
-"""Marks a request that was passed on once: it is not passed on again."""
+"""Marks a request that was passed on once: it is not passed on again. And its answer, which shows who gave it."""
 _LARGEST = 256 * 2**20
-_OWN = frozenset(
-    {
-        b"accept-encoding",
-        b"connection",
-        b"content-length",
-        b"content-type",
-        b"expect",
-        b"host",
-        b"keep-alive",
-        b"origin",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-        b"x-request-id",
-        RELAYED,
-    }
-)
-"""Headers of one connection, and what is answered here."""
-_PLAIN = re.compile(rb"[!-~\x80-\xff](?:[ -~\t\x80-\xff]*[!-~\x80-\xff])?")
+_HINTS = ("retry-after", "retry-after-ms", "x-should-retry")
 
 
 class PeerGone(Exception):
@@ -69,10 +51,22 @@ class Relay:
 
     def __init__(self, engine: Engine, ask: Ask | None) -> None:
         self._engine, self._ask = engine, ask
+        self._passes = Passes(lambda: engine.vault)
+
+    def identity(self, exchange: Exchange, token: bytes) -> Identity:
+        """Who a request is made for that another process has passed on; the answer shows that it is one of ours.
+        Raises `NotAuthenticated`.
+        """
+        if exchange.method != "GET":
+            raise NotAuthenticated("Only reading is passed on.")
+        query = exchange.scope["query_string"].decode("latin-1")
+        passed = self._passes.opened(token, exchange.path + (f"?{query}" if query else ""))
+        exchange.with_answer.append((RELAYED, self._passes.proof(passed).encode()))
+        return passed.identity
 
     async def answers(self, exchange: Exchange, response_id: str) -> bool:
         """Whether the request was answered so. Where that process cannot be reached, nothing was."""
-        if self._ask is None or exchange.method != "GET" or exchange.header(RELAYED) is not None:
+        if self._ask is None or exchange.header(RELAYED) is not None:
             return False
         address = await self._engine.elsewhere(exchange.identity, response_id)
         if address is None:
@@ -82,23 +76,31 @@ class Relay:
         except PeerGone as gone:
             _log.warning("what another process makes could not be read there: %s", gone)
             if exchange.status:  # the client may come again, for the rest
-                raise ClientGone from gone
-            if "starting_after" in exchange.query():
-                raise Unavailable(str(gone)) from gone  # nobody else knows what had which number
+                raise BrokenOff from gone
             return False
         return True
 
     async def _pass_on(self, exchange: Exchange, response_id: str, address: str) -> None:
         assert self._ask is not None, "it was asked for"
-        async with self._ask(address, _target(exchange, response_id), _fields(exchange)) as told:
-            if told.headers.get("content-type", "").startswith("text/event-stream"):
-                await exchange.open_stream()
-                async for data in told.reads():
-                    await exchange.write(data)
-                await exchange.end_stream()
+        target = _target(exchange, response_id)
+        token, nonce = self._passes.issue(exchange.identity, target)
+        async with self._ask(address, target, _fields(exchange, token)) as told:
+            if not self._passes.is_proof(told.headers.get(RELAYED.decode(), ""), nonce):
+                raise PeerGone("whoever answers there is none of ours, or seals with other keys")
+            kind = told.headers.get("content-type", "application/json")
+            if kind.startswith("text/event-stream"):
+                await self._stream(exchange, response_id, told)
             else:
-                kind = told.headers.get("content-type", "application/json").encode("latin-1")
-                await exchange.answer(await told.read(_LARGEST), status=told.status, kind=kind)
+                body = await told.read(_LARGEST)
+                await exchange.answer(body, status=told.status, headers=_hints(told), kind=kind.encode("latin-1"))
+
+    async def _stream(self, exchange: Exchange, response_id: str, told: Told) -> None:
+        await exchange.open_stream()
+        if exchange.method != "HEAD":  # what comes first is all that is asked for
+            ended = partial(self._engine.until_ended, exchange.identity, response_id)
+            async for data in told.reads():
+                await (write_late(exchange, ended, data) if exchange.is_behind else exchange.write(data))
+        await exchange.end_stream()
 
 
 def _target(exchange: Exchange, response_id: str) -> str:
@@ -106,9 +108,10 @@ def _target(exchange: Exchange, response_id: str) -> str:
     return f"/v1/responses/{response_id}" + (f"?{query}" if query else "")
 
 
-def _fields(exchange: Exchange) -> bytes:
-    """What the client has sent, who it is included; and that it was passed on."""
-    headers: list[tuple[bytes, bytes]] = exchange.scope["headers"]
-    sent = [(name, value) for name, value in headers if name not in _OWN and _PLAIN.fullmatch(value)]
-    ours = [(b"x-request-id", exchange.request_id.encode()), (RELAYED, b"1")]
-    return b"".join([b"%b: %b\r\n" % field for field in (*sent, *ours)])
+def _fields(exchange: Exchange, token: str) -> bytes:
+    """Nothing that the client has sent: whoever listens there may be a stranger."""
+    return b"x-request-id: %b\r\n%b: %b\r\n" % (exchange.request_id.encode(), RELAYED, token.encode())
+
+
+def _hints(told: Told) -> Headers:
+    return [(name.encode(), told.headers[name].encode("latin-1")) for name in _HINTS if name in told.headers]

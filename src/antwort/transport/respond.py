@@ -19,7 +19,7 @@ from antwort.engine.live import LiveRun
 from antwort.engine.settings import OnDisconnect
 from antwort.errors import ClientLeft, InvalidField
 from antwort.identity import Identity
-from antwort.transport.exchange import ClientGone, Exchange, Watched
+from antwort.transport.exchange import BrokenOff, ClientGone, Exchange, Watched
 from antwort.transport.sse import written
 
 T = TypeVar("T")
@@ -185,23 +185,23 @@ async def _stream(exchange: Exchange, run: Watched, words: Wording) -> None:
             await exchange.close_stream(frames)
             return
         if exchange.is_behind:
-            await _write_late(exchange, run, frames)
+            await write_late(exchange, run.wait, frames)
         else:
             await exchange.write(frames)
     if not isinstance(run, Follower) or run.has_left:
-        raise ClientGone
+        raise BrokenOff  # it goes on elsewhere, unless it is the client that has left
     await exchange.close_stream()  # the terminal event is one that the client has seen before
 
 
-async def _write_late(exchange: Exchange, run: Watched, frames: bytes) -> None:
-    """A slow client has all the time that its run takes; it is waited for less when the run has ended meanwhile."""
-    ending = asyncio.create_task(_linger_after(run, exchange))
+async def write_late(exchange: Exchange, ended: Callable[[], Awaitable[None]], frames: bytes) -> None:
+    """A slow client has all the time that its run takes; it is waited for less when the run has `ended` meanwhile."""
+    ending = asyncio.create_task(_linger_after(ended, exchange))
     try:
         await exchange.write(frames)
     finally:
         ending.cancel()
 
 
-async def _linger_after(run: Watched, exchange: Exchange) -> None:
-    await run.wait()
+async def _linger_after(ended: Callable[[], Awaitable[None]], exchange: Exchange) -> None:
+    await ended()
     exchange.linger()

@@ -34,7 +34,7 @@ from antwort.transport.offer import Offer
 from antwort.transport.paging import read_page, read_wanted
 from antwort.transport.quotas import Quotas
 from antwort.transport.readiness import Readiness
-from antwort.transport.relay import Ask, Relay
+from antwort.transport.relay import RELAYED, Ask, Relay
 from antwort.transport.respond import follow, respond, unless_gone
 
 Identify: TypeAlias = Callable[[Scope], Identity]
@@ -137,8 +137,13 @@ class Routes:
         It comes first, for every place that is not open: so no endpoint can forget it, no body is read for a stranger,
         and a stranger does not learn what is here and what is not.
         """
-        if exchange.path not in self._open:
+        if exchange.path in self._open:
+            return
+        token = exchange.header(RELAYED)
+        if token is None:
             exchange.identity = self._identify(exchange.scope)
+        else:  # another process has seen to it
+            exchange.identity = self._relay.identity(exchange, token)
 
     def find(self, method: str, path: str) -> tuple[Endpoint, str]:
         """Who answers, and for which id; the path comes as it was written. Raises `NotFound` or `MethodNotAllowed`."""
