@@ -14,7 +14,6 @@ from msgspec.structs import replace as struct_replace
 
 from antwort.api.status import IllegalTransition
 from antwort.db import Connection
-from antwort.db.postgres_link import PostgresLink
 from antwort.errors import KeyInUse, ResponseNotFound
 from antwort.storage import writing
 from antwort.storage.base import Claim, NewResponse
@@ -34,7 +33,6 @@ from storage_cases import (
     said_in,
     tell,
     tell_chain,
-    texts,
 )
 
 T = TypeVar("T")
@@ -266,50 +264,3 @@ async def test_a_log_of_an_outcome_that_was_not_written_is_not_kept(store: SqlSt
         return read_log(connection, key)
 
     assert await store._database.read(log) == b"first"
-
-
-# ---- commits without an answer ----
-
-
-@pytest.fixture(params=["it was written", "it was not"])
-def lost_answers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The answer to the next commit is lost for each entry."""
-    lost: list[str] = []
-    commit = PostgresLink.commit
-
-    def lose(link: PostgresLink) -> None:
-        if not lost:
-            return commit(link)
-        if request.param == "it was written":
-            commit(link)
-        link.close()
-        raise psycopg.OperationalError(lost.pop())
-
-    monkeypatch.setattr(PostgresLink, "commit", lose)
-    return lost
-
-
-async def test_a_beginning_whose_answer_is_lost_is_there_once(
-    replicas: tuple[PostgresStore, PostgresStore], lost_answers: list[str]
-) -> None:
-    await replicas[0].check()
-    lost_answers.append("gone")
-    new = claiming("key", "r")
-    await replicas[0].begin(new)
-    assert lost_answers == []
-    found = await replicas[1].get(ME, "r")
-    assert found is not None
-    assert found.status == "in_progress"
-    assert texts((await replicas[1].chain(ME, "r"))[0].input) == ["hello"]
-
-
-async def test_an_end_whose_answer_is_lost_is_there_once(
-    replicas: tuple[PostgresStore, PostgresStore], lost_answers: list[str]
-) -> None:
-    new = asked("hello")
-    await replicas[0].begin(new)
-    lost_answers.append("gone")
-    response = ended(new, message("once"))
-    await replicas[0].finish(ME, response, STOPPED, log=b"log")
-    assert lost_answers == []
-    assert await replicas[1].get(ME, response.id) == response

@@ -16,6 +16,10 @@ DECIDE = """
       AND decided_by IS :after AND status IN ('pending', :status)
 """
 IS_THERE = "SELECT 1 FROM approvals WHERE tenant = :tenant AND owner = :owner AND id = :id"
+IS_OPEN = """
+    SELECT 1 FROM approvals
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND (decided_by IS NULL OR decided_by <> :by)
+"""
 DELETE = "DELETE FROM approvals WHERE response_key = ?"
 PLACE = "SELECT key FROM approvals WHERE tenant = :tenant AND owner = :owner AND id = :id"
 FOUND = """

@@ -14,6 +14,7 @@ from antwort.errors import ApprovalInUse
 from antwort.identity import Identity
 from antwort.storage import approval_statements as sql
 from antwort.storage.base import ApprovalPage, Decision, Page
+from antwort.storage.once import write_once
 from antwort.storage.rows import Values
 from antwort.storage.rules import no_such, size_of, starts_at_front, within_size
 
@@ -50,7 +51,11 @@ class SqlApprovals:
 
     async def decide(self, identity: Identity, response_id: str, decisions: Sequence[Decision]) -> None:
         values = decision_rows(identity, response_id, decisions)
-        await self._database.write(partial(decide, decisions=values))
+        await write_once(
+            self._database,
+            partial(decide, decisions=values),
+            lambda connection, _: _has_decided(connection, values),
+        )
 
 
 def approval_rows(identity: Identity, approvals: Sequence[Approval]) -> list[Values]:
@@ -81,6 +86,10 @@ def decide(connection: Connection, decisions: Sequence[Values]) -> None:
     for values in decisions:
         if connection.execute(sql.DECIDE, values).rowcount == 0 and connection.execute(sql.IS_THERE, values).fetchone():
             raise ApprovalInUse
+
+
+def _has_decided(connection: Connection, decisions: Sequence[Values]) -> bool:
+    return not any(connection.execute(sql.IS_OPEN, values).fetchone() for values in decisions)
 
 
 def delete(connection: Connection, response_key: int) -> None:

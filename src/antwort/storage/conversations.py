@@ -18,6 +18,7 @@ from antwort.storage import conversation_statements as sql
 from antwort.storage.approvals import approval_rows
 from antwort.storage.approvals import insert as insert_approvals
 from antwort.storage.base import LARGEST_PAGE, Entry, ItemPage, Page
+from antwort.storage.once import write_once
 from antwort.storage.rows import SCHEMA_VERSION, Direction, Values, name_of, renamed, to_item, to_metadata, type_of
 from antwort.storage.rules import no_such, starts_at_front
 
@@ -39,7 +40,11 @@ class SqlConversations:
             "schema_version": SCHEMA_VERSION,
             "metadata": encode(conversation.metadata),
         }
-        await self._database.write(partial(_begin, values=values, entries=entry_rows(entries)))
+        await write_once(
+            self._database,
+            partial(_begin, values=values, entries=entry_rows(entries)),
+            lambda connection, _: _is_there(connection, values),
+        )
 
     async def conversation(self, identity: Identity, conversation_id: str) -> Conversation | None:
         return await self._database.read(partial(_get, values=name_of(identity, conversation_id)))
@@ -51,8 +56,11 @@ class SqlConversations:
         return await self._database.write(partial(_describe, values=values))
 
     async def delete_conversation(self, identity: Identity, conversation_id: str) -> bool:
-        return await self._database.write(
-            partial(_delete, statement=sql.DELETE, values=name_of(identity, conversation_id))
+        values = name_of(identity, conversation_id)
+        return await write_once(
+            self._database,
+            partial(_delete, statement=sql.DELETE, values=values),
+            lambda connection, _: not _is_there(connection, values),
         )
 
     async def said(self, identity: Identity, conversation_id: str) -> tuple[InputItem, ...] | None:
@@ -69,14 +77,22 @@ class SqlConversations:
         self, identity: Identity, conversation_id: str, entries: Sequence[Entry], approvals: Sequence[Approval] = ()
     ) -> tuple[InputItem, ...] | None:
         values, asked = name_of(identity, conversation_id), approval_rows(identity, approvals)
-        ids = await self._database.write(partial(_add, values=values, entries=entry_rows(entries), asked=asked))
+        ids = await write_once(
+            self._database,
+            partial(_add, values=values, entries=entry_rows(entries), asked=asked),
+            lambda connection, ids: _has_some(connection, values, ids),
+        )
         if ids is None:
             return None
         return tuple(renamed(entry.item, item_id) for entry, item_id in zip(entries, ids, strict=True))
 
     async def delete_entry(self, identity: Identity, conversation_id: str, item_id: str) -> bool:
         values = name_of(identity, conversation_id) | {"item_id": item_id}
-        return await self._database.write(partial(_delete, statement=sql.DELETE_ENTRY, values=values))
+        return await write_once(
+            self._database,
+            partial(_delete, statement=sql.DELETE_ENTRY, values=values),
+            lambda connection, _: not _has_some(connection, values, [item_id]),
+        )
 
 
 def entry_rows(entries: Sequence[Entry]) -> list[EntryRow]:
@@ -126,6 +142,17 @@ def _describe(connection: Connection, values: Values) -> Conversation | None:
 
 def _delete(connection: Connection, statement: str, values: Values) -> bool:
     return connection.execute(statement, values).rowcount > 0
+
+
+def _is_there(connection: Connection, values: Values) -> bool:
+    return connection.execute(sql.HOLD[connection.dialect], values).fetchone() is not None
+
+
+def _has_some(connection: Connection, values: Values, ids: Sequence[str] | None) -> bool:
+    """Whether any of these entries is in the conversation, where their ids were free before they came."""
+    return _is_there(connection, values) and any(
+        connection.execute(sql.ENTRY, values | {"item_id": item_id}).fetchone() is not None for item_id in ids or ()
+    )
 
 
 # ---- reading ----

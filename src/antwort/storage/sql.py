@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TypeVar
 
 from antwort.api.approvals import Approval
 from antwort.api.events import Mark
 from antwort.api.items import InputItem
 from antwort.api.responses import Response
-from antwort.db import Connection, Database, Operation
-from antwort.errors import StoreFault
+from antwort.db import Database
 from antwort.identity import Identity
 from antwort.storage import claims, reading, writing
 from antwort.storage.approvals import SqlApprovals
 from antwort.storage.base import Claimed, Entry, ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
 from antwort.storage.conversations import SqlConversations
 from antwort.storage.listing import list_responses
+from antwort.storage.once import write_once
 from antwort.storage.rows import Values, name_of
-
-T = TypeVar("T")
 
 log = logging.getLogger("antwort.storage")
 
 _MOST_WARNINGS = 1000
-_PAUSES = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""Seconds between the tries to find out whether something was written."""
 
 
 class SqlStore(SqlConversations, SqlApprovals):
@@ -42,8 +36,10 @@ class SqlStore(SqlConversations, SqlApprovals):
 
     async def begin(self, new: NewResponse) -> None:
         beginning = writing.to_beginning(new)
-        await self._write_once(
-            partial(writing.begin_in, new=beginning), partial(writing.has_begun, values=beginning.values)
+        await write_once(
+            self._database,
+            partial(writing.begin_in, new=beginning),
+            lambda connection, _: writing.has_begun(connection, beginning.values),
         )
 
     async def claimed(self, identity: Identity, key: str, now: int) -> Claimed | None:
@@ -63,14 +59,22 @@ class SqlStore(SqlConversations, SqlApprovals):
         log: bytes | None = None,
     ) -> None:
         end = writing.to_finishing(identity, response, marks, entries, approvals, log)
-        await self._write_once(partial(writing.finish_in, end=end), partial(writing.has_finished, end=end))
+        await write_once(
+            self._database,
+            partial(writing.finish_in, end=end),
+            lambda connection, _: writing.has_finished(connection, end),
+        )
 
     async def get(self, identity: Identity, response_id: str) -> Response | None:
         return await self._database.read(partial(reading.get, values=name_of(identity, response_id)))
 
     async def delete(self, identity: Identity, response_id: str) -> bool:
         values = name_of(identity, response_id) | {"now": int(time.time())}
-        return await self._database.write(partial(writing.delete, values=values))
+        return await write_once(
+            self._database,
+            partial(writing.delete, values=values),
+            lambda connection, _: writing.is_gone(connection, values),
+        )
 
     async def chain(self, identity: Identity, response_id: str) -> tuple[Link, ...]:
         return await self._database.read(partial(reading.chain, values=name_of(identity, response_id)))
@@ -99,27 +103,6 @@ class SqlStore(SqlConversations, SqlApprovals):
 
     async def close(self) -> None:
         await self._database.close()
-
-    async def _write_once(self, operation: Operation[T], is_done: Operation[bool]) -> None:
-        """Where nobody knows whether it was written, it is looked up, for some time, and written if it was not."""
-
-        def again(connection: Connection) -> None:
-            if not is_done(connection):
-                operation(connection)
-
-        pauses = iter(_PAUSES)
-        try:
-            await self._database.write(operation)
-        except StoreFault as fault:
-            if not fault.is_ambiguous:
-                raise
-            while True:
-                try:
-                    return await self._database.write(again)
-                except StoreFault:
-                    if (pause := next(pauses, None)) is None:
-                        raise
-                    await asyncio.sleep(pause)
 
     def _warn(self, response_id: str) -> None:
         """Once of each: lists are read again and again."""

@@ -163,6 +163,12 @@ def delete(connection: Connection, values: Values) -> bool:
     return bool(hidden)
 
 
+def is_gone(connection: Connection, values: Values) -> bool:
+    """Whether `delete` was committed."""
+    connection.execute(sql.HOLD_RUN[connection.dialect], values)
+    return connection.execute(sql.STATUS[connection.dialect], values).fetchone() is None
+
+
 def fail_running(connection: Connection, message: str) -> tuple[int, list[str]]:
     """How many there were, and the ids of those whose body cannot be read: these are failed by their columns alone."""
     rows = connection.execute(sql.RUNNING[connection.dialect]).fetchall()
