@@ -14,7 +14,7 @@ import pytest
 from antwort.testing import check_frames
 from antwort.version import __version__
 from chat_backend import ChatBackend, Says
-from live_server import PATIENCE, LiveServer, launched, run
+from live_server import PATIENCE, LiveServer, launched, run, start
 from postgres import free_port
 from raw_http import Reply, ask, connected
 
@@ -62,12 +62,25 @@ async def one_is_left(server: LiveServer) -> bool:
     return len(await children(server)) == 1
 
 
+async def several_are_there(server: LiveServer) -> bool:
+    return len(await children(server)) > 1
+
+
 async def replaced(server: LiveServer, before: set[int], others: int = 0) -> set[int]:
     """All who are there when others have taken the places of those before."""
     async with asyncio.timeout(PATIENCE):
         while len(now := await children(server)) < len(before) + others or now & before:
             assert (await ask(server.port, "GET", "/healthz")).status == 200
     return now
+
+
+async def logged(server: LiveServer, words: str) -> str:
+    """The next line of its log that has them."""
+    assert server.process.stderr is not None
+    async with asyncio.timeout(PATIENCE):
+        while words not in (line := (await server.process.stderr.readline()).decode()):
+            assert line
+    return line
 
 
 # ---- start ----
@@ -163,16 +176,79 @@ async def test_workers_stay_when_the_file_is_not_right_any_more(migrated_databas
         before = await children(server)
         file.write_text("scripted: perhaps\n")
         server.process.send_signal(signal.SIGHUP)
-        assert server.process.stderr is not None
-        async with asyncio.timeout(PATIENCE):
-            while b"the workers stay as they are" not in (line := await server.process.stderr.readline()):
-                assert line
-        assert b"scripted must be" in line
+        assert "scripted must be" in await logged(server, "the workers stay as they are")
         assert await children(server) == before
         assert (await server.stop())[0] == 0
 
 
+async def test_workers_stay_when_they_could_not_be_several_with_what_is_in_the_file(
+    migrated_database: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "antwort.yaml"
+    both = f"scripted: true\ndatabase: {migrated_database}\nserver: {{workers: 2}}\n"
+    file.write_text(both)
+    async with launched("--config", str(file), "--data", str(tmp_path), "--log-format", "human") as server:
+        before = await children(server)
+        file.write_text("scripted: true\n")
+        server.process.send_signal(signal.SIGHUP)
+        line = await logged(server, "the workers stay as they are")
+        assert "server.workers above 1 needs a database that they share" in line
+        assert await children(server) == before
+        assert (await server.stop())[0] == 0
+
+
+async def test_what_belongs_to_the_port_and_has_changed_needs_a_restart_and_is_said(
+    migrated_database: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "antwort.yaml"
+    file.write_text("scripted: true\nserver: {workers: 2}\n")
+    flags = ("--config", str(file), "--data", str(tmp_path), "--log-format", "human")
+    async with launched(*flags, environment={"ANTWORT_DATABASE": migrated_database}) as server:
+        before = await children(server)
+        file.write_text("scripted: true\nserver: {workers: 3, host: localhost}\n")
+        server.process.send_signal(signal.SIGHUP)
+        said = [await logged(server, f"server.{name} has changed") for name in ("host", "workers")]
+        assert len(await replaced(server, before)) == 2
+        status, log = await server.stop()
+    assert all("which needs a restart: it stays as it was" in line for line in said)
+    assert (status, "server.port" in log) == (0, False)
+
+
 # ---- the end ----
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("leads", [True, False])
+async def test_workers_drain_when_each_process_of_the_group_is_told_to_stop(
+    how: signal.Signals, leads: bool, migrated_database: str, tmp_path: Path
+) -> None:
+    go = asyncio.Event()
+    async with ChatBackend(Says(hold=go)) as backend:
+        flags = ("--backend", backend.url, "--drain", "60")
+        async with crew(migrated_database, *flags, data=tmp_path) as server, connected(server.port) as wire:
+            wire.send("POST", RESPONSES, STREAMED)
+            assert (await wire.head()).status == 200
+            chunks = [await wire.chunk()]
+            workers = sorted(await children(server))
+            for pid in [server.process.pid, *workers] if leads else [*workers, server.process.pid]:
+                os.kill(pid, how)
+            await until(lambda: one_is_left(server))
+            go.set()
+            while chunk := await wire.chunk():
+                chunks.append(chunk)
+            async with asyncio.timeout(PATIENCE):
+                _, log = await server.process.communicate()
+    assert check_frames(b"".join(chunks)).status == "completed"
+    assert server.process.returncode == 0
+    assert b"Traceback" not in log
+
+
+async def test_one_signal_while_workers_start_ends_them_in_order(migrated_database: str, tmp_path: Path) -> None:
+    flags = ("--port", "0", "--workers", "3", "--scripted", "--data", str(tmp_path))
+    process = await start("serve", *flags, environment={"ANTWORT_DATABASE": migrated_database})
+    server = LiveServer(process, 0, [])
+    await until(lambda: several_are_there(server))
+    assert await server.stop() == (0, "")
 
 
 @pytest.mark.proves("TR-022")

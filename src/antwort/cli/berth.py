@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+HURRY = b"hurry\n"
+"""What it is told in order to leave at once; in order, it is told by signals, however many come."""
+
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker is to do."""
@@ -36,16 +39,16 @@ class Berth:
         self._link = link
         self._watching: asyncio.Task[None] | None = None
 
-    async def watch(self, abandoned: Callable[[], None]) -> None:
-        """Call `abandoned` when there is nobody left to work for."""
+    async def watch(self, *, hurried: Callable[[], None], abandoned: Callable[[], None]) -> None:
+        """Call `hurried` when it is told to leave at once, `abandoned` when there is nobody left to work for."""
         self._link.setblocking(False)
-        self._watching = asyncio.create_task(self._watch(abandoned))
+        self._watching = asyncio.create_task(self._watch(hurried, abandoned))
 
-    async def _watch(self, abandoned: Callable[[], None]) -> None:
+    async def _watch(self, hurried: Callable[[], None], abandoned: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
         try:
             while await loop.sock_recv(self._link, 4096):
-                pass
+                hurried()  # there is nothing else that could be said
         except OSError:
             pass
         abandoned()

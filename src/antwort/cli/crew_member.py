@@ -22,6 +22,7 @@ def main(link: int) -> int:
     """`link` is the descriptor of the socket that orders come by."""
     fill_gaps()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # it is not for a worker to decide
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until it serves, as SIGTERM
     from antwort.cli.serve import serve
 
     speaking = socket.socket(fileno=link)

@@ -13,6 +13,8 @@ from antwort.cli.say import complain
 from antwort.config.problems import CannotStart
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from antwort.app import App
     from antwort.cli.berth import Berth
     from antwort.config.reading import Loaded
@@ -67,21 +69,24 @@ async def serve(settings: Settings, file: Path | None = None, berth: Berth | Non
     with ExitStack() as held:
         front = held.enter_context(listen_to_clients(settings) if berth is None else berth.front)
         peers = listen_to_peers(settings)
-        sockets = [front] if peers is None else [front, held.enter_context(peers.socket)]
+        side = None if peers is None else held.enter_context(peers.socket)
         app = await build(settings, address=None if peers is None else peers.address)
         try:
             await app.start()
             spare_the_collector()
-            server = _server(app, settings, front.getsockname()[1], file, berth)
+            server = _server(app, settings, (front.getsockname()[1], side), file, berth)
             if berth is not None:
-                await berth.watch(server.told_to_stop)
-            await server.serve(sockets=sockets)
+                await berth.watch(hurried=server.hurry, abandoned=server.told_to_stop)
+            await server.serve(sockets=[front])
         finally:
             await app.close()
     return 1 if server.force_exit else 0
 
 
-def _server(app: App, settings: Settings, port: int, file: Path | None, berth: Berth | None) -> Server:
+def _server(
+    app: App, settings: Settings, doors: tuple[int, socket | None], file: Path | None, berth: Berth | None
+) -> Server:
+    """`doors`: the port of the front, and where other processes come in."""
     from antwort.cli.greeting import announce, rows
     from antwort.transport.server import Ping, Server
 
@@ -92,6 +97,7 @@ def _server(app: App, settings: Settings, port: int, file: Path | None, berth: B
             await berth.tell_ready(await rows(app, settings, port, file) if berth.speaks else ())
 
     given = settings.server
+    port, peers = doors
     return Server(
         app.asgi,
         drain=app.engine.drain,
@@ -99,10 +105,12 @@ def _server(app: App, settings: Settings, port: int, file: Path | None, berth: B
         notice=given.notice,
         leave=app.leave,
         started=started,
+        is_led=berth is not None,
         head_limit=given.head_limit,
         request_time=given.request_time,
         on_refusal=app.asgi.refused,
         message_limit=given.body_limit,
         ping=Ping(interval=given.websocket.ping_interval, timeout=given.websocket.ping_timeout),
         strict=settings.loop.strict,
+        peers=peers,
     )

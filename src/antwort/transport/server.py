@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import math
 import os
+import signal
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from types import FrameType
 
 import msgspec
@@ -26,6 +28,8 @@ _LOOK_AGAIN = 0.1
 _FIRST_WORDS = 0.2
 """Seconds in which whoever has come in before it was told to stop may ask."""
 
+_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name))
+"""Those that ask for an end, as far as the system has them."""
 
 MESSAGE_LIMIT = 64 * 2**20
 
@@ -51,20 +55,24 @@ class Server(uvicorn.Server):
         notice: float = 0.0,
         leave: Callable[[], None] = lambda: None,
         started: Callable[[], Coroutine[None, None, None]] | None = None,
+        is_led: bool = False,
         head_limit: int = Connection.head_limit,
         request_time: float = Connection.request_time,
         on_refusal: Callable[[Refused], None] = nobody_asks,
         message_limit: int = MESSAGE_LIMIT,
         ping: Ping = Ping(),  # noqa: B008 - a frozen value
         strict: bool = False,
+        peers: socket.socket | None = None,
     ) -> None:
         """`drain` is told how many seconds work under way may take; `started` is called when requests are answered, and
         broken off by a signal. `leave` is called at once when it is told to stop; for `notice` seconds requests are
-        taken all the same, and their answers end their connections.
+        taken all the same, and their answers end their connections. `is_led`: somebody else says when it has to hurry,
+        and signals do not, however many come.
 
         `head_limit`: bytes of a request's address and headers. `request_time`: seconds it may take to come in.
         `on_refusal` is told of what the application never sees; `strict` says in whose words it is answered.
-        `message_limit`: bytes of a message on a WebSocket.
+        `message_limit`: bytes of a message on a WebSocket. `peers`: where other processes ask for what is made here, which
+        they can until the drain is over.
         """
         config = uvicorn.Config(
             app,
@@ -85,10 +93,13 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.server_state = self._state = State()
         self._drain, self._drain_seconds, self._started = drain, drain_seconds, started
-        self._notice, self._leave = notice, leave
+        self._peers, self._side_door = peers, list[asyncio.base_events.Server]()
+        self._notice, self._leave, self._is_led = notice, leave, is_led
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        await super().startup(sockets if self._peers is None else [*(sockets or ()), self._peers])
+        if self._peers is not None:  # what is made here can be read nowhere else, as long as it is made
+            self._side_door.append(self.servers.pop())
         if self._started is not None:
             await self._unless_told_to_stop(self._started())
 
@@ -111,6 +122,7 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
         last_call.cancel()
         if self.force_exit:
+            self._close_side_door()
             draining.cancel()
         await asyncio.gather(draining, return_exceptions=self.force_exit)
 
@@ -150,23 +162,55 @@ class Server(uvicorn.Server):
         while self.server_state.tasks:
             await asyncio.sleep(_LOOK_AGAIN)
             await self._drain(max(end - loop.time(), 0))
+        self._close_side_door()
+
+    def _close_side_door(self) -> None:
+        for server in self._side_door:
+            server.close()
 
     def _abort_all(self) -> None:
         """Who has not taken its answer by now will not; what works for it ends as for any client that is gone."""
+        self._close_side_door()
         for connection in list(self.server_state.connections):
             if isinstance(connection, Lingers):
                 connection.abort()
 
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """A terminal that is closed, too, asks for an end; not where SIGHUP was ignored before, as `nohup` does."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {sig: signal.signal(sig, self.handle_exit) for sig in (*_SIGNALS, *_closing())}
+        try:
+            yield
+        finally:
+            for sig, heard in before.items():
+                if not self._is_led:  # who is told once may hear of it late, while it closes
+                    signal.signal(sig, heard)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - what a signal brings
         """A signal asks for an orderly end, which is a success: it is not raised again when all is done."""
+        if self.should_exit and not self._is_led:
+            self.hurry()
+        else:
+            self.told_to_stop()
+
+    def hurry(self) -> None:
+        """As by a second signal."""
         self.told_to_stop()
+        self.force_exit = True
 
     def told_to_stop(self) -> None:
-        """As by a signal: a second time, at once."""
-        self.force_exit = self.should_exit
+        """As by a signal. Once more changes nothing."""
         self.should_exit = True
         self._state.is_leaving = True
         self._leave()
+
+
+def _closing() -> tuple[signal.Signals, ...]:
+    closed: signal.Signals | None = getattr(signal, "SIGHUP", None)
+    return () if closed is None or signal.getsignal(closed) is signal.SIG_IGN else (closed,)
 
 
 def reason(fault: OSError) -> str:
