@@ -88,9 +88,9 @@ class Log(MemoryRunLog):
     async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
         return () if worker in self.dead else await super().claim(worker, count)
 
-    async def release(self, lease: Lease) -> None:
+    async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
         if lease.worker not in self.dead:
-            await super().release(lease)
+            await super().release(lease, is_lost=is_lost)
 
     def reached(self, at: int) -> asyncio.Event:
         """Set when the record in that place is written."""

@@ -368,6 +368,13 @@ class StoreFault(ServerFault):
     """Whether what was to be written may have been written nevertheless: the answer to the commit did not come."""
 
 
+class Damaged(StoreFault):
+    """What is on record cannot be read, and that will not pass: to ask again is of no use."""
+
+    def __init__(self) -> None:
+        super().__init__("A stored record cannot be read.")
+
+
 class AttemptsExhausted(ServerFault):
     """Whoever made the run was lost, again and again. Nobody can tell whether it was the run's doing."""
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, NoReturn
 
 import pytest
 
+from antwort.api.responses import Response
 from antwort.engine import worker as workers
 from antwort.engine.engine import Engine
 from antwort.engine.settings import BackgroundSettings, EngineSettings
-from antwort.errors import UnsupportedFeature
+from antwort.errors import Damaged, UnsupportedFeature
 from antwort.identity import ANONYMOUS
-from antwort.runs.base import Claimed, Lease, NewRun, Renewed, Traits, Unavailable, Worker
+from antwort.runs.base import Claimed, Ending, Lease, NewRun, Record, Renewed, Traits, Unavailable, Worker
 from antwort.storage.base import NewResponse
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, call, say
 from engine_kit import ask, engine_of, server_calls
+from serving import until
 from takeover_kit import DEPOT, Depot, Log, Rows, Story, check_log, engine_on, front_of, records_of
 
 
@@ -176,6 +179,166 @@ async def test_a_run_whose_claim_was_never_heard_of_is_handed_on() -> None:
         records = await records_of(log, queued.id, follow=True)
         check_log(records, await engine.retrieve(ANONYMOUS, queued.id))
     assert log.is_lost
+
+
+# ---- a log that does what nobody expects ----
+
+
+class Odd(Log):
+    """Raises what it should not, so often, when something is written from the record `at` on, or read."""
+
+    def __init__(self, what: str, times: int, at: int = 0) -> None:
+        super().__init__()
+        self.what, self.times, self.at = what, times, at
+
+    def _go_wrong(self, what: str) -> None:
+        if self.what == what and self.times:
+            self.times -= 1
+            raise ZeroDivisionError(what)
+
+    async def records(self, lease: Lease) -> Sequence[Record]:
+        self._go_wrong("records")
+        return await super().records(lease)
+
+    async def append(self, lease: Lease, record: Record) -> None:
+        if record.at >= self.at:
+            self._go_wrong("append")
+        await super().append(lease, record)
+
+    async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
+        self._go_wrong("finish")
+        await super().finish(lease, ending, record)
+
+
+async def settled(engine: Engine, response_id: str) -> Response:
+    """The response as it ended, of which there may be no log."""
+    response = await engine.retrieve(ANONYMOUS, response_id)
+    while response.status in ("queued", "in_progress"):  # what tells of it elsewhere may be what is damaged
+        await asyncio.sleep(0)
+        response = await engine.retrieve(ANONYMOUS, response_id)
+    return response
+
+
+def tracebacks(caplog: pytest.LogCaptureFixture) -> int:
+    return len([record for record in caplog.records if record.exc_info])
+
+
+@pytest.mark.parametrize("what", ["records", "append", "finish"])
+async def test_a_run_that_met_what_nobody_expects_is_tried_again_and_told_once(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = Odd(what, 1, at=2)
+    async with engine_on(log, Story(LOOKS, DONE), Depot()) as engine:
+        queued = await engine.create(ask(background=True, tools=[DEPOT]))
+        response = await engine.ended(queued.id)
+    assert (response.status, log.times) == ("completed", 0)
+    assert [ended.response for ended in engine.told] == [response]
+    assert tracebacks(caplog) == 1
+
+
+@pytest.mark.parametrize("what", ["records", "append", "finish"])
+async def test_a_run_that_meets_what_nobody_expects_again_and_again_has_failed(
+    what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = Odd(what, 2**31, at=2)
+    async with engine_on(log, Story(LOOKS, DONE), Depot()) as engine:
+        queued = await engine.create(ask(background=True, tools=[DEPOT]))
+        response = await settled(engine, queued.id)
+        assert (await log.load()).running == 0
+    assert response.error is not None
+    assert (response.status, response.error.code) == ("failed", "attempts_exhausted")
+    assert [ended.response for ended in engine.told] == [response]
+    assert tracebacks(caplog) == (3 if what == "append" else 4)  # its end can be put into the log of the former
+
+
+async def test_a_run_that_was_begun_in_the_foreground_is_tried_again_as_well() -> None:
+    log, hold = Odd("append", 1), asyncio.Event()
+    async with engine_on(log, Story(answer(say("Hello"), hold, say(" there"))), Depot()) as engine:
+        run = await engine.start(ask(stream=True), on_disconnect="continue")
+        await run.read()
+        run.leave()
+        await until(lambda: run.is_held)
+        hold.set()
+        response = await engine.ended(run.response_id)
+    assert (response.status, len(engine.told), run.is_left) == ("completed", 1, True)
+
+
+# ---- a record that cannot be read ----
+
+
+class Torn(Log):
+    """The record of a run cannot be read, once somebody has begun with it."""
+
+    is_torn = False
+
+    async def records(self, lease: Lease) -> Sequence[Record]:
+        if self.is_torn:
+            raise Damaged
+        return await super().records(lease)
+
+    async def read(self, *of_run: Any, **how: Any) -> AsyncGenerator[list[Record], None]:
+        if self.is_torn:
+            raise Damaged
+        async for some in super().read(*of_run, **how):
+            yield some
+
+
+async def torn(log: Torn) -> str:
+    """The id of a run of which half is on record, and cannot be read."""
+    async with engine_on(log, Story(answer(say("Half"), asyncio.Event()))) as one:
+        queued = await one.create(ask(background=True))
+        await log.reached(2).wait()
+    log.is_torn = True
+    return queued.id
+
+
+async def test_a_run_whose_record_cannot_be_read_has_failed_and_holds_no_place() -> None:
+    log = Torn()
+    lost = await torn(log)
+    async with engine_on(log, Story(DONE), at_once=1) as other:
+        response = await settled(other, lost)
+        log.is_torn = False
+        assert (await other.ended((await other.create(ask(background=True))).id)).status == "completed"
+        assert not await log.has_log(ANONYMOUS, lost)
+    assert response.error is not None
+    assert (response.status, response.error.code, response.output) == ("failed", "storage_error", ())
+    assert [ended.response.status for ended in other.told] == ["failed", "completed"]
+
+
+async def test_one_whose_record_cannot_be_read_is_shown_as_it_was_submitted_and_can_be_cancelled() -> None:
+    log = Torn()
+    lost = await torn(log)
+    async with front_of(log) as front:
+        assert (await front.retrieve(ANONYMOUS, lost)).status == "in_progress"
+        assert (await front.cancel(ANONYMOUS, lost)).status == "cancelled"
+        assert [ended.response.status for ended in front.told] == ["cancelled"]
+
+
+async def test_a_response_whose_row_cannot_be_read_has_failed_as_well() -> None:
+    class Blurred(Rows):
+        async def chain(self, *_: object) -> NoReturn:
+            raise Damaged
+
+    async with front_of(log := Log(Blurred())) as front, engine_on(log, Story(DONE)) as maker:
+        response = await settled(front, (await front.create(ask(background=True))).id)
+    assert response.error is not None
+    assert (response.status, response.error.code, len(maker.told)) == ("failed", "storage_error", 1)
+
+
+async def test_a_process_that_leaves_does_not_wait_for_a_record_that_it_asked_for() -> None:
+    class Deaf(Log):
+        asked = asyncio.Event()
+
+        async def records(self, lease: Lease) -> Sequence[Record]:
+            self.asked.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async with engine_on(log := Deaf(), Story(DONE)) as one:
+        await one.create(ask(background=True))
+        await log.asked.wait()
+        await one.drain(0)
+        assert (await log.load()).queued == 1
 
 
 # ---- others who share the log ----

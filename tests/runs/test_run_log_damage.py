@@ -8,7 +8,8 @@ from functools import partial
 import pytest
 
 from antwort.db.base import Connection, Value
-from antwort.runs.base import Damaged, Fenced, Lease, RunLog
+from antwort.errors import Damaged
+from antwort.runs.base import Fenced, Lease, RunLog
 from antwort.runs.sweeping import read_loose
 from runs_cases import ONE, begun, everything, finish, ids, new_run, said, to_end, told
 from runs_home import Home, SqlHome

@@ -244,6 +244,16 @@ async def test_a_run_that_was_released_is_claimed_again_without_a_loss(log: RunL
     await log.append(again.lease, said(2, 3, "c"))
 
 
+async def test_a_run_that_could_not_be_gone_on_with_is_claimed_again_and_counts_a_loss(log: RunLog) -> None:
+    first = await begun(log)
+    for _ in range(2):
+        await log.release(first.lease, is_lost=True)
+    second = await claim_one(log, TWO)
+    assert (second.attempt, second.begun_at) == (2, first.begun_at)
+    await log.release(second.lease)
+    assert (await claim_one(log)).attempt == 2
+
+
 async def test_a_run_whose_worker_has_gone_is_claimed_by_another_and_counts_a_loss(log: RunLog) -> None:
     first = await begun(log)
     await log.leave(ONE.name)

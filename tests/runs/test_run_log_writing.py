@@ -169,3 +169,39 @@ async def test_who_has_released_a_run_writes_nothing_any_more_though_nobody_has_
     with pytest.raises(Fenced):
         await log.append(claimed.lease, said(1, 2, "a"))
     assert (await log.renew(ONE, [claimed.lease])).lost == {claimed.lease}
+
+
+async def test_of_a_run_that_is_given_up_its_response_is_left(log: RunLog, store: ResponseStore) -> None:
+    claimed = await begun(log, new_run("resp_1"))
+    await log.append(claimed.lease, said(1, 2, "a"))
+    ending, _ = to_end(claimed, 1, 2)
+    await log.give_up(claimed.lease, ending)
+    assert await store.get(ME, "resp_1") == ending.response
+    assert not await log.has_log(ME, "resp_1")
+    assert (await log.load()).running == 0
+    for again in (log.give_up(claimed.lease, ending), log.append(claimed.lease, said(2, 3, "b"))):
+        with pytest.raises(Fenced):
+            await again
+    assert not await log.claim(TWO.name, 1)
+
+
+async def test_who_has_lost_a_run_gives_up_nothing(log: RunLog, store: ResponseStore) -> None:
+    zombie = await begun(log, new_run("resp_1"))
+    await log.leave(ONE.name)
+    claimed = await claim_one(log, TWO)
+    ending, _ = to_end(zombie, 1, 2)
+    with pytest.raises(Fenced):
+        await log.give_up(zombie.lease, ending)
+    await finish(log, claimed, 1, 2)
+    assert await log.has_log(ME, "resp_1")
+
+
+async def test_a_run_whose_response_has_ended_otherwise_is_not_given_up_beside_it(
+    log: RunLog, store: ResponseStore
+) -> None:
+    claimed = await begun(log, new_run("resp_1"))
+    ending, _ = to_end(claimed, 1, 2)
+    await store.delete(ME, "resp_1")
+    with pytest.raises(Fenced):
+        await log.give_up(claimed.lease, ending)
+    assert (await log.load()).running == 0

@@ -16,14 +16,14 @@ from antwort.engine.live import LiveRun
 from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner
 from antwort.engine.queues import Queues
-from antwort.engine.resuming import Found, Resuming, end_early
+from antwort.engine.resuming import Found, Resuming, end_early, given_up, patiently
 from antwort.engine.rows import new_run
 from antwort.engine.settings import EngineSettings
-from antwort.engine.worker import Carried, Worker
-from antwort.errors import Cancelled, HandedOver, QueueFull, ShuttingDown
+from antwort.engine.worker import Carried, Worker, to_its_end
+from antwort.errors import AttemptsExhausted, Cancelled, Damaged, HandedOver, QueueFull, ShuttingDown
 from antwort.identity import Identity
 from antwort.providers.base import Provider
-from antwort.runs.base import Claimed, Fenced, Record, RunLog, Unavailable
+from antwort.runs.base import Claimed, Ending, Fenced, Record, RunLog, Unavailable
 from antwort.storage.base import Claim, ResponseStore
 from antwort.vault import Vault
 
@@ -163,9 +163,25 @@ class Background:
     # ---- one run ----
 
     async def _carry(self, carried: Carried, claimed: Claimed) -> None:
-        """To its end, here. Raises one of `LEFT` when it stops before that."""
+        """To its end, here. Raises one of `LEFT` when it stops before that, and what nobody expected as long as there
+        may be another try.
+        """
+        try:
+            await self._go_on(carried, claimed)
+        except LEFT:
+            raise
+        except Damaged as error:
+            _log.error("the run %s has failed: %s", claimed.lease.run_id, error.message)
+            await self._give_up(carried, claimed, error)
+        except Exception:
+            if claimed.attempt <= self._settings.background.attempts:
+                raise
+            _log.exception("the run %s has failed, and its end cannot be put into its log", claimed.lease.run_id)
+            await self._give_up(carried, claimed, AttemptsExhausted(claimed.attempt - 1))
+
+    async def _go_on(self, carried: Carried, claimed: Claimed) -> None:
         began = perf_counter()
-        found = await self._resuming.find(claimed, lambda: carried.is_leaving)
+        found = await self._found(carried, claimed)
         try:
             plan = await carried.signal.race(partial(self._resuming.plan, found))
         except LEFT:
@@ -183,9 +199,15 @@ class Background:
             run.stop(HandedOver())
         elif self._is_leaving:
             run.hand_over()
-        await run.wait()
-        if run.is_left:
-            raise HandedOver
+        await to_its_end(run)
+
+    async def _found(self, carried: Carried, claimed: Claimed) -> Found:
+        """One that is cancelled meanwhile is found all the same: its end is to be put on record."""
+        find = partial(self._resuming.find, claimed, lambda: carried.is_leaving)
+        try:
+            return await carried.signal.race(find)
+        except Cancelled:
+            return await find()
 
     def _launched(self, plan: Plan, held: Held) -> LiveRun:
         try:
@@ -207,6 +229,15 @@ class Background:
         run = held.control.run
         seconds = perf_counter() - began + found.before
         self._tell(Ended(plan=plan, response=run.response, turns=run.turns, seconds=seconds))
+
+    async def _give_up(self, carried: Carried, claimed: Claimed, error: Exception) -> None:
+        """One that cannot be gone on with, nor ended in its log: how it ended is all that is left of it."""
+        is_cancelled = claimed.is_cancelled or isinstance(carried.signal.reason, Cancelled)
+        response = given_up(claimed, Cancelled() if is_cancelled else error)
+        ending = Ending(identity=claimed.identity, response=response, marks=())
+        await patiently(lambda: self._runs.give_up(claimed.lease, ending), lambda: carried.is_leaving)
+        seconds = self._resuming.seconds_since(claimed)
+        self._tell(Ended(plan=self._resuming.bare(claimed), response=response, turns=0, seconds=seconds))
 
     def _cancel(self, response_id: str) -> None:
         if (run := self._live.get(response_id)) is not None:

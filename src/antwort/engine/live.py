@@ -77,6 +77,8 @@ class LiveRun:
         self.said = None if held is not None else _kept(plan, goes_on)
         """All that it has sent, where that is kept."""
         self._is_logged = False
+        self.failure: Exception | None = None
+        """What nobody expected of the record of a run that another may go on with: it was left because of that."""
         self._gone = Signal() if goes_on else None
         self._promotion: Promotion | None = None
         if home is not None and self.said is not None:
@@ -304,6 +306,10 @@ class LiveRun:
                     await self._wait_for_room()
         except LEFT:
             self._control.is_left = True
+        except Exception as error:
+            if self._journal is None:
+                raise
+            self.failure, self._control.is_left = error, True
         finally:
             try:
                 await batches.aclose()

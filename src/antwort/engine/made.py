@@ -84,7 +84,7 @@ class Made:
         return as_logged(await self._records(identity, kept.id) or ()) or kept
 
     async def _records(self, identity: Identity, response_id: str) -> Sequence[Record] | None:
-        """All that its log holds; None where there is none."""
+        """All that its log holds; None where there is none, or none that can be read."""
         if self._runs is None or not await self._runs.has_log(identity, response_id):
             return None
         records: list[Record] = []
@@ -92,7 +92,7 @@ class Made:
             async with aclosing(self._runs.read(identity, response_id)) as reading:
                 async for some in reading:
                     records += some
-        except Gone:
+        except (Gone, Damaged):
             return None
         return records
 

@@ -13,6 +13,7 @@ import msgspec
 from antwort.api.events import Batch, OutputItemAdded, OutputItemDone, RunEvent, TurnAbandoned
 from antwort.api.items import McpCall, McpListTools
 from antwort.api.requests import CreateRequest
+from antwort.api.responses import Response
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.answers import Answers
 from antwort.engine.control import Control
@@ -30,6 +31,7 @@ from antwort.errors import (
     AntwortError,
     AttemptsExhausted,
     Cancelled,
+    Damaged,
     DeadlinePassed,
     HandedOver,
     ServerFault,
@@ -101,16 +103,24 @@ class Resuming:
                 self._plans.pop(next(iter(self._plans)))
 
     async def find(self, claimed: Claimed, is_leaving: Callable[[], bool]) -> Found:
-        """As long as it takes, unless it is to be left. Raises `Fenced` when the run is gone."""
+        """As long as it takes, unless it is to be left. Raises `Fenced` when the run is gone, and `Damaged`."""
         lease = claimed.lease
         records = await patiently(lambda: self._runs.records(lease), is_leaving)
         plan, problem = self._plans.pop(lease.run_id, None), None
         is_planned = plan is not None and len(records) == 1
         if plan is None or not is_planned:
             plan, problem = await self._recorded(claimed, is_leaving)
-        before = max(0.0, self._clock() - claimed.begun_at)
+        before = self.seconds_since(claimed)
         deadline = asyncio.get_running_loop().time() + plan.budget.seconds - before
         return Found(claimed, records, plan, deadline, before, problem, is_planned)
+
+    def seconds_since(self, claimed: Claimed) -> float:
+        """It was claimed for the first time."""
+        return max(0.0, self._clock() - claimed.begun_at)
+
+    def bare(self, claimed: Claimed) -> Plan:
+        """What is known of a run without its record."""
+        return self._bare(CreateRequest(model=claimed.response.model), claimed)
 
     async def _recorded(self, claimed: Claimed, is_leaving: Callable[[], bool]) -> tuple[Plan, AntwortError | None]:
         chain = await patiently(lambda: self._store.chain(claimed.identity, claimed.lease.run_id), is_leaving)
@@ -284,12 +294,23 @@ async def end_early(held: Held, plan: Plan, error: Exception) -> None:
     await held.journal.finish(ending_of(plan, run.response, run), events)
 
 
+def given_up(claimed: Claimed, error: Exception) -> Response:
+    """As it ended, of which nothing else can be read or written."""
+    response = claimed.response
+    begun = response if response.status != "queued" else replace(response, status="in_progress")
+    return interrupted(Run(begun), error).response
+
+
 async def patiently(ask: Callable[[], Awaitable[T]], is_leaving: Callable[[], bool] = lambda: False) -> T:
-    """What it gives, asked again while the record cannot be had. Raises `HandedOver` where nobody waits for that."""
+    """What it gives, asked again while the record cannot be had. Raises `HandedOver` where nobody waits for that, and
+    `Damaged`, which does not pass.
+    """
     pause = _SOON
     while True:
         try:
             return await ask()
+        except Damaged:
+            raise
         except StoreFault as error:
             _log.warning("the record of runs cannot be read: %s", error.message)
         if is_leaving():

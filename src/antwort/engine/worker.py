@@ -138,7 +138,7 @@ class Worker:
     def keep(self, lease: Lease, live: LiveRun) -> None:
         """The run was under way here before it had a lease."""
         self._guests.discard(lease.run_id)
-        self._begin(Carried(lease, live), partial(_to_its_end, live))
+        self._begin(Carried(lease, live), partial(to_its_end, live))
 
     def admit(self, response_id: str) -> bool:
         """Give a run that is under way here without a lease a place, until it is kept or dismissed; whether there is
@@ -215,19 +215,19 @@ class Worker:
         except Exception:
             _log.exception("the run %s could not be gone on with", carried.lease.run_id)
             await asyncio.sleep(_AGAIN)  # whoever claims it may fare no better
-            await self._release(carried.lease)
+            await self._release(carried.lease, is_lost=True)
         finally:
             if self._carried.get(carried.lease.run_id) is carried:  # else it was claimed here once more
                 del self._carried[carried.lease.run_id]
             self._room.set()
 
-    async def _release(self, lease: Lease) -> None:
-        """The next one may have it at once. Where that cannot be said, it is a stray from now on, or seen when this
-        process leaves. Of one that another has by now, nothing changes.
+    async def _release(self, lease: Lease, *, is_lost: bool = False) -> None:
+        """The next one may have it at once; one that `is_lost` counts as tried. Where that cannot be said, it is a
+        stray from now on, or seen when this process leaves. Of one that another has by now, nothing changes.
         """
         try:
             async with asyncio.timeout(_LEAVING):
-                await self._runs.release(lease)
+                await self._runs.release(lease, is_lost=is_lost)
         except (AntwortError, TimeoutError) as error:
             _log.warning("the run %s could not be handed over: %s", lease.run_id, error)
 
@@ -311,7 +311,10 @@ class Worker:
         await asyncio.sleep(min(_SWEEP, max(self._settings.lease, 1.0)))
 
 
-async def _to_its_end(live: LiveRun) -> None:
+async def to_its_end(live: LiveRun) -> None:
+    """Raises why it was left, if it has not come there."""
     await live.wait()
+    if live.failure is not None:
+        raise live.failure
     if live.is_left:
         raise HandedOver

@@ -8,10 +8,10 @@ from functools import partial
 from typing import NamedTuple
 
 from antwort.db.base import Connection, Database
-from antwort.errors import StoreFault
+from antwort.errors import Damaged, StoreFault
 from antwort.runs import notices
 from antwort.runs import statements as sql
-from antwort.runs.base import Damaged, Fenced, Lease, Record, Unavailable
+from antwort.runs.base import Fenced, Lease, Record, Unavailable
 from antwort.runs.codec import from_events
 from antwort.runs.dialects import notify
 

@@ -32,13 +32,6 @@ class Unavailable(StoreFault):
         self.reason = reason
 
 
-class Damaged(StoreFault):
-    """What is on record cannot be read, and that will not pass: to ask again is of no use."""
-
-    def __init__(self) -> None:
-        super().__init__("A stored record of the run cannot be read.")
-
-
 class Gone(Exception):
     """What was to be read is not kept any more."""
 
@@ -222,8 +215,14 @@ class RunLog(Protocol):
         """The last record, and what the store is told, in one commit; the run leaves the queue."""
         ...
 
-    async def release(self, lease: Lease) -> None:
-        """Hand it over: the next one may claim it at once."""
+    async def give_up(self, lease: Lease, ending: Ending) -> None:
+        """As `finish`, for a run whose log cannot be read or written on: of what it has said, nothing is kept."""
+        ...
+
+    async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
+        """Hand it over: the next one may claim it at once. Where it could not be gone on with it `is_lost`, and the
+        attempt counts.
+        """
         ...
 
     async def cancel(self, identity: Identity, response_id: str) -> bool:

@@ -8,8 +8,9 @@ import msgspec
 
 from antwort.api.events import TERMINAL, UNSENT, RunEvent
 from antwort.api.wire import encode
+from antwort.errors import Damaged
 from antwort.identity import Identity
-from antwort.runs.base import Damaged, Record
+from antwort.runs.base import Record
 
 _decode_events: msgspec.json.Decoder[list[RunEvent]] = msgspec.json.Decoder(list[RunEvent])
 _decode_identity = msgspec.json.Decoder(Identity)

@@ -160,25 +160,36 @@ class MemoryRunLog:
             if await self._has_ended_with(ending.identity, lease, record):
                 return
             raise Fenced
-        try:
-            await self._store.finish(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
-        except (ResponseNotFound, IllegalTransition) as exc:
-            self._drop(run)
-            raise Fenced from exc
+        await self._finish_row(run, ending)
         run.add(record)
         run.ended_at, run.worker = self._clock(), None
         del self._open[run.key]
         self._tails.tell(run.response.id, run.key)
         self._work.set()  # those that wait for it, in its conversation or for its owner's places
 
+    async def _finish_row(self, run: MemoryRun, ending: Ending) -> None:
+        try:
+            await self._store.finish(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
+        except (ResponseNotFound, IllegalTransition) as exc:
+            self._drop(run)
+            raise Fenced from exc
+
+    async def give_up(self, lease: Lease, ending: Ending) -> None:
+        run = self._held(lease)
+        if run is None:
+            raise Fenced
+        await self._finish_row(run, ending)
+        self._drop(run)
+        self._work.set()
+
     async def _has_ended_with(self, identity: Identity, lease: Lease, record: Record) -> bool:
         run = await self._find(identity, lease.run_id)
         return run is not None and run.ended_at is not None and run.fence == lease.fence and run.log[-1] == record
 
-    async def release(self, lease: Lease) -> None:
+    async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
         run = self._held(lease)
         if run is not None:
-            run.worker, run.fence = None, run.fence + 1
+            run.worker, run.fence, run.attempt = None, run.fence + 1, run.attempt + is_lost
             self._work.set()
 
     async def cancel(self, identity: Identity, response_id: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 
-from antwort.runs.base import Damaged, Record
+from antwort.errors import Damaged
+from antwort.runs.base import Record
 from antwort.runs.codec import UNREADABLE
 from antwort.runs.packed import in_records, pack, unpack
 

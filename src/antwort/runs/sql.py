@@ -173,8 +173,15 @@ class SqlRunLog:
         self._tails.tell(lease.run_id, lease.key, record)
         self._work.set()
 
-    async def release(self, lease: Lease) -> None:
-        await self._write(partial(writing.release, lease=lease, sender=self._sender))
+    async def give_up(self, lease: Lease, ending: Ending) -> None:
+        finishing = to_finishing(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
+        give_up = partial(writing.give_up, lease=lease, finishing=finishing, sender=self._sender)
+        if not await self._write(give_up):
+            raise Fenced
+        self._work.set()
+
+    async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
+        await self._write(partial(writing.release, lease=lease, is_lost=is_lost, sender=self._sender))
         self._work.set()
 
     async def cancel(self, identity: Identity, response_id: str) -> bool:

@@ -161,7 +161,8 @@ APPEND_ALL = """
     SELECT place - 1 FROM held
 """
 RELEASE = """
-    UPDATE runs SET worker = NULL, fence = fence + 1 WHERE response_key = :key AND id = :id AND fence = :fence
+    UPDATE runs SET worker = NULL, fence = fence + 1, attempt = attempt + :lost
+    WHERE response_key = :key AND id = :id AND fence = :fence
 """
 END = "DELETE FROM runs WHERE response_key = :key"
 INSERT_LOG = "INSERT INTO run_logs (response_key, ended_at) VALUES (:key, :ended_at)"

@@ -9,8 +9,9 @@ from functools import partial
 from typing import NamedTuple
 
 from antwort.db.base import Connection, Database
+from antwort.errors import Damaged
 from antwort.runs import statements as sql
-from antwort.runs.base import Damaged, Record
+from antwort.runs.base import Record
 from antwort.runs.dialects import grabbing, now
 from antwort.runs.packing import packed
 from antwort.runs.reading import ALL, records

@@ -133,8 +133,22 @@ def fail(connection: Connection, key: int, body: bytes, message: str) -> None:
         connection.execute(sql.UPDATE_RESPONSE, (response.status, response.completed_at, to_body(response), key))
 
 
-def release(connection: Connection, lease: Lease, sender: str) -> None:
-    connection.execute(sql.RELEASE, named(lease))
+def give_up(connection: Connection, lease: Lease, finishing: Finishing, sender: str) -> bool:
+    """Whether it was held, and is written."""
+    if connection.execute(holding(connection, sql.HOLD), named(lease)).fetchone() is None:
+        return False
+    try:
+        finish_in(connection, finishing)
+        is_written = True
+    except (ResponseNotFound, IllegalTransition):  # before anything was written
+        is_written = False
+    drop(connection, lease.key)
+    notify(connection, *notices.events(sender, [lease.run_id]), notices.work(sender))
+    return is_written
+
+
+def release(connection: Connection, lease: Lease, is_lost: bool, sender: str) -> None:
+    connection.execute(sql.RELEASE, {**named(lease), "lost": int(is_lost)})
     notify(connection, notices.work(sender))
 
 

@@ -12,7 +12,7 @@ from antwort.api.items import InputItem, OpaqueItem, OutputItem
 from antwort.api.requests import Limits, read_item
 from antwort.api.responses import Metadata, Response
 from antwort.api.wire import encode, replace
-from antwort.errors import InvalidField, StoreFault
+from antwort.errors import Damaged, InvalidField
 from antwort.identity import Identity
 from antwort.storage.base import NewResponse
 
@@ -25,7 +25,6 @@ _decode_body = msgspec.json.Decoder(Response)
 _decode_abandoned = msgspec.json.Decoder(TurnAbandoned)
 _decode_metadata: msgspec.json.Decoder[Metadata] = msgspec.json.Decoder(Metadata)
 
-_UNREADABLE = "A stored record cannot be read."
 _DAMAGED = (msgspec.MsgspecError, ValueError, TypeError, RecursionError)
 """Other JSON than was written, bytes that are not UTF-8, a value that is no JSON at all."""
 
@@ -88,7 +87,7 @@ def to_response(body: bytes, output: Sequence[bytes] = ()) -> Response:
         if output:
             response = replace(response, output=tuple(_decode_output.decode(raw) for raw in output))
     except _DAMAGED as exc:
-        raise StoreFault(_UNREADABLE) from exc
+        raise Damaged from exc
     return response
 
 
@@ -99,7 +98,7 @@ def to_item(item_id: str, direction: Direction, raw: bytes) -> InputItem:
             return renamed(_decode_output.decode(raw), item_id)
         return read_item(msgspec.json.decode(raw), "item", _UNLIMITED, item_id=item_id)
     except (*_DAMAGED, InvalidField) as exc:
-        raise StoreFault(_UNREADABLE) from exc
+        raise Damaged from exc
 
 
 def to_span(mark: bytes, items_end: int) -> Span:
@@ -107,11 +106,11 @@ def to_span(mark: bytes, items_end: int) -> Span:
     try:
         return _decode_abandoned.decode(mark).start, items_end
     except _DAMAGED as exc:
-        raise StoreFault(_UNREADABLE) from exc
+        raise Damaged from exc
 
 
 def to_metadata(raw: bytes) -> Metadata:
     try:
         return _decode_metadata.decode(raw)
     except _DAMAGED as exc:
-        raise StoreFault(_UNREADABLE) from exc
+        raise Damaged from exc

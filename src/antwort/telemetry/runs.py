@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import TypeVar
 
 from antwort.engine.ended import Ended
+from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.runs.base import (
     Claimed,
@@ -19,7 +20,6 @@ from antwort.runs.base import (
     Renewed,
     RunLog,
     Traits,
-    Unavailable,
     Worker,
 )
 from antwort.telemetry import run_lines
@@ -44,7 +44,7 @@ class WatchedRunLog:
         except Fenced:
             outcome = "fenced"
             raise
-        except Unavailable:
+        except StoreFault:
             outcome = "error"
             raise
         finally:
@@ -152,8 +152,13 @@ class WatchedRunLog:
         self._let_go(lease)
         self._finished.add(lease.run_id)
 
-    async def release(self, lease: Lease) -> None:
-        await self._timed("release", self._runs.release(lease))
+    async def give_up(self, lease: Lease, ending: Ending) -> None:
+        await self._held_by("give_up", lease, self._runs.give_up(lease, ending))
+        self._let_go(lease)
+        self._finished.add(lease.run_id)
+
+    async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
+        await self._timed("release", self._runs.release(lease, is_lost=is_lost))
         if self._let_go(lease):
             self._counts.left.add(("handed_over",))
             run_lines.log_handed_over(lease.run_id)
