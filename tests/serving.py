@@ -78,6 +78,7 @@ async def serving(
     request_time: float = Connection.request_time,
     ping: Ping = Ping(),  # noqa: B008 - a frozen value
     message_limit: int = MESSAGE_LIMIT,
+    peers: socket.socket | None = None,
 ) -> AsyncIterator[Serving]:
     """`app` in front of `engine`, started and stopped as `antwort serve` does it, less the wait for a signal.
 
@@ -96,6 +97,7 @@ async def serving(
         strict=engine.settings.strict,
         ping=ping,
         message_limit=message_limit,
+        peers=peers,
     )
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)

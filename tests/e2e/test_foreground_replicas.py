@@ -7,23 +7,22 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 
 import httpx
 import openai
+import psycopg
 import pytest
 from openai import AsyncOpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 
 from chat_backend import ChatBackend, Says
 from live_server import LiveServer, launched
-from raw_http import ask
 
 MODEL = "test-model"
 PIECES = ("Hello", " out", " there", " in", " the", " dark")
 TEXT = "".join(PIECES)
 CONTINUE = {"Antwort-On-Disconnect": "continue"}
-RELAYED = {"Antwort-Relayed": "1"}
 
 
 @pytest.fixture
@@ -78,19 +77,27 @@ async def until_ended(client: AsyncOpenAI, response_id: str) -> Response:
     return response
 
 
-async def until_durable(server: LiveServer, response_id: str) -> None:
+def is_durable(database: str, response_id: str) -> bool:
+    with psycopg.connect(database) as connection:
+        return bool(connection.execute("SELECT 1 FROM runs WHERE id = %s", [response_id]).fetchall())
+
+
+async def until_durable(database: str, response_id: str) -> None:
     """Until a server that does not make it can tell by itself how far it is."""
     async with asyncio.timeout(30):
-        while not (await ask(server.port, "GET", f"/v1/responses/{response_id}", None, RELAYED)).json()["output"]:
+        while not await asyncio.to_thread(is_durable, database, response_id):
             pass
 
 
 async def until_cut(events: AsyncIterator[ResponseStreamEvent]) -> list[ResponseStreamEvent]:
+    """What comes of a stream that breaks off, as its client notices."""
     seen: list[ResponseStreamEvent] = []
-    with suppress(openai.APIError, httpx.HTTPError):
+    try:
         async for event in events:
             seen.append(event)  # noqa: PERF401 - what has come counts when the rest does not
-    return seen
+    except (openai.APIError, httpx.HTTPError):
+        return seen
+    raise AssertionError("it ended as if all had been said")
 
 
 async def test_a_stream_is_read_from_the_server_that_does_not_make_it(
@@ -111,14 +118,14 @@ async def test_a_stream_is_read_from_the_server_that_does_not_make_it(
 
 
 async def test_one_whose_client_has_left_is_read_anywhere_and_taken_over(
-    servers: list[LiveServer], clients: list[AsyncOpenAI], backend: ChatBackend
+    servers: list[LiveServer], clients: list[AsyncOpenAI], backend: ChatBackend, postgres_database: str
 ) -> None:
     hold = asyncio.Event()
     backend.answers = [Says(PIECES, hold=hold), Says(PIECES)]
     response_id, seen, _ = await begin(clients[0], CONTINUE)
     await clients[0].close()
     following = asyncio.create_task(rest(clients[1], response_id, seen[-1].sequence_number))
-    await until_durable(servers[1], response_id)
+    await until_durable(postgres_database, response_id)
     await servers[0].stop(signal.SIGKILL)
     later = await following
     response = whole([*seen, *later])
@@ -138,3 +145,24 @@ async def test_one_that_is_to_go_on_is_handed_over_when_its_server_stops(
     seen += await rest(clients[1], response_id, seen[-1].sequence_number)
     assert code == 0
     assert whole(seen).output_text.endswith(TEXT)
+
+
+async def test_one_whose_server_is_gone_is_told_its_end_and_until_then_to_come_again(
+    servers: list[LiveServer], clients: list[AsyncOpenAI], backend: ChatBackend
+) -> None:
+    backend.answers = [Says(PIECES, hold=asyncio.Event())]
+    response_id, seen, _ = await begin(clients[0])
+    relayed = await clients[1].responses.retrieve(response_id, stream=True, starting_after=1)
+    await anext(aiter(relayed))
+    await servers[0].stop(signal.SIGKILL)
+    await until_cut(aiter(relayed))
+    last, told = seen[-1].sequence_number, set[str]()
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                rest_of_it = await rest(clients[1], response_id, last)
+                break
+            except openai.InternalServerError as error:
+                told.add(f"{error.status_code} {error.code} {error.response.headers['retry-after']}")
+    assert told == {"503 maker_unreachable 1"}
+    assert [(event.sequence_number, event.type) for event in rest_of_it] == [(last + 1, "response.failed")]

@@ -21,8 +21,8 @@ from antwort.testing import Answer, ScriptedProvider, answer, check_frames, say
 from antwort.transport.connection import Connection
 from antwort.transport.http import Transport
 from antwort.transport.server import Server, listen
-from raw_http import Wire, connected
-from serving import HELLO, RESPONSES, STREAMED, until
+from raw_http import Reply, Wire, ask, connected
+from serving import HELLO, RESPONSES, STREAMED, serving, until
 
 
 @asynccontextmanager
@@ -252,3 +252,26 @@ async def test_other_protocols_are_refused() -> None:
 
     with pytest.raises(NotImplementedError, match="telepathy"):
         await Transport(Engine(ScriptedProvider(), store=MemoryStore()))({"type": "telepathy"}, never, silent)
+
+
+async def test_other_processes_can_read_what_is_made_here_until_the_drain_is_over() -> None:
+    hold, side = asyncio.Event(), listen("127.0.0.1", 0)
+    port: int = side.getsockname()[1]
+    engine = Engine(ScriptedProvider(answer(say("Hello"), hold, say(" there"))))
+    async with serving(engine, drain=5.0, peers=side) as server:
+        made = asyncio.ensure_future(server.ask("POST", RESPONSES, STREAMED))
+        await until(lambda: engine.live == 1)
+        (response_id,) = engine._live
+        stopping = asyncio.create_task(server.server.shutdown([server.listening]))
+        await until(lambda: engine.is_draining)
+        with pytest.raises(ConnectionError):
+            await server.ask("GET", "/healthz")
+        async with connected(port) as wire:
+            wire.send("GET", f"{RESPONSES}/{response_id}?stream=true")
+            await wire.head()
+            hold.set()
+            seen = (await wire.rest(Reply(200, {"transfer-encoding": "chunked"}, []))).body
+        assert seen == (await made).body
+        await stopping
+        with pytest.raises(ConnectionError):
+            await ask(port, "GET", "/healthz")

@@ -71,8 +71,8 @@ class Server(uvicorn.Server):
 
         `head_limit`: bytes of a request's address and headers. `request_time`: seconds it may take to come in.
         `on_refusal` is told of what the application never sees; `strict` says in whose words it is answered.
-        `message_limit`: bytes of a message on a WebSocket. `peers`: where other processes ask for what is made here, which
-        they can until the drain is over.
+        `message_limit`: bytes of a message on a WebSocket. `peers`: where other processes ask for what is made here,
+        which they can until the drain is over.
         """
         config = uvicorn.Config(
             app,
