@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
 from msgspec.structs import replace
 
 from antwort.api.events import CallBegun, McpCallProgress
-from antwort.engine.draft import Run, fold
+from antwort.api.responses import Response
+from antwort.engine.control import Control
+from antwort.engine.draft import Finish, Run, fold
+from antwort.engine.loop import advance
+from antwort.engine.plan import Leftover, OpenCall, Plan
+from antwort.engine.settings import EngineSettings
 from antwort.engine.steps import LOST, OVER_LIMIT, Infer, Ready, Refused, RunTools, next_step
-from antwort.testing import answer, call, say
+from antwort.errors import Cancelled
+from antwort.identity import ANONYMOUS
+from antwort.testing import Answer, ScriptedProvider, answer, call, say
 from antwort.tools.base import Progress, ToolCall, ToolContext
-from engine_kit import ask
+from antwort.tools.local import LocalExecutor
+from engine_kit import CLOCK, WEATHER, ask, function_calls, outputs, weather_tool
 from plan_kit import called, ended, plan_of, ran, run_of, server_called
-from takeover_kit import DEPOT, Depot, Log, Story, check_log, engine_on, records_of
+from takeover_kit import DEPOT, Depot, Log, Story, Watched, check_log, engine_on, records_of
 
 
 def begun(run: Run, *numbers: int) -> Run:
@@ -70,3 +83,133 @@ async def test_how_far_tools_say_they_are_is_in_the_log_with_numbers_of_its_own(
         await run.close()
     told = [event for event in check_log(records, response) if isinstance(event, McpCallProgress)]
     assert [event.message for event in told] == ["half"]
+
+
+# ---- whatever has become of the tool ----
+
+
+async def test_one_whose_tool_is_gone_is_lost() -> None:
+    plan = await plan_of(ask(tools=[DEPOT]), without("sell"))
+    assert answers(begun(run_of(plan, server_called(1, "sell"), ended()), 1), plan) == [LOST]
+
+
+async def test_one_that_would_have_to_be_approved_by_now_is_lost() -> None:
+    plan = await plan_of(ask(tools=[DEPOT | {"require_approval": "always"}]), Depot())
+    run = run_of(plan, server_called(1, "sell"), server_called(2, "sell"), ended())
+    assert answers(begun(run, 1), plan) == [LOST, OVER_LIMIT]
+
+
+async def test_one_that_only_reads_is_lost_where_it_may_not_be_run_again() -> None:
+    plan = await plan_of(ask(tools=[DEPOT], max_tool_calls=1), Depot())
+    done = server_called(1, "look", status="completed", output="seen")
+    run = run_of(plan, done, ended(), ran(1), server_called(2, "look"), server_called(3, "look"), ended())
+    assert answers(begun(run, 2), plan) == [LOST, OVER_LIMIT]
+
+
+async def test_a_function_that_nobody_runs_here_any_more_is_lost_and_not_the_clients() -> None:
+    plan = await plan_of(ask(tools=[WEATHER, CLOCK]))
+    run = run_of(plan, called(1, "weather"), called(2, "clock"), ended())
+    assert answers(begun(run, 1), plan) == [LOST]
+    assert next_step(run, plan) == Finish("completed")
+
+
+def without(name: str) -> Depot:
+    depot = Depot()
+    del depot._tools[name]
+    return depot
+
+
+def answers(run: Run, plan: Plan) -> list[str | None]:
+    step = next_step(run, plan)
+    assert isinstance(step, RunTools)
+    return [each.message if isinstance(each, Refused) else None for each in step.calls]
+
+
+# ---- functions that an earlier response has asked for ----
+
+
+class House:
+    """A response that waits for the client's clock, and one that goes on from it in the background: whoever made that
+    was lost when it had begun the weather.
+    """
+
+    def __init__(self) -> None:
+        self.log, self.ran = Log(), list[str]()
+        self._is_asked, self._may_end = asyncio.Event(), asyncio.Event()
+        self.tools = [WEATHER, CLOCK]
+
+    async def weather(self, city: str) -> str:
+        self.ran.append(city)
+        self._is_asked.set()
+        await self._may_end.wait()
+        return "sunny"
+
+    def engine(self, *answers: Answer, **options: Any) -> Watched:
+        executors = [] if options.pop("bare", False) else [LocalExecutor(self.weather)]
+        return engine_on(self.log, ScriptedProvider(*answers), *executors, **options)
+
+    @asynccontextmanager
+    async def left(self) -> AsyncGenerator[str, None]:
+        async with self.engine(answer(call("weather", city="Rome"), call("clock"))) as engine:
+            first = await engine.create(ask(tools=self.tools))
+            [clock] = [each for each in function_calls(first) if each.name == "clock"]
+            noon = {"type": "function_call_output", "call_id": clock.call_id, "output": "12:00"}
+            queued = await engine.create(ask([noon], background=True, previous_response_id=first.id, tools=self.tools))
+            await self._is_asked.wait()
+            self.log.dead |= {run.worker for run in self.log._open.values() if run.worker}
+            await self.log.bury()
+            self._may_end.set()
+            yield queued.id
+
+    async def check_once(self, engine: Watched, response_id: str) -> Response:
+        """It says that the call was lost; nobody who goes on from it makes that again."""
+        response = await engine.ended(response_id)
+        assert [output.output for output in outputs(response)] == [LOST]
+        later = await engine.create(ask("And?", previous_response_id=response_id, tools=self.tools))
+        assert outputs(later) == []
+        assert self.ran == ["Rome"]
+        return response
+
+
+async def test_a_function_that_an_earlier_response_asked_for_is_not_run_twice_where_the_run_is_cancelled() -> None:
+    house = House()
+    async with house.left() as response_id:
+        await house.log.cancel(ANONYMOUS, response_id)
+        async with house.engine(answer(say("Ok."))) as engine:
+            response = await house.check_once(engine, response_id)
+    assert response.status == "cancelled"
+
+
+async def test_nor_where_the_run_was_tried_too_often() -> None:
+    house = House()
+    async with house.left() as response_id:
+        [run] = house.log._open.values()
+        run.attempt = EngineSettings().background.attempts
+        async with house.engine(answer(say("Ok."))) as engine:
+            response = await house.check_once(engine, response_id)
+    assert response.error is not None
+    assert response.error.code == "attempts_exhausted"
+
+
+async def test_nor_where_whoever_goes_on_does_not_have_it() -> None:
+    house = House()
+    async with house.left() as response_id:
+        async with house.engine(answer(say("Ok.")), bare=True) as engine:
+            assert (await engine.ended(response_id)).status == "completed"
+        async with house.engine(answer(say("Ok."))) as engine:
+            await house.check_once(engine, response_id)
+
+
+async def test_one_that_is_told_to_stop_says_what_was_lost_and_begins_nothing() -> None:
+    plan = await plan_of(ask(tools=[WEATHER]), weather_tool())
+    calls = [OpenCall(f"call_{n}", "weather", "{}", None, called(n)) for n in (1, 2)]
+    leftovers = tuple(Leftover(each, plan.toolbox) for each in calls)
+    plan = replace(plan, history=replace(plan.history, leftovers=leftovers))
+    run = begun(run_of(plan), 1)
+    control = Control(run)
+    control.signal.set(Cancelled())
+    response = Run(plan.response)
+    async for batch in advance(plan, ScriptedProvider(), control):
+        response = fold(response, batch)
+    assert response.response.status == "cancelled"
+    assert [output.call_id for output in outputs(response.response)] == ["call_1"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 
 from antwort.api.events import Batch
@@ -11,24 +11,24 @@ from antwort.engine.control import LEFT, Control
 from antwort.engine.draft import Run
 from antwort.engine.plan import Plan
 from antwort.engine.running import Running
-from antwort.engine.steps import Ready, RunTools, open_calls
+from antwort.engine.steps import Ready, Refused, RunTools, open_calls
 from antwort.tools.base import ToolResult
 
 
 async def run_tools(step: RunTools, run: Run, control: Control, running: Running) -> AsyncGenerator[Batch, None]:
     """Answer the calls; results of functions come in the order of the calls, the others as they are ready."""
-    _check_stopped(step, control.signal.reason)
-    answers = Answers(step.calls, run.output)
+    calls = _due(step, control.signal.reason)
+    answers = Answers(calls, run.output)
     if opening := answers.open():
         yield opening
-    width = len(step.calls) if step.is_parallel else 1
+    width = len(calls) if step.is_parallel else 1
     failure: Exception | None = None
     try:
-        if (sole := running.sole(step.calls)) is not None:
+        if (sole := running.sole(calls)) is not None:
             answers.take(0, await running.alone(*sole))
             yield answers.batch()
         else:
-            async with aclosing(running.results(step.calls, width)) as results:
+            async with aclosing(running.results(calls, width)) as results:
                 async for ready in results:
                     for at, result in ready:
                         answers.take(at, result)
@@ -44,10 +44,15 @@ async def run_tools(step: RunTools, run: Run, control: Control, running: Running
         raise failure
 
 
-def _check_stopped(step: RunTools, reason: Exception | None) -> None:
-    """An earlier response's call that shows as run counts as begun, and nobody begins it again."""
-    if reason is not None and all(each.call.at is None for each in step.calls):
-        raise reason
+def _due(step: RunTools, reason: Exception | None) -> Sequence[Ready | Refused]:
+    """The calls of the step. Raises the `reason` to stop, where there is one: an earlier response's call that shows as
+    run counts as begun, and nobody begins it again. Of one that was begun before, that is said all the same.
+    """
+    if reason is None or any(each.call.at is not None for each in step.calls):
+        return step.calls
+    if lost := [each for each in step.calls if isinstance(each, Refused) and each.is_lost]:
+        return lost
+    raise reason
 
 
 def standing(results: Mapping[str, ToolResult], run: Run, plan: Plan) -> Batch:

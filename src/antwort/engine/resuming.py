@@ -21,6 +21,7 @@ from antwort.engine.credentials import Credentials
 from antwort.engine.draft import Run, fold, interrupted, settled
 from antwort.engine.journal import Held, Journal, ending_of
 from antwort.engine.loop import opening, pick_up
+from antwort.engine.lost import lost_before
 from antwort.engine.plan import Leftover, Plan
 from antwort.engine.planning import Planner, Resumed
 from antwort.engine.queues import Place, Queues
@@ -280,7 +281,7 @@ def last_words(control: Control, plan: Plan, error: Exception) -> Batch:
 
 def _answered(run: Run, plan: Plan) -> Batch:
     """Calls that were begun say so: without a result they would be taken for some that are still to be run."""
-    calls = [call for call in open_calls(run, plan.toolbox) if call.call_id in run.lost]
+    calls = [call for call in open_calls(run, plan.toolbox) if call.call_id in run.lost] + lost_before(run)
     answers = Answers([Refused(call, LOST, is_lost=True) for call in calls], run.output)
     events = answers.open()
     for at, call in enumerate(calls):

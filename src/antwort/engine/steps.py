@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain
 from typing import TypeAlias
 
 import msgspec
@@ -21,6 +22,7 @@ from antwort.api.tools import Forced
 from antwort.api.wire import UNSET
 from antwort.engine.approving import unasked
 from antwort.engine.draft import Finish, Run
+from antwort.engine.lost import lost_before
 from antwort.engine.pairs import call_id_of, is_bare
 from antwort.engine.plan import Leftover, OpenCall, Plan
 from antwort.engine.stops import NO_MORE, closing, is_spent, stop_reason
@@ -97,8 +99,8 @@ def next_step(run: Run, plan: Plan) -> Step:
     if plan.compacts:
         made = (mark for _, mark in run.marks if isinstance(mark, Compacted) and mark.is_missing is UNSET)
         return Compact() if next(made, None) is None else Finish("completed")
-    if plan.history.leftovers and (waiting := unanswered_leftovers(run, plan)):
-        return RunTools(_unless_lost(map(_leftover_answer, _next_leftovers(waiting)), run))
+    if earlier := _earlier_answers(run, plan):
+        return RunTools(earlier)
     if not run.turns:
         return Finish("incomplete", "token_budget") if is_spent(run, plan) else Infer()
     if run.last_turn is not None and run.last_turn.stop is not UNSET:  # made without tools: it ends the response
@@ -120,14 +122,22 @@ def _after_last_turn(stop: str, run: Run, plan: Plan) -> RunTools | Finish:
     return RunTools(tuple(Refused(call, NO_MORE) for call in calls)) if calls else Finish("incomplete", stop)
 
 
+def _earlier_answers(run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
+    """Of calls that earlier responses have asked for. One that was begun is lost, also where nobody runs it now."""
+    if plan.history.leftovers and (waiting := unanswered_leftovers(run, plan)):
+        return tuple(_leftover_answer(left, run) for left in _next_leftovers(waiting))
+    return tuple(map(_lost, lost_before(run, chain.from_iterable(plan.history.stretches)))) if run.lost else ()
+
+
 def _next_leftovers(waiting: list[Leftover]) -> list[Leftover]:
     """Those that may begin now. One by one, the others are not shown before their turn: what shows counts as begun."""
     return waiting if all(left.is_parallel for left in waiting) else waiting[:1]
 
 
-def _leftover_answer(left: Leftover) -> Ready | Refused:
+def _leftover_answer(left: Leftover, run: Run) -> Ready | Refused:
     """By the policy of the response that asked for it, whatever this one says."""
-    return Ready(left.call, left.toolbox) if left.refusal is None else Refused(left.call, left.refusal)
+    answer = Ready(left.call, left.toolbox) if left.refusal is None else Refused(left.call, left.refusal)
+    return _lost(left.call) if _is_lost(left.call, answer, run) else answer
 
 
 def answers_to(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
@@ -135,8 +145,8 @@ def answers_to(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Ref
     for tools all the same.
     """
     calls = [call for call in calls if call.call_id not in run.handed]
-    found = [answer_to(call, plan) for call in calls]
-    answers = _unless_lost(_within_limit([answer for answer in found if answer is not None], run, plan), run)
+    found = [_unless_lost(call, answer_to(call, plan), run) for call in calls]
+    answers = _within_limit([answer for answer in found if answer is not None], run, plan)
     left = [call for call, answer in zip(calls, found, strict=True) if answer is None] if None in found else []
     if left and plan.settings.mixed_turns == "pause" and route_calls(left, plan.toolbox).client:
         return tuple(answer for answer in answers if isinstance(answer, Refused) or answer.is_search)
@@ -161,29 +171,32 @@ def answer_to(call: OpenCall, plan: Plan) -> Ready | Refused | None:
 
 
 def _within_limit(answers: Iterable[Ready | Refused], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
-    """`max_tool_calls` counts what is run here, not turns."""
+    """`max_tool_calls` counts what is run here, not turns; what is lost may have been."""
     left = plan.calls_left(run)
     kept: list[Ready | Refused] = []
     for answer in answers:
-        if isinstance(answer, Ready) and not answer.is_search:
-            if left <= 0:
-                kept.append(Refused(answer.call, OVER_LIMIT, is_over_limit=True))
+        if answer.is_lost if isinstance(answer, Refused) else not answer.is_search:
+            if left <= 0 and isinstance(answer, Ready):
+                is_lost = answer.call.call_id in run.lost
+                kept.append(_lost(answer.call) if is_lost else Refused(answer.call, OVER_LIMIT, is_over_limit=True))
                 continue
             left -= 1
         kept.append(answer)
     return tuple(kept)
 
 
-def _unless_lost(answers: Iterable[Ready | Refused], run: Run) -> tuple[Ready | Refused, ...]:
+def _unless_lost(call: OpenCall, answer: Ready | Refused | None, run: Run) -> Ready | Refused | None:
+    """Whatever would be done with the call here, by whom, or not at all: that it was begun before comes first."""
+    return _lost(call) if _is_lost(call, answer, run) else answer
+
+
+def _is_lost(call: OpenCall, answer: Ready | Refused | None, run: Run) -> bool:
     """What was begun by another and came to nothing that is known is run again only where that does no harm."""
-    if not run.lost:
-        return tuple(answers)
-    return tuple(
-        Refused(answer.call, LOST, is_lost=True)
-        if isinstance(answer, Ready) and answer.call.call_id in run.lost and not answer.may_be_repeated
-        else answer
-        for answer in answers
-    )
+    return call.call_id in run.lost and not (isinstance(answer, Ready) and answer.may_be_repeated)
+
+
+def _lost(call: OpenCall) -> Refused:
+    return Refused(call, LOST, is_lost=True)
 
 
 def _after_results(run: Run, plan: Plan) -> Infer | Finish:
