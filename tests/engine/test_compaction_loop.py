@@ -49,6 +49,7 @@ from engine_kit import (
     weather_tool,
 )
 from serving import until
+from takeover_kit import Log, engine_on
 
 # ---- a trigger ----
 
@@ -369,3 +370,20 @@ async def test_for_one_that_the_server_made_itself_the_whole_record_counts() -> 
         ask("And now?", previous_response_id=kept.id)
     )
     assert sent_messages(later.requests[0])[0] == ("user", "My name is Ada.")
+
+
+# ---- between two processes ----
+
+
+async def test_one_that_is_handed_over_is_made_by_whoever_goes_on() -> None:
+    log, vault = Log(), Vault.ephemeral()
+    words = [{"role": role, "content": "word " * 200} for role in ("user", "assistant")] * 4
+    request = ask([*TALK, *words, TALK[0]], background=True, context_management=[threshold(1000)])
+    leaving = ScriptedProvider(answer(say("Sum"), asyncio.Event()))
+    async with engine_on(log, leaving, vault=vault) as engine:
+        queued = await engine.create(request)
+        await until(lambda: bool(leaving.requests))
+        await engine.drain(0)
+    async with engine_on(log, Tight(1500), vault=vault) as engine:
+        response = await engine.ended(queued.id)
+    assert (response.status, kinds(response)) == ("completed", ["compaction", "message"])

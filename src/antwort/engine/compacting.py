@@ -22,7 +22,7 @@ from antwort.api.items import (
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response, Usage
 from antwort.api.wire import UNSET, replace
-from antwort.engine.control import Control
+from antwort.engine.control import LEFT, Control
 from antwort.engine.draft import Run
 from antwort.engine.memory import Memories, Memory, is_trigger
 from antwort.engine.meter import Meter
@@ -99,6 +99,8 @@ async def compact(run: Run, plan: Plan, provider: Provider, control: Control) ->
     scribe = Scribe(plan, provider, control)
     try:
         memory = await _summed_up(run, plan, scribe)
+    except LEFT:  # whoever goes on sums it up
+        raise
     except Exception as error:
         yield [Compacted(usage=scribe.usage, estimate=scribe.estimate, is_missing=True)]
         if plan.compacts or not isinstance(error, AntwortError):
