@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from antwort.api.events import CallBegun
 from antwort.api.responses import Response
 from antwort.engine import worker as workers
 from antwort.engine.engine import Engine
@@ -203,6 +204,8 @@ class Odd(Log):
     async def append(self, lease: Lease, record: Record) -> None:
         if record.at >= self.at:
             self._go_wrong("append")
+        if any(isinstance(event, CallBegun) for event in record.events):
+            self._go_wrong("begin")
         await super().append(lease, record)
 
     async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
@@ -223,7 +226,7 @@ def tracebacks(caplog: pytest.LogCaptureFixture) -> int:
     return len([record for record in caplog.records if record.exc_info])
 
 
-@pytest.mark.parametrize("what", ["records", "append", "finish"])
+@pytest.mark.parametrize("what", ["records", "append", "begin", "finish"])
 async def test_a_run_that_met_what_nobody_expects_is_tried_again_and_told_once(
     what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -236,7 +239,7 @@ async def test_a_run_that_met_what_nobody_expects_is_tried_again_and_told_once(
     assert tracebacks(caplog) == 1
 
 
-@pytest.mark.parametrize("what", ["records", "append", "finish"])
+@pytest.mark.parametrize("what", ["records", "append", "begin", "finish"])
 async def test_a_run_that_meets_what_nobody_expects_again_and_again_has_failed(
     what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -248,7 +251,8 @@ async def test_a_run_that_meets_what_nobody_expects_again_and_again_has_failed(
     assert response.error is not None
     assert (response.status, response.error.code) == ("failed", "attempts_exhausted")
     assert [ended.response for ended in engine.told] == [response]
-    assert tracebacks(caplog) == (3 if what == "append" else 4)  # its end can be put into the log of the former
+    is_logged = what in ("append", "begin")  # then its end can be put into its log
+    assert tracebacks(caplog) == (3 if is_logged else 4)
 
 
 async def test_a_run_that_was_begun_in_the_foreground_is_tried_again_as_well() -> None:
@@ -419,7 +423,9 @@ async def test_one_that_is_planned_while_the_process_leaves_is_left_to_the_next(
             assert (await other.ended(queued.id)).status == "completed"
 
 
-async def test_one_that_waits_for_its_conversation_while_the_process_leaves_is_left_to_the_next() -> None:
+@pytest.mark.parametrize("turns", [0, 1, 5, 30])
+async def test_one_that_waits_for_its_conversation_while_the_process_leaves_is_left_to_the_next(turns: int) -> None:
+    """However many turns of the event loop it has waited."""
     log = Log()
     provider = ScriptedProvider(answer(say("Late."), asyncio.Event()))
     async with engine_on(log, provider) as one:
@@ -427,6 +433,8 @@ async def test_one_that_waits_for_its_conversation_while_the_process_leaves_is_l
         foreground = await one.start(ask("First", conversation=conversation, stream=True))
         queued = await one.create(ask("Second", conversation=conversation, background=True))
         while (await log.load()).running == 0:  # noqa: ASYNC110 - it is claimed, and that shows nowhere else
+            await asyncio.sleep(0)
+        for _ in range(turns):
             await asyncio.sleep(0)
         await one.drain(0)
         assert (await foreground.result()).status == "failed"

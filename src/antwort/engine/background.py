@@ -145,17 +145,18 @@ class Background:
         if self.is_lasting:
             await self.worker.start()
 
-    async def drain(self, seconds: float) -> None:
-        """Nothing new is begun here, and what is under way is handed over; what ends with the process comes to its
-        end.
-        """
+    def hand_over(self) -> None:
+        """Nothing new is begun here, and what is under way is handed over, where it does not end with the process."""
         if not self.is_lasting:
             self.worker.stop_claiming()
-            await self.worker.ended(seconds, ShuttingDown())
             return
         self._is_leaving = True
         self.worker.hand_over()
-        await self.worker.ended(seconds, HandedOver())
+
+    async def drain(self, seconds: float) -> None:
+        """Until nothing is under way here any more; what ends with the process comes to its end."""
+        self.hand_over()
+        await self.worker.ended(seconds, HandedOver() if self.is_lasting else ShuttingDown())
 
     async def leave(self) -> None:
         await self.worker.leave()
@@ -225,7 +226,10 @@ class Background:
         carried.journal = held.journal
         if carried.is_leaving:
             held.journal.leave()
-        await end_early(held, plan, error)
+        try:
+            await end_early(held, plan, error)
+        except Fenced:
+            raise held.journal.failure or Fenced from None
         run = held.control.run
         seconds = perf_counter() - began + found.before
         self._tell(Ended(plan=plan, response=run.response, turns=run.turns, seconds=seconds))

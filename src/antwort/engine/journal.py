@@ -40,6 +40,8 @@ class Journal:
         self._is_over = False
         self._one = asyncio.Lock()
         self._fault: Exception | None = None
+        self.failure: Exception | None = None
+        """What nobody expected of the log: nothing more is written, as if another had the run."""
         self._leaving = asyncio.Event()
         self._notes: set[asyncio.Task[None]] = set()
 
@@ -78,11 +80,7 @@ class Journal:
         """
         self._is_over = True
         async with self._one:
-            try:
-                await self._put(partial(self._finished, ending), [*self._taken(), *events])
-            except (ResponseNotFound, IllegalTransition) as error:
-                self._fault = Fenced()
-                raise self._fault from error
+            await self._put(partial(self._finished, ending), [*self._taken(), *events])
             self._fault = Fenced()  # nothing comes behind it
 
     def leave(self) -> None:
@@ -110,7 +108,10 @@ class Journal:
                 self._written = upto
 
     async def _finished(self, ending: Ending, lease: Lease, record: Record) -> None:
-        await self._runs.finish(lease, ending, record)
+        try:
+            await self._runs.finish(lease, ending, record)
+        except (ResponseNotFound, IllegalTransition) as error:
+            raise Fenced from error
 
     def _taken(self) -> list[RunEvent]:
         events, self._waiting = self._waiting, []
@@ -130,7 +131,10 @@ class Journal:
             except Fenced as error:
                 self._fault = error
                 raise
-            except BaseException:  # nobody knows whether it is there: nothing else may stand in its place
+            except Exception as error:  # nobody knows whether it is there: nothing else may stand in its place
+                self._fault, self.failure = Fenced(), error
+                raise self._fault from error
+            except BaseException:
                 self._fault = Fenced()
                 raise
         self._at, self._next = record.at + 1, record.next

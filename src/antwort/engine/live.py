@@ -77,8 +77,6 @@ class LiveRun:
         self.said = None if held is not None else _kept(plan, goes_on)
         """All that it has sent, where that is kept."""
         self._is_logged = False
-        self.failure: Exception | None = None
-        """What nobody expected of the record of a run that another may go on with: it was left because of that."""
         self._gone = Signal() if goes_on else None
         self._promotion: Promotion | None = None
         if home is not None and self.said is not None:
@@ -236,6 +234,11 @@ class LiveRun:
         """Whether it has stopped here without having ended: another goes on with it."""
         return self._control.is_left
 
+    @property
+    def failure(self) -> Exception | None:
+        """What nobody expected, where a run that another may go on with was left because of it."""
+        return None if self._journal is None else self._journal.failure
+
     def hand_over(self) -> None:
         """Let it come to the end of its step, and stop there."""
         self._control.is_leaving = True
@@ -309,7 +312,7 @@ class LiveRun:
         except Exception as error:
             if self._journal is None:
                 raise
-            self.failure, self._control.is_left = error, True
+            self._journal.failure, self._control.is_left = error, True
         finally:
             try:
                 await batches.aclose()
