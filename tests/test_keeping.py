@@ -121,6 +121,12 @@ async def test_a_machine_with_another_key_is_refused(migrated_database: str, tmp
             await build(shared(migrated_database, tmp_path / "other"))
 
 
+async def test_who_is_refused_for_its_key_is_told_the_order_in_which_keys_change(migrated_database: str) -> None:
+    async with built(shared(migrated_database, None, OLD)):
+        with pytest.raises(CannotStart, match=r"to the old and the new one everywhere, then to the new and the old"):
+            await build(shared(migrated_database, None, NEW))
+
+
 async def test_keys_can_be_changed_one_after_the_other(migrated_database: str) -> None:
     for keys in ((OLD,), (OLD, NEW), (NEW, OLD), (OLD, NEW), (NEW, OLD), (NEW,)):
         async with built(shared(migrated_database, None, *keys)):

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 _NO_DRIVER = "A `database` needs a driver for PostgreSQL: pip install 'antwort[postgres]'."
 _OTHER_KEY = (
     "What is kept in the database is sealed with another key than the one of this process. Set encryption.keys to the "
-    "same in all processes that share the database; to change them, put the new one before the old one."
+    "same in all processes that share the database. To change them, set them to the old and the new one everywhere, "
+    "then to the new and the old one, then to the new one."
 )
 _PURPOSE = "database"
 

@@ -115,11 +115,57 @@ def test_peers_cannot_be_told_to_come_to_every_address(host: str) -> None:
     assert problems(shared(peer_host=host, peer_port=1, peer_url="http://a:1")) == []
 
 
-@pytest.mark.parametrize("server", [{"peer_port": 9000}, {"peer_url": "http://a:9000"}])
+@pytest.mark.parametrize("server", [{"peer_host": PUBLIC}, {"peer_port": 9000}, {"peer_url": "http://a:9000"}])
 def test_peers_mean_nothing_to_a_process_alone(server: dict[str, str]) -> None:
     (name,) = server
-    found = problems(Settings(scripted=True, server=ServerSettings(**server)))  # type: ignore[arg-type] # one of two
+    found = problems(Settings(scripted=True, server=ServerSettings(**server)))  # type: ignore[arg-type] # one of three
     assert found == [f"server.{name} means nothing without `database`: there are no other processes."]
+
+
+# ---- the address of the database ----
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://localhost/antwort",
+        "postgres://antwort:hush%40@db.example.com:5432/antwort?sslmode=verify-full",
+        "postgresql://a:5432,b/antwort?target_session_attrs=read-write",
+        "postgresql:///antwort?host=/run/postgresql&user=ada@site",
+        "postgresql://[::1]:5432/antwort",
+        "host=db.example.com password='hush hush'",
+    ],
+)
+def test_addresses_of_postgresql_are_taken_as_its_own_programs_take_them(address: str) -> None:
+    assert problems(Settings(scripted=True, database=Secret(address))) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("hush", "is no address of a database"),
+        ("hush.db", "is no address of a database"),
+        ("mysql://antwort:hush@db/antwort", "must begin with postgresql://"),
+        ("sqlite:///hush.db", "must begin with postgresql://"),
+        ("postgresql://antwort:hush hush@db/antwort", "has a space, or what cannot be seen, in it"),
+        ("postgresql://antwort:hush@hush@db/antwort", "cannot be read"),
+        ("postgresql://antwort:100%hush@db/antwort", "cannot be read"),
+        ("postgresql://antwort:hush/hush@db/antwort", "has a port that is no number"),
+        ("postgresql://antwort@db:hush/antwort", "has a port that is no number"),
+    ],
+)
+def test_what_is_no_address_of_a_database_is_not_right_and_never_repeated(address: str, said: str) -> None:
+    (found,) = problems(Settings(scripted=True, database=Secret(address)))
+    assert found.startswith(f"database {said}")
+
+
+def test_where_an_address_of_a_database_came_from_is_said(operator: Operator) -> None:
+    (said,) = operator.is_told("scripted: true", set=["database=mysql://hush"])
+    assert said.startswith("database must begin with postgresql://: antwort keeps responses in no other kind (--set)")
+    (said,) = operator.is_told("scripted: true", {"ANTWORT_DATABASE": "mysql://hush"})
+    assert "(ANTWORT_DATABASE); write one such as postgresql://" in said
+    (said,) = operator.is_told("scripted: true\ndatabase: mysql://hush\n")
+    assert "(antwort.yaml:2)" in said
 
 
 # ---- ports ----

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import io
 import json
 import logging
 import os
 import pty
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from itertools import product
 from pathlib import Path
-from typing import TextIO
+from typing import ParamSpec, TextIO, TypeVar
 
 import pytest
 
 from antwort.engine.engine import Engine
 from antwort.notes import RESPONSE_ID
+from antwort.telemetry import writing
 from antwort.telemetry.content import content_log, log_content
 from antwort.telemetry.lines import HumanLines, JsonLines
 from antwort.telemetry.logs import configure
 from antwort.telemetry.writing import MOST_WAITING, LineWriter
 from antwort.testing import demo_provider
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @contextmanager
@@ -222,6 +230,91 @@ def test_only_who_may_have_to_wait_is_asked_before_a_line_is_written(
     assert json.loads((tmp_path / "log").read_text())["message"] == "one"
 
 
+# ---- what is logged by those who interrupt it ----
+
+
+class Ending:
+    """Something that only the garbage collector ends, with a word, and that leaves another one behind."""
+
+    has_say = False
+
+    def __init__(self, say: Callable[[str], object], left: int) -> None:
+        self.say, self.left, self.itself = say, left, self
+
+    def __del__(self) -> None:
+        if self.has_say:
+            self.say(f"ended {self.left}")
+        if self.left > 1:
+            Ending(self.say, self.left - 1)
+
+
+def collecting(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, with the garbage collector at work just before it, as it may be at any time."""
+
+    def collected(*given: P.args, **named: P.kwargs) -> R:
+        gc.collect(0)
+        return function(*given, **named)
+
+    return collected
+
+
+@pytest.mark.parametrize("size", [1, 1000])  # with the longer ones, the pipe is full and a thread goes on
+def test_what_the_garbage_collector_has_to_say_holds_up_no_line_and_breaks_none(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "copy_context", collecting(copy_context))
+    monkeypatch.setattr(os, "write", collecting(os.write))
+    monkeypatch.setattr(Ending, "has_say", True)
+
+    async def say(writer: LineWriter) -> None:
+        for number in range(200):
+            write(writer, f"{number} {'x' * size}")
+            if number % 7 == 0:
+                await asyncio.sleep(0)
+
+    with pipe() as (end, stream):
+        writer = writer_to(stream)
+        Ending(lambda word: writer.handle(logging.LogRecord("asyncio", logging.ERROR, "", 0, word, None, None)), 100)
+        thread = threading.Thread(target=asyncio.run, args=(say(writer),), daemon=True)
+        thread.start()
+        thread.join(20)
+        Ending.has_say = False
+        assert not thread.is_alive(), "it waits for itself"
+        got = read_until(end, lambda got: len(got) >= 300)
+        assert sorted(got) == sorted([f"{n} {'x' * size}" for n in range(200)] + [f"ended {n + 1}" for n in range(100)])
+
+
+def test_who_logs_while_a_line_is_half_written_is_written_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pipe() as (end, stream):
+        writer = writer_to(stream)
+        put = os.write
+
+        def interrupted(fd: int, data: bytes) -> int:
+            monkeypatch.setattr(os, "write", put)
+            write(writer, "two")
+            return put(fd, data[:10])
+
+        monkeypatch.setattr(os, "write", interrupted)
+        thread = threading.Thread(target=write, args=(writer, "one"), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive(), "it waits for itself"
+        assert messages_in(end) == ["one", "two"]
+
+
+def test_a_filter_may_put_another_record_in_the_place_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hidden(record: logging.LogRecord) -> logging.LogRecord:
+        return logging.LogRecord(record.name, record.levelno, "", 0, record.msg.replace("s3cret", "***"), None, None)
+
+    with pipe() as (end, stream):
+        writer = writer_to(stream)
+        writer.addFilter(hidden)  # type: ignore[arg-type,unused-ignore] # a word of Python 3.12
+        if sys.version_info < (3, 12):
+            monkeypatch.setattr(writer, "filter", hidden)
+        write(writer, "the key is s3cret")
+        assert messages_in(end) == ["the key is ***"]
+
+
 # ---- lines of one turn of the event loop ----
 
 
@@ -321,3 +414,11 @@ async def test_a_broken_stream_costs_nothing_but_the_lines_that_were_put_off() -
         write(writer, "one")
         stream.close()
         await asyncio.sleep(0)
+
+
+@pytest.mark.usefixtures("_own_logging")
+def test_the_driver_of_the_database_names_no_hosts_and_users_in_our_log() -> None:
+    out = io.StringIO()
+    configure("debug", stream=out)
+    logging.getLogger("psycopg").warning("connection to host db.internal, user antwort failed")
+    assert out.getvalue() == ""

@@ -26,11 +26,14 @@ from serving import HELLO, RESPONSES, STREAMED, serving, until
 
 
 @asynccontextmanager
-async def served(provider: ScriptedProvider, drain: float) -> AsyncIterator[tuple[Server, int, asyncio.Task[None]]]:
+async def served(
+    provider: ScriptedProvider, drain: float, *, is_led: bool = False
+) -> AsyncIterator[tuple[Server, int, asyncio.Task[None]]]:
     """A whole server, from its start to its end, with the signals it would get."""
+    heard = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     engine = Engine(provider, store=MemoryStore())
     sock = listen("127.0.0.1", 0)
-    server = Server(Transport(engine), drain=engine.drain, drain_seconds=drain)
+    server = Server(Transport(engine), drain=engine.drain, drain_seconds=drain, is_led=is_led)
     serving = asyncio.create_task(server.serve([sock]))
     await until(lambda: server.started)
     try:
@@ -39,6 +42,8 @@ async def served(provider: ScriptedProvider, drain: float) -> AsyncIterator[tupl
         server.handle_exit(signal.SIGTERM, None)
         server.force_exit = True
         await serving
+        for each, by in heard.items():
+            signal.signal(each, by)
         await engine.close()
 
 
@@ -208,6 +213,34 @@ async def test_a_second_signal_ends_the_server_at_once() -> None:
         server.handle_exit(signal.SIGINT, None)
         async with asyncio.timeout(5):
             await serving
+
+
+async def test_a_server_that_is_led_hurries_only_when_it_is_told_so() -> None:
+    provider = ScriptedProvider(answer(say("Hello"), asyncio.Event()))
+    async with served(provider, drain=600, is_led=True) as (server, port, serving), connected(port) as wire:
+        wire.send("POST", RESPONSES, STREAMED)
+        await wire.head()
+        for _ in range(3):
+            server.handle_exit(signal.SIGTERM, None)
+        await until(lambda: not server.servers[0].is_serving())
+        server.handle_exit(signal.SIGTERM, None)
+        assert not server.force_exit
+        server.hurry()
+        async with asyncio.timeout(5):
+            await serving
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_closed_terminal_asks_for_an_end_unless_it_is_to_be_ignored(ignored: bool) -> None:
+    server = Server(Transport(Engine(ScriptedProvider())), drain=lambda _: asyncio.sleep(0), drain_seconds=0)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        with server.capture_signals():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is (signal.SIG_IGN if ignored else signal.SIG_DFL)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (server.should_exit, server.force_exit) == (not ignored, False)
 
 
 # ---- under another server ----

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from antwort.api.faults import convert
 from antwort.config.addresses import address_problem, checked_backend, is_loopback
+from antwort.config.databases import about_database
 from antwort.config.hosted import about_hosted
 from antwort.config.mcp_checks import about_servers, about_strangers
 from antwort.config.names import is_token
@@ -127,6 +128,7 @@ def _no_keys(settings: Settings) -> str:
 def find_problems(settings: Settings) -> Iterator[Problem]:
     """All that is wrong, with no word of a secret in it."""
     yield from _about_server(settings)
+    yield from about_database(settings.database)
     yield from about_sharing(settings, runs_a_model=runs_a_model(settings))
     yield from _about_paths(settings)
     yield from _about_local(settings)

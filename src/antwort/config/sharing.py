@@ -76,8 +76,8 @@ def _about_workers(settings: Settings, *, runs_a_model: bool) -> Iterator[Proble
 def _about_peers(settings: Settings) -> Iterator[Problem]:
     server = settings.server
     if settings.database is None:
-        for name in ("peer_port", "peer_url"):
-            if getattr(server, name):
+        for name in ("peer_host", "peer_port", "peer_url"):
+            if getattr(server, name) != getattr(ServerSettings(), name):
                 yield Problem(f"server.{name}", "means nothing without `database`: there are no other processes")
         return
     if server.peer_url is not None:

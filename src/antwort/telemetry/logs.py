@@ -28,6 +28,7 @@ def configure(level: str, format: Format = "auto", *, content: bool = False, str
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging.basicConfig(level=logging.WARNING, handlers=[writer], force=True)
     logging.getLogger("antwort").setLevel(level.upper())
+    logging.getLogger("psycopg").setLevel(_OFF)  # it names hosts, users and databases; what it tells is told by us, too
     content_log.setLevel(logging.INFO if content else _OFF)
 
 
