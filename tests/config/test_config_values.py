@@ -31,6 +31,10 @@ BACKEND = "backends: [{name: a, url: http://a/v1"
             "server: {body_limit: 0}",
             "server.body_limit must be a whole number of at least 1, not '0' (antwort.yaml:1).",
         ),
+        (
+            "background: {log_bytes: 100000000}",
+            "background.log_bytes must be a whole number from 0 to 67108864, not '100000000' (antwort.yaml:1).",
+        ),
         ("memory: maybe", "memory must be true or false, not 'maybe' (antwort.yaml:1)."),
         ("log: {level: loud}", "log.level must be one of debug, error, info, warning, not 'loud' (antwort.yaml:1)."),
         ("backends: {a: b}", "backends must be a list of tables, not a mapping (antwort.yaml:1)."),

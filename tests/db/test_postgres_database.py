@@ -78,6 +78,12 @@ async def test_all_that_is_queued_is_one_transaction(database: PostgresDatabase)
     assert (len(seen), len(set(seen))) == (100, 1)
 
 
+async def test_what_cannot_wait_is_written_while_the_writer_is_busy(database: PostgresDatabase) -> None:
+    async with held(database):
+        await database.hasten(note("at once"))
+        assert await database.read(read_notes) == ["at once"]
+
+
 async def test_an_error_that_an_operation_hides_is_no_success(database: PostgresDatabase) -> None:
     def hide(connection: Connection) -> None:
         with suppress(psycopg.Error):

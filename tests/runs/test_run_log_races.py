@@ -18,6 +18,7 @@ from antwort.runs.base import Fenced, Lease, Record, RunLog
 from antwort.runs.writing import End, to_row
 from antwort.runs.writing import finish as finish_run
 from antwort.storage.writing import to_finishing
+from database_kit import held
 from runs_cases import ONE, TWO, begun, claim_one, finish, ids, new_run, said, to_end
 from runs_home import PostgresHome, postgres_home
 from storage_cases import ME
@@ -106,16 +107,16 @@ async def test_cancels_do_not_wait_for_those_who_write(log: RunLog, home: Postgr
 
 
 async def test_a_cancel_that_has_to_wait_holds_up_no_other(log: RunLog, home: PostgresHome) -> None:
-    held, free = await begun(log), await begun(log)
+    taken, free = await begun(log), await begun(log)
     with another(home.dsn) as other:
-        other.link.execute("SELECT 1 FROM runs WHERE id = ? FOR UPDATE", (held.lease.run_id,))
-        waiting = asyncio.ensure_future(log.cancel(ME, held.lease.run_id))
+        other.link.execute("SELECT 1 FROM runs WHERE id = ? FOR UPDATE", (taken.lease.run_id,))
+        waiting = asyncio.ensure_future(log.cancel(ME, taken.lease.run_id))
         assert await log.cancel(ME, free.lease.run_id)
         assert not waiting.done()
         other.link.commit()
     assert await waiting
-    cancelled = (await log.renew(ONE, [held.lease, free.lease])).cancelled
-    assert cancelled == {held.lease.run_id, free.lease.run_id}
+    cancelled = (await log.renew(ONE, [taken.lease, free.lease])).cancelled
+    assert cancelled == {taken.lease.run_id, free.lease.run_id}
 
 
 async def test_a_response_is_deleted_when_whoever_ends_its_run_is_done(log: RunLog, home: PostgresHome) -> None:
@@ -143,6 +144,27 @@ async def test_appends_take_their_rows_in_one_order(log: RunLog, home: PostgresH
         assert holder.link.execute(free).fetchall() == [(first.lease.run_id,), (second.lease.run_id,)]
         holder.link.commit()
         assert await writing == {0, 1}
+
+
+async def test_a_lease_is_renewed_and_a_run_cancelled_while_the_writer_is_busy(log: RunLog, home: PostgresHome) -> None:
+    claimed = await begun(log)
+    async with held(home.database):
+        assert await log.cancel(ME, claimed.lease.run_id)
+        assert (await log.renew(ONE, [claimed.lease])).cancelled == {claimed.lease.run_id}
+
+
+async def test_what_is_being_ended_is_not_told_to_be_lost(log: RunLog, home: PostgresHome) -> None:
+    claimed = await begun(log)
+    async with held(home.database):
+        ending = asyncio.ensure_future(finish(log, claimed, 1, 2))
+        await asyncio.sleep(0)
+        with another(home.dsn) as other:
+            other.link.execute("DELETE FROM runs WHERE id = ?", (claimed.lease.run_id,))
+            other.link.commit()
+        assert not (await log.renew(ONE, [claimed.lease])).lost
+    with pytest.raises(Fenced):
+        await ending
+    assert (await log.renew(ONE, [claimed.lease])).lost == {claimed.lease}
 
 
 async def test_what_two_have_chosen_one_gets(log: RunLog, home: PostgresHome) -> None:

@@ -47,6 +47,9 @@ class Forgetful:
             raise StoreFault("The database was lost before it had confirmed a change.")
         return result
 
+    async def hasten(self, operation: Operation[T]) -> T:
+        return await self.write(operation)
+
     async def read(self, operation: Operation[T]) -> T:
         result = await self._database.read(operation)
         meanwhile, self.meanwhile = self.meanwhile, None

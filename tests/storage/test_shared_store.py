@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import zlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import TypeVar
 
 import psycopg
@@ -21,6 +23,7 @@ from antwort.storage.logs import read as read_log
 from antwort.storage.postgres import PostgresStore
 from antwort.storage.sql import SqlStore
 from antwort.storage.sqlite import SqliteStore
+from database_kit import held
 from storage_cases import (
     ME,
     STOPPED,
@@ -250,6 +253,26 @@ async def test_the_log_goes_with_the_response(store: SqlStore) -> None:
     assert await store.delete(ME, "b")
     assert await store._database.read(logs) == []
     assert await chain_of(store, "c") == ["a", "b", "c"]
+
+
+async def test_a_large_log_is_compressed_before_the_writer_has_it(
+    store: SqlStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = asked("hello")
+    await store.begin(new)
+    done = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def compress(log: bytes, level: int) -> bytes:
+        assert threading.current_thread() is not threading.main_thread()
+        loop.call_soon_threadsafe(done.set)
+        return zlib.compress(log, level)
+
+    monkeypatch.setattr("antwort.storage.logs.zlib", SimpleNamespace(compress=compress))
+    async with held(store._database):
+        finishing = asyncio.create_task(store.finish(ME, ended(new), STOPPED, log=b"all that was said " * 10_000))
+        await done.wait()
+    await finishing
 
 
 async def test_a_log_of_an_outcome_that_was_not_written_is_not_kept(store: SqlStore) -> None:

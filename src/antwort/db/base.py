@@ -66,6 +66,12 @@ class Database(Protocol):
         """
         ...
 
+    async def hasten(self, operation: Operation[T]) -> T:
+        """As `write`, for what is short and must not wait for what is long: beside it, where there may be two writers.
+        Whoever writes in both ways holds no row in one that it waits for in the other.
+        """
+        ...
+
     async def read(self, operation: Operation[T]) -> T:
         """What `operation` finds. All its queries see the same state, which holds every write awaited before."""
         ...

@@ -1,4 +1,5 @@
-"""A PostgreSQL that many processes share: one writer and a few readers in each, threads with connections of their own.
+"""A PostgreSQL that many processes share: a writer, a second one for what cannot wait, and a few readers in each,
+threads with connections of their own.
 
 A commit is on the disk when it is acknowledged, as far as the server is set so (`synchronous_commit` is left alone).
 What it takes to stand a server that is gone, or hangs, or comes again: every wait has a limit, a connection that was
@@ -82,6 +83,9 @@ class PostgresDatabase:
     async def write(self, operation: Operation[T]) -> T:
         return await self._lane(0).submit(operation)
 
+    async def hasten(self, operation: Operation[T]) -> T:
+        return await self._lane(2).submit(operation)
+
     async def read(self, operation: Operation[T]) -> T:
         return await self._lane(1).submit(operation)
 
@@ -121,10 +125,12 @@ class PostgresDatabase:
         except _Down as down:
             raise down.fault() from down.exc
         readers = [_Transactions(self._connect, _READ) for _ in range(READERS)]
-        self._transactions = (writer, *readers)
+        second = _Transactions(self._connect, _WRITE)
+        self._transactions = (writer, *readers, second)
         self._lanes = (
             Lane("writer", [writer.run]),
             Lane("reader", [reader.run for reader in readers], _READS_AT_ONCE),
+            Lane("second", [second.run]),
         )
 
     def _close(self) -> None:

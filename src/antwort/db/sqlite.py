@@ -52,6 +52,9 @@ class SqliteDatabase:
     async def write(self, operation: Operation[T]) -> T:
         return await self._lane(0).submit(operation)
 
+    async def hasten(self, operation: Operation[T]) -> T:
+        return await self.write(operation)
+
     async def read(self, operation: Operation[T]) -> T:
         return await self._lane(1).submit(operation)
 

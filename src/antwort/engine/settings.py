@@ -121,7 +121,7 @@ class BackgroundSettings(Wire):
     """What becomes of a stored response when the client leaves its stream: it ends, or is made to its end. A request
     can ask for either by the header `Antwort-On-Disconnect`. What is not stored ends; what is in the background goes
     on."""
-    log_bytes: Annotated[int, Meta(ge=0)] = 4 * 2**20
+    log_bytes: Annotated[int, Meta(ge=0, le=64 * 2**20)] = 4 * 2**20
     """How much of what a foreground stream has sent is kept in memory until its end, for those who come back to it; of
     a longer one nothing can be read again."""
 

@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
+import msgspec
+
 from antwort.db.base import Database, Operation
 from antwort.errors import HandedOver, QueueFull, StoreFault
 from antwort.identity import Identity
@@ -61,6 +63,8 @@ class SqlRunLog:
         self._work, self._cancels, self._tails = Hint(), Hint(), Tails()
         self._appends = Appends(database, self._sender, self._tails.tell)
         self._listener: Listener | None = None
+        self._ending: set[Lease] = set()
+        """What `finish` is about to end."""
         self._damaged: set[int] = set()
         """Logs of which it was told that they are."""
 
@@ -90,7 +94,9 @@ class SqlRunLog:
     async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
         self._cancels.clear()
         held = frozenset(leases)
-        return await self._write(partial(claiming.renew, worker=worker, leases=held, lease=self._lease_of))
+        renewed = await self._hasten(partial(claiming.renew, worker=worker, leases=held, lease=self._lease_of))
+        # What is being ended right now has ended, or will hear for itself that another has it.
+        return msgspec.structs.replace(renewed, lost=renewed.lost - self._ending)
 
     async def owner(self, identity: Identity, response_id: str) -> Worker | None:
         return await self._read(partial(claiming.owner, identity=identity, response_id=response_id))
@@ -168,7 +174,12 @@ class SqlRunLog:
     async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
         finishing = to_finishing(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
         end = writing.End(lease, finishing, writing.to_row(record))
-        if not await self._write(partial(writing.finish, end=end, sender=self._sender)):
+        self._ending.add(lease)
+        try:
+            is_written = await self._write(partial(writing.finish, end=end, sender=self._sender))
+        finally:
+            self._ending.discard(lease)
+        if not is_written:
             raise Fenced
         self._tails.tell(lease.run_id, lease.key, record)
         self._work.set()
@@ -186,10 +197,10 @@ class SqlRunLog:
 
     async def cancel(self, identity: Identity, response_id: str) -> bool:
         cancel = partial(writing.cancel, identity=identity, response_id=response_id, sender=self._sender)
-        is_found = await self._write(cancel)
+        is_found = await self._hasten(cancel)
         while is_found is None:
             await asyncio.sleep(_AGAIN)
-            is_found = await self._write(cancel)
+            is_found = await self._hasten(cancel)
         if is_found:
             self._cancels.set()
             self._work.set()
@@ -277,6 +288,12 @@ class SqlRunLog:
     async def _write(self, operation: Operation[T]) -> T:
         try:
             return await self._database.write(operation)
+        except StoreFault as exc:
+            raise unavailable(exc) from exc
+
+    async def _hasten(self, operation: Operation[T]) -> T:
+        try:
+            return await self._database.hasten(operation)
         except StoreFault as exc:
             raise unavailable(exc) from exc
 

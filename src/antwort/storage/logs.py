@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 
 from antwort.db import Connection
@@ -10,11 +11,20 @@ from antwort.storage import statements as sql
 
 _LEVEL = 3
 """Of compression: text that a model wrote gets little smaller by more."""
+_SMALL = 8192
+"""To compress as many bytes takes no longer than to ask another thread to do it."""
+
+
+async def compressed(log: bytes) -> bytes:
+    """Before it is written: neither the writer nor the event loop waits for a large one."""
+    if len(log) <= _SMALL:
+        return zlib.compress(log, _LEVEL)
+    return await asyncio.to_thread(zlib.compress, log, _LEVEL)
 
 
 def keep_in(connection: Connection, response_key: int, log: bytes, ended_at: int) -> None:
-    """Compressed here, on the thread of the database. One that is there already stays."""
-    connection.execute(sql.INSERT_LOG, (response_key, ended_at, zlib.compress(log, _LEVEL)))
+    """A log that is `compressed`. One that is there already stays."""
+    connection.execute(sql.INSERT_LOG, (response_key, ended_at, log))
 
 
 def read(connection: Connection, response_key: int) -> bytes | None:

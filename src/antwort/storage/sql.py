@@ -13,7 +13,7 @@ from antwort.api.items import InputItem
 from antwort.api.responses import Response
 from antwort.db import Database
 from antwort.identity import Identity
-from antwort.storage import claims, reading, writing
+from antwort.storage import claims, logs, reading, writing
 from antwort.storage.approvals import SqlApprovals
 from antwort.storage.base import Claimed, Entry, ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
 from antwort.storage.conversations import SqlConversations
@@ -58,7 +58,8 @@ class SqlStore(SqlConversations, SqlApprovals):
         approvals: Sequence[Approval] = (),
         log: bytes | None = None,
     ) -> None:
-        end = writing.to_finishing(identity, response, marks, entries, approvals, log)
+        packed = None if log is None else await logs.compressed(log)
+        end = writing.to_finishing(identity, response, marks, entries, approvals, packed)
         await write_once(
             self._database,
             partial(writing.finish_in, end=end),

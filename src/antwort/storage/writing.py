@@ -58,6 +58,7 @@ class Finishing(NamedTuple):
     entries: list[EntryRow]
     asked: list[Values]
     log: bytes | None = None
+    """Compressed (`logs.compressed`)."""
 
 
 def to_beginning(new: NewResponse) -> Beginning:
