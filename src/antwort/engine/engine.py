@@ -504,6 +504,8 @@ class Engine:
         another process may go on with get as long to come to the end of their step, and are handed over.
         """
         self.is_draining = True
+        if self._background is not None:  # first: who waits in a queue is handed over, and not told that it is closed
+            self._background.hand_over()
         self._queues.close()
         tasks = [asyncio.ensure_future(run.wait()) for run in self._live.values()]
         if self._background is not None:
