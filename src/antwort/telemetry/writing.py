@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from contextlib import suppress
 from contextvars import Context, copy_context
-from typing import TextIO
+from typing import TextIO, TypeAlias
 
 _PIECE = 4096
 """A pipe that has room at all takes so much at once (POSIX: at least 512)."""
@@ -20,6 +20,8 @@ MOST_WAITING = 2**20
 _LAST_WORDS = 1.0
 """Seconds that a reader has to take what is waiting when the program ends."""
 
+_Later: TypeAlias = tuple[logging.LogRecord, Context]
+
 
 class LineWriter(logging.Handler):
     """Writes records to a stream, as long as it takes them.
@@ -27,6 +29,9 @@ class LineWriter(logging.Handler):
     A stream that is closed, broken or full loses lines, and nothing else happens. One that nobody reads is left to a
     thread, which waits in place of the server; lines beyond a bound are dropped, and counted in a line of their own
     when the reader is back.
+
+    What is at work here can be interrupted by itself: the garbage collector runs whenever it likes, on any thread, and
+    what it ends may have something to log. So nobody waits for a lock: what comes meanwhile is left to who has it.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -36,9 +41,11 @@ class LineWriter(logging.Handler):
         self._poll = None if self._fd is None or _never_waits(self._fd) else select.poll()
         if self._poll is not None and self._fd is not None:
             self._poll.register(self._fd, select.POLLOUT)
-        self._later: list[tuple[logging.LogRecord, Context]] = []
+        self._later: deque[_Later] = deque()
         self._due: asyncio.AbstractEventLoop | None = None
         """The event loop that will write those, in its next turn."""
+        self._ready: deque[bytes] = deque()
+        """What is to be written next, by whoever has the guard."""
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self._dropped = 0
@@ -47,10 +54,10 @@ class LineWriter(logging.Handler):
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Without the lock that `logging` takes around all of it: what needs one has its own."""
-        is_wanted = not self.filters or bool(self.filter(record))
-        if is_wanted:
-            self.emit(record)
-        return is_wanted
+        wanted: bool | logging.LogRecord = self.filter(record) if self.filters else True
+        if wanted:
+            self.emit(wanted if isinstance(wanted, logging.LogRecord) else record)  # or another in its place
+        return bool(wanted)
 
     def emit(self, record: logging.LogRecord) -> None:
         if self._fd is not None and _can_wait(record) and (loop := _running_loop()) is not None:
@@ -64,20 +71,17 @@ class LineWriter(logging.Handler):
 
     def _put_off(self, record: logging.LogRecord, loop: asyncio.AbstractEventLoop) -> None:
         """Until the next turn of the event loop: all lines of one turn are written together, which takes less time."""
-        with self._guard:
-            self._later.append((record, copy_context()))
-            is_due, self._due = self._due is loop, loop
-        if not is_due:
+        self._later.append((record, copy_context()))
+        if self._due is not loop:  # only its own thread says so, and its flush takes that back before it looks
+            self._due = loop
             loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Write what was put off. What ends the program calls it, too."""
-        with self._guard:
-            later, self._later, self._due = self._later, [], None
-        lines = [context.run(self._line, record) for record, context in later]
+        self._due = None
+        lines = [context.run(self._line, record) for record, context in _taken(self._later)]
         if lines:
-            with suppress(Exception):  # as in `handleError`
-                self._write_all(b"".join(lines))
+            self._write_all(b"".join(lines))
 
     def _line(self, record: logging.LogRecord) -> bytes:
         try:
@@ -97,13 +101,26 @@ class LineWriter(logging.Handler):
         self._write_all(line.encode("utf-8", "backslashreplace"))
 
     def _write_all(self, data: bytes) -> None:
+        """Or leave it to who is writing: whoever that is looks again after letting go of the guard."""
+        self._ready.append(data)
+        self._write_ready()
+
+    def _write_ready(self) -> None:
+        while self._ready and self._guard.acquire(blocking=False):
+            try:
+                while self._ready:
+                    with suppress(Exception):  # as in `handleError`
+                        self._write_next(self._ready.popleft())
+            finally:
+                self._guard.release()
+
+    def _write_next(self, data: bytes) -> None:
         assert self._fd is not None
-        with self._guard:
-            rest = self._put(self._fd, data) if self._thread is None else data
-            begun = data[: len(data) - len(rest)]
-            for line in rest.splitlines(keepends=True):
-                self._keep(line, is_begun=bool(begun) and not begun.endswith(b"\n"))
-                begun = line
+        rest = self._put(self._fd, data) if self._thread is None else data
+        begun = data[: len(data) - len(rest)]
+        for line in rest.splitlines(keepends=True):
+            self._keep(line, is_begun=bool(begun) and not begun.endswith(b"\n"))
+            begun = line
 
     def _put(self, fd: int, data: bytes) -> bytes:
         """Write what can be written without waiting; the rest."""
@@ -137,6 +154,11 @@ class LineWriter(logging.Handler):
                 continue
 
     def _next(self) -> bytes | None:
+        data = self._next_waiting()
+        self._write_ready()  # what came meanwhile
+        return data
+
+    def _next_waiting(self) -> bytes | None:
         with self._guard:
             if self._waiting:
                 data = self._waiting.popleft()
@@ -162,9 +184,21 @@ class LineWriter(logging.Handler):
 
     def close(self) -> None:
         self.flush()
+        if self._guard.acquire(timeout=_LAST_WORDS):  # nobody else is writing now
+            self._guard.release()
+        self._write_ready()
         if (thread := self._thread) is not None:
             thread.join(_LAST_WORDS)
         super().close()
+
+
+def _taken(later: deque[_Later]) -> list[_Later]:
+    """All that is there, also where others take of it."""
+    taken: list[_Later] = []
+    with suppress(IndexError):
+        while later:
+            taken.append(later.popleft())
+    return taken
 
 
 def _can_wait(record: logging.LogRecord) -> bool:
