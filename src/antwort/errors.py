@@ -240,9 +240,11 @@ class KeyInUse(Conflict):
     code = "idempotency_key_in_use"
     may_pass = True
 
-    def __init__(self) -> None:
+    def __init__(self, response_id: str | None = None) -> None:
+        """`response_id`: of the response that it stands for, where what that says can be read here all the same."""
         message = "The first request with this Idempotency-Key is still being answered, and not here."
         super().__init__(message, retry_after=1.0)
+        self.response_id = response_id
 
 
 class ConversationLocked(Conflict):

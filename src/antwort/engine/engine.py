@@ -35,21 +35,23 @@ from antwort.engine.planning import Planner
 from antwort.engine.queues import Queues
 from antwort.engine.recent import Recent
 from antwort.engine.rows import end_unborn, new_row
-from antwort.engine.settings import BackgroundSettings, EngineSettings, OnDisconnect, checked
+from antwort.engine.settings import EngineSettings, OnDisconnect, checked
 from antwort.engine.shared import Reader
 from antwort.engine.toolbox import Shelf, check_labels, list_tools
 from antwort.engine.turns import Turn
 from antwort.engine.window import count_input
-from antwort.errors import AntwortError, ShuttingDown, UnsupportedFeature
+from antwort.errors import AntwortError, KeyInUse, ShuttingDown, UnsupportedFeature
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Provider
 from antwort.runs.base import RunLog
+from antwort.runs.over import log_over
 from antwort.storage.base import EVERYTHING, ApprovalPage, Claim, ItemPage, Page, ResponsePage, ResponseStore, Wanted
 from antwort.tools.limits import Limited, Runs, all_limited
 from antwort.vault import Vault
 
 _log = logging.getLogger("antwort.engine")
 _MOST_UNWRITTEN = 1000
+_NO_LOG = "Background responses are not offered here: there is no log of runs for the store of the engine."
 ABANDONED = "The server was stopped while the response was being made."
 
 
@@ -82,14 +84,14 @@ class Engine:
         must neither wait nor raise. What is given out sealed is sealed by the `vault`; without one, it opens in this
         engine only. Idempotency keys and approvals expire by the `clock`.
 
-        Background responses are kept in the log of `runs` until they have ended: one over the same store; a store in
-        memory needs none. `address` is where other processes that share it reach this one.
+        Background responses are kept in the log of `runs` until they have ended: one over the same store. Where none is
+        given, the stores of this package have one; with another store, there are no background responses. `address` is where other processes that share it reach this one.
         """
         self.settings = checked(settings)
         self._provider = provider
         self._store = _memory() if store is None else store
         self._executors = all_limited(executors, settings.tool_limits)
-        self.runs = runs or _memory_runs(self._store, self.settings.background)
+        self.runs = runs or log_over(self._store, self.settings.background)
         """The log of those runs that another process may go on with; None: there are none."""
         self._labels = check_labels(executors)
         check_hosted(self.settings.hosted, self._labels)
@@ -183,6 +185,19 @@ class Engine:
         self._check_open()
         return await self._keyed.attach(request, identity, key, on_disconnect)
 
+    async def join(
+        self, request: CreateRequest, identity: Identity, key: str, on_disconnect: OnDisconnect | None = None
+    ) -> Reader | Follower:
+        """As `attach`; and where another process makes the response, and what it says is in the log, read that."""
+        try:
+            return await self.attach(request, identity, key, on_disconnect)
+        except KeyInUse as fault:
+            if fault.response_id is None:
+                raise
+            follower = await self.follow(identity, fault.response_id)
+            follower.is_replay = follower.is_waited_for = True
+            return follower
+
     async def plan(self, request: CreateRequest, identity: Identity = ANONYMOUS, recent: Recent | None = None) -> Plan:
         """Answer every question before the first inference. Nothing is kept yet: it may be broken off.
 
@@ -192,7 +207,7 @@ class Engine:
         """
         self._check_open()
         if request.background and self._background is None:
-            raise UnsupportedFeature("Background responses are not offered by this server.", param="background")
+            raise UnsupportedFeature(_NO_LOG, param="background")
         if request.conversation is None or request.background:  # a background response waits when it is made
             return await self._planner.prepared(request, identity, recent)
         turn = self._turn(identity, request.conversation)
@@ -356,7 +371,7 @@ class Engine:
             return await self.enqueue(request, identity, key)
         if key is None or not self.settings.idempotency:
             return await self.start(request, identity)
-        return await self.attach(request, identity, key)
+        return await self.join(request, identity, key)
 
     def _read(self, asked: Asked | None, fields: RequestFields, *, stream: bool) -> CreateRequest:
         """Which method was called says whether events are read, whatever the request says."""
@@ -428,6 +443,15 @@ class Engine:
     async def sent(self, identity: Identity, response_id: str) -> Sequence[StreamEvent] | None:
         """All events so far of a stored response, from number 0 on; None where they are not kept by their numbers."""
         return await self._made.sent(identity, response_id)
+
+    async def has_log(self, identity: Identity, response_id: str) -> bool:
+        """Whether what the response says can be read by any process, while it is made or afterwards."""
+        return self.runs is not None and await self.runs.has_log(identity, response_id)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes have the same records."""
+        return self.runs is not None and self.runs.traits.many
 
     async def until_ended(self, identity: Identity, response_id: str) -> None:
         """Wherever it is made; or until it is gone."""
@@ -552,17 +576,6 @@ def _memory() -> ResponseStore:
     from antwort.storage.memory import MemoryStore
 
     return MemoryStore()
-
-
-def _memory_runs(store: ResponseStore, settings: BackgroundSettings) -> RunLog | None:
-    """What is kept in memory needs nothing else to be gone on with."""
-    from antwort.storage.memory import MemoryStore
-
-    if not isinstance(store, MemoryStore):
-        return None
-    from antwort.runs.memory import MemoryRunLog
-
-    return MemoryRunLog(store, queue=settings.queue, per_owner=settings.per_owner, keep_log=settings.keep_log)
 
 
 async def _health(check: Callable[[], Awaitable[None]]) -> str:

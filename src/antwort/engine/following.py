@@ -43,6 +43,8 @@ class Follower:
         """As it stood at the beginning and, once that has been read, as it ended."""
         self.is_replay = is_replay
         """Whether an earlier request, with the same key, has asked for the response."""
+        self.is_waited_for = False
+        """Whether who asks for it whole waits for its end; who asks for one in the background does not."""
         self._batches, self._ended = batches, ended
         self._signal = Signal()
 
@@ -77,8 +79,9 @@ class Follower:
         return await anext(self._batches, [])
 
     async def whole(self) -> Response:
-        """The response as it stands: who asks for one in the background does not wait for it."""
-        return self.response
+        """The response as it stands or, where that is waited for, as it ended. Raises `ClientLeft`."""
+        ended = await self._signal.race(self._ended) if self.is_waited_for else None
+        return ended if isinstance(ended, Response) else self.response
 
     @property
     def has_left(self) -> bool:

@@ -43,6 +43,13 @@ class Maker(Protocol):
 
     async def retrieve(self, identity: Identity, response_id: str) -> Response: ...
 
+    async def has_log(self, identity: Identity, response_id: str) -> bool: ...
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes have the same records."""
+        ...
+
     async def sent(self, identity: Identity, response_id: str) -> Sequence[StreamEvent] | None: ...
 
 
@@ -95,7 +102,7 @@ class KeyedRuns:
         """
         name, digest = (identity.tenant, identity.owner, checked_key(key)), fingerprint(request)
         while True:
-            await self._pass_by(name)
+            await self._pass_by(name, identity)
             claim = self._claim(name, digest)
             if (found := await self._recall(identity, claim, is_waited_for=False)) is not None:
                 return found, True
@@ -105,9 +112,11 @@ class KeyedRuns:
             except KeyInUse:  # another was faster: what it has begun is there now
                 continue
 
-    async def _pass_by(self, name: Name) -> None:
+    async def _pass_by(self, name: Name, identity: Identity) -> None:
         """Where a request in the foreground has the key, it is another request."""
         while (shared := self._find(name)) is not None:
+            if not await self._is_current(name, shared, identity):
+                continue
             await (shared.settled if shared.is_void else shared.is_owner).wait()
             if self._runs.get(name) is shared and not shared.is_void:
                 raise KeyReused
@@ -117,6 +126,8 @@ class KeyedRuns:
         shared = self._find(name)
         if shared is None:
             return self._share(name, digest, asked).join(is_first=True)
+        if not await self._is_current(name, shared, asked.identity):
+            return None
         if shared.is_void:
             await shared.settled.wait()
             return None
@@ -126,6 +137,18 @@ class KeyedRuns:
         if self._runs.get(name) is shared and not shared.is_void:
             raise KeyReused
         return None
+
+    async def _is_current(self, name: Name, shared: SharedRun, identity: Identity) -> bool:
+        """Whether what has ended here still stands for its key: another process may have deleted it, if there is one.
+        What does not is forgotten.
+        """
+        response = shared.response
+        if response is None or not response.store or name not in self._kept or not self._maker.is_shared:
+            return True
+        claimed = await self._store.claimed(identity, name[2], int(self._clock()))
+        if self._runs.get(name) is shared and (claimed is None or claimed.response_id != response.id):
+            self._forget(name)
+        return self._runs.get(name) is shared
 
     def _find(self, name: Name) -> SharedRun | None:
         shared = self._runs.get(name)
@@ -181,7 +204,7 @@ class KeyedRuns:
 
     async def _recall(self, identity: Identity, claim: Claim, *, is_waited_for: bool = True) -> Response | None:
         """The response that stands in the store for the key. Its run, if it is not over, is another process's: who has
-        to wait for it cannot do so here.
+        to wait for it can only follow its log, if it has one.
         """
         claimed = await self._store.claimed(identity, claim.key, claim.now)
         if claimed is None:
@@ -193,7 +216,7 @@ class KeyedRuns:
         except ResponseNotFound:  # it was deleted just now
             return None
         if is_waited_for and response.status not in FINAL:
-            raise KeyInUse
+            raise KeyInUse(response.id if await self._maker.has_log(identity, response.id) else None)
         return response
 
     async def _settle(self, name: Name, shared: SharedRun, live: LiveRun, identity: Identity) -> None:

@@ -17,7 +17,7 @@ from antwort.engine.engine import Engine
 from antwort.engine.following import Follower
 from antwort.engine.live import LiveRun
 from antwort.engine.settings import OnDisconnect
-from antwort.errors import ClientLeft, InvalidField
+from antwort.errors import AntwortError, ClientLeft, InvalidField
 from antwort.identity import Identity
 from antwort.transport.exchange import BrokenOff, ClientGone, Exchange, Watched
 from antwort.transport.sse import written
@@ -44,7 +44,7 @@ async def respond(
             plan = await watch.unless_gone(lambda: engine.plan(request, identity))
             run = await engine.launch(plan, on_disconnect=on_disconnect)
         else:
-            run = await watch.unless_gone(lambda: engine.attach(request, identity, key, on_disconnect))
+            run = await watch.unless_gone(lambda: engine.join(request, identity, key, on_disconnect))
         _mark_replay(exchange, run)
         exchange.response_id, exchange.run = run.response_id, run
         watch.follow(run)
@@ -90,6 +90,10 @@ async def follow(exchange: Exchange, run: Follower, words: Wording) -> None:
             await exchange.close_stream()
         else:
             await _stream(exchange, run, words)
+    except AntwortError as error:
+        if exchange.status:  # the run is none the worse for it, and may be read again
+            raise BrokenOff from error
+        raise
     finally:
         await run.close()
         await watch.end()
