@@ -285,3 +285,10 @@ def test_a_fault_is_told_without_addresses_and_statements() -> None:
     error = psycopg.OperationalError("connection to server at 10.0.0.7 failed")
     fault = store_fault(error)
     assert (fault.message, fault.__cause__) == (UNREACHABLE, error)
+
+
+@pytest.mark.parametrize("address", ["postgresql://me:pa@secret@127.0.0.1/db", "postgres://me:a@b@secret@h1,h2/db"])
+def test_an_address_with_a_password_that_is_not_spelt_out_is_refused_and_not_repeated(address: str) -> None:
+    with pytest.raises(StoreFault, match="written %40") as caught:
+        PostgresDatabase(address)
+    assert "secret" not in str(caught.value)

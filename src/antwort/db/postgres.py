@@ -69,6 +69,8 @@ class PostgresDatabase:
             given = conninfo_to_dict(dsn)
         if given is None:
             raise StoreFault("The address of the database cannot be read.")
+        if "://" in dsn and "@" in str(given.get("host")):  # a part of the password, which would be told as a host
+            raise StoreFault("The address of the database cannot be read: an `@` in the password is written %40.")
         self._address = make_conninfo("", **{**_DEFAULTS, **given})
         self._lanes: tuple[Lane, ...] = ()
         self._transactions: tuple[_Transactions, ...] = ()
