@@ -7,6 +7,7 @@ import logging
 import re
 import shlex
 import sys
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -95,9 +96,41 @@ def test_a_field_cannot_take_the_place_of_what_the_line_itself_says() -> None:
     assert (line["level"], line["logger"], line["message"]) == ("info", "antwort.test", "true")
 
 
-@pytest.mark.parametrize(("value", "shown"), [(float("nan"), "nan"), (float("inf"), "inf"), (1.5, 1.5), (True, True)])
-def test_every_value_can_be_written(value: float, shown: object) -> None:
-    assert json.loads(noted(JsonLines(), "x", number=value))["number"] == shown
+class Unspeakable:
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("message", ["x", "ü", "\ud800"])
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (float("nan"), "nan"),
+        (float("inf"), "inf"),
+        (float("-inf"), "-inf"),
+        (1.5, 1.5),
+        (2**70, 2**70),
+        (True, True),
+        (b"ab", "b'ab'"),
+        ({1}, "{1}"),
+        ([None], "[None]"),
+        (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02 00:00:00+00:00"),
+        (Unspeakable(), "a Unspeakable"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_value_can_be_written(message: str, value: object, shown: object) -> None:
+    def refused(word: str) -> None:
+        raise AssertionError(f"{word} is not JSON")
+
+    line = json.loads(noted(JsonLines(), message, value=value), parse_constant=refused)
+    assert (line["message"], line["value"]) == (message, shown)
+    assert " value=" in noted(HumanLines(), "x", value=value)
+
+
+@pytest.mark.parametrize("lines", [JsonLines(), HumanLines()])
+def test_a_value_that_is_no_text_is_cut_as_one(lines: Lines) -> None:
+    assert len(noted(lines, "x", value=["x" * LONGEST])) < LONGEST + 200
 
 
 # ---- for people ----

@@ -244,8 +244,8 @@ class Ending:
     def __del__(self) -> None:
         if self.has_say:
             self.say(f"ended {self.left}")
-        if self.left > 1:
-            Ending(self.say, self.left - 1)
+            if self.left > 1:
+                Ending(self.say, self.left - 1)
 
 
 def collecting(function: Callable[P, R]) -> Callable[P, R]:
@@ -279,6 +279,7 @@ def test_what_the_garbage_collector_has_to_say_holds_up_no_line_and_breaks_none(
         thread.start()
         thread.join(20)
         Ending.has_say = False
+        gc.collect()  # the last one, where there is one
         assert not thread.is_alive(), "it waits for itself"
         got = read_until(end, lambda got: len(got) >= 300)
         assert sorted(got) == sorted([f"{n} {'x' * size}" for n in range(200)] + [f"ended {n + 1}" for n in range(100)])

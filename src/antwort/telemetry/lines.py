@@ -85,6 +85,7 @@ def _add_ids(found: dict[str, Plain]) -> None:
 
 _OURS = frozenset({"time", "level", "logger", "message", "exception"})
 _NO_FIELDS: dict[str, Value] = {}
+_AS_THEY_ARE = frozenset({str, int, float, bool})
 
 
 class JsonLines(Lines):
@@ -111,11 +112,14 @@ def _at_once(record: logging.LogRecord, line: dict[str, Plain]) -> str | None:
     if not (_OURS.isdisjoint(said) and _OURS.isdisjoint(fields)):
         return None
     whole = {**line, **said, **fields}
+    if not _AS_THEY_ARE.issuperset(map(type, whole.values())):
+        return None
     if not ("request_id" in whole and "response_id" in whole):
         _add_ids(whole)
     text = _encode(whole)
-    # What has to be cut is in none that is short, and what is left out, or no number in JSON, is written as null.
-    return text if len(text) <= LONGEST and "null" not in text else None
+    # What has to be cut is in none that is short, and what is no number in JSON is written as null, or as a word.
+    is_whole = len(text) <= LONGEST and "null" not in text and "NaN" not in text and "Infinity" not in text
+    return text if is_whole else None
 
 
 class HumanLines(Lines):
@@ -162,7 +166,14 @@ def _plain(value: Value) -> Plain:
         return value if len(value) <= LONGEST else _cut(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    return value if isinstance(value, int) else str(value)
+    return value if isinstance(value, int) else _short(_words(value), LONGEST)
+
+
+def _words(value: object) -> str:
+    try:
+        return str(value)
+    except Exception:  # not one to lose a line over, either
+        return f"a {type(value).__name__}"
 
 
 def _cut(text: str) -> str:
