@@ -248,6 +248,16 @@ def test_a_process_alone_must_make_its_background_responses_itself() -> None:
     assert problems(Settings(scripted=True, database=SHARED.database, background=nobody)) == []
 
 
+def test_what_goes_on_without_its_client_needs_the_background() -> None:
+    background = BackgroundSettings(on_disconnect="continue", enabled=False)
+    assert problems(Settings(scripted=True, background=background)) == [
+        (
+            "background.on_disconnect is `continue`, and background.enabled false: what goes on without its client is "
+            "made in the background; change one of them."
+        )
+    ]
+
+
 # ---- one of several workers ----
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import socket_kit
-from antwort.engine.settings import BackgroundSettings
-from antwort.testing import answer, say
+from antwort.engine.engine import Engine
+from antwort.engine.settings import BackgroundSettings, EngineSettings
+from antwort.testing import ScriptedProvider, answer, say
 from antwort.testing.frames import read_frames
 from antwort.transport.cors import ALLOWED
 from raw_http import connected
@@ -104,6 +105,25 @@ async def test_another_word_is_refused(tmp_path: Path, value: str) -> None:
         reply = await server.ask("POST", RESPONSES, HELLO, {"Antwort-On-Disconnect": value})
     assert (reply.status, reply.error["param"]) == (400, "Antwort-On-Disconnect")
     assert "'cancel' or 'continue'" in reply.error["message"]
+
+
+async def test_where_nothing_is_made_in_the_background_nothing_can_go_on(tmp_path: Path) -> None:
+    settings = BackgroundSettings(enabled=False)
+    async with served("memory", tmp_path, answer(say("Hello")), background=settings) as server:
+        reply = await server.ask("POST", RESPONSES, STREAMED, CONTINUE)
+        other = await server.ask("POST", RESPONSES, STREAMED, {"Antwort-On-Disconnect": "cancel"})
+    assert (reply.status, reply.error["param"], reply.error["code"]) == (
+        400,
+        "Antwort-On-Disconnect",
+        "unsupported_parameter",
+    )
+    assert other.status == 200
+
+
+async def test_settings_that_contradict_each_other_are_refused() -> None:
+    settings = EngineSettings(background=BackgroundSettings(enabled=False, on_disconnect="continue"))
+    with pytest.raises(ValueError, match="on_disconnect cannot be `continue`"):
+        Engine(ScriptedProvider(), settings=settings)
 
 
 async def test_a_page_may_say_so() -> None:

@@ -51,6 +51,12 @@ def about_sharing(settings: Settings, *, runs_a_model: bool) -> Iterator[Problem
     if settings.memory and settings.database is not None:
         yield Problem("memory", "and `database` exclude each other: responses are kept in one place", "remove one")
     background = settings.background
+    if background.on_disconnect == "continue" and not background.enabled:
+        yield Problem(
+            "background.on_disconnect",
+            "is `continue`, and background.enabled false: what goes on without its client is made in the background",
+            "change one of them",
+        )
     if background.enabled and not background.at_once and settings.database is None:
         yield Problem(
             "background.at_once",

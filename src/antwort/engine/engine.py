@@ -253,7 +253,8 @@ class Engine:
         return run
 
     def _goes_on(self, on_disconnect: OnDisconnect | None) -> bool:
-        return (on_disconnect or self.settings.background.on_disconnect) == "continue"
+        is_asked_for = (on_disconnect or self.settings.background.on_disconnect) == "continue"
+        return is_asked_for and self.offers_background
 
     async def submit(self, plan: Plan, claim: Claim | None = None) -> Response:
         """Commit a background response, and the claim of its key with it: queued, for whoever has a place for it. It is
@@ -483,6 +484,11 @@ class Engine:
         return await self._made.approval(approval_id, identity)
 
     # ---- the engine itself ----
+
+    @property
+    def offers_background(self) -> bool:
+        """Whether responses may outlive their requests."""
+        return self._background is not None and self.settings.background.enabled
 
     @property
     def live(self) -> int:

@@ -101,7 +101,8 @@ class BackgroundSettings(Wire):
     """Responses that outlive their request, and the processes that make them."""
 
     enabled: bool = True
-    """Whether requests may say `background: true`; off, that is a 400."""
+    """Whether requests may say `background: true`, or ask that their response goes on without them; off, that is a
+    400."""
     at_once: Annotated[int, Meta(ge=0, le=100_000)] = 32
     """How many this process makes at once; 0: none, others do."""
     queue: Annotated[int, Meta(ge=1)] = 1000
@@ -153,4 +154,6 @@ def checked(settings: EngineSettings) -> EngineSettings:
         raise ValueError(f"EngineSettings: {fault.message}") from fault
     if held.strict and held.requires_action == "event":
         raise ValueError("EngineSettings: requires_action cannot be `event` where strict is on: the standard has none.")
+    if held.background.on_disconnect == "continue" and not held.background.enabled:
+        raise ValueError("EngineSettings: on_disconnect cannot be `continue` where the background is off.")
     return held

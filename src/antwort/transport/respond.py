@@ -17,7 +17,7 @@ from antwort.engine.engine import Engine
 from antwort.engine.following import Follower
 from antwort.engine.live import LiveRun
 from antwort.engine.settings import OnDisconnect
-from antwort.errors import AntwortError, ClientLeft, InvalidField
+from antwort.errors import AntwortError, ClientLeft, InvalidField, UnsupportedFeature
 from antwort.identity import Identity
 from antwort.transport.exchange import BrokenOff, ClientGone, Exchange, Watched
 from antwort.transport.sse import written
@@ -34,7 +34,7 @@ async def respond(
     go on, others with the same key wait for it, or may come for it because a tool was started, or it is made in the
     background.
     """
-    on_disconnect = _on_disconnect(exchange)
+    on_disconnect = _on_disconnect(exchange, engine)
     watch, words = Watch(exchange), wording(strict=engine.settings.strict)
     try:
         run: Watched
@@ -68,13 +68,16 @@ async def respond(
         await watch.end()
 
 
-def _on_disconnect(exchange: Exchange) -> OnDisconnect | None:
+def _on_disconnect(exchange: Exchange, engine: Engine) -> OnDisconnect | None:
     """What becomes of a stored response when its client leaves, where the request says so."""
     match exchange.header(b"antwort-on-disconnect"):
         case None:
             return None
         case b"cancel":
             return "cancel"
+        case b"continue" if not engine.offers_background:
+            problem = "Antwort-On-Disconnect cannot be 'continue': this server makes no responses in the background."
+            raise UnsupportedFeature(problem, param="Antwort-On-Disconnect")
         case b"continue":
             return "continue"
     raise InvalidField("Antwort-On-Disconnect", "the header must be 'cancel' or 'continue'.")
