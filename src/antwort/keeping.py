@@ -62,27 +62,25 @@ async def check_seal(records: Records, vault: Vault) -> None:
 
 
 def _in_memory(settings: Settings) -> Records:
-    from antwort.runs.memory import MemoryRunLog
     from antwort.storage.memory import MemoryStore
 
-    store, background = MemoryStore(), settings.background
-    runs = MemoryRunLog(store, queue=background.queue, per_owner=background.per_owner, keep_log=background.keep_log)
-    return Records(store, runs)
+    store = MemoryStore()
+    return Records(store, _log_over(store, settings))
 
 
 def _over(database: Database, settings: Settings) -> Records:
-    from antwort.runs.sql import SqlRunLog
     from antwort.storage.sql import SqlStore
 
-    background = settings.background
-    runs = SqlRunLog(
-        database,
-        lease=background.lease,
-        queue=background.queue,
-        per_owner=background.per_owner,
-        keep_log=background.keep_log,
-    )
-    return Records(SqlStore(database), runs, database)
+    store = SqlStore(database)
+    return Records(store, _log_over(store, settings), database)
+
+
+def _log_over(store: ResponseStore, settings: Settings) -> RunLog:
+    from antwort.runs.over import log_over
+
+    runs = log_over(store, settings.background)
+    assert runs is not None, "the store is one of ours"
+    return runs
 
 
 async def _open_sqlite(settings: Settings) -> Database:

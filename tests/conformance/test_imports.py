@@ -37,12 +37,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "providers": ("api", "net", *LEAVES),
     "storage": ("api", "db", *LEAVES),
     "runs": ("api", "db", "storage", *LEAVES),
-    # Contracts, and one store: what an engine that is given none keeps its responses in.
+    # Contracts, and one store: what an engine that is given none keeps its responses in; which log goes with a store.
     "engine": (
         "api",
         *CONTRACTS,
         "storage.memory",
-        "runs.memory",
+        "runs.over",
         "runs.packed",
         "tools.routing",
         "tools.limits",

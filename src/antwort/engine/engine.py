@@ -85,7 +85,8 @@ class Engine:
         engine only. Idempotency keys and approvals expire by the `clock`.
 
         Background responses are kept in the log of `runs` until they have ended: one over the same store. Where none is
-        given, the stores of this package have one; with another store, there are no background responses. `address` is where other processes that share it reach this one.
+        given, the stores of this package have one; with another store, there are no background responses. `address` is
+        where other processes that share it reach this one.
         """
         self.settings = checked(settings)
         self._provider = provider

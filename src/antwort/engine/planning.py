@@ -270,4 +270,4 @@ def _check_background(request: CreateRequest, settings: EngineSettings) -> None:
     if request.background and not request.is_stored:
         raise InvalidField("background", "a background response must be stored; 'store' is false.")
     if request.background and not settings.background.enabled:
-        raise UnsupportedFeature("Background responses are not offered by this server.", param="background")
+        raise UnsupportedFeature("Background responses are not offered here.", param="background")

@@ -34,6 +34,11 @@ class SqlStore(SqlConversations, SqlApprovals):
         super().__init__(database)
         self._warned: set[str] = set()
 
+    @property
+    def database(self) -> Database:
+        """The one that it is in, open as long as the store is."""
+        return self._database
+
     async def begin(self, new: NewResponse) -> None:
         beginning = writing.to_beginning(new)
         await write_once(
