@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Any
 
 import psycopg
 import pytest
 
+from antwort.db.postgres import PostgresDatabase
+from antwort.db.postgres_link import Raw
 from antwort.runs.base import Record, RunLog
+from antwort.runs.listening import Listener
+from antwort.runs.reading import Look
+from antwort.runs.reading import look as look_at
 from runs_cases import ONE, TWO, begun, claim_one, finish, new_run, said
 from runs_home import PostgresHome, postgres_home
 from storage_cases import ME
@@ -95,3 +102,99 @@ async def _cut_off_listeners(dsn: str) -> None:
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
         cut = await (await connection.execute(listening)).fetchall()
     assert len(cut) == 2
+
+
+async def test_what_is_told_while_the_quiet_connection_is_tried_is_heard(
+    home: PostgresHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: asyncio.Queue[str] = asyncio.Queue()
+    tell_after_a_silence(home.dsn, monkeypatch)
+    listener = Listener(PostgresDatabase(home.dsn).connect, Heard(heard))
+    try:
+        assert await heard.get() == "all"
+        assert [await heard.get(), await heard.get()] == ["after a silence"] * 2
+        assert listener.is_connected
+    finally:
+        await listener.close()
+
+
+class Heard:
+    def __init__(self, heard: asyncio.Queue[str]) -> None:
+        self._heard = heard
+
+    def hear(self, payloads: list[str]) -> None:
+        for payload in payloads:
+            self._heard.put_nowait(payload)
+
+    def hear_all(self) -> None:
+        self._heard.put_nowait("all")
+
+
+def tell_after_a_silence(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each time that the connection is tried, and before it answers."""
+    execute = Raw.execute
+
+    def told(raw: Raw, query: bytes) -> object:
+        if query == b"SELECT 1":
+            with psycopg.connect(dsn, autocommit=True) as connection:
+                connection.execute("SELECT pg_notify('antwort_runs', 'after a silence')")
+        return execute(raw, query)
+
+    monkeypatch.setattr("antwort.runs.listening._QUIET", 0.01)
+    monkeypatch.setattr(Raw, "execute", told)
+
+
+async def test_who_hears_the_news_does_not_look_for_itself(
+    home: PostgresHome, here: RunLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed = await begun(here)
+    there = await home.other()
+    await there.join(TWO)
+    await there.wait_for_work(LONG)
+    monkeypatch.setattr("antwort.runs.news._SELDOM", 0.01)
+    looks = counted_looks(monkeypatch)
+    async with aclosing(there.read(ME, claimed.lease.run_id, 1, follow=True)) as reading:
+        assert [await anext(reading) for _ in range(20)] == [[]] * 20
+        assert len(looks) == 2  # when it comes, and once it is told of what comes
+        await here.append(claimed.lease, said(1, 2, "a"))
+        assert [each async for each in until_something(reading)] == [said(1, 2, "a")]
+
+
+async def test_who_cannot_be_told_looks_for_itself(
+    home: PostgresHome, here: RunLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed = await begun(here)
+    there = await home.other()
+    monkeypatch.setattr("antwort.runs.news._OFTEN", 0.01)
+    monkeypatch.setattr(Listener, "is_connected", False)
+    looks = counted_looks(monkeypatch)
+    async with aclosing(there.read(ME, claimed.lease.run_id, 1, follow=True)) as reading:
+        assert [await anext(reading) for _ in range(20)] == [[]] * 20
+    assert len(looks) >= 20
+
+
+async def test_a_log_that_is_closed_listens_no_more(home: PostgresHome, here: RunLog) -> None:
+    claimed = await begun(here)
+    await here.close()
+    before = threading.active_count()
+    async with aclosing(here.read(ME, claimed.lease.run_id)) as reading:
+        await anext(reading)
+    assert threading.active_count() == before
+
+
+def counted_looks(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    looks: list[None] = []
+
+    def look(*args: Any, **named: Any) -> Look | None:
+        looks.append(None)
+        return look_at(*args, **named)
+
+    monkeypatch.setattr("antwort.runs.reading.look", look)
+    return looks
+
+
+async def until_something(reading: AsyncGenerator[list[Record], None]) -> AsyncGenerator[Record, None]:
+    while not (records := await anext(reading)):
+        pass
+    for record in records:
+        yield record

@@ -40,8 +40,14 @@ class Listener:
         self._loop = asyncio.get_running_loop()
         self._bell, self._ring = socket.socketpair()
         self._is_closed = Event()
+        self._is_connected = Event()
         self._thread = Thread(target=self._work, name="antwort-listener", daemon=True)
         self._thread.start()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it hears what is told, as far as is known."""
+        return self._is_connected.is_set()
 
     async def close(self) -> None:
         self._is_closed.set()
@@ -55,11 +61,14 @@ class Listener:
         while not self._is_closed.is_set():
             with suppress(StoreFault, psycopg.Error, OSError):
                 with self._connect() as raw:
+                    raw.add_notify_handler(self._hear)  # what comes together with an answer
                     raw.execute(f"LISTEN {CHANNEL}".encode())
                     pause = _FIRST_PAUSE
+                    self._is_connected.set()
                     self._call(self._heard.hear_all)
                     self._listen(raw)
                 continue
+            self._is_connected.clear()
             self._is_closed.wait(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
@@ -72,6 +81,9 @@ class Listener:
                     self._call(self._heard.hear, payloads)
                 if not selector.select(_QUIET):
                     raw.execute(b"SELECT 1")
+
+    def _hear(self, notice: psycopg.Notify) -> None:
+        self._call(self._heard.hear, [notice.payload])
 
     def _call(self, told: Callable[..., None], *args: object) -> None:
         with suppress(RuntimeError):  # the loop is closed, and nobody waits there

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
+from time import monotonic as clock
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
@@ -13,22 +14,19 @@ from antwort.db.base import Database, Operation
 from antwort.errors import HandedOver, QueueFull, StoreFault
 from antwort.identity import Identity
 from antwort.ids import new_id
-from antwort.runs import adopting, claiming, notices, reading, sweeping, writing
+from antwort.runs import adopting, claiming, reading, sweeping, writing
 from antwort.runs.appending import Appends, unavailable
 from antwort.runs.base import Claimed, Ending, Fenced, Gone, Lease, Load, NewRun, Record, Renewed, Traits, Worker
 from antwort.runs.codec import behind, is_last
-from antwort.runs.hints import Hint, Tail, Tails
-from antwort.runs.notices import Notice
+from antwort.runs.hints import Tail
+from antwort.runs.news import News
 from antwort.storage.writing import to_beginning, to_finishing
 
 if TYPE_CHECKING:
     from antwort.db.postgres import PostgresDatabase
-    from antwort.runs.listening import Listener
 
 T = TypeVar("T")
 
-_OFTEN, _SELDOM = 1.0, 5.0
-"""Seconds between looks at a log that others write, and at one that is written here alone, where no news is missed."""
 _SPARE = 8
 """Runs that are chosen beyond those that there is room for: others may take some of them first."""
 _AGAIN = 0.05
@@ -52,17 +50,17 @@ class SqlRunLog:
         keep_log: float = 604800.0,
         poll: float | None = None,
     ) -> None:
-        """`poll`: seconds after which one who follows a run looks for itself, and gives a sign of life."""
+        """`poll`: seconds after which one who follows a run looks for itself, and gives a sign of life. Where it is not
+        told, that depends on what is heard (`News`)."""
         self._database, self._lease = database, lease
         self._queue, self._per_owner, self._keep_log = queue, per_owner, keep_log
         self._is_alone = database.dialect == "sqlite"
-        self._poll = poll or (_SELDOM if self._is_alone else _OFTEN)
         self._is_first = self._is_alone
         """No worker has joined yet: those on record are of processes that have ended."""
         self._sender = new_id("sender")
-        self._work, self._cancels, self._tails = Hint(), Hint(), Tails()
-        self._appends = Appends(database, self._sender, self._tails.tell)
-        self._listener: Listener | None = None
+        connect = None if self._is_alone else cast("PostgresDatabase", database).connect
+        self._news = News(self._sender, connect, poll)
+        self._appends = Appends(database, self._sender, self._news.tails.tell)
         self._ending: set[Lease] = set()
         """What `finish` is about to end."""
         self._damaged: set[int] = set()
@@ -74,14 +72,12 @@ class SqlRunLog:
 
     async def close(self) -> None:
         await self._appends.close()
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            await listener.close()
+        await self._news.close()
 
     # ---- workers ----
 
     async def join(self, worker: Worker) -> None:
-        self._listen()
+        self._news.listen()
         if self._is_first:
             await self._write(claiming.forget_workers)
             self._is_first = False
@@ -89,10 +85,10 @@ class SqlRunLog:
 
     async def leave(self, worker: str) -> None:
         await self._write(partial(claiming.leave, worker=worker))
-        self._work.set()
+        self._news.work.set()
 
     async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
-        self._cancels.clear()
+        self._news.cancels.clear()
         held = frozenset(leases)
         renewed = await self._hasten(partial(claiming.renew, worker=worker, leases=held, lease=self._lease_of))
         # What is being ended right now has ended, or will hear for itself that another has it.
@@ -109,7 +105,7 @@ class SqlRunLog:
         submit = partial(writing.submit, new=submission, queue=self._queue, sender=self._sender)
         if (waiting := await self._write(submit)) is not None:
             raise QueueFull(waiting)
-        self._work.set()
+        self._news.work.set()
 
     async def adopt(
         self,
@@ -134,12 +130,12 @@ class SqlRunLog:
             case int():
                 raise QueueFull(found)
             case "waits":
-                self._work.set()
+                self._news.work.set()
                 raise HandedOver
         raise Fenced
 
     async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
-        self._work.clear()
+        self._news.work.clear()
         if self._per_owner is not None:
             return await self._claim_counted(worker, count, self._per_owner)
         chosen = await self._read(partial(claiming.choose, worker=worker, count=count + _SPARE, per_owner=None))
@@ -147,13 +143,13 @@ class SqlRunLog:
             return ()
         claimed = await self._write(partial(claiming.claim, worker=worker, chosen=chosen, count=count))
         if len(claimed) < min(count, len(chosen)):  # others were faster, and there may be more behind
-            self._work.set_in(_AGAIN)
+            self._news.work.set_in(_AGAIN)
         return claimed
 
     async def _claim_counted(self, worker: str, count: int, per_owner: int) -> Sequence[Claimed]:
         claim = partial(claiming.claim_counted, worker=worker, count=count, per_owner=per_owner)
         if (claimed := await self._write(claim)) is None:
-            self._work.set_in(_AGAIN)
+            self._news.work.set_in(_AGAIN)
             return ()
         return claimed
 
@@ -181,19 +177,19 @@ class SqlRunLog:
             self._ending.discard(lease)
         if not is_written:
             raise Fenced
-        self._tails.tell(lease.run_id, lease.key, record)
-        self._work.set()
+        self._news.tails.tell(lease.run_id, lease.key, record)
+        self._news.work.set()
 
     async def give_up(self, lease: Lease, ending: Ending) -> None:
         finishing = to_finishing(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
         give_up = partial(writing.give_up, lease=lease, finishing=finishing, sender=self._sender)
         if not await self._write(give_up):
             raise Fenced
-        self._work.set()
+        self._news.work.set()
 
     async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
         await self._write(partial(writing.release, lease=lease, is_lost=is_lost, sender=self._sender))
-        self._work.set()
+        self._news.work.set()
 
     async def cancel(self, identity: Identity, response_id: str) -> bool:
         cancel = partial(writing.cancel, identity=identity, response_id=response_id, sender=self._sender)
@@ -202,8 +198,8 @@ class SqlRunLog:
             await asyncio.sleep(_AGAIN)
             is_found = await self._hasten(cancel)
         if is_found:
-            self._cancels.set()
-            self._work.set()
+            self._news.cancels.set()
+            self._news.work.set()
         return is_found
 
     # ---- reading ----
@@ -211,10 +207,10 @@ class SqlRunLog:
     async def read(
         self, identity: Identity, response_id: str, after: int = -1, *, follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
-        self._listen()
+        self._news.listen()
         look = partial(self._look, identity, response_id)
         found = await look(after, None)
-        with self._tails.follow(response_id, found.key) as tail:
+        with self._news.tails.follow(response_id, found.key) as tail:
             is_new = True  # what came between the first look and this is not told any more
             while True:
                 if found.records:
@@ -222,8 +218,11 @@ class SqlRunLog:
                     after = found.records[-1].next - 1
                 if found.is_over or not (follow or found.is_full):
                     return
-                if not (is_new or found.is_full or await tail.hint.wait(self._poll)):
+                due = clock() + self._news.look_in()
+                while not (is_new or found.is_full or await tail.hint.wait(self._news.pause)):
                     yield []
+                    if clock() >= due or not self._news.is_enough:
+                        break
                 is_new = False
                 tail.hint.clear()
                 found = _heard(tail, found, after) or await look(after, found.at)
@@ -240,35 +239,10 @@ class SqlRunLog:
     # ---- hints ----
 
     async def wait_for_work(self, seconds: float) -> None:
-        await self._work.wait(seconds)
+        await self._news.work.wait(seconds)
 
     async def wait_for_cancels(self, seconds: float) -> None:
-        await self._cancels.wait(seconds)
-
-    def hear(self, payloads: Sequence[str]) -> None:
-        """What other processes tell, and this one tells itself."""
-        for notice in map(notices.read, payloads):
-            match notice:
-                case Notice(sender=self._sender) | None:
-                    pass
-                case Notice(kind="e", ids=ids):
-                    self._tails.tell_some(ids)
-                case Notice(kind="w"):
-                    self._work.set()
-                case Notice(kind="c"):
-                    self._cancels.set()
-
-    def hear_all(self) -> None:
-        """Something may have been missed: everybody looks for itself."""
-        self._work.set()
-        self._cancels.set()
-        self._tails.tell_all()
-
-    def _listen(self) -> None:
-        if self._listener is None and not self._is_alone:
-            from antwort.runs.listening import Listener
-
-            self._listener = Listener(cast("PostgresDatabase", self._database).connect, self)
+        await self._news.cancels.wait(seconds)
 
     async def load(self) -> Load:
         return await self._read(reading.load)
