@@ -232,7 +232,10 @@ def _kept(settings: Settings) -> Settings:
 
 async def _build(settings: Settings) -> Parts:
     from antwort.app import build
+    from antwort.config.sharing import peers_given
 
+    for name in peers_given(settings.server):
+        _log.warning("server.%s means nothing here: an application that others run cannot be asked by its peers", name)
     return await build(settings, is_near=False)  # whoever runs or mounts it says where it listens
 
 

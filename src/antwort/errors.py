@@ -378,13 +378,13 @@ class Damaged(StoreFault):
 
 
 class AttemptsExhausted(ServerFault):
-    """Whoever made the run was lost, again and again. Nobody can tell whether it was the run's doing."""
+    """Whoever made the run was lost, or failed at it, again and again. Nobody can tell whether it was the run's doing."""
 
     code = "attempts_exhausted"
 
     def __init__(self, attempts: int) -> None:
         tried = "once" if attempts == 1 else f"{attempts} times"
-        super().__init__(f"The response was begun {tried}, and the process that made it was lost each time.")
+        super().__init__(f"The response was begun {tried}, and whoever made it was lost or could not go on.")
 
     @property
     def failed_code(self) -> str:
@@ -400,7 +400,8 @@ class MakerAway(ServerFault):
     may_pass = True
 
     def __init__(self) -> None:
-        super().__init__("The process that makes this response cannot be reached now.", retry_after=1)
+        words = "The process that makes this response cannot be reached: come again, or when the response has ended."
+        super().__init__(words, retry_after=1)
 
 
 class ShuttingDown(ServerFault):

@@ -17,7 +17,7 @@ from antwort import Engine, Settings
 from antwort.api.requests import CreateRequest
 from antwort.asgi import Application, create_app
 from antwort.config import CannotStart
-from antwort.config.settings import ServerSettings
+from antwort.config.settings import Secret, ServerSettings
 from antwort.engine.plan import Plan
 from antwort.engine.recent import Recent
 from antwort.errors import NotAuthenticated
@@ -319,6 +319,20 @@ async def test_an_identify_that_would_have_to_be_awaited_is_refused_at_once() ->
 async def test_settings_that_a_program_got_wrong_are_told_before_the_application_starts() -> None:
     with pytest.raises(CannotStart, match=r"server\.host must be an address alone"):
         create_app(Settings(memory=True, server=ServerSettings(host="http://here")))
+
+
+async def test_a_mounted_application_that_is_told_where_its_peers_are_says_that_it_has_none(
+    migrated_database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for server in (ServerSettings(), ServerSettings(peer_host="127.0.0.2", peer_port=9000)):
+        settings = Settings(scripted=True, database=Secret(migrated_database), data=str(tmp_path), server=server)
+        async with create_app(settings).lifespan():
+            pass
+    told = [record.getMessage() for record in caplog.records if record.name == "antwort.asgi"]
+    assert told == [
+        f"server.{name} means nothing here: an application that others run cannot be asked by its peers"
+        for name in ("peer_host", "peer_port")
+    ]
 
 
 async def test_settings_can_be_read_from_a_file(tmp_path: Path) -> None:

@@ -82,9 +82,8 @@ def _about_workers(settings: Settings, *, runs_a_model: bool) -> Iterator[Proble
 def _about_peers(settings: Settings) -> Iterator[Problem]:
     server = settings.server
     if settings.database is None:
-        for name in ("peer_host", "peer_port", "peer_url"):
-            if getattr(server, name) != getattr(ServerSettings(), name):
-                yield Problem(f"server.{name}", "means nothing without `database`: there are no other processes")
+        for name in peers_given(server):
+            yield Problem(f"server.{name}", "means nothing without `database`: there are no other processes")
         return
     if server.peer_url is not None:
         yield from _about_peer_url(server, server.peer_url)
@@ -94,6 +93,12 @@ def _about_peers(settings: Settings) -> Iterator[Problem]:
             f"is every address, and {server.peer_host} is none that others could be told",
             "name one, or set server.peer_url",
         )
+
+
+def peers_given(server: ServerSettings) -> list[str]:
+    """Which of the settings about peers are not left alone."""
+    alone = ServerSettings()
+    return [name for name in ("peer_host", "peer_port", "peer_url") if getattr(server, name) != getattr(alone, name)]
 
 
 def _about_peer_url(server: ServerSettings, url: str) -> Iterator[Problem]:
