@@ -116,7 +116,7 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     ),
     "attempts_exhausted": (
         errors.AttemptsExhausted,
-        "only in a response that has failed: every process that made it was lost, `background.attempts` times",
+        "only in a response that has failed: whoever made it was lost or could not go on, `background.attempts` times",
     ),
     "queue_full": (
         errors.QueueFull,

@@ -34,7 +34,7 @@ AntwortError                 what a client may be told: status, type, code, para
 └── ServerFault              500 ours, or a part we depend on
     ├── StoreFault           500 the record could not be read or written
     │   └── Damaged             500 nor can it be later
-    ├── AttemptsExhausted    500 every process that made the response was lost
+    ├── AttemptsExhausted    500 whoever made the response was lost or failed
     ├── MakerAway            503 only the process that makes the response can tell, and it cannot be reached
     ├── ShuttingDown         503
     ├── RequestCancelled     503 broken off by the program that hosts us
@@ -378,7 +378,7 @@ class Damaged(StoreFault):
 
 
 class AttemptsExhausted(ServerFault):
-    """Whoever made the run was lost, or failed at it, again and again. Nobody can tell whether it was the run's doing."""
+    """Whoever made the run was lost or failed, again and again. Nobody can tell whether it was the run's doing."""
 
     code = "attempts_exhausted"
 

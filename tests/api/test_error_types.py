@@ -55,6 +55,7 @@ SAMPLES: list[tuple[AntwortError, int, str, str, str]] = [
     (errors.AntwortError("m"), 500, "server_error", "server_error", "server_error"),
     (errors.ServerFault("m"), 500, "server_error", "server_error", "server_error"),
     (errors.StoreFault("m"), 500, "server_error", "server_error", "storage_error"),
+    (errors.Damaged(), 500, "server_error", "server_error", "storage_error"),
     (errors.AttemptsExhausted(3), 500, "server_error", "server_error", "attempts_exhausted"),
     (errors.MakerAway(), 503, "server_error", "server_error", "maker_unreachable"),
     (errors.ShuttingDown(), 503, "server_error", "server_error", "server_shutting_down"),

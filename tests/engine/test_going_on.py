@@ -22,6 +22,7 @@ from antwort.errors import ClientLeft
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import ChatRequest, Delta
 from antwort.runs.base import Lease, Record, Renewed, Unavailable, Worker
+from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, answer, call, say, think
 from antwort.tools.base import ToolCall, ToolContext
 from engine_kit import ask, items_of, text_of
@@ -418,6 +419,18 @@ async def test_no_end_is_told_of_what_is_left_in_doubt(*, is_over: bool) -> None
     async with engine_on(log, Story(*SALE), stock) as second:
         response = await second.ended(run.response_id)
     assert (response.status, stock.sold, len(second.told)) == ("completed", set() if is_over else {1}, 1)
+
+
+@pytest.mark.parametrize("writes", [True, False])
+async def test_what_is_left_in_doubt_fails_with_the_next_start_unless_another_goes_on_with_it(*, writes: bool) -> None:
+    log, hold = Silent(writes=writes), asyncio.Event()
+    engine = engine_on(log, holding(hold), Stock())
+    run = await left_in_doubt(engine, log, hold)
+    await engine.close()
+    assert await MemoryStore.fail_running(log.store, "It is gone.") == (0 if writes else 1)
+    row = await log.store.get(ANONYMOUS, run.response_id)
+    assert row is not None
+    assert row.status == ("in_progress" if writes else "failed")
 
 
 @pytest.mark.parametrize("ticks", range(1, 16))
