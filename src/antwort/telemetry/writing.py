@@ -9,7 +9,6 @@ import select
 import stat
 import threading
 from collections import deque
-from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import TextIO, TypeAlias
 
@@ -109,8 +108,9 @@ class LineWriter(logging.Handler):
         while self._ready and self._guard.acquire(blocking=False):
             try:
                 while self._ready:
-                    with suppress(Exception):  # as in `handleError`
-                        self._write_next(self._ready.popleft())
+                    self._write_next(self._ready.popleft())
+            except Exception:  # as in `handleError`; the rest is tried for itself
+                continue
             finally:
                 self._guard.release()
 
@@ -195,9 +195,11 @@ class LineWriter(logging.Handler):
 def _taken(later: deque[_Later]) -> list[_Later]:
     """All that is there, also where others take of it."""
     taken: list[_Later] = []
-    with suppress(IndexError):
+    try:
         while later:
             taken.append(later.popleft())
+    except IndexError:
+        pass
     return taken
 
 
