@@ -292,3 +292,23 @@ def test_an_address_with_a_password_that_is_not_spelt_out_is_refused_and_not_rep
     with pytest.raises(StoreFault, match="written %40") as caught:
         PostgresDatabase(address)
     assert "secret" not in str(caught.value)
+
+
+async def test_where_one_gets_through_the_others_try_at_once(
+    database: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antwort.db.postgres._FIRST_PAUSE", 3600.0)
+    monkeypatch.setattr("antwort.db.postgres._LONGEST_PAUSE", 3600.0)
+    with monkeypatch.context() as refused:
+        refused.setattr(Raw, "connect", refuse_all)
+        with pytest.raises(StoreFault):
+            await database.hasten(note("never"))
+    with pytest.raises(StoreFault):  # it will not try again for an hour
+        await database.hasten(note("never"))
+    await database.read(read_notes)
+    await database.hasten(note("at once"))
+    assert await database.read(read_notes) == ["at once"]
+
+
+def refuse_all(*_: object, **__: object) -> Raw:
+    raise psycopg.OperationalError("refused")

@@ -121,13 +121,14 @@ class PostgresDatabase:
         return self._lanes[index]
 
     def _open(self) -> None:
-        writer = _Transactions(self._connect, _WRITE)
+        reached = _Reached()
+        writer = _Transactions(self._connect, _WRITE, reached)
         try:
             writer.link()
         except _Down as down:
             raise down.fault() from down.exc
-        readers = [_Transactions(self._connect, _READ) for _ in range(READERS)]
-        second = _Transactions(self._connect, _WRITE)
+        readers = [_Transactions(self._connect, _READ, reached) for _ in range(READERS)]
+        second = _Transactions(self._connect, _WRITE, reached)
         self._transactions = (writer, *readers, second)
         self._lanes = (
             Lane("writer", [writer.run]),
@@ -156,14 +157,22 @@ class _Down(Exception):
         return fault
 
 
+class _Reached:
+    """When any of the lanes has got a connection: where one gets through, the others need not wait any longer."""
+
+    at = 0.0
+
+
 class _Transactions:
     """What a lane does over a connection, which is made anew when it was lost."""
 
-    def __init__(self, connect: Callable[[], Raw], begin: bytes) -> None:
+    def __init__(self, connect: Callable[[], Raw], begin: bytes, reached: _Reached) -> None:
         self._connect = connect
         self._begin = begin
+        self._reached = reached
         self._link: PostgresLink | None = None
         self._pause = 0.0
+        self._failed_at = 0.0
         self._not_before = 0.0
         self._last: Exception | None = None
 
@@ -191,16 +200,17 @@ class _Transactions:
         if self._link is not None:
             return self._link
         now = monotonic()
-        if self._last is not None and now < self._not_before:
+        if self._last is not None and now < self._not_before and self._reached.at < self._failed_at:
             raise _Down(self._last)
         try:
             self._link = PostgresLink(self._connect())
         except psycopg.Error as exc:
-            self._last, end = exc, monotonic()
+            self._last, self._failed_at = exc, (end := monotonic())
             self._pause = min(max(self._pause * 2, _FIRST_PAUSE), _LONGEST_PAUSE)
             self._not_before = end + max(self._pause, end - now)
             raise _Down(exc) from exc
         self._last, self._pause = None, 0.0
+        self._reached.at = monotonic()
         return self._link
 
     def _try_again_and_again(self, jobs: list[Job[object]]) -> None:
