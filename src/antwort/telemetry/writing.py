@@ -9,6 +9,7 @@ import select
 import stat
 import threading
 from collections import deque
+from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import TextIO, TypeAlias
 
@@ -107,10 +108,9 @@ class LineWriter(logging.Handler):
     def _write_ready(self) -> None:
         while self._ready and self._guard.acquire(blocking=False):
             try:
-                while self._ready:
-                    self._write_next(self._ready.popleft())
-            except Exception:  # as in `handleError`; the rest is tried for itself
-                continue
+                with suppress(Exception):  # as in `handleError`; the rest is tried for itself
+                    while self._ready:
+                        self._write_next(self._ready.popleft())
             finally:
                 self._guard.release()
 
