@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from antwort.db.base import Connection
 from antwort.errors import KeyInUse, QueueFull, ResponseNotFound
 from antwort.identity import Identity
 from antwort.runs.base import Fenced, RunLog
+from antwort.runs.claiming import choose
 from antwort.storage.base import Claim, ResponseStore
 from runs_cases import ONE, TWO, begun, claim_one, everything, finish, ids, new_run, said
-from runs_home import Home, SqlHome
+from runs_home import Home, SqlHome, sqlite_home
 from storage_cases import COLLEAGUE, ME, STRANGER, tell
 
 
@@ -304,3 +308,37 @@ async def test_a_run_whose_record_is_damaged_fails_and_stands_in_nobodys_way(log
     assert not await log.claim(ONE.name, 10)
     status = "SELECT status FROM responses WHERE id = 'resp_1'"
     assert await home.database.read(lambda connection: connection.execute(status).fetchone()[0]) == "failed"
+
+
+async def test_who_comes_next_takes_no_longer_for_each_run_where_many_wait_in_one_conversation(path: Path) -> None:
+    home = await sqlite_home(path)
+    few, many = await steps_to_choose(home, 100), await steps_to_choose(home, 400)
+    await home.close()
+    assert many < 5 * few
+
+
+async def steps_to_choose(home: SqlHome, count: int) -> int:
+    """What SQLite does to find the first of so many runs of one conversation, the newest of which was kept first."""
+    insert = """
+        INSERT INTO runs (response_key, tenant, owner, id, identity, queued_at, is_cancelled, conversation_id)
+        VALUES (?, 't', 'o', ?, x'7b7d', ?, false, 'conv_1')
+    """
+
+    def steps(connection: Connection) -> int:
+        assert isinstance(connection, sqlite3.Connection)
+        connection.execute("DELETE FROM runs")
+        connection.execute("INSERT INTO workers VALUES ('worker_1', NULL, 1e18) ON CONFLICT DO NOTHING")
+        connection.execute("PRAGMA defer_foreign_keys = ON")
+        connection.executemany(insert, [(key, f"resp_{key}", -float(key)) for key in range(1, count + 1)])
+        done = [0]
+
+        def step() -> None:
+            done[0] += 1
+
+        connection.set_progress_handler(step, 100)
+        assert [key for key, *_ in choose(connection, "worker_1", 5, None)] == [count]
+        connection.set_progress_handler(None, 0)
+        connection.execute("DELETE FROM runs")
+        return done[0]
+
+    return await home.database.write(steps)

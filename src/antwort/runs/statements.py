@@ -69,17 +69,23 @@ _FREE = """
     held AS (
         SELECT tenant, owner, count(*) AS places FROM runs JOIN alive ON alive.name = runs.worker GROUP BY tenant, owner
     ),
+    in_turn AS (
+        SELECT response_key,
+               row_number() OVER (
+                   PARTITION BY tenant, owner, conversation_id ORDER BY queued_at, response_key
+               ) AS turn,
+               max(CASE WHEN worker IN (SELECT name FROM alive) THEN 1 ELSE 0 END) OVER (
+                   PARTITION BY tenant, owner, conversation_id
+               ) AS is_busy
+        FROM runs WHERE conversation_id IS NOT NULL
+    ),
     free AS (
         SELECT response_key, fence, tenant, owner, queued_at, conversation_id,
                CASE WHEN is_cancelled THEN 0 ELSE 1 END AS waits
         FROM runs
         WHERE (worker IS NULL OR worker NOT IN (SELECT name FROM alive))
-          AND (is_cancelled OR conversation_id IS NULL OR NOT EXISTS (
-               SELECT 1 FROM runs AS other
-               WHERE other.tenant = runs.tenant AND other.owner = runs.owner
-                 AND other.conversation_id = runs.conversation_id AND other.response_key <> runs.response_key
-                 AND (other.queued_at < runs.queued_at OR other.worker IN (SELECT name FROM alive)
-                      OR (other.queued_at = runs.queued_at AND other.response_key < runs.response_key))))
+          AND (is_cancelled OR conversation_id IS NULL
+               OR response_key IN (SELECT response_key FROM in_turn WHERE turn = 1 AND is_busy = 0))
     ),
     ranked AS (
         SELECT free.response_key, free.fence, free.queued_at, free.waits,
