@@ -33,7 +33,7 @@ class WatchedOutlet(Outlet):
     def publish(self, batch: Batch) -> None:
         before = self._next
         super().publish(batch)
-        sent = [event for event in batch if not type(event).__name__.endswith(("Ended", "Compacted"))]
+        sent = [event for event in batch if not type(event).__name__.endswith(("Ended", "Compacted", "Abandoned"))]
         assert self._next == before + len(sent), "numbers follow what is sent"
         try:
             for number, event in enumerate(sent, start=before):

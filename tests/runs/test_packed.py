@@ -26,6 +26,7 @@ from antwort.api.events import (
     ResponseQueued,
     RunEvent,
     SummaryTextDelta,
+    TurnAbandoned,
     TurnEnded,
 )
 from antwort.api.items import LogProb
@@ -39,6 +40,7 @@ MARKS: list[RunEvent] = [
     TurnEnded(finish="stop", estimate=7),
     CallEnded(call_id="call_1", outcome="ran"),
     Compacted(is_missing=True),
+    TurnAbandoned(start=1),
     CallBegun(call_id="call_1"),
 ]
 SAMPLES = [*msgspec.json.decode(json.dumps(EVENTS), type=list[RunEvent]), *MARKS]
