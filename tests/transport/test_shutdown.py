@@ -62,7 +62,7 @@ async def test_a_stream_that_ends_within_the_drain_time_is_completed() -> None:
         await wire.head()
         chunks = [await wire.chunk()]
         server.handle_exit(signal.SIGTERM, None)
-        await until(lambda: server.config.timeout_graceful_shutdown == 36 and not server.servers[0].is_serving())
+        await until(lambda: server.config.timeout_graceful_shutdown == 46 and not server.servers[0].is_serving())
         go.set()
         assert check_frames(await rest(wire, chunks)).status == "completed"
         await serving

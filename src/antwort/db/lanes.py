@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
+from time import monotonic
 from typing import Generic, TypeAlias, TypeVar
 
 from antwort.db.base import Connection, Operation
@@ -73,13 +74,14 @@ class Lane:
             self._queue.put(job)
         return future
 
-    def close(self) -> None:
-        """Returns when all that was accepted is done."""
+    def close(self, until: float | None = None) -> bool:
+        """Returns when all that was accepted is done, or at that time on the monotonic clock; whether it is done."""
         with self._gate:
             self._is_open = False
             self._queue.put(None)
         for thread in self._threads:
-            thread.join()
+            thread.join(None if until is None else max(until - monotonic(), 0))
+        return not any(thread.is_alive() for thread in self._threads)
 
     def _work(self, transact: Transact) -> None:
         while jobs := self._take():

@@ -34,6 +34,8 @@ LOCK_SECONDS = 3.0
 """As long as a statement waits for what another transaction holds."""
 IDLE_SECONDS = 5.0
 """A process that stands still in the middle of a transaction keeps others from its rows for so long."""
+CLOSING_SECONDS = 3.0
+"""As long as what was accepted may still be written when it is closed."""
 PATIENT_SECONDS = 600.0
 """As long as a change of the tables may take."""
 
@@ -137,12 +139,14 @@ class PostgresDatabase:
         )
 
     def _close(self) -> None:
+        """A server that hangs is not waited for long: whoever works on a connection then closes it in the end."""
         lanes, self._lanes = self._lanes, ()
-        for lane in lanes:
-            lane.close()
-        for each in self._transactions:
-            each.close()
-        self._transactions = ()
+        transactions, self._transactions = self._transactions, ()
+        until = monotonic() + CLOSING_SECONDS
+        are_done = [lane.close(until) for lane in lanes]
+        if all(are_done):
+            for each in transactions:
+                each.close()
 
 
 class _Down(Exception):

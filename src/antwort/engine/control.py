@@ -50,6 +50,8 @@ class Control:
 
     def __init__(self, run: Run, deadline: float | None = None, half_said: Batch | None = None) -> None:
         self.signal = Signal()
+        self.last_call = Signal()
+        """For the time that its end takes to be put on record: then that is not waited for any more."""
         self.run = run
         self.deadline = deadline
         self.half_said = half_said or []

@@ -17,7 +17,7 @@ from antwort.api.items import McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
 from antwort.api.wire import replace
-from antwort.concurrency import side_by_side
+from antwort.concurrency import side_by_side, stop
 from antwort.engine.approvals import check_reachable
 from antwort.engine.asked import Asked, RequestFields, read_asked
 from antwort.engine.background import Background
@@ -51,6 +51,9 @@ from antwort.vault import Vault
 
 _log = logging.getLogger("antwort.engine")
 _MOST_UNWRITTEN = 1000
+LAST_RECORDS = 8.0
+"""Seconds after the drain in which ends may be put on record: as long as a database may take to answer, and a bit."""
+_A_MOMENT = 1.0
 _NO_LOG = "Background responses are not offered here: there is no log of runs for the store of the engine."
 ABANDONED = "The server was stopped while the response was being made."
 
@@ -532,7 +535,8 @@ class Engine:
 
     async def drain(self, seconds: float) -> None:
         """No new runs; those under way get `seconds` to end, then each is ended with a terminal event. Those that
-        another process may go on with get as long to come to the end of their step, and are handed over.
+        another process may go on with get as long to come to the end of their step, and are handed over. Where the
+        record cannot be written, it takes some seconds more, and not longer.
         """
         self.is_draining = True
         if self._background is not None:  # first: who waits in a queue is handed over, and not told that it is closed
@@ -545,9 +549,25 @@ class Engine:
             self._made.let_go()
             return
         await asyncio.wait(tasks, timeout=seconds)
-        leaving = [asyncio.ensure_future(self._end(run)) for run in self._live.values() if not run.is_held]
-        await asyncio.wait([*tasks, *leaving])
+        tasks += [asyncio.ensure_future(self._end(run)) for run in self._live.values() if not run.is_held]
+        _, late = await asyncio.wait(tasks, timeout=LAST_RECORDS)
+        if late:
+            await self._break_off(late)
         self._made.let_go()
+
+    async def _break_off(self, late: set[asyncio.Task[None]]) -> None:
+        """What waits, most likely for a record that cannot be written. Who reads it is told so; the rest is left to
+        whoever comes.
+        """
+        _log.warning("what is under way does not come to its end: it is broken off")
+        for run in self._live.values():
+            run.give_up()
+        _, late = await asyncio.wait(late, timeout=_A_MOMENT)
+        if self._background is not None:
+            self._background.worker.break_off()
+        for run in self._live.values():
+            run.break_off()
+        await stop(late, _A_MOMENT)
 
     async def _end(self, run: LiveRun) -> None:
         """One that is still in the foreground when the time is over. It goes on elsewhere, where it is to go on."""

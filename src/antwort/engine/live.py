@@ -37,6 +37,7 @@ from antwort.errors import (
     ResponseNotFound,
     ServerFault,
     ShuttingDown,
+    StoreFault,
 )
 from antwort.identity import Identity
 from antwort.notes import RESPONSE_ID
@@ -248,6 +249,15 @@ class LiveRun:
         if self._journal is not None:
             self._journal.lose()
         self._control.signal.set(HandedOver())
+
+    def give_up(self) -> None:
+        """The process ends: it is not waited any more for its end to be put on record."""
+        self._control.last_call.set(StoreFault("The response could not be stored before the server ended."))
+
+    def break_off(self) -> None:
+        """The process ends now. Where another may go on with it, it does; else it is found to be lost."""
+        self._control.is_left = True
+        self._task.cancel()
 
     @property
     def is_recorded(self) -> bool:

@@ -59,7 +59,7 @@ async def recorded(
 async def committed(event: Terminal, store: ResponseStore, plan: Plan, control: Control, log: bytes | None) -> Terminal:
     """The event, or what goes out in its place."""
     try:
-        await _commit(event.response, store, plan, control, log)
+        await control.last_call.race(lambda: _commit(event.response, store, plan, control, log))
     except Exception as error:
         _log.error("the response %s could not be stored", event.response.id, exc_info=error)
         control.error = _store_fault(error)

@@ -26,8 +26,8 @@ _AGAIN = 1.0
 """Seconds until the log is tried again."""
 _SWEEP = 30.0
 """Seconds between two times that it is tidied up, about."""
-_LEAVING = 5.0
-"""Seconds that the log has to hear that the process leaves."""
+_LEAVING = 2.0
+"""Seconds that the log has to hear that a run is handed over, or that the process leaves."""
 
 
 class Carried:
@@ -189,6 +189,11 @@ class Worker:
             carried.stop(reason)
         if self._tasks:
             await asyncio.wait(self._tasks)
+
+    def break_off(self) -> None:
+        """It does not wait for the log any more, which cannot be written: others find out that it is gone."""
+        for task in self._tasks:
+            task.cancel()
 
     async def leave(self) -> None:
         """It makes nothing any more."""

@@ -20,6 +20,8 @@ from antwort.errors import StoreFault
 from antwort.runs.dialects import CHANNEL
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_CLOSING = 1.0
+"""Seconds that it may take to end."""
 _QUIET = 10.0
 """Seconds of silence after which the connection is tried."""
 
@@ -52,7 +54,9 @@ class Listener:
     async def close(self) -> None:
         self._is_closed.set()
         self._ring.send(b"!")
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._thread.join, _CLOSING)
+        if self._thread.is_alive():  # it waits for a server that hangs, and looks at its bell afterwards
+            return
         self._bell.close()
         self._ring.close()
 

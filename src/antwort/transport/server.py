@@ -20,6 +20,8 @@ from antwort.transport.lingering import Lingers
 
 _KEEP_ALIVE = 75
 """Seconds an idle connection is kept: longer than clients keep theirs, so that it is they who close."""
+_LAST_RECORDS = 10.0
+"""Seconds that a drain may take longer than it is told, where the record of an end cannot be written."""
 _LAST_WRITES = 5.0
 """Seconds after the drain in which a slow reader may still take its last frames."""
 _LAST_RESORT = 1.0
@@ -88,13 +90,14 @@ class Server(uvicorn.Server):
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE,
-            timeout_graceful_shutdown=math.ceil(drain_seconds + _LAST_WRITES + _LAST_RESORT),
+            timeout_graceful_shutdown=math.ceil(drain_seconds + _LAST_RECORDS + _LAST_WRITES + _LAST_RESORT),
         )
         super().__init__(config)
         self.server_state = self._state = State()
         self._drain, self._drain_seconds, self._started = drain, drain_seconds, started
         self._peers, self._side_door = peers, list[asyncio.base_events.Server]()
         self._notice, self._leave, self._is_led = notice, leave, is_led
+        self._last_call: asyncio.TimerHandle | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets if self._peers is None else [*(sockets or ()), self._peers])
@@ -117,10 +120,10 @@ class Server(uvicorn.Server):
         """uvicorn keeps the connections under way open until they are answered; the drain sees to it that they are."""
         await self._give_notice()
         await self._hear_first_words()
-        last_call = asyncio.get_running_loop().call_later(self._drain_seconds + _LAST_WRITES, self._abort_all)
         draining = asyncio.create_task(self._drain_all())
         await super().shutdown(sockets)
-        last_call.cancel()
+        if self._last_call is not None:
+            self._last_call.cancel()
         if self.force_exit:
             self._close_side_door()
             draining.cancel()
@@ -159,6 +162,7 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         end = loop.time() + self._drain_seconds
         await self._drain(self._drain_seconds)
+        self._last_call = loop.call_at(max(end, loop.time()) + _LAST_WRITES, self._abort_all)
         while self.server_state.tasks:
             await asyncio.sleep(_LOOK_AGAIN)
             await self._drain(max(end - loop.time(), 0))
