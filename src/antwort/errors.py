@@ -368,6 +368,8 @@ class StoreFault(ServerFault):
     code = "storage_error"
     is_ambiguous: bool = False
     """Whether what was to be written may have been written nevertheless: the answer to the commit did not come."""
+    why: str = ""
+    """What is behind it, for the log and not for clients. It names nobody."""
 
 
 class Damaged(StoreFault):

@@ -157,6 +157,47 @@ async def test_a_log_that_is_away_is_tried_again_and_again() -> None:
     assert not log.submits
 
 
+class Down(Log):
+    """Away for some tries of each who asks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = {"claim": 3, "renew": 3, "sweep": 3}
+
+    def _fail(self, what: str) -> None:
+        if self.left[what]:
+            self.left[what] -= 1
+            raise Unavailable("The database cannot be reached. (connection refused)")
+
+    async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
+        self._fail("claim")
+        return await super().claim(worker, count)
+
+    async def renew(self, worker: Worker, leases: Sequence[Lease]) -> Renewed:
+        self._fail("renew")
+        return await super().renew(worker, leases)
+
+    async def sweep(self) -> int:
+        self._fail("sweep")
+        return await super().sweep()
+
+
+async def test_a_log_that_is_away_is_told_of_once_with_the_reason_and_once_when_it_is_back(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO", "antwort.runs")
+    monkeypatch.setattr("antwort.engine.worker._AGAIN", 0.0)
+    log = Down()
+    async with engine_on(log, Story(DONE)) as engine:
+        await engine.ended((await engine.create(ask(background=True))).id)
+        await until(lambda: "can be used again" in caplog.text)
+    said = [record.getMessage() for record in caplog.records if "the log of runs" in record.getMessage()]
+    assert said == [
+        "the log of runs cannot be used now: The database cannot be reached. (connection refused)",
+        "the log of runs can be used again",
+    ]
+
+
 class Lossy(Log):
     """The answer to the first claim is lost on its way."""
 

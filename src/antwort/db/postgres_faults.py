@@ -26,14 +26,35 @@ _WORDS: tuple[tuple[tuple[type[psycopg.Error], ...], str], ...] = (
     ((errors.InsufficientPrivilege,), "The database does not permit it."),
     ((psycopg.OperationalError,), UNREACHABLE),
 )
+_SIGNS = (
+    (("connection refused",), "connection refused"),
+    (("timeout expired",), "timed out"),
+    (("translate host name", "name or service not known"), "its name is not known"),
+    (("no route to host", "network is unreachable"), "there is no way to it"),
+    (("authentication failed", "no password supplied", "pg_hba.conf"), "it does not let this user in"),
+    (("starting up", "not yet accepting connections"), "it starts"),
+    (("shutting down", "terminating connection", "administrator command"), "it is shut down"),
+    (("too many clients", "connection slots"), "it has no connection left"),
+    (("does not exist",), "there is no such database or user"),
+    (("ssl", "certificate"), "TLS could not be agreed on"),
+    (("closed the connection", "connection is lost", "connection reset"), "the connection was lost"),
+)
 
 
 def store_fault(exc: Exception, words: str | None = None) -> StoreFault:
     """What a client may know of `exc`: no address, no statement."""
     found = next((words for kinds, words in _WORDS if isinstance(exc, kinds)), NO_WORDS)
     fault = StoreFault(words or found)
-    fault.__cause__ = exc
+    fault.__cause__, fault.why = exc, _why(exc)
     return fault
+
+
+def _why(exc: Exception) -> str:
+    """In words of our own, as far as they are known: those of the driver name hosts, users and databases."""
+    if isinstance(exc, _LATE):
+        return "timed out"
+    said = str(exc).lower()
+    return next((words for signs, words in _SIGNS if any(sign in said for sign in signs)), type(exc).__name__)
 
 
 def may_pass(exc: Exception, *, is_alone: bool) -> bool:

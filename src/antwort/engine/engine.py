@@ -51,7 +51,7 @@ from antwort.vault import Vault
 
 _log = logging.getLogger("antwort.engine")
 _MOST_UNWRITTEN = 1000
-LAST_RECORDS = 8.0
+_LAST_RECORDS = 8.0
 """Seconds after the drain in which ends may be put on record: as long as a database may take to answer, and a bit."""
 _A_MOMENT = 1.0
 _NO_LOG = "Background responses are not offered here: there is no log of runs for the store of the engine."
@@ -550,7 +550,7 @@ class Engine:
             return
         await asyncio.wait(tasks, timeout=seconds)
         tasks += [asyncio.ensure_future(self._end(run)) for run in self._live.values() if not run.is_held]
-        _, late = await asyncio.wait(tasks, timeout=LAST_RECORDS)
+        _, late = await asyncio.wait(tasks, timeout=_LAST_RECORDS)
         if late:
             await self._break_off(late)
         self._made.let_go()

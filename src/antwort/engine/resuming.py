@@ -313,7 +313,8 @@ async def patiently(ask: Callable[[], Awaitable[T]], is_leaving: Callable[[], bo
         except Damaged:
             raise
         except StoreFault as error:
-            _log.warning("the record of runs cannot be read: %s", error.message)
+            if pause == _SOON:  # once: it is so for all who ask
+                _log.warning("the record of runs cannot be read or written: %s", error.message)
         if is_leaving():
             raise HandedOver
         await asyncio.sleep(pause)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 
 from antwort.concurrency import Signal, stop
 from antwort.engine.control import LEFT
 from antwort.engine.journal import Journal
 from antwort.engine.live import LiveRun
+from antwort.engine.outage import Outage
 from antwort.engine.settings import BackgroundSettings
 from antwort.errors import AntwortError, Cancelled, HandedOver
 from antwort.ids import new_id
@@ -95,6 +96,7 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
         self._claiming: asyncio.Task[None] | None = None
+        self._outage = Outage()
         self._joining = asyncio.Lock()
         self._has_joined = False
         self._is_leaving = asyncio.Event()
@@ -238,13 +240,13 @@ class Worker:
 
     # ---- the loops ----
 
-    async def _keep_at(self, once: Callable[[], Awaitable[None]]) -> None:
+    async def _keep_at(self, once: Callable[[], Coroutine[None, None, None]]) -> None:
         """Again and again. What goes wrong ends nothing: there is nobody else to do it."""
         while not self._is_leaving.is_set() or once != self._claim:
             try:
                 await once()
             except AntwortError as error:
-                _log.warning("the log of runs cannot be used now: %s", error.message)
+                self._outage.begins(once.__name__, error)
                 await asyncio.sleep(_AGAIN)
             except Exception:
                 _log.exception("something nobody expected of the log of runs")
@@ -256,6 +258,7 @@ class Worker:
             await self._room.wait()
             return
         found = await self._runs.claim(self.name, free)
+        self._outage.ends(self._claim.__name__)
         for claimed in found:
             if self._is_leaving.is_set() or self._free <= 0:  # a guest may have been faster
                 await self._release(claimed.lease)
@@ -276,6 +279,7 @@ class Worker:
     async def _renew(self) -> None:
         leases = [carried.lease for carried in self._carried.values()]
         renewed = await self._runs.renew(self._me, leases)
+        self._outage.ends(self._renew.__name__)
         await self._release_strays(renewed.strays)
         for lease in renewed.lost:
             self._lose(lease)
@@ -313,6 +317,7 @@ class Worker:
 
     async def _sweep(self) -> None:
         await self._runs.sweep()
+        self._outage.ends(self._sweep.__name__)
         await asyncio.sleep(min(_SWEEP, max(self._settings.lease, 1.0)))
 
 

@@ -87,7 +87,7 @@ def unavailable(fault: StoreFault) -> StoreFault:
     """What a caller of the log is told: that it may ask again, unless that is of no use."""
     if isinstance(fault, Damaged):
         return fault
-    unknown = Unavailable(fault.message)
+    unknown = Unavailable(f"{fault.message} ({fault.why})" if fault.why else fault.message)
     unknown.__cause__ = fault
     return unknown
 
