@@ -26,9 +26,9 @@ class LiveWorker:
     def __init__(self, process: asyncio.subprocess.Process, greeting: Sequence[str]) -> None:
         self.process, self.greeting = process, greeting
 
-    async def stop(self) -> tuple[int, str]:
+    async def stop(self, how: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
         """Tell it to stop; the exit status and what was logged."""
-        self.process.send_signal(signal.SIGTERM)
+        self.process.send_signal(how)
         async with asyncio.timeout(PATIENCE):
             _, errors = await self.process.communicate()
         assert self.process.returncode is not None
@@ -96,7 +96,10 @@ async def test_it_makes_what_a_server_has_taken_and_tells_of_it(migrated_databas
     assert f"response_id={queued['id']} model=test-model turns=1 input_tokens=5 output_tokens=7" in over
 
 
-async def test_told_to_stop_it_hands_over_what_another_makes_to_its_end(migrated_database: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+async def test_told_to_stop_it_hands_over_what_another_makes_to_its_end(
+    how: signal.Signals, migrated_database: str, tmp_path: Path
+) -> None:
     stall = asyncio.Event()
     async with (
         ChatBackend(Stalls(stall), Says()) as backend,
@@ -105,7 +108,7 @@ async def test_told_to_stop_it_hands_over_what_another_makes_to_its_end(migrated
     ):
         queued = (await ask(server.port, "POST", RESPONSES, LATER)).json()
         await backend.until(lambda: len(backend.requests) == 1)
-        status, log = await first.stop()
+        status, log = await first.stop(how)
         assert (status, "a response in the background is handed over" in log) == (0, True)
         async with working(migrated_database, "--backend", backend.url, data=tmp_path) as second:
             response = await ended(server, queued["id"])
