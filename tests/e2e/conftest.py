@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -22,7 +24,20 @@ async def backend() -> AsyncIterator[ChatBackend]:
         yield running
 
 
-@pytest.fixture(params=["in process", "own process", "mounted in FastAPI", "mounted in Starlette"])
+WAYS = ("in process", "own process", "mounted in FastAPI", "mounted in Starlette")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each test runs in two of the ways to run a server, and each way has its share of them; with `EVERY_WAY` (`make
+    test-ways`) each runs in all.
+    """
+    if "base_url" in metafunc.fixturenames:
+        first = crc32(metafunc.function.__name__.encode()) % len(WAYS)
+        some = (WAYS[first], WAYS[(first + 1) % len(WAYS)])
+        metafunc.parametrize("base_url", WAYS if os.environ.get("EVERY_WAY") else some, indirect=True)
+
+
+@pytest.fixture
 async def base_url(request: pytest.FixtureRequest, backend: ChatBackend, tmp_path: Path) -> AsyncIterator[str]:
     if request.param == "own process":
         async with launched("--backend", backend.url, "--data", str(tmp_path)) as process:
