@@ -9,7 +9,7 @@ SERVE_LOCK := requirements/serve.lock
 MODELS := .models
 WORKERS ?= 6
 
-.PHONY: help setup serve test test-model test-ways test-clients check format coverage manifest reference docs bench bench-websocket bench-eager bench-faults bench-runs chaos bench-toolcalling bench-toolcalling-variants fuzz lock clean
+.PHONY: help setup serve test test-model test-slow test-ways test-clients check format coverage manifest reference docs bench bench-websocket bench-eager bench-faults bench-runs chaos bench-toolcalling bench-toolcalling-variants fuzz lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -39,6 +39,9 @@ test: $(READY)  ## run the tests; those that ask a real model fetch it once (93 
 
 test-model: $(READY)  ## have the demo model compact, truncate and fill its context: tests that take a real model some minutes
 	$(BIN)/python -m pytest -q tests/local/live_compaction.py tests/local/live_truncation.py tests/local/live_context.py
+
+test-slow: $(READY)  ## run the tests that take longest: chats in a terminal, clients that vanish, databases that hang, strict answers of every kind
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup $(wildcard tests/*/slow_*.py)
 
 test-ways: $(READY)  ## run the end-to-end tests that can in every way to run a server: in process, by itself, mounted
 	EVERY_WAY=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup tests/e2e
