@@ -71,7 +71,7 @@ def _marks(lines: Iterable[Line | None], notes: Notes) -> Iterator[str]:
 _PAGE = """# Compatibility
 
 These clients work against antwort as they are: none is patched. `make test-clients` installs them, takes each through
-every case, whole and streamed, and writes this page; those in Python are part of `make test`, too.
+every case, whole and streamed, and writes this page.
 In each case a real client talks to `antwort serve`, and that to a Chat Completions backend with a scripted model, which
 refuses histories that make no sense. A case counts when the client ends with what only the right way through can bring:
 the result of its tool, a digest of its image, the word that it was told a turn before; or, where something fails, with

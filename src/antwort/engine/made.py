@@ -112,13 +112,21 @@ class Made:
 
     async def delete(self, identity: Identity, response_id: str) -> None:
         """A running response is cancelled first, so that its record is true until it goes."""
-        run = self._live_run(identity, response_id)
-        is_running = run is not None and run.response.store
-        if is_running or (await self._kept(identity, response_id)).status not in FINAL:
+        if await self._is_running(identity, response_id):
             await self.cancel(identity, response_id)
         if not await self._store.delete(identity, response_id):
             raise ResponseNotFound(response_id)
         self._unwritten.pop(response_id, None)
+
+    async def _is_running(self, identity: Identity, response_id: str) -> bool:
+        """One whose end waits to be written has ended: to be deleted, it need not be written first."""
+        run = self._live_run(identity, response_id)
+        if run is not None:
+            return run.response.store
+        ended = self._unwritten.get(response_id)
+        if ended is not None and ended.identity.is_same(identity):
+            return False
+        return (await self._kept(identity, response_id)).status not in FINAL
 
     async def cancel(self, identity: Identity, response_id: str) -> Response:
         """The response as it ended; one that had ended before is unchanged. Whoever makes it is told, and waited for;
