@@ -7,7 +7,7 @@ SERVES := $(VENV)/.serves
 LOCK := requirements/dev.lock
 SERVE_LOCK := requirements/serve.lock
 MODELS := .models
-WORKERS ?= 6
+WORKERS ?= 4
 
 .PHONY: help setup serve test test-model test-slow test-ways test-clients check format coverage manifest reference docs bench bench-websocket bench-eager bench-faults bench-runs chaos bench-toolcalling bench-toolcalling-variants fuzz lock clean
 
