@@ -67,8 +67,11 @@ def fuzz_by_schema(
 def _with_streams(document: dict[str, Any]) -> dict[str, Any]:
     """The document with the items of streams where schemathesis looks for them: as OpenAPI 3.2 has it."""
     changed: dict[str, Any] = json.loads(json.dumps(document))
-    content = changed["paths"]["/v1/responses"]["post"]["responses"]["200"]["content"]
-    content["text/event-stream"] = {"itemSchema": content["text/event-stream"]["x-itemSchema"]}
+    for path in changed["paths"].values():
+        for method in path.keys() & {"get", "post"}:
+            content = path[method]["responses"].get("200", {}).get("content", {})
+            if "text/event-stream" in content:
+                content["text/event-stream"] = {"itemSchema": content["text/event-stream"]["x-itemSchema"]}
     return changed
 
 
