@@ -9,6 +9,9 @@ SERVE_LOCK := requirements/serve.lock
 MODELS := .models
 WORKERS ?= 4
 
+# The tests start some hundred servers: each would compile the whole of antwort anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup serve test test-model test-slow test-ways test-clients check format coverage manifest reference docs bench bench-websocket bench-eager bench-faults bench-runs chaos bench-toolcalling bench-toolcalling-variants fuzz lock clean
 
 help:  ## what there is
