@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import os
 
-_BLOCK = 256 * 16
-_pool = b""
-_at = 0
+_BYTES = 16
+_AT_ONCE = 256
 
+_pool: list[str] = []
+_take = _pool.pop
 
-def _forget() -> None:
-    """A forked child must not hand out its parent's ids."""
-    global _pool, _at
-    _pool, _at = b"", 0
-
-
+# A forked child must not hand out its parent's ids.
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_pool.clear)
 
 
 def new_id(prefix: str) -> str:
-    """128 random bits in hex, from blocks: a call to the kernel for each id would cost more than the rest."""
-    global _pool, _at
-    if _at >= len(_pool):
-        _pool, _at = os.urandom(_BLOCK), 0
-    begin, _at = _at, _at + 16
-    return f"{prefix}_{_pool[begin:_at].hex()}"
+    """128 random bits in hex, many at a time: a call to the kernel for each id would cost more than the rest."""
+    try:
+        return f"{prefix}_{_take()}"
+    except IndexError:
+        _pool.extend(os.urandom(_AT_ONCE * _BYTES).hex("_", _BYTES).split("_"))
+        return new_id(prefix)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 
-from antwort import ids
 from antwort.ids import new_id
 
 
@@ -20,11 +21,18 @@ def test_no_two_ids_are_the_same() -> None:
     assert len(made) == 10_000
 
 
+_FORKED = """
+import os
+from antwort.ids import new_id
+new_id("x")
+is_child = os.fork() == 0
+os.write(1, f"{new_id('x')}\\n".encode())
+if not is_child:
+    os.wait()
+"""
+
+
 @pytest.mark.skipif(not hasattr(os, "register_at_fork"), reason="there is no fork here")
-def test_a_forked_child_does_not_hand_out_its_parents_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    pool, at = (new_id("x"), ids._pool)[1], ids._at
-    ids._forget()
-    child = new_id("x")
-    monkeypatch.setattr(ids, "_pool", pool)
-    monkeypatch.setattr(ids, "_at", at)
-    assert child != new_id("x")
+def test_a_forked_child_does_not_hand_out_its_parents_ids() -> None:
+    done = subprocess.run([sys.executable, "-c", _FORKED], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    assert len(set(done.stdout.split())) == 2
