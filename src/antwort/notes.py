@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from abc import abstractmethod
 from collections.abc import Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -17,6 +18,14 @@ RESPONSE_ID: ContextVar[str] = ContextVar("response_id", default="")
 _NOTHING: Mapping[str, Value] = MappingProxyType({})
 
 
+class NoteTaker(logging.Handler):
+    """A handler that may take a note without a record of it: to make one is half of what a line costs."""
+
+    @abstractmethod
+    def take(self, name: str, level: int, message: str, said: Mapping[str, Value], fields: Mapping[str, Value]) -> bool:
+        """Whether it has. If not, it wants the record."""
+
+
 def note(
     logger: logging.Logger, level: int, message: str, /, *, said: Mapping[str, Value] = _NOTHING, **fields: Value
 ) -> None:
@@ -27,7 +36,35 @@ def note(
     neither a line nor a field can be forged. Fields that are None are left out.
     """
     if logger.isEnabledFor(level):
+        tell(logger, level, message, said, fields)
+
+
+def tell(
+    logger: logging.Logger, level: int, message: str, said: Mapping[str, Value], fields: Mapping[str, Value]
+) -> None:
+    """The same, for those who have asked whether the logger is enabled before they put their note together."""
+    taker = _only_taker(logger)
+    if taker is None or not taker.take(logger.name, level, message, said, fields):
         logger.handle(_record(logger, level, message, fields, said))
+
+
+def _only_taker(logger: logging.Logger) -> NoteTaker | None:
+    """Who hears of what is logged here, if it is one who takes notes, and nobody between has a say in it. Looked up
+    each time, as `logging` does: who listens can change whenever somebody likes.
+    """
+    if logger.filters or type(logger).callHandlers is not _walk or logging.getLogRecordFactory() is not _plain_record:
+        return None
+    at = logger
+    while not (handlers := at.handlers) and at.propagate and at.parent is not None:
+        at = at.parent
+    if len(handlers) != 1 or (at.propagate and at.parent is not None):
+        return None
+    only = handlers[0]
+    return only if isinstance(only, NoteTaker) else None
+
+
+_walk, _plain_record = logging.Logger.callHandlers, logging.LogRecord
+"""As they come: others replace them to see or to change every record."""
 
 
 def _record(

@@ -14,7 +14,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import copy_context
 from itertools import product
 from pathlib import Path
 from typing import ParamSpec, TextIO, TypeVar
@@ -262,7 +261,7 @@ def collecting(function: Callable[P, R]) -> Callable[P, R]:
 def test_what_the_garbage_collector_has_to_say_holds_up_no_line_and_breaks_none(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "copy_context", collecting(copy_context))
+    monkeypatch.setattr(writing, "running_loop", collecting(writing.running_loop))
     monkeypatch.setattr(os, "write", collecting(os.write))
     monkeypatch.setattr(Ending, "has_say", True)
 

@@ -8,7 +8,7 @@ import math
 import re
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -34,16 +34,14 @@ class Lines(logging.Formatter):
     def __init__(self, *, content: bool = False) -> None:
         super().__init__()
         self._content = content
-        self._seconds = (-1, "")
+        self._second = (-1, "")
 
     def _time(self, created: float, form: str, parts: Callable[[float], time.struct_time]) -> str:
         """With milliseconds. The rest is written once for all lines of a second."""
-        second, text = self._seconds
-        if int(created) != second:
-            second = int(created)
-            text = time.strftime(form, parts(second))
-            self._seconds = (second, text)
-        return f"{text}.{int((created - second) * 1000):03d}"
+        second, text = self._second
+        if (now := int(created)) != second:
+            second, text = self._second = now, time.strftime(form, parts(now))
+        return text + _MILLISECONDS[int((created - second) * 1000)]
 
     def _add_fields(self, record: logging.LogRecord, kinds: Sequence[str], found: dict[str, Plain]) -> dict[str, Plain]:
         """The fields of a record, of the kinds that a note has, and the ids of what it was written for."""
@@ -85,6 +83,8 @@ def _add_ids(found: dict[str, Plain]) -> None:
 
 _OURS = frozenset({"time", "level", "logger", "message", "exception"})
 _NO_FIELDS: dict[str, Value] = {}
+_RFC_3339 = "%Y-%m-%dT%H:%M:%S"
+_MILLISECONDS = tuple(f".{number:03d}" for number in range(1000))
 _AS_THEY_ARE = frozenset({str, int, float, bool})
 
 
@@ -92,34 +92,50 @@ class JsonLines(Lines):
     """One JSON object a line, all of it ASCII."""
 
     def format(self, record: logging.LogRecord) -> str:
+        message = self._message(record)
+        if not record.exc_info:
+            said, fields = record.__dict__.get("said", _NO_FIELDS), record.__dict__.get("fields", _NO_FIELDS)
+            line = self.at_once(record.created, record.levelname, record.name, message, said, fields)
+            if line is not None:
+                return line.decode()
+        return self._bit_by_bit(record, message)
+
+    def at_once(
+        self, when: float, level: str, name: str, message: str, said: Mapping[str, Value], fields: Mapping[str, Value]
+    ) -> bytes | None:
+        """The line of a note, without a record of it, where no field needs to be looked at by itself: as mostly."""
+        line = {
+            "time": self._time(when, _RFC_3339, time.gmtime) + "Z",
+            "level": level.lower(),
+            "logger": name,
+            "message": message,
+            **said,
+            **fields,
+        }
+        if len(line) != 4 + len(said) + len(fields) or "exception" in line:  # some name is ours, or there twice
+            return None
+        if not _AS_THEY_ARE.issuperset(map(type, line.values())):
+            return None
+        _add_ids(line)
+        try:
+            text = _encoder.encode(line)
+        except UnicodeEncodeError:  # as in `_encode`
+            return None
+        # What has to be cut is in none that is short, and what is no number in JSON is written as null.
+        is_whole = len(text) <= LONGEST and text.isascii() and b"\x7f" not in text and b"null" not in text
+        return text if is_whole else None
+
+    def _bit_by_bit(self, record: logging.LogRecord, message: str) -> str:
         line: dict[str, Plain] = {
-            "time": self._time(record.created, "%Y-%m-%dT%H:%M:%S", time.gmtime) + "Z",  # RFC 3339
+            "time": self._time(record.created, _RFC_3339, time.gmtime) + "Z",
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": self._message(record),
+            "message": message,
         }
-        if not record.exc_info and (text := _at_once(record, line)) is not None:
-            return text
         self._add_fields(record, ("said", "fields"), line)
         if record.exc_info and (trace := self._trace(record)):
             line["exception"] = trace
         return _encode(line)
-
-
-def _at_once(record: logging.LogRecord, line: dict[str, Plain]) -> str | None:
-    """The line with all fields of a note, where none of them needs to be looked at by itself: as mostly."""
-    said, fields = record.__dict__.get("said", _NO_FIELDS), record.__dict__.get("fields", _NO_FIELDS)
-    if not (_OURS.isdisjoint(said) and _OURS.isdisjoint(fields)):
-        return None
-    whole = {**line, **said, **fields}
-    if not _AS_THEY_ARE.issuperset(map(type, whole.values())):
-        return None
-    if not ("request_id" in whole and "response_id" in whole):
-        _add_ids(whole)
-    text = _encode(whole)
-    # What has to be cut is in none that is short, and what is no number in JSON is written as null, or as a word.
-    is_whole = len(text) <= LONGEST and "null" not in text and "NaN" not in text and "Infinity" not in text
-    return text if is_whole else None
 
 
 class HumanLines(Lines):

@@ -8,10 +8,15 @@ import os
 import select
 import stat
 import threading
+from asyncio.events import _get_running_loop
 from collections import deque
-from contextlib import suppress
-from contextvars import Context, copy_context
-from typing import TextIO, TypeAlias
+from collections.abc import Mapping
+from itertools import islice
+from time import time
+from typing import TextIO
+
+from antwort.notes import NoteTaker, Value
+from antwort.telemetry.lines import JsonLines
 
 _PIECE = 4096
 """A pipe that has room at all takes so much at once (POSIX: at least 512)."""
@@ -20,10 +25,11 @@ MOST_WAITING = 2**20
 _LAST_WORDS = 1.0
 """Seconds that a reader has to take what is waiting when the program ends."""
 
-_Later: TypeAlias = tuple[logging.LogRecord, Context]
+running_loop = _get_running_loop
+"""The one of this thread, or None; the public question is answered with an exception."""
 
 
-class LineWriter(logging.Handler):
+class LineWriter(NoteTaker):
     """Writes records to a stream, as long as it takes them.
 
     A stream that is closed, broken or full loses lines, and nothing else happens. One that nobody reads is left to a
@@ -41,11 +47,10 @@ class LineWriter(logging.Handler):
         self._poll = None if self._fd is None or _never_waits(self._fd) else select.poll()
         if self._poll is not None and self._fd is not None:
             self._poll.register(self._fd, select.POLLOUT)
-        self._later: deque[_Later] = deque()
-        self._due: asyncio.AbstractEventLoop | None = None
-        """The event loop that will write those, in its next turn."""
         self._ready: deque[bytes] = deque()
         """What is to be written next, by whoever has the guard."""
+        self._due: asyncio.AbstractEventLoop | None = None
+        """The event loop that will see to that in its next turn."""
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self._dropped = 0
@@ -59,65 +64,68 @@ class LineWriter(logging.Handler):
             self.emit(wanted if isinstance(wanted, logging.LogRecord) else record)  # or another in its place
         return bool(wanted)
 
+    def take(self, name: str, level: int, message: str, said: Mapping[str, Value], fields: Mapping[str, Value]) -> bool:
+        """What goes well, and is written at the end of this turn, where no filter wants to see it before."""
+        form, loop = self.formatter, running_loop()
+        if loop is None or self._fd is None or type(form) is not JsonLines or self.filters:
+            return False
+        if not self.level <= level < logging.WARNING:
+            return False
+        line = form.at_once(time(), logging.getLevelName(level), name, message, said, fields)
+        if line is None:
+            return False
+        self._ready.append(line + b"\n")
+        if self._due is not loop:
+            self._put_off(loop)
+        return True
+
     def emit(self, record: logging.LogRecord) -> None:
-        if self._fd is not None and _can_wait(record) and (loop := _running_loop()) is not None:
-            self._put_off(record, loop)
-            return
-        self.flush()
         try:
-            self._write(self.format(record) + "\n")
+            line = self.format(record) + "\n"
+            if self._fd is None:
+                self._write(line)
+                return
+            self._ready.append(line.encode("utf-8", "backslashreplace"))
         except Exception:
             self.handleError(record)
+        loop = running_loop() if _can_wait(record) else None
+        if loop is None:
+            self.flush()
+        elif self._due is not loop:
+            self._put_off(loop)
 
-    def _put_off(self, record: logging.LogRecord, loop: asyncio.AbstractEventLoop) -> None:
+    def _put_off(self, loop: asyncio.AbstractEventLoop) -> None:
         """Until the next turn of the event loop: all lines of one turn are written together, which takes less time."""
-        self._later.append((record, copy_context()))
-        if self._due is not loop:  # only its own thread says so, and its flush takes that back before it looks
-            self._due = loop
-            loop.call_soon(self.flush)
+        self._due = loop  # only its own thread says so, and its flush takes that back before it looks
+        loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write what was put off. What ends the program calls it, too."""
-        self._due = None
-        lines = [context.run(self._line, record) for record, context in _taken(self._later)]
-        if lines:
-            self._write_all(b"".join(lines))
-
-    def _line(self, record: logging.LogRecord) -> bytes:
-        try:
-            return f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
-        except Exception:
-            self.handleError(record)
-            return b""
+        """Write what is there, or leave it to who is writing: whoever that is looks again after letting go of the
+        guard. What ends the program calls it, too.
+        """
+        self._due, ready = None, self._ready
+        while ready and self._guard.acquire(blocking=False):  # who has it, and nobody else, takes from what is there
+            try:
+                self._write_next(b"".join(islice(iter(ready.popleft, None), len(ready))))
+            except Exception:  # noqa: S110 - as in `handleError`
+                pass
+            finally:
+                self._guard.release()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
         """There is no place left to say it."""
 
     def _write(self, line: str) -> None:
-        if self._fd is None:
-            if self._stream is not None:
-                self._stream.write(line)
-            return
-        self._write_all(line.encode("utf-8", "backslashreplace"))
-
-    def _write_all(self, data: bytes) -> None:
-        """Or leave it to who is writing: whoever that is looks again after letting go of the guard."""
-        self._ready.append(data)
-        self._write_ready()
-
-    def _write_ready(self) -> None:
-        while self._ready and self._guard.acquire(blocking=False):
-            try:
-                with suppress(Exception):  # as in `handleError`; the rest is tried for itself
-                    while self._ready:
-                        self._write_next(self._ready.popleft())
-            finally:
-                self._guard.release()
+        if self._stream is not None:
+            self._stream.write(line)
 
     def _write_next(self, data: bytes) -> None:
         assert self._fd is not None
         rest = self._put(self._fd, data) if self._thread is None else data
-        begun = data[: len(data) - len(rest)]
+        if rest:
+            self._keep_all(rest, data[: len(data) - len(rest)])
+
+    def _keep_all(self, rest: bytes, begun: bytes) -> None:
         for line in rest.splitlines(keepends=True):
             self._keep(line, is_begun=bool(begun) and not begun.endswith(b"\n"))
             begun = line
@@ -155,7 +163,7 @@ class LineWriter(logging.Handler):
 
     def _next(self) -> bytes | None:
         data = self._next_waiting()
-        self._write_ready()  # what came meanwhile
+        self.flush()  # what came meanwhile
         return data
 
     def _next_waiting(self) -> bytes | None:
@@ -186,33 +194,15 @@ class LineWriter(logging.Handler):
         self.flush()
         if self._guard.acquire(timeout=_LAST_WORDS):  # nobody else is writing now
             self._guard.release()
-        self._write_ready()
+        self.flush()
         if (thread := self._thread) is not None:
             thread.join(_LAST_WORDS)
         super().close()
 
 
-def _taken(later: deque[_Later]) -> list[_Later]:
-    """All that is there, also where others take of it."""
-    taken: list[_Later] = []
-    try:
-        while later:
-            taken.append(later.popleft())
-    except IndexError:
-        pass
-    return taken
-
-
 def _can_wait(record: logging.LogRecord) -> bool:
-    """Notes of what goes well: what they say is their own, and stays as it is until they are written."""
+    """Notes of what goes well."""
     return record.levelno < logging.WARNING and not record.args and not record.exc_info
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _never_waits(fd: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from antwort.errors import AntwortError
-from antwort.notes import Value, note, reason_behind
+from antwort.notes import Value, reason_behind, tell
 from antwort.transport.exchange import Exchange, Watched
 
 _logger = logging.getLogger("antwort.transport")
@@ -23,19 +23,15 @@ def log_fault(error: AntwortError) -> None:
 def log_request(exchange: Exchange, seconds: float) -> None:
     if _logger.isEnabledFor(logging.INFO):
         path, ms = exchange.path[:_LONGEST_PATH], round(seconds * 1000, 1)
-        note(
-            _logger,
-            logging.INFO,
-            f"{exchange.method} {path} {exchange.status} {ms:.1f} ms",
-            said={
-                "event": "request",
-                "method": exchange.method,
-                "path": path,
-                "status": exchange.status,
-                "duration_ms": ms,
-            },
-            **_of_the_exchange(exchange),
-        )
+        said: dict[str, Value] = {
+            "event": "request",
+            "method": exchange.method,
+            "path": path,
+            "status": exchange.status,
+            "duration_ms": ms,
+        }
+        message = f"{exchange.method} {path} {exchange.status} {ms:.1f} ms"
+        tell(_logger, logging.INFO, message, said, _of_the_exchange(exchange))
 
 
 def _of_the_exchange(exchange: Exchange) -> dict[str, Value]:
