@@ -46,6 +46,9 @@ def called_name(toolbox: Toolbox, call: FunctionCall | CustomToolCall) -> str:
 
 def model_name(toolbox: Toolbox, label: str, name: str) -> str:
     """What the model calls the tool that its server calls `name`."""
+    tool = toolbox.tools.get(name)
+    if tool is not None and tool.server_label == label and name == (tool.server_tool or tool.name):
+        return name  # as mostly
     if (tool := _of_server(toolbox.tools, label, name)) is not None:
         return tool.name
     if label == HOUSE_LABEL:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from typing import Any, TypeAlias
 
 import msgspec
@@ -123,7 +123,7 @@ def since_compaction(
     counts instead. So it is in the stretches that are `kept`, where there is anything before it. One that a client sent
     may have nothing before it.
     """
-    if memories is not None:
+    if memories is not None and Compaction in map(type, chain.from_iterable(stretches)):
         for stretch, place, item in _compactions(stretches):
             try:
                 memory = memories.opened(item)

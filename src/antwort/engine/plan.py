@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import compress, repeat
+from operator import attrgetter, is_not
 from typing import Any, Literal
 
 import msgspec
@@ -235,7 +237,6 @@ def _has_failed(definition: ToolDefinition, run: Run) -> bool:
 
 def draft_response(request: CreateRequest, model: str, settings: EngineSettings) -> Response:
     """Every setting echoed as in force; what was left open has the standard's default."""
-    given = {name: value for name in _ECHOED if (value := getattr(request, name)) is not None}
     return Response(
         id=new_id("resp"),
         created_at=int(time.time()),
@@ -251,7 +252,7 @@ def draft_response(request: CreateRequest, model: str, settings: EngineSettings)
         conversation=UNSET if request.conversation is None else ConversationRef(request.conversation),
         service_tier=request.service_tier if request.service_tier not in (None, "auto") else "default",
         max_tool_calls=None if request.max_tool_calls is None else most_calls(request, settings),
-        **given,
+        **given(_ECHOED, _echoed_of(request)),
     )
 
 
@@ -273,6 +274,12 @@ _ECHOED = (
     "prompt_cache_key",
     "user",
 )
+_echoed_of = attrgetter(*_ECHOED)
+
+
+def given(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+    """Those that are not None, by their names."""
+    return dict(compress(zip(names, values, strict=True), map(is_not, values, repeat(None))))
 
 
 def _in_force(request: CreateRequest) -> ToolChoice:

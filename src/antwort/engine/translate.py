@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -20,15 +21,15 @@ from antwort.api.items import (
     OutputItem,
     Reasoning,
 )
+from antwort.api.requests import TextFormat
 from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.engine.chosen import forced_names
 from antwort.engine.deferred import in_prompt
 from antwort.engine.draft import Run
 from antwort.engine.memory import Said, since_compaction
 from antwort.engine.naming import OWN
-from antwort.engine.plan import Plan
+from antwort.engine.plan import Plan, given
 from antwort.engine.recap import recap_of
-from antwort.engine.results import results_of
 from antwort.engine.shortening import noted
 from antwort.engine.steps import choice_for, tokens_left
 from antwort.engine.stops import closing, notice
@@ -46,27 +47,49 @@ from antwort.tools.schemas.cleaning import clean
 
 def chat_request(run: Run, plan: Plan) -> ChatRequest:
     """The next inference."""
-    request = plan.request
-    offered, tools = ([], []) if closing(run, plan) else _offered(run, plan)
+    always: _Always | None = plan.memo.get("request")
+    if always is None:
+        always = plan.memo["request"] = _always(plan)
+    is_last = closing(run, plan) is not None
+    if always.holds and not is_last and not run.over_limit_turns:
+        return replace(always.request, messages=messages(run, plan))
+    offered, tools = ([], []) if is_last else _offered(run, plan)
     limit = _given(tokens_left(run, plan))
     is_whole = plan.capabilities.max_tokens_field == "max_completion_tokens"
     return replace(
-        _always(plan),
+        always.request,
         messages=messages(run, plan),
         tools=tools or UNSET,
         tool_choice=_chat_choice(run, plan, offered) if tools else UNSET,
-        parallel_tool_calls=_given(request.parallel_tool_calls) if tools else UNSET,
+        parallel_tool_calls=_given(plan.request.parallel_tool_calls) if tools else UNSET,
         max_tokens=UNSET if is_whole else limit,
         max_completion_tokens=limit if is_whole else UNSET,
     )
 
 
-def _always(plan: Plan) -> ChatRequest:
+class _Always(msgspec.Struct, frozen=True):
     """What is the same in each inference."""
-    known: ChatRequest | None = plan.memo.get("request")
-    if known is None:
-        known = plan.memo["request"] = _parameters_of(plan)
-    return known
+
+    request: ChatRequest
+    holds: bool
+    """Whether that is all but the messages, as long as the model may call."""
+
+
+def _always(plan: Plan) -> _Always:
+    request, toolbox = plan.request, plan.toolbox
+    may_choose = request.choice_mode == "auto" and toolbox.allowed is None
+    if toolbox.deferred or request.max_output_tokens is not None or not may_choose:
+        return _Always(_parameters_of(plan), holds=False)
+    if not toolbox.tools:
+        return _Always(_parameters_of(plan), holds=True)
+    _, tools = _all_offered(plan)
+    parallel = _given(request.parallel_tool_calls)
+    return _Always(replace(_parameters_of(plan), tools=tools, parallel_tool_calls=parallel), holds=True)
+
+
+_SENT = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "user")
+"""What is sent as the request has it, where it has it."""
+_sent_of = attrgetter(*_SENT)
 
 
 def _parameters_of(plan: Plan) -> ChatRequest:
@@ -76,17 +99,13 @@ def _parameters_of(plan: Plan) -> ChatRequest:
         model=plan.response.model,
         messages=[],
         stream=True if request.stream else UNSET,
-        temperature=_given(request.temperature),
-        top_p=_given(request.top_p),
-        presence_penalty=_given(request.presence_penalty),
-        frequency_penalty=_given(request.frequency_penalty),
         reasoning_effort=UNSET if request.reasoning is None else _given(request.reasoning.effort),
-        response_format=_response_format(plan),
+        response_format=UNSET if request.text is None else _response_format(request.text.format),
         logprobs=True if wants_logprobs else UNSET,
         top_logprobs=_given(request.top_logprobs) if wants_logprobs else UNSET,
         prompt_cache_key=_given(request.prompt_cache_key) if capabilities.prompt_cache_key else UNSET,
         verbosity=_given(request.text.verbosity) if request.text and capabilities.verbosity else UNSET,
-        user=_given(request.user),
+        **given(_SENT, _sent_of(request)),
     )
 
 
@@ -107,9 +126,16 @@ def offered_tools(run: Run, plan: Plan) -> list[ToolDefinition]:
 
 def _offered(run: Run, plan: Plan) -> tuple[list[ToolDefinition], list[ChatTool]]:
     """They are the same in each inference unless some have to be found first."""
+    if not plan.toolbox.deferred:
+        return _all_offered(plan)
+    offered = offered_tools(run, plan)
+    return offered, [_chat_tool(tool) for tool in offered]
+
+
+def _all_offered(plan: Plan) -> tuple[list[ToolDefinition], list[ChatTool]]:
     known: tuple[list[ToolDefinition], list[ChatTool]] | None = plan.memo.get("tools")
-    if known is None or plan.toolbox.deferred:
-        offered = offered_tools(run, plan)
+    if known is None:
+        offered = [*plan.toolbox.tools.values()]
         known = plan.memo["tools"] = offered, [_chat_tool(tool) for tool in offered]
     return known
 
@@ -156,17 +182,16 @@ def _named(name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name}}
 
 
-def _response_format(plan: Plan) -> dict[str, Any] | UnsetType:
-    text = plan.request.text
-    if text is None or text.format.type == "text":
+def _response_format(form: TextFormat) -> dict[str, Any] | UnsetType:
+    if form.type == "text":
         return UNSET
-    if text.format.type == "json_object":
+    if form.type == "json_object":
         return {"type": "json_object"}
-    schema: dict[str, Any] = {"name": text.format.name, "schema": text.format.schema}
-    if text.format.description is not None:
-        schema["description"] = text.format.description
-    if text.format.strict is not None:
-        schema["strict"] = text.format.strict
+    schema: dict[str, Any] = {"name": form.name, "schema": form.schema}
+    if form.description is not None:
+        schema["description"] = form.description
+    if form.strict is not None:
+        schema["strict"] = form.strict
     return {"type": "json_schema", "json_schema": schema}
 
 
@@ -185,7 +210,7 @@ def messages_of(said: Said, plan: Plan) -> list[ChatMessage]:
 
 
 def _conversation(said: Said, plan: Plan) -> Transcript:
-    conversation = Transcript(plan.capabilities, plan.toolbox, results_of(said.stretches, plan.history.fates))
+    conversation = Transcript(plan.capabilities, plan.toolbox, said.stretches, plan.history.fates)
     if told := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
         conversation.messages.append(ChatMessage(role="system", content=told))
     for item in said.instructions:
@@ -193,9 +218,7 @@ def _conversation(said: Said, plan: Plan) -> Transcript:
     conversation.recap = recap_of(said.summary) if said.summary else ""
     for at, stretch in enumerate(said.stretches):
         conversation.is_input = at in said.inputs
-        for item in stretch:
-            conversation.add(item)
-        conversation.flush()
+        conversation.add_stretch(stretch)
     conversation.is_input = False
     return conversation
 
@@ -204,41 +227,55 @@ def _conversation(said: Said, plan: Plan) -> Transcript:
 # to the same as to translate all of it, and is left where what is new might say something about what is old.
 
 
-class _Told(msgspec.Struct):
-    conversation: Transcript
-    ends: tuple[int, ...]
-    """Of the turns of the response that are in it."""
-    items: tuple[OutputItem, ...]
-    """The output up to there."""
-
-
-def _told(run: Run, plan: Plan) -> list[ChatMessage]:
-    told = _told_before(run, plan)
-    *turns, rest = _own_stretches(run, 0 if told is None else len(told.ends))
-    if told is None or not (_OWN_NEWS.issuperset(map(type, chain(*turns))) and _SILENT.issuperset(map(type, rest))):
-        return messages_of(all_said(run, plan), plan)
-    if turns:
-        told.conversation.go_on(turns, results_of((*turns, rest), {}))
-        told.ends, told.items = run.turn_ends, run.output[: run.turn_ends[-1]]
-    return [*told.conversation.messages]
-
-
-def _told_before(run: Run, plan: Plan) -> _Told | None:
-    """None where all of it has to be looked at anew, each time."""
-    told: _Told | None = plan.memo.get("told")
-    if told is None:
-        history = since_compaction(plan.history.stretches, plan.history.inputs, plan.memories, plan.history.kept)
-        if plan.history.leftovers or history.is_compacted:
-            return None
-        told = plan.memo["told"] = _Told(_conversation(history, plan), (), ())
-    ends, items = told.ends, told.items
-    return told if run.turn_ends[: len(ends)] == ends and run.output[: len(items)] == items else None
-
-
 _SILENT = frozenset({McpListTools, FunctionCallOutput, CustomToolCallOutput})
 """What comes to no message by itself."""
 _OWN_NEWS = _SILENT | {Message, Reasoning, FunctionCall, CustomToolCall, McpCall}
 """What speaks for itself alone: compactions and requests for approval do not."""
+
+
+class _Told(msgspec.Struct):
+    conversation: Transcript
+    ends: tuple[int, ...] = ()
+    """Of the turns of the response that are in it."""
+    items: tuple[OutputItem, ...] = ()
+    """The output up to there."""
+
+    def follows(self, run: Run) -> bool:
+        """Go on with what the run has said since. False where it has said something else, or something that might speak
+        of what is told.
+        """
+        output, ends, known, turns = run.response.output, run.turn_ends, len(self.items), len(self.ends)
+        if output[:known] != self.items or ends[:turns] != self.ends:
+            return False
+        if not _OWN_NEWS.issuperset(map(type, output[known:])):
+            return False
+        end = ends[-1] if ends else 0
+        rest = run.said(end) if len(output) > end else ()
+        if rest and not _SILENT.issuperset(map(type, rest)):
+            return False
+        if len(ends) > turns:
+            new = (known, *ends[turns:])
+            self.conversation.go_on([run.said(*span) for span in pairwise(new)], rest)
+            self.ends, self.items = ends, output[:end]
+        return True
+
+
+def _told(run: Run, plan: Plan) -> list[ChatMessage]:
+    told: _Told | None = plan.memo.get("told") or _told_before(plan)
+    if told is not None and told.follows(run):
+        return told.conversation.messages.copy()
+    return messages_of(all_said(run, plan), plan)
+
+
+def _told_before(plan: Plan) -> _Told | None:
+    """What was said before the response; None where all of it has to be looked at anew, each time."""
+    if plan.history.leftovers:
+        return None
+    history = since_compaction(plan.history.stretches, plan.history.inputs, plan.memories, plan.history.kept)
+    if history.is_compacted:
+        return None
+    told = plan.memo["told"] = _Told(_conversation(history, plan))
+    return told
 
 
 def all_said(run: Run, plan: Plan) -> Said:
@@ -257,8 +294,6 @@ def check_said(plan: Plan) -> None:
         raise InvalidField("input", problem, code="missing_required_parameter")
 
 
-def _own_stretches(run: Run, first: int = 0) -> list[Sequence[InputItem]]:
-    """The turns so far, from the `first` on, and what came after the last. What was abandoned is said anew."""
-    ends = (*run.turn_ends[first:], len(run.output))
-    starts = (run.turn_ends[first - 1] if first else 0, *ends[:-1])
-    return [run.said(start, end) for start, end in zip(starts, ends, strict=True)]
+def _own_stretches(run: Run) -> list[Sequence[InputItem]]:
+    """The turns so far, and what came after the last. What was abandoned is said anew."""
+    return [run.said(*span) for span in pairwise((0, *run.turn_ends, len(run.output)))]
