@@ -22,28 +22,37 @@ class OutputTokensDetails(Wire):
     reasoning_tokens: int = 0
 
 
+_NONE_READ, _NONE_WRITTEN = InputTokensDetails(), OutputTokensDetails()
+
+
 class Usage(Wire):
     input_tokens: int = 0
     output_tokens: int = 0
     total_tokens: int = 0
-    input_tokens_details: InputTokensDetails = InputTokensDetails()
-    output_tokens_details: OutputTokensDetails = OutputTokensDetails()
+    input_tokens_details: InputTokensDetails = _NONE_READ
+    output_tokens_details: OutputTokensDetails = _NONE_WRITTEN
 
     def __add__(self, other: Usage) -> Usage:
+        read, written = other.input_tokens_details, other.output_tokens_details
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             total_tokens=self.total_tokens + other.total_tokens,
-            input_tokens_details=InputTokensDetails(
-                cached_tokens=self.input_tokens_details.cached_tokens + other.input_tokens_details.cached_tokens,
-                cache_write_tokens=self.input_tokens_details.cache_write_tokens
-                + other.input_tokens_details.cache_write_tokens,
-            ),
-            output_tokens_details=OutputTokensDetails(
-                reasoning_tokens=self.output_tokens_details.reasoning_tokens
-                + other.output_tokens_details.reasoning_tokens
-            ),
+            input_tokens_details=self.input_tokens_details if read == _NONE_READ else self._all_read(read),
+            output_tokens_details=self.output_tokens_details
+            if written == _NONE_WRITTEN
+            else self._all_written(written),
         )
+
+    def _all_read(self, more: InputTokensDetails) -> InputTokensDetails:
+        before = self.input_tokens_details
+        return InputTokensDetails(
+            cached_tokens=before.cached_tokens + more.cached_tokens,
+            cache_write_tokens=before.cache_write_tokens + more.cache_write_tokens,
+        )
+
+    def _all_written(self, more: OutputTokensDetails) -> OutputTokensDetails:
+        return OutputTokensDetails(reasoning_tokens=self.output_tokens_details.reasoning_tokens + more.reasoning_tokens)
 
 
 class ResponseError(Wire):

@@ -19,7 +19,7 @@ def accounted(batch: Batch, said: Run, first: int, asked: ChatRequest, meter: Me
     `said` is the run before the batch, and `first` the place of the turn's first item in it; `stop` says why it was
     made without tools.
     """
-    if not batch or not isinstance(ended := batch[-1], TurnEnded):
+    if not isinstance(ended := batch[-1], TurnEnded) or (stop is None and ended.usage is not UNSET):
         return batch
     if stop is not None:
         ended = replace(ended, stop=stop)

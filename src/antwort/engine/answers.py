@@ -18,6 +18,7 @@ from antwort.api.events import (
     McpCallInProgress,
     OutputItemAdded,
     OutputItemDone,
+    RunEvent,
 )
 from antwort.api.items import (
     FunctionCallOutput,
@@ -55,7 +56,7 @@ class Answers:
         self._calls = calls
         self._index = len(output)
         self._output = output
-        self._results: dict[int, Outcome] = {}
+        self._waiting: dict[int, Outcome] = {}  # of functions: they are written in the order of the calls
         self._due = 0  # the first call whose result has not been written
         self._shown: dict[int, tuple[int, McpCall]] = {}
         self._written: set[int] = set()
@@ -71,7 +72,8 @@ class Answers:
                 self._shown[at] = (answer.call.at, item)
             else:
                 self._shown[at] = self._open_already(answer.call) or self._show_again(answer.call, item)
-        return self._taken()
+        events, self._events = self._events, []
+        return events
 
     def _open_already(self, call: OpenCall) -> tuple[int, McpCall] | None:
         """A run that was picked up may have shown it."""
@@ -81,7 +83,7 @@ class Answers:
         return None
 
     def _show_again(self, call: OpenCall, old: McpCall) -> tuple[int, McpCall]:
-        at = self._next_index()
+        at, self._index = self._index, self._index + 1
         item_id, call_id = run_ids(call.call_id, is_approved=old.approval_request_id is not UNSET)
         item = McpCall(
             id=item_id,
@@ -101,18 +103,24 @@ class Answers:
         return at, replace(item, arguments=call.arguments)
 
     def take(self, at: int, result: Outcome) -> None:
-        self._results[at] = result
+        """Of those that came together, in the order of the calls."""
+        if at in self._shown:
+            self._write_mcp(at, result)
+        else:
+            self._waiting[at] = result
 
     def batch(self) -> Batch:
         """The events of all results that may be written now."""
-        for at in sorted(self._results):
-            if at in self._shown:
-                self._write_mcp(at, self._results.pop(at))
-        while self._due < len(self._calls) and (self._due in self._shown or self._due in self._results):
+        if self._waiting:
+            self._write_due()
+        events, self._events = self._events, []
+        return events
+
+    def _write_due(self) -> None:
+        while self._due < len(self._calls) and (self._due in self._shown or self._due in self._waiting):
             if self._due not in self._shown:
-                self._write_function(self._due, self._results.pop(self._due))
+                self._write_function(self._due, self._waiting.pop(self._due))
             self._due += 1
-        return self._taken()
 
     def stop(self, has_begun: Callable[[str], bool]) -> None:
         """No more results come. A call that has begun says so: without a result, a function's would be taken for one
@@ -120,66 +128,57 @@ class Answers:
         """
         for at, answer in enumerate(self._calls):
             call_id = answer.call.call_id
-            if at in self._written or at in self._results or not has_begun(call_id):
+            if at in self._written or at in self._waiting or not has_begun(call_id):
                 continue
-            result = ToolResult(call_id, INTERRUPTED, is_error=True)
-            if at in self._shown:
-                self._write_mcp(at, result)
-            else:
-                self._results[at] = result
+            self.take(at, ToolResult(call_id, INTERRUPTED, is_error=True))
 
     def rest(self) -> Batch:
         """Results that waited for one before them which will not come: a run that stops keeps what it has."""
-        for at in sorted(self._results):
-            self._write_function(at, self._results.pop(at))
-        return self._taken()
+        for at in sorted(self._waiting):
+            self._write_function(at, self._waiting.pop(at))
+        events, self._events = self._events, []
+        return events
 
     def _write_function(self, at: int, result: Outcome) -> None:
         if isinstance(result, Handed):
             self._events.append(CallEnded(call_id=self._calls[at].call.call_id, outcome="handed"))
             self._written.add(at)
             return
-        index = self._next_index()
+        index, self._index = self._index, self._index + 1
         item = FunctionCallOutput(id=new_id("fco"), call_id=result.call_id, output="", status="in_progress")
         done = replace(item, output=result.output, status="completed", is_error=True if result.is_error else UNSET)
         self._events += [
             OutputItemAdded(output_index=index, item=item),
             OutputItemDone(output_index=index, item=done),
+            self._ended(at),
         ]
-        self._mark(at)
 
     def _write_mcp(self, at: int, result: Outcome) -> None:
         assert isinstance(result, ToolResult), "only a function is handed to the client"
         index, item = self._shown[at]
         text, parts = _in_text(result.output)
+        told: RunEvent
         if result.is_error:
             error = ToolError(content=(Text(text=text),))
             done = replace(item, status=close(item.status, "failed"), error=error, content=parts)
-            self._events.append(McpCallFailed(item_id=item.id, output_index=index))
+            told = McpCallFailed(item_id=item.id, output_index=index)
         else:
             done = replace(item, status=close(item.status, "completed"), output=text, content=parts)
-            self._events.append(McpCallCompleted(item_id=item.id, output_index=index))
-        self._events.append(OutputItemDone(output_index=index, item=done))
-        self._mark(at)
+            told = McpCallCompleted(item_id=item.id, output_index=index)
+        self._events += (told, OutputItemDone(output_index=index, item=done), self._ended(at))
 
-    def _mark(self, at: int) -> None:
+    def _ended(self, at: int) -> CallEnded:
         self._written.add(at)
         answer = self._calls[at]
-        outcome: CallOutcome = "ran"
-        if isinstance(answer, Refused) and not answer.is_lost:
-            outcome = "over_limit" if answer.is_over_limit else "refused"
-        elif isinstance(answer, Ready) and answer.is_search:
-            outcome = "searched"
-        self._events.append(CallEnded(call_id=answer.call.call_id, outcome=outcome))
+        return CallEnded(call_id=answer.call.call_id, outcome=_outcome(answer))
 
-    def _next_index(self) -> int:
-        index = self._index
-        self._index += 1
-        return index
 
-    def _taken(self) -> Batch:
-        events, self._events = self._events, []
-        return events
+def _outcome(answer: Ready | Refused) -> CallOutcome:
+    if isinstance(answer, Ready):
+        return "searched" if answer.is_search else "ran"
+    if answer.is_lost:
+        return "ran"
+    return "over_limit" if answer.is_over_limit else "refused"
 
 
 def _in_text(output: Output) -> tuple[str, tuple[ResultPart, ...] | UnsetType]:

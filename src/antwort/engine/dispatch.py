@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from operator import itemgetter
 
 from antwort.api.events import Batch
 from antwort.engine.answers import Answers
@@ -30,7 +31,7 @@ async def run_tools(step: RunTools, run: Run, control: Control, running: Running
         else:
             async with aclosing(running.results(calls, width)) as results:
                 async for ready in results:
-                    for at, result in ready:
+                    for at, result in sorted(ready, key=itemgetter(0)):
                         answers.take(at, result)
                     if batch := answers.batch():
                         yield batch

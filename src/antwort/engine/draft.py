@@ -31,7 +31,7 @@ from antwort.api.events import (
     TurnEnded,
     is_within,
 )
-from antwort.api.items import McpCall, OutputItem
+from antwort.api.items import OutputItem
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, Usage
 from antwort.api.status import ResponseStatus, close, transition
 from antwort.api.wire import UNSET, UnsetType, replace
@@ -93,116 +93,110 @@ def apply(run: Run, event: RunEvent) -> Run:
 
 def fold(run: Run, events: Iterable[RunEvent]) -> Run:
     """The run after `events`, one after the other. What happens to items is gathered: a response is made anew for all
-    of it together.
+    of it together, and for the mark behind it.
     """
     output: list[OutputItem] | None = None
+    event: Any  # by its kind: a chain of `isinstance` for each event would cost more than all the rest
     for event in events:
         kind = type(event)
-        if kind in _PLACES:
-            if output is None:
-                output = [*run.response.output]
-            _PLACES[kind](output, event)
-        elif kind in _FOLDS:
-            run, output = _FOLDS[kind](run if output is None else _with_output(run, output), event), None
-    return run if output is None else _with_output(run, output)
+        if kind not in _CHANGING:
+            continue
+        if output is None:
+            output = [*run.response.output]
+        if kind is OutputItemAdded:
+            output.append(event.item)
+        elif kind is OutputItemDone:
+            output[event.output_index] = event.item
+        elif kind is McpArgumentsDone:  # an open call may be run by somebody who did not see its deltas
+            output[event.output_index] = replace(output[event.output_index], arguments=event.arguments)
+        else:
+            run, output = _FOLDS[kind](run, output, event), None
+    return run if output is None else replace(run, response=replace(run.response, output=tuple(output)))
 
 
-def _add(output: list[OutputItem], event: OutputItemAdded) -> None:
-    output.append(event.item)
-
-
-def _put(output: list[OutputItem], event: OutputItemDone) -> None:
-    output[event.output_index] = event.item
-
-
-def _argue(output: list[OutputItem], event: McpArgumentsDone) -> None:
-    """An open call keeps its arguments: it may be run by somebody who did not see its deltas."""
-    item = output[event.output_index]
-    assert isinstance(item, McpCall)
-    output[event.output_index] = replace(item, arguments=event.arguments)
-
-
-_PLACES: dict[type, Callable[[list[OutputItem], Any], None]] = {
-    OutputItemAdded: _add,
-    OutputItemDone: _put,
-    McpArgumentsDone: _argue,
-}
-
-
-def _turn_ended(run: Run, event: TurnEnded) -> Run:
-    end = len(run.response.output)
+def _turn_ended(run: Run, output: list[OutputItem], event: TurnEnded) -> Run:
+    end = len(output)
     return replace(
         run,
-        response=_with_usage(run.response, event.usage),
+        response=_with_usage(run.response, output, event.usage),
         turns=run.turns + 1,
         last_finish=event.finish,
         marks=(*run.marks, (end, event)),
         turn_ends=(*run.turn_ends, end),
         last_turn=event,
-        estimated=run.estimated + (event.estimate or 0),
+        estimated=run.estimated if event.estimate is UNSET else run.estimated + event.estimate,
     )
 
 
-def _compacted(run: Run, event: Compacted) -> Run:
+def _compacted(run: Run, output: list[OutputItem], event: Compacted) -> Run:
     return replace(
         run,
-        response=_with_usage(run.response, event.usage),
-        marks=(*run.marks, (len(run.response.output), event)),
+        response=_with_usage(run.response, output, event.usage),
+        marks=(*run.marks, (len(output), event)),
         estimated=run.estimated + (event.estimate or 0),
     )
 
 
-def _turn_abandoned(run: Run, event: TurnAbandoned) -> Run:
-    end = len(run.response.output)
-    return replace(run, marks=(*run.marks, (end, event)), abandoned=(*run.abandoned, (event.start, end)))
+def _turn_abandoned(run: Run, output: list[OutputItem], event: TurnAbandoned) -> Run:
+    end = len(output)
+    return replace(
+        run,
+        response=replace(run.response, output=tuple(output)),
+        marks=(*run.marks, (end, event)),
+        abandoned=(*run.abandoned, (event.start, end)),
+    )
 
 
-def _with_usage(response: Response, spent: Usage | UnsetType) -> Response:
+def _with_usage(response: Response, output: list[OutputItem], spent: Usage | UnsetType) -> Response:
     if spent is UNSET:
-        return response
+        return replace(response, output=tuple(output))
     before = response.usage
-    return replace(response, usage=spent if before is None else before + spent)
+    return replace(response, output=tuple(output), usage=spent if before is None else before + spent)
 
 
-def _call_ended(run: Run, event: CallEnded) -> Run:
+def _call_ended(run: Run, output: list[OutputItem], event: CallEnded) -> Run:
+    after = replace(
+        run,
+        response=replace(run.response, output=tuple(output)),
+        calls_run=run.calls_run + (event.outcome == "ran"),
+        marks=(*run.marks, (len(output), event)),
+        calls_ended=run.calls_ended + 1,
+    )
+    return after if event.outcome == "ran" and not run.lost else _call_ended_otherwise(after, event)
+
+
+def _call_ended_otherwise(run: Run, event: CallEnded) -> Run:
+    """What else is to be known where a call was not run, or where some are lost."""
     over = run.over_limit_turns
     if event.outcome == "over_limit" and run.turns not in over:
         over = (*over, run.turns)
-    return replace(
-        run,
-        calls_run=run.calls_run + (event.outcome == "ran"),
-        over_limit_turns=over,
-        handed=run.handed | {event.call_id} if event.outcome == "handed" else run.handed,
-        marks=(*run.marks, (len(run.response.output), event)),
-        calls_ended=run.calls_ended + 1,
-        lost=run.lost - {event.call_id} if run.lost else run.lost,
-    )
+    handed = run.handed | {event.call_id} if event.outcome == "handed" else run.handed
+    return replace(run, over_limit_turns=over, handed=handed, lost=run.lost - {event.call_id})
 
 
-def _call_begun(run: Run, event: CallBegun) -> Run:
-    return replace(run, lost=run.lost | {event.call_id})
+def _call_begun(run: Run, output: list[OutputItem], event: CallBegun) -> Run:
+    return replace(run, response=replace(run.response, output=tuple(output)), lost=run.lost | {event.call_id})
 
 
-def _lifecycle(run: Run, event: ResponseCreated | ResponseQueued | ResponseInProgress | Terminal) -> Run:
+def _lifecycle(
+    run: Run, _output: list[OutputItem], event: ResponseCreated | ResponseQueued | ResponseInProgress | Terminal
+) -> Run:
     transition(run.response.status, event.response.status)
     return replace(run, response=event.response)
 
 
-def _created(run: Run, event: ResponseCreated) -> Run:
-    return replace(_lifecycle(run, event), is_announced=True)
+def _created(run: Run, _output: list[OutputItem], event: ResponseCreated) -> Run:
+    transition(run.response.status, event.response.status)
+    return replace(run, response=event.response, is_announced=True)
 
 
-def _started(run: Run, event: ResponseInProgress) -> Run:
+def _started(run: Run, output: list[OutputItem], event: ResponseInProgress) -> Run:
     """Status only: as a keep-alive it comes again later, when there are items already."""
     status = transition(run.response.status, event.response.status)
-    return replace(run, response=replace(run.response, status=status))
+    return replace(run, response=replace(run.response, status=status, output=tuple(output)))
 
 
-def _with_output(run: Run, output: list[OutputItem]) -> Run:
-    return replace(run, response=replace(run.response, output=tuple(output)))
-
-
-_FOLDS: dict[type, Callable[[Run, Any], Run]] = {
+_FOLDS: dict[type, Callable[[Run, list[OutputItem], Any], Run]] = {
     TurnEnded: _turn_ended,
     CallEnded: _call_ended,
     CallBegun: _call_begun,
@@ -221,6 +215,8 @@ _FOLDS: dict[type, Callable[[Run, Any], Run]] = {
         _lifecycle,
     ),
 }
+"""What the run comes to by an event, with the output as it stands by then."""
+_CHANGING = frozenset({OutputItemAdded, OutputItemDone, McpArgumentsDone, *_FOLDS})
 
 
 # ---- the end ----

@@ -42,7 +42,7 @@ from antwort.api.items import (
     SummaryText,
 )
 from antwort.api.wire import replace
-from antwort.engine.opened_calls import ClosedAs, OpenCall, OpenCustomCall
+from antwort.engine.opened_calls import ClosedAs, OpenCall, OpenCustomCall, OpenServerCall
 from antwort.providers.base import TextDelta
 
 ReasoningStyle: TypeAlias = Literal["text", "summary"]
@@ -187,8 +187,10 @@ def _reopened(index: int, item: OutputItem, seal: Seal | None) -> OpenItem | Non
         case Reasoning():
             # Only summaries are added without content.
             return OpenReasoning(index, "text" if isinstance(item.content, tuple) else "summary", item.id, seal)
-        case FunctionCall() | McpCall():
+        case FunctionCall():
             return OpenCall(index, item)
+        case McpCall():
+            return OpenServerCall(index, item)
         case CustomToolCall():
             return OpenCustomCall(index, item)
         case _:

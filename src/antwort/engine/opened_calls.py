@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 
@@ -68,17 +68,19 @@ def is_object(text: str) -> bool:
 class OpenCall:
     """A call being written."""
 
-    def __init__(self, index: int, item: FunctionCall | McpCall, called: str = "") -> None:
+    is_whole = False
+    """Whether somebody asked, and it was a call then: see `is_object`."""
+    _delta: ClassVar[type[ArgumentsDelta | McpArgumentsDelta]] = ArgumentsDelta
+    _closing: _Closing | None = None
+
+    def __init__(self, index: int, item: FunctionCall | McpCall, called: str = "", before: int = 0) -> None:
         self.index = index
         self.called = called
         """What the model calls the tool."""
-        self.is_whole = False
-        """Whether somebody asked, and it was a call then: see `is_object`."""
-        self.before = 0
+        self.before = before
         """How many calls were shown before it of those that a response runs only so many of."""
         self._item = item
         self._pieces: list[str] = []
-        self._closing = _Closing()
 
     @property
     def call_id(self) -> str:
@@ -95,33 +97,45 @@ class OpenCall:
 
     def announce(self, events: Batch) -> None:
         events.append(OutputItemAdded(output_index=self.index, item=self._item))
-        if isinstance(self._item, McpCall):
-            events.append(McpCallInProgress(item_id=self._item.id, output_index=self.index))
 
     def feed(self, arguments: str, events: Batch) -> None:
         self._pieces.append(arguments)
         if self.is_whole and not arguments.isspace():
             self.is_whole = False  # a backend that writes behind an object: that is no call any more
-        delta = ArgumentsDelta if isinstance(self._item, FunctionCall) else McpArgumentsDelta
-        events.append(delta(item_id=self._item.id, output_index=self.index, delta=arguments))
+        events.append(self._delta(item_id=self._item.id, output_index=self.index, delta=arguments))
 
     def is_complete_with(self, arguments: str) -> bool:
         """Whether these, which it was fed last, make it whole. Asked each time, or never."""
+        if self._closing is None:
+            self._closing = _Closing()
         if self._closing.ends_with(arguments):
             self.is_whole = is_object(self.arguments)
             return self.is_whole
         return False
 
     def close(self, status: ClosedAs, events: Batch) -> None:
-        """A function call is finished when it is written; an `mcp_call` stays open for its result."""
-        arguments, item, at = "".join(self._pieces), self._item, self.index
-        if isinstance(item, FunctionCall):
-            events.append(ArgumentsDone(item_id=item.id, output_index=at, name=item.name, arguments=arguments))
-        else:
-            events.append(McpArgumentsDone(item_id=item.id, output_index=at, arguments=arguments))
-            if status == "completed":
-                return
+        arguments, item, at = self.arguments, self._item, self.index
+        events.append(ArgumentsDone(item_id=item.id, output_index=at, name=item.name, arguments=arguments))
         events.append(OutputItemDone(output_index=at, item=replace(item, status=status, arguments=arguments)))
+
+
+class OpenServerCall(OpenCall):
+    """One that shows as an `mcp_call`: when it is written, it stays open for its result."""
+
+    _delta = McpArgumentsDelta
+
+    def announce(self, events: Batch) -> None:
+        item, at = self._item, self.index
+        events += (
+            OutputItemAdded(output_index=at, item=item),
+            McpCallInProgress(item_id=item.id, output_index=at),
+        )
+
+    def close(self, status: ClosedAs, events: Batch) -> None:
+        arguments, item, at = "".join(self._pieces), self._item, self.index
+        events.append(McpArgumentsDone(item_id=item.id, output_index=at, arguments=arguments))
+        if status != "completed":
+            events.append(OutputItemDone(output_index=at, item=replace(item, status=status, arguments=arguments)))
 
 
 class OpenCustomCall:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -12,7 +13,7 @@ from antwort.api.responses import Usage
 from antwort.api.wire import UNSET
 from antwort.engine.held import HeldCall, Shown, settle, unless_refused
 from antwort.engine.opened import OpenItem, OpenMessage, OpenReasoning, ReasoningStyle, Seal
-from antwort.engine.opened_calls import ClosedAs, OpenCall, OpenCustomCall, ShownCall
+from antwort.engine.opened_calls import ClosedAs, OpenCall, OpenCustomCall, OpenServerCall, ShownCall
 from antwort.engine.pairs import request_id, shown_id
 from antwort.ids import new_id
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
@@ -29,6 +30,19 @@ class Turn:
     the reasoning, where it is to be given out so. Where it `is_eager`, it says which calls are complete as they come.
     """
 
+    is_finished = False
+    is_cut = False
+    usage: Usage | None = None
+    """What the request has cost, where that is known: the inference has ended, and was asked for once."""
+
+    _finished: Finished | None = None
+    _speaking: OpenMessage | OpenReasoning | None = None  # the one that is being written
+    _written: OpenItem | HeldCall | None = None  # what the last delta went to
+    _held: tuple[HeldCall, ...] = ()  # those of the calls that are shown at the end, as they were begun
+    _has_clients = False  # whether a call was shown that the client is to run
+    _counted = 0  # how many were shown of those that a response runs only so many of
+    _whole: tuple[OpenCall, ...] = ()  # those that became complete since somebody asked
+
     def __init__(
         self,
         first_index: int,
@@ -43,54 +57,24 @@ class Turn:
         self._shown = shown
         self._style, self._seal = reasoning, seal
         self._events: Batch = []
-        self._message: OpenMessage | None = None
-        self._reasoning: OpenReasoning | None = None
+        self._open: list[OpenItem] = []  # what shows and is not closed, in order
         self._calls: dict[int, ShownCall | HeldCall] = {}
-        self._held: list[HeldCall] = []  # those of the calls that are shown at the end, as they were begun
-        self._has_clients = False  # whether a call was shown that the client is to run
-        self._counted = 0  # how many were shown of those that a response runs only so many of
-        self._left: list[OpenItem] = []  # said in full, while a call before them may yet be cut
         self._early: dict[int, str] = {}  # arguments that came before their call's name
-        self._whole: list[OpenCall] = []  # those that became complete since somebody asked
-        self._written: OpenItem | HeldCall | None = None  # what the last delta went to
-        self._finished: Finished | None = None
 
     def feed(self, delta: Delta) -> None:
-        match delta:
-            case TextDelta():
-                self._feed_text(delta)
-            case ReasoningDelta(text):
-                self._feed_reasoning(text)
-            case CallDelta():
-                self._feed_call(delta)
-            case RefusalDelta(text):
-                self._feed_refusal(text)
-            case Finished():
-                self._finished = delta
+        self._FEEDS[type(delta)](self, delta)
 
     def feed_all(self, deltas: Sequence[Delta]) -> None:
         """Those of one read. Nothing begins early of what comes with the end."""
         if deltas and isinstance(deltas[-1], Finished):
             self._is_eager = False
+        feeds = self._FEEDS
         for delta in deltas:
-            self.feed(delta)
-
-    @property
-    def is_finished(self) -> bool:
-        return self._finished is not None
-
-    @property
-    def usage(self) -> Usage | None:
-        """What the request has cost, where that is known: the inference has ended, and was asked for once."""
-        return None if self._finished is None or self._finished.is_sum else self._finished.usage
+            feeds[type(delta)](self, delta)
 
     def take(self) -> Batch:
         events, self._events = self._events, []
         return events
-
-    @property
-    def is_cut(self) -> bool:
-        return self._finished is not None and self._finished.finish in CUT
 
     @property
     def has_whole(self) -> bool:
@@ -100,13 +84,12 @@ class Turn:
         """The calls that have become complete since this was asked last, while the model goes on writing: each is a
         whole JSON object.
         """
-        whole, self._whole = self._whole, []
+        whole, self._whole = self._whole, ()
         return [call for call in whole if call.is_whole]
 
     def calls(self) -> list[OpenCall]:
         """All calls that show so far, in order, those in a free-form tool's words apart."""
-        calls = [call for call in self._calls.values() if isinstance(call, OpenCall)]
-        return sorted(calls, key=lambda call: call.index)
+        return [item for item in self._open if isinstance(item, OpenCall)]
 
     def finish(self, answered: Collection[str] = ()) -> None:
         """The backend has said all: close the items and mark the end of the inference.
@@ -115,12 +98,15 @@ class Turn:
         """
         finished = self._finished
         assert finished is not None, "a provider ends with Finished or raises"
-        if finished.finish in CUT:
-            self._close_all("incomplete", answered)
+        if self.is_cut:
+            self._close_cut(answered)
         else:
             if self._early:
                 self._show_nameless()
-            self._close_all("completed")
+            for item in self._open:
+                item.close("completed", self._events)
+            if self._held:
+                self._show_held()
         self._forget()
         usage = UNSET if finished.usage is None else finished.usage
         self._events.append(TurnEnded(finish=finished.finish, usage=usage))
@@ -131,9 +117,12 @@ class Turn:
 
         A call that was held has not been shown, and never is.
         """
-        for item in self._open_items():
+        for item in self._open:
             item.close("completed" if _is_among(item, answered) else "incomplete", self._events)
         self._forget()
+
+    def _forget(self) -> None:
+        self._open, self._whole = [], ()
 
     # ---- one kind of delta each ----
 
@@ -141,25 +130,27 @@ class Turn:
         if delta.text:  # an empty first chunk opens nothing
             self._open_message().feed_text(delta, self._events)
 
-    def _feed_refusal(self, text: str) -> None:
-        if text:
-            self._open_message().feed_refusal(text, self._events)
+    def _feed_refusal(self, delta: RefusalDelta) -> None:
+        if delta.text:
+            self._open_message().feed_refusal(delta.text, self._events)
 
-    def _feed_reasoning(self, text: str) -> None:
-        if not text:
+    def _feed_reasoning(self, delta: ReasoningDelta) -> None:
+        if not delta.text:
             return
-        self._close_message()
-        if self._reasoning is None:
-            self._reasoning = OpenReasoning(self._next_index(), self._style, new_id("rs"), self._seal)
-            self._reasoning.announce(self._events)
-        self._written = self._reasoning
-        self._reasoning.feed(text, self._events)
+        speaking = self._speaking
+        if not isinstance(speaking, OpenReasoning):
+            self._end_saying()
+            speaking = OpenReasoning(self._next_index(), self._style, new_id("rs"), self._seal)
+            self._say(speaking)
+        self._written = speaking
+        speaking.feed(delta.text, self._events)
 
     def _feed_call(self, delta: CallDelta) -> None:
         call = self._calls.get(delta.index)
         arguments = delta.arguments
         if call is None:
-            arguments = self._early.pop(delta.index, "") + arguments
+            if self._early:
+                arguments = self._early.pop(delta.index, "") + arguments
             if not delta.name:
                 self._early[delta.index] = arguments
                 return
@@ -168,7 +159,12 @@ class Turn:
         if arguments:
             call.feed(arguments, self._events)
             if self._is_eager and isinstance(call, OpenCall) and call.is_complete_with(arguments):
-                self._whole.append(call)
+                self._whole = (*self._whole, call)
+
+    def _feed_end(self, delta: Finished) -> None:
+        self._finished, self.is_finished, self.is_cut = delta, True, delta.finish in CUT
+        if not delta.is_sum:
+            self.usage = delta.usage
 
     def _show_nameless(self) -> None:
         """Arguments whose name never came are a call all the same: whoever made it must hear of it."""
@@ -180,40 +176,58 @@ class Turn:
 
     def _next_index(self) -> int:
         index = self._index
-        self._index += 1
+        self._index = index + 1
         return index
 
     def _open_message(self) -> OpenMessage:
-        if self._message is None:
-            self._close_reasoning()
-            self._message = OpenMessage(self._next_index(), new_id("msg"))
-            self._message.announce(self._events)
-        self._written = self._message
-        return self._message
+        speaking = self._speaking
+        if not isinstance(speaking, OpenMessage):
+            self._end_saying()
+            speaking = OpenMessage(self._next_index(), new_id("msg"))
+            self._say(speaking)
+        self._written = speaking
+        return speaking
+
+    def _say(self, item: OpenMessage | OpenReasoning) -> None:
+        self._speaking = item
+        self._open.append(item)
+        item.announce(self._events)
+
+    def _end_saying(self) -> None:
+        """What was being said is over. Where a call stands before it that may yet be cut, it is closed with that."""
+        item, self._speaking = self._speaking, None
+        if item is not None and not self._calls:
+            self._open.remove(item)
+            item.close("completed", self._events)
 
     def _open_call(self, index: int, name: str) -> ShownCall | HeldCall:
-        self._close_message()
-        self._close_reasoning()
+        if self._speaking is not None:
+            self._end_saying()
         call = self._calls[index] = self._begun(name, self._shown(name))
         return call
 
     def _begun(self, name: str, shown: Shown) -> ShownCall | HeldCall:
         """Clients run calls in the order they see them in: behind one that is held, all are."""
-        if not shown.is_held and not self._held:
-            call = self._announced(shown, name)
-            if isinstance(call, OpenCall):
-                call.before = self._counted
-            self._has_clients |= shown.is_clients
-            self._counted += shown.counts
-            return call
-        held = HeldCall(name, shown)
-        self._held.append(held)
-        return held
+        if self._held or shown.is_held:
+            held = HeldCall(name, shown)
+            self._held = (*self._held, held)
+            return held
+        call = self._announced(shown, name)
+        self._open.append(call)
+        self._has_clients |= shown.is_clients
+        self._counted += shown.counts
+        return call
 
     def _announced(self, shown: Shown, called: str = "") -> ShownCall:
-        item = _call_item(shown)
-        index = self._next_index()
-        call = OpenCustomCall(index, item) if isinstance(item, CustomToolCall) else OpenCall(index, item, called)
+        item, index = _call_item(shown), self._index
+        self._index = index + 1
+        call: ShownCall
+        if isinstance(item, McpCall):
+            call = OpenServerCall(index, item, called, self._counted)
+        elif isinstance(item, FunctionCall):
+            call = OpenCall(index, item, called, self._counted)
+        else:
+            call = OpenCustomCall(index, item)
         call.announce(self._events)
         return call
 
@@ -240,41 +254,18 @@ class Turn:
             OutputItemDone(output_index=index, item=item),
         ]
 
-    def _close_message(self) -> None:
-        if self._message is not None:
-            self._leave(self._message)
-            self._message = None
+    def _show_held(self) -> None:
+        for shown, arguments in settle(self._held, has_clients=self._has_clients, counted=self._counted):
+            self._show(shown, arguments, "completed")
 
-    def _close_reasoning(self) -> None:
-        if self._reasoning is not None:
-            self._leave(self._reasoning)
-            self._reasoning = None
-
-    def _leave(self, item: OpenItem) -> None:
-        if self._calls:
-            self._left.append(item)
-        else:
-            item.close("completed", self._events)
-
-    def _open_items(self) -> list[OpenItem]:
-        singles = [item for item in (self._reasoning, self._message) if item is not None]
-        calls = [call for call in self._calls.values() if not isinstance(call, HeldCall)]
-        items = [*singles, *self._left, *calls]
-        return items if len(items) < 2 else sorted(items, key=lambda item: item.index)
-
-    def _close_all(self, last: ClosedAs, answered: Collection[str] = ()) -> None:
+    def _close_cut(self, answered: Collection[str]) -> None:
         """What was being written when the answer was cut is incomplete, and with it what stands behind it."""
-        written = None if last == "completed" or isinstance(self._written, HeldCall) else self._written
-        cut_from = self._index if written is None else written.index
-        for item in self._open_items():
+        written = self._written
+        cut_from = self._index if written is None or isinstance(written, HeldCall) else written.index
+        for item in self._open:
             is_cut = item.index >= cut_from and not _is_among(item, answered)
-            item.close(last if is_cut else "completed", self._events)
-        if not self._held:
-            return
-        if last == "completed":
-            for shown, arguments in settle(self._held, has_clients=self._has_clients, counted=self._counted):
-                self._show(shown, arguments, last)
-        else:
+            item.close("incomplete" if is_cut else "completed", self._events)
+        if self._held:
             self._show_cut()
 
     def _show_cut(self) -> None:
@@ -286,9 +277,13 @@ class Turn:
         for held in self._held[whole:]:
             self._show(msgspec.structs.replace(held.shown, asks=None), held.arguments, "incomplete")
 
-    def _forget(self) -> None:
-        self._message, self._reasoning, self._written = None, None, None
-        self._calls, self._held, self._left, self._whole = {}, [], [], []
+    _FEEDS: ClassVar[Mapping[type[Delta], Callable[[Turn, Any], None]]] = {
+        TextDelta: _feed_text,
+        ReasoningDelta: _feed_reasoning,
+        CallDelta: _feed_call,
+        RefusalDelta: _feed_refusal,
+        Finished: _feed_end,
+    }
 
 
 def _is_among(item: OpenItem, answered: Collection[str]) -> bool:
