@@ -65,13 +65,14 @@ class Answers:
     def open(self) -> Batch:
         """A server's call that an earlier response left open shows under a new item; others are open already."""
         for at, answer in enumerate(self._calls):
-            item = answer.call.item
+            call = answer.call
+            item = call.item
             if not isinstance(item, McpCall):
                 continue
-            if answer.call.at is not None:
-                self._shown[at] = (answer.call.at, item)
+            if call.at is not None:
+                self._shown[at] = (call.at, item)
             else:
-                self._shown[at] = self._open_already(answer.call) or self._show_again(answer.call, item)
+                self._shown[at] = self._open_already(call) or self._show_again(call, item)
         events, self._events = self._events, []
         return events
 

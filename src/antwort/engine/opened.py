@@ -96,12 +96,13 @@ class OpenReasoning:
 class OpenMessage:
     """A message being written: closed parts, and at most one open one."""
 
+    _open: Literal["text", "refusal"] | None = None
+
     def __init__(self, index: int, item_id: str) -> None:
         self.index, self.id = index, item_id
         self._parts: list[ContentPart] = []
         self._pieces: list[str] = []
         self._logprobs: list[LogProb] = []
-        self._open: Literal["text", "refusal"] | None = None
 
     def announce(self, events: Batch) -> None:
         item = Message(id=self.id, role="assistant", status="in_progress", content=())
@@ -131,19 +132,19 @@ class OpenMessage:
         events.append(RefusalDeltaEvent(item_id=self.id, output_index=self.index, content_index=at, delta=text))
 
     def close(self, status: ClosedAs, events: Batch) -> None:
-        self._close_part(events)
+        if self._open is not None:
+            self._close_part(events)
         item = Message(id=self.id, role="assistant", status=status, content=tuple(self._parts))
         events.append(OutputItemDone(output_index=self.index, item=item))
 
     def _open_part(self, kind: Literal["text", "refusal"], part: ContentPart, events: Batch) -> None:
-        self._close_part(events)
+        if self._open is not None:
+            self._close_part(events)
         self._open = kind
         at = len(self._parts)
         events.append(ContentPartAdded(item_id=self.id, output_index=self.index, content_index=at, part=part))
 
     def _close_part(self, events: Batch) -> None:
-        if self._open is None:
-            return
         at, text, logprobs = len(self._parts), "".join(self._pieces), tuple(self._logprobs)
         part: ContentPart
         if self._open == "text":

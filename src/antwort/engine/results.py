@@ -43,6 +43,7 @@ class Results(msgspec.Struct, frozen=True):
 
 
 _RESULTS = (FunctionCallOutput, CustomToolCallOutput)
+_TELLING = frozenset({*_RESULTS, McpCall, OpaqueItem, McpApprovalRequest})
 
 
 def results_of(stretches: Sequence[Sequence[InputItem]], fates: Mapping[str, str]) -> Results:
@@ -51,14 +52,17 @@ def results_of(stretches: Sequence[Sequence[InputItem]], fates: Mapping[str, str
     requests: list[McpApprovalRequest] = []
     for stretch in stretches:
         for item in stretch:
-            if isinstance(item, _RESULTS):
+            if type(item) not in _TELLING:
+                continue
+            if isinstance(item, McpCall):
+                if (result := result_of(item)) is not None:
+                    found[call_id_of(item)].append(result)
+            elif isinstance(item, _RESULTS):
                 found[item.call_id].append(item.output)
-            elif isinstance(item, McpCall) and (result := result_of(item)) is not None:
-                found[call_id_of(item)].append(result)
-            elif isinstance(item, OpaqueItem) and (answered := foreign_result(item)) is not None:
-                found[answered[0]].append(answered[1])
             elif isinstance(item, McpApprovalRequest):
                 requests.append(item)
+            elif isinstance(item, OpaqueItem) and (answered := foreign_result(item)) is not None:
+                found[answered[0]].append(answered[1])
     return _with_decisions(found, requests, stretches, fates) if requests else Results(found)
 
 

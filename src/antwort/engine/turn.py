@@ -107,7 +107,6 @@ class Turn:
                 item.close("completed", self._events)
             if self._held:
                 self._show_held()
-        self._forget()
         usage = UNSET if finished.usage is None else finished.usage
         self._events.append(TurnEnded(finish=finished.finish, usage=usage))
 
@@ -119,10 +118,6 @@ class Turn:
         """
         for item in self._open:
             item.close("completed" if _is_among(item, answered) else "incomplete", self._events)
-        self._forget()
-
-    def _forget(self) -> None:
-        self._open, self._whole = [], ()
 
     # ---- one kind of delta each ----
 
@@ -201,33 +196,26 @@ class Turn:
             item.close("completed", self._events)
 
     def _open_call(self, index: int, name: str) -> ShownCall | HeldCall:
+        """Clients run calls in the order they see them in: behind one that is held, all are."""
         if self._speaking is not None:
             self._end_saying()
-        call = self._calls[index] = self._begun(name, self._shown(name))
-        return call
-
-    def _begun(self, name: str, shown: Shown) -> ShownCall | HeldCall:
-        """Clients run calls in the order they see them in: behind one that is held, all are."""
+        shown = self._shown(name)
         if self._held or shown.is_held:
-            held = HeldCall(name, shown)
+            held = self._calls[index] = HeldCall(name, shown)
             self._held = (*self._held, held)
             return held
-        call = self._announced(shown, name)
+        call = self._calls[index] = self._announced(shown, name)
         self._open.append(call)
-        self._has_clients |= shown.is_clients
-        self._counted += shown.counts
+        if shown.is_clients:
+            self._has_clients = True
+        if shown.counts:
+            self._counted += 1
         return call
 
     def _announced(self, shown: Shown, called: str = "") -> ShownCall:
-        item, index = _call_item(shown), self._index
+        index = self._index
         self._index = index + 1
-        call: ShownCall
-        if isinstance(item, McpCall):
-            call = OpenServerCall(index, item, called, self._counted)
-        elif isinstance(item, FunctionCall):
-            call = OpenCall(index, item, called, self._counted)
-        else:
-            call = OpenCustomCall(index, item)
+        call = _opened(shown, index, called, self._counted)
         call.announce(self._events)
         return call
 
@@ -290,23 +278,20 @@ def _is_among(item: OpenItem, answered: Collection[str]) -> bool:
     return bool(answered) and isinstance(item, OpenCall) and item.call_id in answered
 
 
-def _call_item(shown: Shown) -> FunctionCall | CustomToolCall | McpCall:
+def _opened(shown: Shown, index: int, called: str, before: int) -> ShownCall:
     """Its id is ours: backends repeat theirs, or leave them out."""
-    call_id = new_id("call")
-    if shown.server_label is not None:
-        return McpCall(
-            id=shown_id(call_id),
-            server_label=shown.server_label,
-            name=shown.name,
-            arguments="",
-            status="in_progress",
-            call_id=call_id,
-        )
+    call_id, name = new_id("call"), shown.name
+    if (label := shown.server_label) is not None:
+        item_id = shown_id(call_id)
+        item = McpCall(id=item_id, server_label=label, name=name, arguments="", status="in_progress", call_id=call_id)
+        return OpenServerCall(index, item, called, before)
     namespace = UNSET if shown.namespace is None else shown.namespace
     if shown.is_custom:
-        return CustomToolCall(
-            id=new_id("ctc"), call_id=call_id, name=shown.name, input="", status="in_progress", namespace=namespace
+        custom = CustomToolCall(
+            id=new_id("ctc"), call_id=call_id, name=name, input="", status="in_progress", namespace=namespace
         )
-    return FunctionCall(
-        id=new_id("fc"), call_id=call_id, name=shown.name, arguments="", status="in_progress", namespace=namespace
+        return OpenCustomCall(index, custom)
+    function = FunctionCall(
+        id=new_id("fc"), call_id=call_id, name=name, arguments="", status="in_progress", namespace=namespace
     )
+    return OpenCall(index, function, called, before)
