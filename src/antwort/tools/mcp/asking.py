@@ -13,6 +13,7 @@ from antwort.net.exchange import BadAnswer
 from antwort.net.http import Reply
 from antwort.net.places import OutOfReach, read_place
 from antwort.tools.mcp.base import ServerUnavailable, Unauthorized
+from antwort.tools.mcp.decoding import AT_ONCE
 from antwort.tools.mcp.messages import (
     BROKEN,
     INVALID_PARAMS,
@@ -20,11 +21,14 @@ from antwort.tools.mcp.messages import (
     NOT_AN_ANSWER,
     TOO_LONG,
     UNAUTHORIZED,
+    Report,
     decoded,
+    message_in,
     result_of,
 )
 
 EVENTS = "text/event-stream"
+_KINDS = frozenset(("application/json", EVENTS))
 _BUSY = (429, 502, 503, 504)
 _REFUSAL_CAP = 64 * 1024
 _HTTPS_OWN = frozenset(
@@ -33,15 +37,16 @@ _HTTPS_OWN = frozenset(
 """What the client below writes itself."""
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of ours."""
+class Question(msgspec.Struct, frozen=True):
+    """A request of ours, as it is sent, and what its answer may be."""
 
     number: str
-    method: str
-    params: Mapping[str, Any]
-    headers: Mapping[str, str] = {}
-    is_repeatable: bool = False
+    body: bytes
+    headers: Mapping[str, str]
+    is_repeatable: bool
     largest: int
+    report: Report | None = None
+    """Who hears how far it has come, where that is asked for."""
 
 
 class Moved(Exception):
@@ -84,14 +89,17 @@ def merged(theirs: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]
 
 
 def kind_of(reply: Reply) -> str:
-    return reply.headers.field("content-type").partition(";")[0].strip().lower()
+    said = reply.headers.field("content-type")
+    return said if said in _KINDS else said.partition(";")[0].strip().lower()
 
 
-async def read_whole(reply: Reply, largest: int) -> bytes:
+async def read_message(reply: Reply, largest: int) -> dict[str, Any]:
+    """The one that is the whole answer."""
     try:
-        return await reply.read(largest)
+        data = await reply.read(largest)
     except BadAnswer as exc:
         raise ServerUnavailable(TOO_LONG) from exc
+    return message_in(data) if len(data) <= AT_ONCE else await decoded(data)
 
 
 async def words_of(reply: Reply) -> dict[str, Any]:
@@ -109,6 +117,8 @@ def is_of_the_call(message: Mapping[str, Any], number: str) -> bool:
 
 
 def answer_in(message: Mapping[str, Any], number: str) -> object:
+    if "error" not in message and message.get("id") == number and "result" in message:
+        return message["result"]  # as nearly all are
     is_refused = "error" in message
     if message.get("id") != number and not (is_refused and message.get("id") is None):
         raise ServerUnavailable(NOT_AN_ANSWER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from itertools import count
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import MCPError
@@ -29,6 +29,8 @@ from antwort.tools.mcp.messages import (
 )
 from antwort.tools.mcp.quiet import own_context
 from antwort.tools.mcp.watching import Watch
+
+Q = TypeVar("Q")
 
 
 class Connection:
@@ -119,55 +121,54 @@ class Connection:
         """Whether the protocol lets a client use a tool with that schema."""
         return not self.agreed.is_modern or find_invalid_x_mcp_header(schema) is None
 
-    async def page(self, cursor: str | None) -> object:
+    def page(self, cursor: str | None) -> Coroutine[Any, Any, object]:
         """Of the list of tools. Raises as `_request` does."""
         params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
         if self.agreed.meta:
             params["_meta"] = dict(self.agreed.meta)
-        return await self._answered(self._listed(params))
+        return self._answered(Lean.page, self._list_by_sdk, params)
 
-    async def _listed(self, params: dict[str, Any]) -> object:
-        if self._lean is not None and not self._over.is_set():
-            try:
-                return await self._lean.page(params)
-            except Unusual:
-                self._lean = None
-        return await self._request("tools/list", params, {})
-
-    async def call(self, ask: Ask) -> object:
-        """What the server answered. Raises as `_request` does."""
+    def call(self, ask: Ask) -> Coroutine[Any, Any, object]:
+        """What the server answers. Raises as `_request` does."""
         if self.agreed.is_modern:
             ask = replace(ask, headers=self._mirror(ask))
-        return await self._answered(self._called(ask))
+        return self._answered(Lean.call, self._call_by_sdk, ask)
 
-    async def _answered(self, asking: Coroutine[Any, Any, object]) -> object:
+    async def _answered(
+        self,
+        leanly: Callable[[Lean, Q], Coroutine[Any, Any, object]],
+        by_sdk: Callable[[Q], Coroutine[Any, Any, object]],
+        question: Q,
+    ) -> object:
         """What is under way counts, and an answer proves the session, whatever it says."""
         self._calls += 1
         try:
-            answer = await asking
+            if self._lean is None or self._over.is_set():
+                answer = await by_sdk(question)
+            else:
+                try:
+                    answer = await leanly(self._lean, question)
+                except Unusual:
+                    self._lean = None
+                    answer = await by_sdk(question)
         except Refused:
-            self._prove()
+            self.is_unproven = False
             raise
         finally:
-            self._left()
-        self._prove()
+            self._calls -= 1
+            if self._is_retired:
+                self.retire()
+        self.is_unproven = False
         return answer
 
     def _prove(self) -> None:
         """It has answered, were it only with a status."""
         self.is_unproven = False
 
-    def _left(self) -> None:
-        self._calls -= 1
-        if self._is_retired:
-            self.retire()
+    def _list_by_sdk(self, params: dict[str, Any]) -> Coroutine[Any, Any, object]:
+        return self._request("tools/list", params, {})
 
-    async def _called(self, ask: Ask) -> object:
-        if self._lean is not None and not self._over.is_set():
-            try:
-                return await self._lean.call(ask)
-            except Unusual:
-                self._lean = None
+    async def _call_by_sdk(self, ask: Ask) -> object:
         token = None if ask.progress is None else f"antwort-sdk-{next(self._tokens)}"
         params = {**ask.params(self.agreed, token), "arguments": dict(ask.said)}
         if token is not None and ask.progress is not None:

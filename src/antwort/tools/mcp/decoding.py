@@ -14,7 +14,7 @@ import msgspec
 
 MOST_VALUES = 200_000
 """Values in one message. Sixteen megabytes of empty objects would be five million, and a gigabyte."""
-_AT_ONCE = 256 * 1024
+AT_ONCE = 256 * 1024
 """Bytes that are decoded where they came; more take their time in a thread."""
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|u[dD][89a-fA-F]..|.)", re.DOTALL)
 _HALF = 6
@@ -34,7 +34,7 @@ class TooHeavy(ValueError):
 
 async def decoded_aside(data: bytes) -> Any:
     """As `decode`, without keeping others waiting."""
-    return decode(data) if len(data) <= _AT_ONCE else await asyncio.to_thread(decode, data)
+    return decode(data) if len(data) <= AT_ONCE else await asyncio.to_thread(decode, data)
 
 
 def decode(data: bytes) -> Any:

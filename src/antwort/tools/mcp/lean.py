@@ -7,7 +7,7 @@ sent twice that may have been carried out.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from itertools import count
 from typing import Any, Protocol
@@ -29,7 +29,7 @@ from antwort.tools.mcp.asking import (
     kind_of,
     merged,
     moved,
-    read_whole,
+    read_message,
     words_of,
 )
 from antwort.tools.mcp.base import ServerUnavailable, Unauthorized
@@ -44,13 +44,13 @@ from antwort.tools.mcp.messages import (
     Ask,
     Report,
     Unsent,
-    decoded,
     progress_of,
     refused_with,
     result_of,
 )
 
 _JSON = "application/json"
+_AS_IT_IS = frozenset(("", "identity"))
 _ALWAYS = {"Accept": f"{_JSON}, {EVENTS}", "Content-Type": _JSON}
 _COURTESY = Timeouts(connect=2.0, first_byte=5.0, idle=5.0)
 """For what nobody waits for."""
@@ -110,40 +110,23 @@ class Lean:
         self._known: tuple[Mapping[str, str], bytes] | None = None
         self._reports: dict[str, Report] = {}
 
-    async def call(self, ask: Ask) -> object:
-        """What the server answered. Raises `Refused`, `Unsent`, `Unusual`, `ServerUnavailable`.
+    def call(self, ask: Ask) -> Coroutine[Any, Any, object]:
+        """What the server answers. Raises `Refused`, `Unsent`, `Unusual`, `ServerUnavailable`.
 
         Cancelled, it tells the server so and does not wait: newer versions hear it from the stream's end.
         """
-        number = self._number()
-        params = ask.params(self._agreed, number if ask.progress is not None else None)
-        question = Question(
-            number=number,
-            method="tools/call",
-            params=params,
-            headers=ask.headers,
-            is_repeatable=ask.is_repeatable,
-            largest=self._largest,
-        )
-        if ask.progress is not None:
-            self._reports[number] = ask.progress
-        try:
-            return await self._answered(question)
-        finally:
-            self._reports.pop(number, None)
+        number, report = self._number(), ask.progress
+        params = ask.params(self._agreed, None if report is None else number)
+        body = _message(number, "tools/call", params)
+        return self._answered(Question(number, body, ask.headers, ask.is_repeatable, self._largest, report))
 
-    async def page(self, params: Mapping[str, Any]) -> object:
+    def page(self, params: Mapping[str, Any]) -> Coroutine[Any, Any, object]:
         """Of the list of tools. Raises as `call` does."""
         headers = {"Mcp-Method": "tools/list"} if self._agreed.is_modern else {}
-        question = Question(
-            number=self._number(),
-            method="tools/list",
-            params=params,
-            headers=headers,
-            is_repeatable=True,
-            largest=self._largest_page,
+        number = self._number()
+        return self._answered(
+            Question(number, _message(number, "tools/list", params), headers, True, self._largest_page)
         )
-        return await self._answered(question)
 
     def hear_progress(self, params: object) -> None:
         """Servers tell it in the stream of the call, or in the one for everything else."""
@@ -165,8 +148,14 @@ class Lean:
         return f"antwort-{next(self._numbers)}"  # never one of the SDK's, which are whole numbers
 
     async def _answered(self, question: Question) -> object:
+        if question.report is not None:
+            self._reports[question.number] = question.report
         try:
-            return await self._admitted(question)
+            used = await self._line.login.headers()
+            try:
+                return await self._asked(question, used)
+            except (Moved, Unauthorized) as news:
+                return await self._admitted(question, used, news)
         except asyncio.CancelledError:
             if not self._agreed.is_modern:
                 self._spawn(self._tell_of_cancel(question.number))
@@ -177,45 +166,54 @@ class Lean:
             raise ServerUnavailable(NOT_AN_ANSWER) from exc
         except HttpFault as exc:
             raise ServerUnavailable(BROKEN) from exc
+        finally:
+            if question.report is not None:
+                del self._reports[question.number]
 
     async def _tell_of_cancel(self, number: str) -> None:
         params = {"requestId": number, "reason": "cancelled"}
         await self.tell({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
 
-    async def _admitted(self, question: Question) -> object:
+    async def _admitted(self, question: Question, used: Mapping[str, str], news: Moved | Unauthorized) -> object:
         """Where the server says that it is elsewhere within itself, it is asked there from then on; and where it wants
         other credentials, with those that there are.
         """
-        used, is_renewed, moves = await self._line.login.headers(), False, 0
-        while moves < _MOST_MOVES:
+        is_renewed, moves = False, 0
+        while True:
+            if isinstance(news, Moved):
+                moves += 1
+                self._line = replace(self._line, target=news.target)
+                if moves == _MOST_MOVES:
+                    raise Unusual
+            elif is_renewed or not await self._line.login.renew(used):
+                raise news
+            else:
+                used, is_renewed = await self._line.login.headers(), True
             try:
                 return await self._asked(question, used)
-            except Moved as there:
-                moves += 1
-                self._line = replace(self._line, target=there.target)
-            except Unauthorized:
-                if is_renewed or not await self._line.login.renew(used):
-                    raise
-                used, is_renewed = await self._line.login.headers(), True
-        raise Unusual
+            except (Moved, Unauthorized) as more:
+                news = more
 
     async def _asked(self, question: Question, headers: Mapping[str, str]) -> object:
-        said = {"jsonrpc": "2.0", "id": question.number, "method": question.method}
-        body = msgspec.json.encode({**said, "params": question.params} if question.params else said)
-        fields = self._fields(headers) + header_lines(question.headers) if question.headers else self._fields(headers)
+        known, line = self._known, self._line
+        fields = known[1] if known is not None and known[0] is headers else self._fields(headers)
+        if question.headers:
+            fields += header_lines(question.headers)
         resends = question.is_repeatable
-        reply = await self._line.http.request("POST", self._line.target, body, None, fields, resends=resends)
+        reply = await line.http.request("POST", line.target, question.body, None, fields, resends=resends)
         try:
             kind = kind_of(reply)
             if reply.status != 200:
                 return await self._refusal(reply, kind, question)
-            if reply.headers.field("content-encoding").lower() not in ("", "identity"):
+            if reply.headers.field("content-encoding").lower() not in _AS_IT_IS:
                 raise ServerUnavailable(NOT_AN_ANSWER)
-            if kind == EVENTS:
-                return answer_in(await self._events(reply, question), question.number)
-            if kind != _JSON:
+            if kind == _JSON:
+                message = await read_message(reply, question.largest)
+            elif kind == EVENTS:
+                message = await self._events(reply, question)
+            else:
                 raise ServerUnavailable(NOT_AN_ANSWER)
-            return answer_in(await decoded(await read_whole(reply, question.largest)), question.number)
+            return answer_in(message, question.number)
         finally:
             reply.close()
 
@@ -317,3 +315,8 @@ class Lean:
         if self._known is None or self._known[0] is not headers:
             self._known = (headers, header_lines(merged(headers, {**_ALWAYS, **self._session()})))
         return self._known[1]
+
+
+def _message(number: str, method: str, params: Mapping[str, Any]) -> bytes:
+    said = {"jsonrpc": "2.0", "id": number, "method": method}
+    return msgspec.json.encode({**said, "params": params} if params else said)

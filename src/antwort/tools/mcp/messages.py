@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -9,7 +10,7 @@ import msgspec
 
 from antwort.tools.base import Progress
 from antwort.tools.mcp.base import CallOutcome, ServerUnavailable
-from antwort.tools.mcp.decoding import TooHeavy, decoded_aside
+from antwort.tools.mcp.decoding import AT_ONCE, TooHeavy, decode
 
 IDEMPOTENCY_KEY = "antwort/idempotency-key"
 """The entry of a call's `_meta` that is the same for every attempt at it."""
@@ -38,7 +39,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     tells_of_changes: bool = False
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
+class Ask(msgspec.Struct, frozen=True):
     """A call of a tool. `arguments` is known to be a JSON object, and `said` is what it says."""
 
     name: str
@@ -48,14 +49,14 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     schema: Mapping[str, Any] | None = None
     """What the tool takes, as its server says; None where it has not said."""
     progress: Report | None = None
-    headers: Mapping[str, str] = {}
-    """What newer versions of the protocol repeat of it in the head of the request."""
     is_repeatable: bool = False
     """Whether the tool says that to run it twice does no more than once."""
+    headers: Mapping[str, str] = {}
+    """What newer versions of the protocol repeat of it in the head of the request."""
 
     def params(self, agreed: Agreement, token: str | None) -> dict[str, Any]:
         """As they are sent. With `token`, the server is asked to tell how far it has come."""
-        meta: dict[str, Any] = {**agreed.meta, IDEMPOTENCY_KEY: self.key}
+        meta = {**agreed.meta, IDEMPOTENCY_KEY: self.key}
         if token is not None:
             meta["progressToken"] = token
         return {"name": self.name, "arguments": self.arguments, "_meta": meta}
@@ -101,9 +102,14 @@ def checked_arguments(arguments: str) -> tuple[msgspec.Raw, dict[str, Any]]:
 
 
 async def decoded(data: bytes) -> dict[str, Any]:
+    """As `message_in`, without keeping others waiting."""
+    return message_in(data) if len(data) <= AT_ONCE else await asyncio.to_thread(message_in, data)
+
+
+def message_in(data: bytes) -> dict[str, Any]:
     """One message of a server's. Raises `ServerUnavailable`."""
     try:
-        message = await decoded_aside(data)
+        message = decode(data)
     except TooHeavy as exc:
         raise ServerUnavailable(TOO_LONG) from exc
     except ValueError as exc:

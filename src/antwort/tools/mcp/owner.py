@@ -45,6 +45,8 @@ class Owner:
         self._reach = reach
         self._changed = changed
         self._pauses = Pauses()
+        self.worked = self._pauses.worked
+        """To be told that the server has answered something."""
         self._failure: ServerUnavailable | None = None
         self._details = ""
         self._standing: Connection | None = None
@@ -57,21 +59,22 @@ class Owner:
         """Whether there is a connection, one that is being made, or one that is being left."""
         return bool(self._tasks)
 
+    def at_hand(self) -> Connection | None:
+        """The one that stands, so that nobody has to wait."""
+        standing = self._standing
+        return standing if standing is not None and standing.is_usable else None
+
     async def connection(self) -> Connection:
         """The one that stands, or a fresh one. Raises `ServerUnavailable`, at most `spec.connect` seconds later; at
         once while a pause lasts.
         """
-        if self._standing is not None and self._standing.is_usable:
-            return self._standing
+        if (standing := self.at_hand()) is not None:
+            return standing
         self._judge(self._standing)
         if self._coming is None:
             self._check_pause()
             self._coming = self._begin()
         return await self._coming.wait()
-
-    def worked(self) -> None:
-        """The server has answered something."""
-        self._pauses.worked()
 
     def replace(self, connection: Connection) -> None:
         """It is of no use any more: whoever asks next gets another."""

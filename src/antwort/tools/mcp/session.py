@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -55,6 +56,9 @@ _AFTER_FAILURE = 10.0
 """Seconds after which a list that could not be had is asked for again; meanwhile the old one serves."""
 
 T = TypeVar("T")
+_Listed: TypeAlias = tuple[Mapping[str, Any] | None, bool]
+"""What a tool takes, as its server says, and whether to run it twice does no more than once."""
+_NOT_LISTED: _Listed = (None, False)
 
 
 class ServerSession:
@@ -67,7 +71,7 @@ class ServerSession:
         self.list_bytes = 0
         """What its list takes, as JSON."""
         self._waiting = 0
-        self._by_name: dict[str, ServerTool] = {}
+        self._by_name: dict[str, _Listed] = {}
         self._stale_at = 0.0
         self._changes = Changes(self._refresh, _BETWEEN_CHANGES)
         self._told_at = float("-inf")
@@ -90,19 +94,15 @@ class ServerSession:
         self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
     ) -> CallOutcome:
         """Raises `ValueError` for arguments that are no JSON object, else as `Session` says."""
-        raw, said = checked_arguments(arguments)
-
-        def call(connection: Connection) -> Awaitable[object]:
-            return connection.call(self._ask(name, raw, said, key, progress))
-
+        question = partial(self._put, name, *checked_arguments(arguments), key, progress)
         try:
-            return outcome_of(await self._asked(call))
+            return outcome_of(await self._asked(question))
         except Refused as refused:
             if refused.code != HEADER_MISMATCH:
                 return refusal(refused)
         await self._first()  # what it takes is not what it took: the server says so before it runs anything
         try:
-            return outcome_of(await self._asked(call))
+            return outcome_of(await self._asked(question))
         except Refused as refused:
             return refusal(refused)
 
@@ -123,24 +123,23 @@ class ServerSession:
 
     # calls
 
-    def _ask(self, name: str, arguments: msgspec.Raw, said: dict[str, Any], key: str, progress: Report | None) -> Ask:
-        """With what the server says of the tool now."""
-        tool = self._by_name.get(name)
-        hints = {} if tool is None or tool.annotations is None else tool.annotations
-        return Ask(
-            name=name,
-            arguments=arguments,
-            said=said,
-            key=key,
-            progress=progress,
-            schema=None if tool is None else tool.input_schema,
-            is_repeatable=hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True,
-        )
+    def _put(
+        self,
+        name: str,
+        arguments: msgspec.Raw,
+        said: dict[str, Any],
+        key: str,
+        progress: Report | None,
+        connection: Connection,
+    ) -> Coroutine[Any, Any, object]:
+        """The call, with what the server says of the tool now."""
+        schema, is_repeatable = self._by_name.get(name, _NOT_LISTED)
+        return connection.call(Ask(name, arguments, said, key, schema, progress, is_repeatable))
 
     async def _asked(self, question: Callable[[Connection], Awaitable[T]]) -> T:
         """Asked over a connection, and over a fresh one where the first has not carried it."""
         for is_last in (False, True):
-            connection = await self._owner.connection()
+            connection = self._owner.at_hand() or await self._owner.connection()
             try:
                 answer = await question(connection)
             except Unsent as exc:
@@ -195,7 +194,7 @@ class ServerSession:
             async with asyncio.timeout(_LISTING):
                 tools = await self._asked(self._pages)
             self._list = tools if tools != self._list else self._list
-            self._by_name = {tool.name: tool for tool in self._list.tools}
+            self._by_name = {tool.name: (tool.input_schema, _is_repeatable(tool)) for tool in self._list.tools}
             listing.set(self._list)
         except ServerUnavailable as exc:
             fault = exc
@@ -244,6 +243,11 @@ class ServerSession:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _is_repeatable(tool: ServerTool) -> bool:
+    hints = tool.annotations or {}
+    return hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
 
 
 async def _left(listing: asyncio.Task[None] | None, ended: Coroutine[Any, Any, None]) -> None:
