@@ -10,7 +10,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
-LEAVES = ("identity", "errors", "ids", "concurrency", "notes", "patterns", "pointers", "vault", "version")
+LEAVES = ("identity", "errors", "ids", "concurrency", "notes", "patterns", "pointers", "properties", "vault", "version")
 CONTRACTS = ("tools.base", "providers.base", "storage.base", "runs.base")
 ROOMS = (
     "api",
@@ -55,6 +55,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "concurrency",
         "notes",
         "patterns",
+        "properties",
         "vault",
     ),
     "transport": ("api", "engine", *CONTRACTS, *LEAVES),
