@@ -12,6 +12,7 @@ from antwort.errors import BackendError
 from antwort.providers.base import Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.providers.calls import CallPiece, Calls
 from antwort.providers.failures import NOBODY, Asked, error_in
+from antwort.providers.plain import read_plain
 from antwort.providers.reading import UNREADABLE, BodyReader, EventReader, broken_off, not_understood
 from antwort.providers.tokens import TokenDetails, TokenProb, log_probs, usage_of
 
@@ -107,6 +108,11 @@ class WholeReader(BodyReader):
 
 def read_whole(body: bytes, asked: Asked = NOBODY) -> list[Delta]:
     """The deltas of an answer that was not streamed, `Finished` last. An error object under a 200 is an error."""
+    return read_plain(body) or read_any(body, asked)
+
+
+def read_any(body: bytes, asked: Asked = NOBODY) -> list[Delta]:
+    """The same, whatever of it is missing, null, in parts or beside the point."""
     try:
         answer = _decode_chunk(body)
     except UNREADABLE as exc:

@@ -9,6 +9,9 @@ import msgspec
 from antwort.api.items import LogProb, TopLogProb
 from antwort.api.responses import InputTokensDetails, OutputTokensDetails, Usage
 
+MOST_TOKENS = 2**40
+"""What no inference has more of, whatever a backend tells."""
+
 
 class TokenProb(msgspec.Struct, gc=False):
     token: str = ""
@@ -62,12 +65,9 @@ def _details_after(told: TokenDetails) -> OutputTokensDetails:
     return OutputTokensDetails(reasoning_tokens=_count(told.reasoning_tokens))
 
 
-_MOST = 2**40
-
-
 def _count(told: int | None) -> int:
     """The number, if an inference can have so many: what adds them up is not broken by a backend that tells stories."""
-    return told if told is not None and 0 <= told <= _MOST else 0
+    return told if told is not None and 0 <= told <= MOST_TOKENS else 0
 
 
 _NONE_READ, _NONE_WRITTEN = _details_before(TokenDetails()), _details_after(TokenDetails())
