@@ -170,7 +170,7 @@ def test_refusals_of_only_so_many_models_are_remembered() -> None:
     for number in range(1000):
         lengths.learn(asking(f"m{number}"), refusal(2048))
         lengths.answered(f"m{number}", usage(2048, 0))
-    assert (len(lengths._told), len(lengths._answered)) == (256, 256)
+    assert (len(lengths.told), len(lengths._answered)) == (256, 256)
 
 
 # ---- what engines tell beside the list ----

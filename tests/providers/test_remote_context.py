@@ -157,3 +157,39 @@ async def test_another_list_may_be_another_engine_that_counts() -> None:
         await provider.models()
         assert await provider.count(STREAMED) == 7
         await provider.close()
+
+
+# ---- what is kept of a name ----
+
+
+async def test_what_is_known_of_a_name_goes_with_the_next_list() -> None:
+    entries: list[dict[str, object]] = [{"id": "m", "max_model_len": 2048}, {"id": "n"}]
+    async with answering(lambda _: models(*entries)) as engine:
+        provider = ChatProvider(f"{engine.url}/v1")
+        for length in (2048, 4096, 2048):
+            entries[0]["max_model_len"] = length
+            await provider.models()
+            assert [provider.capabilities("m").context_length for _ in range(2)] == [length, length]
+        assert provider.capabilities("n").context_length is None
+        entries.pop()
+        await provider.models()
+        assert provider.capabilities("n").context_length == 2048  # whoever has one model only takes it by any name
+        await provider.close()
+
+
+async def test_a_refusal_goes_before_what_was_known_and_passes_with_the_backend() -> None:
+    told = {"error": {"code": "context_length_exceeded", "message": "maximum context length is 4096 tokens"}}
+    async with provided({"text": whole(json.dumps(told).encode(), 400)}) as (provider, _):
+        before = provider.capabilities("m")
+        assert isinstance(await failure(provider), ContextTooLong)
+        assert [provider.capabilities("m").context_length for _ in range(2)] == [4096, 4096]
+        assert provider.capabilities("other") is before
+        provider._forget()
+        assert provider.capabilities("m") is before
+
+
+def test_only_so_many_names_are_kept() -> None:
+    provider = ChatProvider("http://127.0.0.1:1/v1")
+    known = {id(provider.capabilities(f"m{number}")) for number in range(1000)}
+    assert len(known) == 1
+    assert len(provider._by_name) <= 256

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from antwort.api.wire import UNSET, encode, replace
-from antwort.providers.base import Capabilities, ChatRequest
-from antwort.providers.chunks import ChunkReader, WholeReader
+from antwort.providers.base import Capabilities, ChatRequest, Delta
+from antwort.providers.chunks import ChunkReader, WholeReader, read_whole
 from antwort.providers.counting import by_input_tokens, by_template, by_tokenize
 from antwort.providers.failures import Asked
 from antwort.providers.reading import Reader
@@ -20,10 +20,14 @@ class ChatProvider(Remote):
     ways = (by_tokenize, by_input_tokens, by_template)
 
     def _body(self, request: ChatRequest) -> bytes:
-        return encode(_outgoing(request, self._capabilities))
+        is_ready = request.stream is not True and request.stream_options is UNSET
+        return encode(request if is_ready else _outgoing(request, self._capabilities))
 
     def _reader(self, asked: Asked, *, is_streamed: bool) -> Reader:
         return ChunkReader(asked) if is_streamed else WholeReader(asked)
+
+    def _read(self, body: bytes, asked: Asked) -> list[Delta]:
+        return read_whole(body, asked)
 
 
 def _outgoing(request: ChatRequest, capabilities: Capabilities) -> ChatRequest:

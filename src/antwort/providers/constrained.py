@@ -103,13 +103,15 @@ class Constrained:
 
     def capabilities(self, model: str) -> Capabilities:
         inner = self._provider.capabilities(model)
-        if self._mode == "native":
-            return inner
-        if inner is not self._known[0]:
-            self._known = (inner, self._own(inner))
-        return self._known[1]
+        known, own = self._known
+        if inner is not known:
+            own = self._own(inner)
+            self._known = inner, own
+        return own
 
     def _own(self, inner: Capabilities) -> Capabilities:
+        if self._mode == "native":
+            return inner
         # Schemas that are cleaned for decoders keep plain patterns only; `auto` may ask as the backend is asked.
         is_held = self._mode == "constrained" or inner.grammar != "described"
         return replace(inner, allowed_tools=True, folds=True, grammar="plain_pattern" if is_held else "described")

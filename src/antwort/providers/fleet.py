@@ -60,6 +60,9 @@ class Fleet:
         self._only = (
             self._members[0] if len(members) == 1 and rules == Rules() and not members[0].known.prefix else None
         )
+        self.capabilities: Callable[[str], Capabilities] = (
+            self._widest if self._only is None else self._only.provider.capabilities
+        )
         wholes = {member.name: whole_of(member.provider) for member in members}
         self._wholes = {name: whole for name, whole in wholes.items() if whole is not None}
         self._random, self._clock = random, clock
@@ -208,12 +211,10 @@ class Fleet:
             for known in (member.known for member in self._members)
         )
 
-    def capabilities(self, model: str) -> Capabilities:
+    def _widest(self, model: str) -> Capabilities:
         """What at least one of those takes that can answer for the model; where none is known, of all. These need not
         have the model, so that nothing is known of its context then.
         """
-        if self._only is not None:
-            return self._only.provider.capabilities(model)
         group = self._find(model)
         if group is None or (group.is_guess and len(self._members) > 1):
             everyone = widest([member.provider.capabilities(model) for member in self._members])

@@ -33,7 +33,10 @@ class Lengths:
         self._given, self._clock = given, clock
         self._listed: dict[str, int] = {}
         self._sole: int | None = None
-        self._told: dict[str, tuple[int, float]] = {}
+        self.told: dict[str, tuple[int, float]] = {}
+        """By refusals, and until when it is believed. As long as there is any, `of` may say something else each time;
+        without, only when there is another list.
+        """
         self._answered: dict[str, tuple[int, float]] = {}
         self._odd: set[tuple[str, int]] = set()
 
@@ -41,7 +44,7 @@ class Lengths:
         """How many tokens a request and its answer may have together; None: nobody knows."""
         if self._given is not None:
             return self._given
-        told = self._lasting(self._told, model) if self._told else None
+        told = self._lasting(self.told, model) if self.told else None
         return told or self._by_list(model)
 
     def take(self, models: Sequence[Model]) -> list[Model]:
@@ -67,7 +70,7 @@ class Lengths:
         is_explained = refusal.asked is None or refusal.asked + _wanted(request) > (listed or 0)
         if listed is not None and (is_explained or not refusal.is_firm):
             return
-        self._remember(self._told, request.model, limit)
+        self._remember(self.told, request.model, limit)
 
     def answered(self, model: str, usage: Usage | None) -> None:
         """The model has read and written so much: it fits, so that a refusal that says otherwise is forgotten."""
@@ -75,12 +78,12 @@ class Lengths:
         if tokens < LEAST or tokens < (self._lasting(self._answered, model) or 0):
             return
         self._remember(self._answered, model, tokens)
-        if (self._lasting(self._told, model) or tokens) < tokens:
-            del self._told[model]
+        if (self._lasting(self.told, model) or tokens) < tokens:
+            del self.told[model]
 
     def forget(self) -> None:
         """The backend was set up anew, or gone: what comes back may be another one. Its list stands until the next."""
-        self._told.clear()
+        self.told.clear()
         self._answered.clear()
 
     def _believed(self, model: Model) -> int | UnsetType:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from antwort.api.wire import encode
-from antwort.providers.base import Capabilities, ChatRequest
+from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.counting import by_native_input_tokens
 from antwort.providers.failures import Asked
 from antwort.providers.native_request import native_request
 from antwort.providers.reading import Reader
 from antwort.providers.remote import Pool, Remote, Timeouts
-from antwort.providers.responses import ResponsesReader, WholeResponseReader
+from antwort.providers.responses import ResponsesReader, WholeResponseReader, read_response
 
 __all__ = ["Pool", "ResponsesProvider", "Timeouts"]
 
@@ -24,3 +24,6 @@ class ResponsesProvider(Remote):
 
     def _reader(self, asked: Asked, *, is_streamed: bool) -> Reader:
         return ResponsesReader(asked) if is_streamed else WholeResponseReader(asked)
+
+    def _read(self, body: bytes, asked: Asked) -> list[Delta]:
+        return read_response(body, asked)

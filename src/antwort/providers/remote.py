@@ -35,6 +35,7 @@ __all__ = ["Pool", "Remote", "Timeouts"]
 ERROR_CAP = 256 * 1024
 MODELS_CAP = 8 * 2**20
 _MOST_LENGTHS = 64
+_MOST_NAMES = 256
 MODELS_SECONDS = 10.0
 CHECK_SECONDS = 2.0
 """The most that a question that needs no inference may take from beginning to end, however the backend drips."""
@@ -73,6 +74,8 @@ class Remote(ABC):
         self._inferences = self._target(self.path)
         self._capabilities = capabilities or self.usual
         self._by_length: dict[int | None, Capabilities] = {None: self._capabilities}
+        self._by_name: dict[str, Capabilities] = {}
+        """What comes of the list as it stands; names of models may be a client's invention."""
         self._lengths = Lengths(self._capabilities.context_length)
         self._counter = Counter(self._post, self.ways)
         self._listed: set[tuple[str, str]] | None = None
@@ -118,14 +121,13 @@ class Remote(ABC):
                 if not 200 <= reply.status < 300:
                     await _raise_for(reply, asked)
                 heard.append([])
-                reader = self._reader(asked, is_streamed=_is_streamed(reply, is_expected=False))
-                while not (reader.ended or reply.is_read):
-                    if batch := reader.feed(reply.at_hand() or await reply.next()):
-                        heard.append(batch)
-                reply.release()
+                is_streamed, data = _is_streamed(reply, is_expected=False), reply.at_hand()
+                if reply.is_read and not is_streamed:  # all of it has come with its head, as it mostly does
+                    answer = self._read(data, asked)
+                else:
+                    answer = await _read_on(reply, self._reader(asked, is_streamed=is_streamed), data, heard)
             finally:
                 reply.close()
-            answer = reader.finish()
         except HttpFault as fault:
             raise _failure(fault) from fault
         except ContextTooLong as refusal:
@@ -141,7 +143,11 @@ class Remote(ABC):
 
     @abstractmethod
     def _reader(self, asked: Asked, *, is_streamed: bool) -> Reader:
-        """Who reads its answer."""
+        """Who reads its answer as it comes."""
+
+    @abstractmethod
+    def _read(self, body: bytes, asked: Asked) -> list[Delta]:
+        """The same for one that is there, and was not streamed."""
 
     async def models(self) -> Sequence[Model]:
         try:
@@ -153,7 +159,9 @@ class Remote(ABC):
         except HttpFault as fault:
             raise self._lost(fault) from fault
         self._note_change(models)
-        return self._lengths.take(await self._told_more(models))
+        models = self._lengths.take(await self._told_more(models))
+        self._by_name.clear()
+        return models
 
     async def _told_more(self, models: list[Model]) -> Sequence[Model]:
         """With what the engine says of their contexts elsewhere, if it does, and does so at once."""
@@ -166,12 +174,22 @@ class Remote(ABC):
 
     def capabilities(self, model: str) -> Capabilities:
         """The same object as long as nothing else is known: it is asked for with each inference."""
+        known = self._by_name.get(model)
+        if known is None or self._lengths.told:  # what a refusal told passes by itself
+            known = self._looked_up(model)
+        return known
+
+    def _looked_up(self, model: str) -> Capabilities:
         length = self._lengths.of(model)
         known = self._by_length.get(length)
         if known is None:
             if len(self._by_length) >= _MOST_LENGTHS:
                 self._by_length = {None: self._capabilities}
             known = self._by_length[length] = replace(self._capabilities, context_length=length)
+        if not self._lengths.told:
+            if len(self._by_name) >= _MOST_NAMES:
+                self._by_name.clear()
+            self._by_name[model] = known
         return known
 
     async def count(self, request: ChatRequest) -> int | None:
@@ -242,10 +260,24 @@ def _values(query: str) -> Iterator[str]:
 
 def _is_streamed(reply: Reply, *, is_expected: bool) -> bool:
     """A backend may answer in the other form than it was asked for; what it says it sends is believed."""
-    kind = reply.headers.field("content-type").lower()
+    kind = reply.headers.field("content-type")
+    if kind == "application/json":
+        return False
+    kind = kind.lower()
     if "event-stream" in kind:
         return True
     return False if "json" in kind else is_expected
+
+
+async def _read_on(reply: Reply, reader: Reader, data: bytes, heard: Heard) -> list[Delta]:
+    """The last batch; those before it are put where they belong as they come. `data` is what has come so far."""
+    if data and (batch := reader.feed(data)):
+        heard.append(batch)
+    while not (reader.ended or reply.is_read):
+        if batch := reader.feed(await reply.next()):
+            heard.append(batch)
+    reply.release()
+    return reader.finish()
 
 
 async def _raise_for(reply: Reply, asked: Asked) -> None:
