@@ -16,11 +16,14 @@ class Signal:
     The task itself is never cancelled from outside: it learns at its next wait, closes what it has open, and ends.
     """
 
-    __slots__ = ("_fired", "_kicked", "_reason", "_waiting")
+    __slots__ = ("_fired", "_kicked", "_waiting", "reason", "task")
 
     def __init__(self) -> None:
+        self.reason: Exception | None = None
+        """Why it is to stop, once that was said."""
+        self.task: asyncio.Task[Any] | None = None
+        """The one that waits here, where it is always the same. Else it is looked up for each wait."""
         self._fired: asyncio.Event | None = None
-        self._reason: Exception | None = None
         self._waiting: asyncio.Task[Any] | None = None
         self._kicked = False
 
@@ -29,19 +32,15 @@ class Signal:
         """Set with the signal. Made for those who ask."""
         if self._fired is None:
             self._fired = asyncio.Event()
-            if self._reason is not None:
+            if self.reason is not None:
                 self._fired.set()
         return self._fired
 
-    @property
-    def reason(self) -> Exception | None:
-        return self._reason
-
     def set(self, reason: Exception) -> None:
         """Only the first reason counts."""
-        if self._reason is not None:
+        if self.reason is not None:
             return
-        self._reason = reason
+        self.reason = reason
         if self._fired is not None:
             self._fired.set()
         if self._waiting is not None:
@@ -50,24 +49,28 @@ class Signal:
 
     async def race(self, start: Callable[[], Awaitable[T]]) -> T:
         """What `start()` gives, unless the signal comes first; then the reason is raised."""
-        if self._reason is not None:
-            raise self._reason
-        task = asyncio.current_task()
-        assert task is not None, "race is for tasks"
-        self._waiting = task
+        if self.reason is not None:
+            raise self.reason
+        self._waiting = task = self.task or _this_task()
         try:
             return await start()
         except (asyncio.CancelledError, Exception) as broken:
             # Ours only when the signal asked for it and nobody else cancelled the task as well. What the break made of
             # it on the way, an error or the end of a generator, is not what happened.
-            if self._kicked and task.cancelling() == 1 and self._reason is not None:
-                raise self._reason from (None if isinstance(broken, asyncio.CancelledError) else broken)
+            if self._kicked and task.cancelling() == 1 and self.reason is not None:
+                raise self.reason from (None if isinstance(broken, asyncio.CancelledError) else broken)
             raise
         finally:
             self._waiting = None
             if self._kicked:
                 self._kicked = False
                 task.uncancel()
+
+
+def _this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None, "race is for tasks"
+    return task
 
 
 class Once(Generic[T]):

@@ -15,7 +15,7 @@ from antwort.runs.base import Fenced
 from antwort.tools.base import Progress
 
 
-def _nobody_asks() -> None:
+def nobody_asks() -> None:
     """Nobody waits for this sign."""
 
 
@@ -62,7 +62,7 @@ class Control:
         """Whether an inference is under way, or was cut; not one that the backend never took up."""
         self.truncated = 0
         """Inferences from which something was left out, so that they fit into the context."""
-        self.on_answer: Callable[[], None] = _nobody_asks
+        self.on_answer: Callable[[], None] = nobody_asks
         """The backend has answered the first inference with its headers."""
         self.has_acted = run.calls_run > 0
         """Whether a tool was started here: to make the response once more could do twice what it did."""
@@ -86,4 +86,4 @@ class Control:
         """No more signs come. Those who waited for them are held no longer: with what they hold, they would stay until
         somebody looked for circles.
         """
-        self.on_answer, self.on_progress, self.on_call, self.on_begin = _nobody_asks, _nobody_watches, (), None
+        self.on_answer, self.on_progress, self.on_call, self.on_begin = nobody_asks, _nobody_watches, (), None

@@ -28,14 +28,14 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 def account_of(plan: Plan, control: Control, seconds: float, first: float | None) -> Ended:
     run = control.run
-    untold = len([mark for _, mark in run.marks if not isinstance(mark, CallEnded) and not _is_told(mark)])
+    untold = [mark for _, mark in run.marks if not isinstance(mark, CallEnded) and not _is_told(mark)]
     return Ended(
         plan=plan,
         response=run.response,
         turns=run.turns,
         seconds=seconds,
         first=first,
-        untold=untold + control.is_asking,
+        untold=len(untold) + control.is_asking,
         truncated=control.truncated,
     )
 

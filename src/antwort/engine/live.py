@@ -15,7 +15,7 @@ from antwort.api.status import IllegalTransition
 from antwort.concurrency import Once, Signal
 from antwort.engine.approvals import asked_for
 from antwort.engine.compacting import window_of
-from antwort.engine.control import LEFT, Called, Control
+from antwort.engine.control import LEFT, Called, Control, nobody_asks
 from antwort.engine.draft import Run
 from antwort.engine.ended import Ended, account_of
 from antwort.engine.journal import Beside, Held, Journal, journaled
@@ -77,6 +77,8 @@ class LiveRun:
         self._on_record = None if held is None else self._control.run.response
         self.said = None if held is not None else _kept(plan, goes_on)
         """All that it has sent, where that is kept."""
+        self._is_watched = plan.request.stream or held is not None or self.said is not None
+        """Whether anybody learns of it before it has ended."""
         self._is_logged = False
         self._gone = Signal() if goes_on else None
         self._promotion: Promotion | None = None
@@ -88,6 +90,7 @@ class LiveRun:
         self._control.on_answer = self._is_answered
         self._control.on_call = on_call
         self._first: float | None = None
+        self._account: Ended | None = None
         self._held_until = loop.time() + settings.hold_back
         self._timers = [loop.call_at(deadline, self._control.signal.set, DeadlinePassed())]
         self._pulse: Pulse | None = None
@@ -272,8 +275,14 @@ class LiveRun:
             await store.finish(self.identity, self.response, self._control.run.marks, entries, asked)
 
     def account(self) -> Ended:
+        """What it has come to; when it has ended, that is one for all who ask."""
+        if self._account is not None:
+            return self._account
         first = None if self._first is None else self._first - self._began
-        return account_of(self._plan, self._control, perf_counter() - self._began, first)
+        account = account_of(self._plan, self._control, perf_counter() - self._began, first)
+        if self._ended.is_set:
+            self._account = account
+        return account
 
     def chain(self) -> tuple[Link, ...]:
         """The response as it stands, behind those that it continues: what is needed to continue it in turn."""
@@ -303,31 +312,39 @@ class LiveRun:
     # ---- the run's own task ----
 
     async def _drive(self, batches: Batches) -> None:
-        RESPONSE_ID.set(self.response_id)
+        RESPONSE_ID.set(self._plan.response.id)
+        control, outlet = self._control, self._outlet
+        control.signal.task = control.last_call.task = self._task  # nobody else waits with them
         try:
             async for batch in batches:
-                if self._on_record is not None:
-                    self._on_record = self._control.run.response
                 if isinstance(last := batch[-1], TERMINAL):
                     self._end(last.response)
                 elif self._first is None and isinstance(last, DELTAS):
                     self._first = perf_counter()
-                self._outlet.publish(batch)
+                if not self._is_watched:
+                    continue
+                if self._on_record is not None:
+                    self._on_record = control.run.response
+                outlet.publish(batch)
                 if self._promotion is not None:
                     self._promotion.look()
-                if self._outlet.is_full and not self._ended.is_set:
+                if outlet.is_full and not self._ended.is_set:
                     await self._wait_for_room()
         except LEFT:
-            self._control.is_left = True
+            control.is_left = True
         except Exception as error:
-            if self._journal is None:
-                raise
-            self._journal.failure, self._control.is_left = error, True
+            self._leave_for(error)
         finally:
             try:
                 await batches.aclose()
             finally:
                 self._close()
+
+    def _leave_for(self, error: Exception) -> None:
+        """What nobody expected is raised, unless another may go on with it."""
+        if self._journal is None:
+            raise error
+        self._journal.failure, self._control.is_left = error, True
 
     def _log(self, last: Batch) -> bytes | None:
         """What goes on record with its end. No event comes between this and the last batch."""
@@ -369,6 +386,7 @@ class LiveRun:
         self._on_end(self)
 
     def _is_answered(self) -> None:
+        self._control.on_answer = nobody_asks
         self._answered.set(None)
 
     def _stop_pulse(self) -> None:

@@ -31,7 +31,6 @@ from antwort.api.items import (
 from antwort.api.responses import Response
 from antwort.api.status import transition
 from antwort.api.wire import UNSET, replace
-from antwort.concurrency import Signal
 from antwort.engine.accounting import accounted
 from antwort.engine.compacting import compact, weighed
 from antwort.engine.control import LEFT, Control
@@ -42,14 +41,14 @@ from antwort.engine.opened import Seal, half_said
 from antwort.engine.pairs import is_ours
 from antwort.engine.plan import Plan
 from antwort.engine.running import Running
-from antwort.engine.steps import Compact, Infer, Step, next_step
+from antwort.engine.steps import Compact, Infer, RunTools, next_step
 from antwort.engine.stops import closing
 from antwort.engine.translate import chat_request
 from antwort.engine.turn import Turn
-from antwort.engine.window import window_of
+from antwort.engine.window import Window, window_of
 from antwort.errors import AntwortError, BackendCut, HandedOver, Interrupted
 from antwort.notes import reason_behind
-from antwort.providers.base import Delta, Provider, is_over
+from antwort.providers.base import Provider, is_over
 from antwort.tools.base import ToolResult
 
 _log = logging.getLogger("antwort.engine")
@@ -95,28 +94,24 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
     """Yield every event from where the run stands to its single terminal event.
 
     A run may start from nothing or from what another process left: the course is read off what is there. One that is
-    handed over, or that another has by now, stops without a terminal event.
+    handed over, or that another has by now, stops without a terminal event; who has come to the end goes there.
     """
     run, running = control.run, Running(plan, control)
     try:
         for batch in opening(control, plan):
             run = control.run = fold(run, batch)
             yield batch
-        while not isinstance(step := _following(run, plan, control), Finish):
-            if isinstance(step, Infer) and plan.compact_threshold is not None:
+        while not isinstance(step := next_step(run, plan), Finish):
+            if plan.compact_threshold is not None and isinstance(step, Infer) and not control.is_leaving:
                 step = await weighed(step, run, plan, control)
-            if isinstance(step, Infer):
-                stream = infer(run, plan, provider, control, running)
-            elif isinstance(step, Compact):
-                stream = compact(run, plan, provider, control)
-            else:
-                stream = run_tools(step, run, control, running)
-            try:  # as `aclosing` does, at a fraction of what it costs
+            stream = _begun(step, run, plan, provider, control, running)
+            try:
                 async for batch in stream:
                     run = control.run = fold(run, batch)
                     yield batch
-            finally:
+            except BaseException:  # as `aclosing` does; one that came to its end has closed itself
                 await stream.aclose()
+                raise
         if step.status != "completed":
             _check_stopped(control)
         closing = settled(run, "completed")
@@ -134,12 +129,17 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
     yield closing
 
 
-def _following(run: Run, plan: Plan, control: Control) -> Step:
-    """The next step. Raises `HandedOver` where another process is to take it; who has come to the end goes there."""
-    step = next_step(run, plan)
-    if control.is_leaving and not isinstance(step, Finish):
+def _begun(
+    step: Infer | RunTools | Compact, run: Run, plan: Plan, provider: Provider, control: Control, running: Running
+) -> AsyncGenerator[Batch, None]:
+    """The step on its way. Raises `HandedOver` where another process is to take it."""
+    if control.is_leaving:
         raise HandedOver
-    return step
+    if isinstance(step, Infer):
+        return infer(run, plan, provider, control, running)
+    if isinstance(step, RunTools):
+        return run_tools(step, run, control, running)
+    return compact(run, plan, provider, control)
 
 
 def _check_stopped(control: Control) -> None:
@@ -212,15 +212,18 @@ async def infer(
     last = closing(run, plan)
     shown = partial(plan.shown, run=run) if last is None else plan.refused
     is_eager = last is None and plan.settings.eager and plan.toolbox.may_run
-    turn = Turn(len(run.output), shown, plan.reasoning_style, plan.seal, is_eager=is_eager)
-    whole, window = chat_request(run, plan), window_of(plan, provider)
+    turn = Turn(len(run.response.output), shown, plan.reasoning_style, plan.seal, is_eager=is_eager)
+    whole, failure = chat_request(run, plan), None
     is_answered = has_said = False
-    while True:
+    narrowed: Window | None = window_of(plan, provider)
+    while narrowed is not None:
+        window = narrowed
         request = whole if window.is_far(whole) else await control.signal.race(partial(window.fit, whole))
         control.is_asking = True
-        stream = provider.infer(request)
+        stream, is_ended, failure = provider.infer(request), False, None
         try:
-            while isinstance(read := await _next_read(stream, control.signal), list):
+            while not is_ended:
+                read = await control.signal.race(stream.__anext__)
                 is_answered, has_said = True, has_said or bool(read)
                 control.on_answer()
                 turn.feed_all(read)
@@ -229,50 +232,29 @@ async def infer(
                     yield batch
                     if turn.has_whole and not turn.is_finished and running.may_begin_early:
                         running.begin(beginnings(turn, plan.calls_left(run), plan))  # what was said so far has gone out
-                if turn.is_finished and is_over(stream):
-                    read = None
-                    break
+                is_ended = turn.is_finished and is_over(stream)
+        except Exception as error:
+            failure = None if isinstance(error, StopAsyncIteration) else error
         finally:
-            await stream.aclose()
-        if has_said or (narrowed := window.narrowed(read, request, whole)) is None:
-            break
-        control.is_asking, window = False, narrowed
+            if not is_ended:
+                await stream.aclose()
+        control.is_asking = False
+        narrowed = None if has_said else window.narrowed(failure, request, whole)
     control.truncated += request.messages is not whole.messages
-    read = read or _missing_end(turn)
-    results = {} if read is None and not turn.is_cut else await _halted(turn, running, read)
-    control.is_asking = read is not None and (is_answered or isinstance(read, Interrupted))
-    _close(turn, results, read)
+    failure = failure or (None if turn.is_finished else BackendCut("The backend's answer broke off."))
+    results = {} if failure is None and not turn.is_cut else await _halted(turn, running, failure)
+    control.is_asking = failure is not None and (is_answered or isinstance(failure, Interrupted))
+    (turn.finish if failure is None else turn.abort)(results)
     if batch := turn.take():
-        yield accounted(batch, control.run, len(run.output), request, window.meter, last)
+        yield accounted(batch, control.run, len(run.response.output), request, window.meter, last)
     if results:
         yield standing(results, control.run, plan)
-    if read is not None:
-        raise read
+    if failure is not None:
+        raise failure
     window.learn(whole, request, turn.usage)
-
-
-def _close(turn: Turn, results: Mapping[str, ToolResult], read: Exception | None) -> None:
-    if read is None:
-        turn.finish(results)
-    else:
-        turn.abort(results)
-
-
-def _missing_end(turn: Turn) -> BackendCut | None:
-    return None if turn.is_finished else BackendCut("The backend's answer broke off.")
 
 
 async def _halted(turn: Turn, running: Running, read: Exception | None) -> Mapping[str, ToolResult]:
     """What calls that began early came to, where their turn did not come to its end; else they go on."""
     came = await running.halt()
     return {} if isinstance(read, LEFT) else kept(came, turn, is_over=read is None)  # it is inferred again, whole
-
-
-async def _next_read(stream: AsyncGenerator[list[Delta], None], signal: Signal) -> list[Delta] | Exception | None:
-    """The deltas of the next read, None at the end, or what broke the answer off."""
-    try:
-        return await signal.race(stream.__anext__)
-    except StopAsyncIteration:
-        return None
-    except Exception as error:
-        return error

@@ -90,6 +90,8 @@ class Compact(msgspec.Struct, frozen=True):
 
 Step: TypeAlias = Infer | RunTools | Compact | Finish
 
+_INFER = Infer()
+
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -99,19 +101,19 @@ def next_step(run: Run, plan: Plan) -> Step:
     if plan.compacts:
         made = (mark for _, mark in run.marks if isinstance(mark, Compacted) and mark.is_missing is UNSET)
         return Compact() if next(made, None) is None else Finish("completed")
-    if earlier := _earlier_answers(run, plan):
+    if (plan.history.leftovers or run.lost) and (earlier := _earlier_answers(run, plan)):
         return RunTools(earlier)
-    if not run.turns:
-        return Finish("incomplete", "token_budget") if is_spent(run, plan) else Infer()
-    if run.last_turn is not None and run.last_turn.stop is not UNSET:  # made without tools: it ends the response
-        return _after_last_turn(run.last_turn.stop, run, plan)
-    if (reason := _CUT.get(run.last_finish)) is not None:
-        return Finish("incomplete", reason)
+    if (last := run.last_turn) is None:
+        return Finish("incomplete", "token_budget") if is_spent(run, plan) else _INFER
+    if last.stop is not UNSET:  # made without tools: it ends the response
+        return _after_last_turn(last.stop, run, plan)
+    if run.last_finish in _CUT:
+        return Finish("incomplete", _CUT[run.last_finish])
     if calls := open_calls(run, plan.toolbox):
         if answers := answers_to(calls, run, plan):
             return RunTools(answers, plan.request.parallel_tool_calls is not False)
         return Finish("requires_action" if plan.toolbox.may_run else "completed")
-    if McpApprovalRequest in map(type, run.output):
+    if McpApprovalRequest in map(type, run.response.output):
         return Finish("requires_action")
     return _after_results(run, plan) if ended_with_calls(run, plan) else Finish("completed")
 
@@ -124,7 +126,7 @@ def _after_last_turn(stop: str, run: Run, plan: Plan) -> RunTools | Finish:
 
 def _earlier_answers(run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
     """Of calls that earlier responses have asked for. One that was begun is lost, also where nobody runs it now."""
-    if plan.history.leftovers and (waiting := unanswered_leftovers(run, plan)):
+    if waiting := unanswered_leftovers(run, plan):
         return tuple(_leftover_answer(left, run) for left in _next_leftovers(waiting))
     return tuple(map(_lost, lost_before(run, chain.from_iterable(plan.history.stretches)))) if run.lost else ()
 
@@ -144,35 +146,43 @@ def answers_to(calls: list[OpenCall], run: Run, plan: Plan) -> tuple[Ready | Ref
     """The calls that get a result here and now, in the order of the calls. A turn that pauses runs nothing, and looks
     for tools all the same.
     """
-    calls = [call for call in calls if call.call_id not in run.handed]
-    found = [_unless_lost(call, answer_to(call, plan), run) for call in calls]
-    answers = _within_limit([answer for answer in found if answer is not None], run, plan)
-    left = [call for call, answer in zip(calls, found, strict=True) if answer is None] if None in found else []
+    answers: list[Ready | Refused] = []
+    left: list[OpenCall] = []
+    for call in calls:
+        if call.call_id in run.handed:
+            continue
+        answer = answer_to(call, plan)
+        if run.lost and _is_lost(call, answer, run):  # whatever would be done with it here, by whom, or not at all
+            answers.append(_lost(call))
+        elif answer is None:
+            left.append(call)
+        else:
+            answers.append(answer)
+    if (may_run := plan.calls_left(run)) < len(answers):
+        answers = _within_limit(answers, run, may_run)
     if left and plan.settings.mixed_turns == "pause" and route_calls(left, plan.toolbox).client:
         return tuple(answer for answer in answers if isinstance(answer, Refused) or answer.is_search)
-    return answers
+    return tuple(answers)
 
 
 def answer_to(call: OpenCall, plan: Plan) -> Ready | Refused | None:
     """Of the call by itself, whatever else was called."""
-    if is_unfit(call.item, plan.toolbox):
+    toolbox = plan.toolbox
+    if is_unfit(call.item, toolbox):
         return Refused(call, unfit_refusal(call, plan))
-    way, executor = routed(call.name, plan.toolbox)
-    match way:
-        case Route.SERVER if not plan.toolbox.tools[call.name].needs_approval:
-            return Ready(call, plan.toolbox, executor)
-        case Route.SERVER:  # what can be approved was asked for, and is no open call
-            problem = unasked(call.arguments)
-            return Refused(call, problem or OVER_LIMIT, is_over_limit=problem is None)
-        case Route.REJECTED | Route.UNKNOWN:
-            return Refused(call, refusal(call.name, plan.toolbox))
-        case _:
-            return None
+    way, executor = routed(call.name, toolbox)
+    if way is Route.SERVER:
+        if not toolbox.tools[call.name].needs_approval:
+            return Ready(call, toolbox, executor)
+        problem = unasked(call.arguments)  # what can be approved was asked for, and is no open call
+        return Refused(call, problem or OVER_LIMIT, is_over_limit=problem is None)
+    if way is Route.REJECTED or way is Route.UNKNOWN:
+        return Refused(call, refusal(call.name, toolbox))
+    return None
 
 
-def _within_limit(answers: Iterable[Ready | Refused], run: Run, plan: Plan) -> tuple[Ready | Refused, ...]:
-    """`max_tool_calls` counts what is run here, not turns; what is lost may have been."""
-    left = plan.calls_left(run)
+def _within_limit(answers: Iterable[Ready | Refused], run: Run, left: int) -> list[Ready | Refused]:
+    """`max_tool_calls` counts what is run here, not turns; what is lost may have been. So many are `left`."""
     kept: list[Ready | Refused] = []
     for answer in answers:
         if answer.is_lost if isinstance(answer, Refused) else not answer.is_search:
@@ -182,12 +192,7 @@ def _within_limit(answers: Iterable[Ready | Refused], run: Run, plan: Plan) -> t
                 continue
             left -= 1
         kept.append(answer)
-    return tuple(kept)
-
-
-def _unless_lost(call: OpenCall, answer: Ready | Refused | None, run: Run) -> Ready | Refused | None:
-    """Whatever would be done with the call here, by whom, or not at all: that it was begun before comes first."""
-    return _lost(call) if _is_lost(call, answer, run) else answer
+    return kept
 
 
 def _is_lost(call: OpenCall, answer: Ready | Refused | None, run: Run) -> bool:
@@ -206,13 +211,12 @@ def _after_results(run: Run, plan: Plan) -> Infer | Finish:
         return Finish("incomplete", reason)
     if tokens_left(run, plan) == 0:
         return Finish("incomplete", reason or "max_output_tokens")
-    return Infer()
+    return _INFER
 
 
 def tokens_left(run: Run, plan: Plan) -> int | None:
     """What `max_output_tokens` leaves for the next inference: it bounds the response, not the turn."""
-    limit, usage = plan.request.max_output_tokens, run.response.usage
-    if limit is None or usage is None:
+    if (limit := plan.request.max_output_tokens) is None or (usage := run.response.usage) is None:
         return limit
     summaries = (mark.usage for _, mark in run.marks if isinstance(mark, Compacted))
     spent = usage.output_tokens - sum(each.output_tokens for each in summaries if each is not UNSET)
@@ -254,14 +258,16 @@ def open_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
 
     The model is not asked again before all that it has called is answered: none is of an earlier turn than the last.
     """
-    start = run.turn_ends[-2] if len(run.turn_ends) > 1 else 0
-    output = run.response.output[start:]
-    calls = [(at, item) for at, item in enumerate(output, start) if _STATUS_OF_OPEN.get(type(item)) == item.status]
-    if not calls:
+    output, ends = run.response.output, run.turn_ends
+    start = ends[-2] if len(ends) > 1 else 0
+    turn = output[start:] if start else output
+    open_ = [(at, item) for at, item in enumerate(turn, start) if _STATUS_OF_OPEN.get(type(item)) == item.status]
+    if not open_:
         return []
-    answered = results_in(output)
-    found = [call for at, item in calls if (call := _call_of(item, at, toolbox)) is not None]
-    return [call for call in found if call.call_id not in answered]
+    calls = [call for at, item in open_ if (call := _call_of(item, at, toolbox)) is not None]
+    if len(turn) == len(open_) or not (answered := results_in(turn)):
+        return calls
+    return [call for call in calls if call.call_id not in answered]
 
 
 _STATUS_OF_OPEN = {FunctionCall: "completed", CustomToolCall: "completed", McpCall: "in_progress"}
@@ -269,16 +275,14 @@ _STATUS_OF_OPEN = {FunctionCall: "completed", CustomToolCall: "completed", McpCa
 
 
 def _call_of(item: InputItem, at: int, toolbox: Toolbox) -> OpenCall | None:
-    match item:
-        case McpCall():
-            name = model_name(toolbox, item.server_label, item.name)
-            return OpenCall(call_id_of(item), name, item.arguments, at, item)
-        case FunctionCall():
-            return OpenCall(item.call_id, called_name(toolbox, item), item.arguments, at, item)
-        case CustomToolCall():
-            return OpenCall(item.call_id, called_name(toolbox, item), item.input, at, item)
-        case _:
-            return None
+    if isinstance(item, McpCall):
+        name = model_name(toolbox, item.server_label, item.name)
+        return OpenCall(call_id_of(item), name, item.arguments, at, item)
+    if isinstance(item, FunctionCall):
+        return OpenCall(item.call_id, called_name(toolbox, item), item.arguments, at, item)
+    if isinstance(item, CustomToolCall):
+        return OpenCall(item.call_id, called_name(toolbox, item), item.input, at, item)
+    return None
 
 
 _RESULTS = (FunctionCallOutput, CustomToolCallOutput)
@@ -288,10 +292,11 @@ def results_in(items: Iterable[InputItem]) -> frozenset[str]:
     """The ids of the calls that have a result among `items`."""
     found: set[str] = set()
     for item in items:
-        if isinstance(item, _RESULTS):
+        if isinstance(item, McpCall):
+            if not is_bare(item):
+                found.add(call_id_of(item))
+        elif isinstance(item, _RESULTS):
             found.add(item.call_id)
-        elif isinstance(item, McpCall) and not is_bare(item):
-            found.add(call_id_of(item))
     return frozenset(found)
 
 
@@ -305,12 +310,14 @@ def unanswered_leftovers(run: Run, plan: Plan) -> list[Leftover]:
 def ended_with_calls(run: Run, plan: Plan) -> bool:
     """Whether the last turn called anything. All of it is answered when this is asked."""
     ends = run.turn_ends
-    start = ends[-2] if len(ends) > 1 else 0
-    turn = [item for item in run.said(start, ends[-1]) if isinstance(item, _CALLS)]
-    return bool(turn) and (not plan.history.leftovers or any(_is_call(item, plan) for item in turn))
+    turn = run.said(ends[-2] if len(ends) > 1 else 0, ends[-1])
+    if _CALL_KINDS.isdisjoint(map(type, turn)):
+        return False
+    return not plan.history.leftovers or any(_is_call(item, plan) for item in turn)
 
 
 _CALLS = (FunctionCall, CustomToolCall, McpCall)
+_CALL_KINDS = frozenset(_CALLS)
 
 
 def _is_call(item: InputItem, plan: Plan) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from antwort.engine.budgets import last_tokens, tokens_spent
 from antwort.engine.draft import Run
 from antwort.engine.plan import Plan
-from antwort.engine.stuck import Standstill, standstill, turns_made
+from antwort.engine.stuck import Standstill, may_stand_still, standstill, turns_made
 
 NO_MORE = "No tool can be called any more in this response."
 _LAST = "No tool can be called any more: {}. Answer now, in words, with what you have."
@@ -19,11 +19,12 @@ _WHY = {
 
 def stop_reason(run: Run, plan: Plan) -> str | None:
     """Why the model is not asked again, when all of its calls are answered."""
-    if has_called_past_limit(run):
+    if run.over_limit_turns and has_called_past_limit(run):
         return "max_tool_calls"
-    if run.turns >= plan.budget.turns:
+    budget = plan.budget
+    if run.turns >= budget.turns:
         return "max_turns"
-    if is_spent(run, plan):
+    if tokens_spent(run) >= budget.tokens:
         return "token_budget"
     return "stuck" if _is_stuck(run, plan) else None
 
@@ -50,9 +51,7 @@ def closing(run: Run, plan: Plan) -> str | None:
 
 def notice(run: Run, plan: Plan) -> str | None:
     """What the model is told in the next inference beside what was said. It is no part of any item."""
-    if not run.turns:
-        return None
-    if (reason := closing(run, plan)) is not None:
+    if plan.settings.final_answer and (reason := closing(run, plan)) is not None:
         return _LAST.format(_WHY[reason])
     found = _standstill(run, plan)
     return None if found is None else found.words
@@ -69,8 +68,7 @@ def has_called_past_limit(run: Run) -> bool:
 
 
 def _is_stuck(run: Run, plan: Plan) -> bool:
-    found = _standstill(run, plan)
-    return found is not None and found.was_told
+    return (found := _standstill(run, plan)) is not None and found.was_told
 
 
 def _standstill(run: Run, plan: Plan) -> Standstill | None:
@@ -79,6 +77,12 @@ def _standstill(run: Run, plan: Plan) -> Standstill | None:
         return None  # too few calls to tell
     known: tuple[Run, Standstill | None] | None = plan.memo.get("standstill")
     if known is None or known[0] is not run:  # it is asked for more than once before each inference
-        others = {left.call.call_id for left in plan.leftovers}
-        known = plan.memo["standstill"] = run, standstill(turns_made(run, others), after)
+        known = plan.memo["standstill"] = run, _looked_at(run, plan, after)
     return known[1]
+
+
+def _looked_at(run: Run, plan: Plan, after: int) -> Standstill | None:
+    if not may_stand_still(run, after):
+        return None
+    others = {left.call.call_id for left in plan.leftovers}
+    return standstill(turns_made(run, others), after)

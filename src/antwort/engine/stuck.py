@@ -7,7 +7,6 @@ the same way, and a tool that is polled says something else in the end.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Container, Hashable, Sequence
 from typing import TypeAlias
 
@@ -49,12 +48,12 @@ def _repeated(turns: Turns, after: int) -> Standstill | None:
     if not turns or sum(map(len, turns)) < after:
         return None
     *before, last = turns[_last_news(turns) :]
-    earlier = Counter([made.what for turn in before for made in turn])
-    now = Counter([made.what for made in last])
-    counts = [earlier[made.what] + now[made.what] for made in last]
+    earlier = [made.what for turn in before for made in turn]
+    now = [made.what for made in last]
+    counts = [earlier.count(what) + now.count(what) for what in now]
     if not counts or (most := max(counts)) < after:
         return None
-    was_told = max([earlier[made.what] for made in last]) >= after
+    was_told = max(map(earlier.count, now)) >= after
     return Standstill(_SAME.format(last[counts.index(most)].name, most), was_told)
 
 
@@ -92,56 +91,74 @@ _ERRORS = (
 # ---- reading the items ----
 
 
+def may_stand_still(run: Run, after: int) -> bool:
+    """Whether there is anything to look at. Mostly there is not: since the last turn began no error has come, and no
+    result that there were so many of.
+    """
+    output, ends = run.response.output, run.turn_ends
+    said = [item.output for item in output if isinstance(item, _ANSWERED)]
+    for item in output[ends[-2] :] if len(ends) > 1 else output:
+        if not isinstance(item, _ANSWERED):
+            continue
+        is_error = item.error is not UNSET if isinstance(item, McpCall) else item.is_error is True
+        if is_error or said.count(item.output) >= after:
+            return True
+    return False
+
+
+_ANSWERED = (McpCall, FunctionCallOutput)
+"""Of a server's call, what its result says in parts is named in its output as well."""
+
+
 def turns_made(run: Run, others: Container[str] = ()) -> Turns:
     """The answered calls of each turn so far, but for the `others`, which this response was not asked for."""
-    output = run.output
+    output = run.response.output
     results = _results(output)
+    values: dict[str, Hashable] = {}
     turns: list[list[Made]] = []
     start = 0
     for end in run.turn_ends:
-        calls = [call for item in output[start:end] if (call := _call(item)) is not None]
-        turns.append([_made(call, results[call[0]]) for call in calls if call[0] in results and call[0] not in others])
+        turn: list[Made] = []
+        for item in output[start:end]:
+            if isinstance(item, McpCall):
+                is_whole, call_id, server = item.status != "incomplete", call_id_of(item), item.server_label
+            elif isinstance(item, FunctionCall):
+                is_whole, call_id, server = item.status == "completed", item.call_id, None
+            else:
+                continue
+            if is_whole and call_id in results and call_id not in others:
+                said, is_error = results[call_id]
+                value = _value(item.arguments, values)
+                turn.append(Made(item.name, (server, item.name, value, said, is_error), is_error))
+        turns.append(turn)
         start = end
     return turns
 
 
-_Call: TypeAlias = tuple[str, str | None, str, str]
-"""Its id, its server, its name and its arguments."""
-
-
-def _call(item: OutputItem) -> _Call | None:
-    match item:
-        case FunctionCall(status="completed"):
-            return item.call_id, None, item.name, item.arguments
-        case McpCall() if item.status != "incomplete":
-            return call_id_of(item), item.server_label, item.name, item.arguments
-        case _:
-            return None
-
-
-def _results(output: Sequence[OutputItem]) -> dict[str, tuple[Output, bool]]:
-    found: dict[str, tuple[Output, bool]] = {}
+def _results(output: Sequence[OutputItem]) -> dict[str, tuple[str | bytes, bool]]:
+    """What each call came to, by its id, and whether that is an error."""
+    found: dict[str, tuple[str | bytes, bool]] = {}
     for item in output:
-        if isinstance(item, FunctionCallOutput):
-            found[item.call_id] = item.output, item.is_error is True
-        elif isinstance(item, McpCall) and (result := result_of(item)) is not None:
-            found[call_id_of(item)] = result, item.error is not UNSET
+        if isinstance(item, McpCall):
+            if (result := result_of(item)) is not None:
+                found[call_id_of(item)] = _comparable(result), item.error is not UNSET
+        elif isinstance(item, FunctionCallOutput):
+            found[item.call_id] = _comparable(item.output), item.is_error is True
     return found
 
 
-def _made(call: _Call, result: tuple[Output, bool]) -> Made:
-    _, server, name, arguments = call
-    output, is_error = result
-    said = output if isinstance(output, str) else encode(output)
-    return Made(name, (server, name, _value(arguments), said, is_error), is_error)
+def _comparable(output: Output) -> str | bytes:
+    return output if isinstance(output, str) else encode(output)
 
 
-def _value(arguments: str) -> Hashable:
-    """What the arguments say, however it is written."""
-    try:
-        return _frozen(msgspec.json.decode(arguments or "{}"))
-    except (ValueError, RecursionError):
-        return arguments
+def _value(arguments: str, known: dict[str, Hashable]) -> Hashable:
+    """What the arguments say, however it is written; `known` is what was read already."""
+    if arguments not in known:
+        try:
+            known[arguments] = _frozen(msgspec.json.decode(arguments or "{}"))
+        except (ValueError, RecursionError):
+            known[arguments] = arguments
+    return known[arguments]
 
 
 def _frozen(value: object) -> Hashable:
