@@ -309,6 +309,25 @@ async def test_a_timeout_around_a_race_is_a_timeout() -> None:
     assert await signal.race(value) == "value"
 
 
+# ---- one task, known beforehand ----
+
+
+async def test_a_signal_that_knows_its_task_breaks_off_that_one() -> None:
+    signal = Signal()
+
+    async def run() -> str:
+        try:
+            await signal.race(asyncio.Event().wait)
+        except ClientLeft:
+            assert no_cancellation_is_left(asyncio.current_task())
+        return "ended by itself"
+
+    task = signal.task = asyncio.create_task(run())
+    await settle()
+    signal.set(ClientLeft())
+    assert await task == "ended by itself"
+
+
 # ---- what comes once ----
 
 

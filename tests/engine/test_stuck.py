@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from antwort.api.events import Mark
 from antwort.api.items import InputImage, OutputItem
 from antwort.api.wire import replace
-from antwort.engine.stuck import Made, Standstill, standstill, turns_made
+from antwort.engine.stuck import Made, Standstill, may_stand_still, standstill, turns_made
 from engine_kit import SERVER, WEATHER, ask, weather_tool
 from plan_kit import STEADY, called, depot, ended, plan_of, ran, result, run_of, server_called
 
@@ -212,3 +212,37 @@ async def test_results_behind_the_end_of_their_turn_count_for_it() -> None:
     plan = await plan_of(ask(tools=[WEATHER]), weather_tool())
     read = turns_made(run_of(plan, *first, *second))
     assert [[each.is_error for each in turn] for turn in read] == [[True], [False]]
+
+
+# ---- what need not be looked at ----
+
+ANSWERS = st.tuples(st.sampled_from(["server", "function"]), st.sampled_from(["a", "b", "c"]), st.booleans())
+
+
+def _answered(number: int, answer: tuple[str, str, bool]) -> tuple[OutputItem, OutputItem | None]:
+    """A call, and its result where that is an item of its own."""
+    kind, said, is_error = answer
+    if kind == "function":
+        return called(number), result(number, said, is_error=is_error)
+    if is_error:
+        return server_called(number, status="failed", error=said), None
+    return server_called(number, status="completed", output=said), None
+
+
+@STEADY
+@given(st.lists(st.lists(ANSWERS, max_size=3), min_size=1, max_size=8), AFTER)
+async def test_a_look_at_the_results_misses_no_standstill(some: list[list[tuple[str, str, bool]]], after: int) -> None:
+    plan = await plan_of(ask(tools=[WEATHER, SERVER]), weather_tool(), depot())
+    happened: list[OutputItem | Mark] = []
+    for at, turn in enumerate(some):
+        pairs = [_answered(10 * at + number, answer) for number, answer in enumerate(turn)]
+        happened += [*[call for call, _ in pairs], ended(), *[found for _, found in pairs if found is not None]]
+        run = run_of(plan, *happened)
+        if standstill(turns_made(run), after) is not None:
+            assert may_stand_still(run, after)
+
+
+async def test_different_results_are_not_looked_at() -> None:
+    plan = await plan_of(ask(tools=[SERVER]), depot())
+    calls = [server_called(number, status="completed", output=str(number)) for number in range(5)]
+    assert not may_stand_still(run_of(plan, *[each for call in calls for each in (call, ended())]), 3)

@@ -25,7 +25,7 @@ from antwort.engine.plan import Plan
 from antwort.engine.promoting import Home, Promotion, kept
 from antwort.engine.pulse import Pulse
 from antwort.engine.rows import kept_request, new_entries
-from antwort.engine.said import Said
+from antwort.engine.said import said_of
 from antwort.errors import (
     AntwortError,
     BackendTimeout,
@@ -75,7 +75,7 @@ class LiveRun:
         self._control.deadline = deadline
         self._journal = None if held is None else held.journal
         self._on_record = None if held is None else self._control.run.response
-        self.said = None if held is not None else _kept(plan, goes_on)
+        self.said = None if held is not None else said_of(plan, goes_on=goes_on)
         """All that it has sent, where that is kept."""
         self._is_watched = plan.request.stream or held is not None or self.said is not None
         """Whether anybody learns of it before it has ended."""
@@ -392,13 +392,3 @@ class LiveRun:
     def _stop_pulse(self) -> None:
         if self._pulse is not None:
             self._pulse.stop()
-
-
-def _kept(plan: Plan, goes_on: bool) -> Said | None:
-    """A stream that is on record can be read again."""
-    most = plan.settings.background.log_bytes
-    if not plan.request.is_stored or not (goes_on or (plan.request.stream and most)):
-        return None
-    said = Said(most)
-    said.is_whole = most > 0
-    return said

@@ -9,6 +9,7 @@ from itertools import chain, islice
 
 from antwort.api.events import DELTAS, UNSENT, Batch, CallBegun, CallEnded, RunEvent, StreamEvent
 from antwort.engine.pipe import Numbered
+from antwort.engine.plan import Plan
 from antwort.errors import ServerFault
 from antwort.runs.base import Record
 from antwort.runs.packed import in_records, pack
@@ -181,6 +182,16 @@ class SaidReader:
             async with asyncio.timeout(seconds):
                 await self.news.wait()
         return self.news.is_set()
+
+
+def said_of(plan: Plan, *, goes_on: bool) -> Said | None:
+    """What is kept of what the run sends; None: nothing. A stream that is on record can be read again."""
+    most = plan.settings.background.log_bytes
+    if not plan.request.is_stored or not (goes_on or (plan.request.stream and most)):
+        return None
+    said = Said(most)
+    said.is_whole = most > 0
+    return said
 
 
 def _size(event: RunEvent) -> int:
