@@ -54,11 +54,11 @@ class Answers:
 
     def __init__(self, calls: Sequence[Ready | Refused], output: Sequence[OutputItem]) -> None:
         self._calls = calls
-        self._index = len(output)
         self._output = output
+        self._index = len(output)
+        self._shown: dict[int, tuple[int, McpCall]] = {}  # where those of servers show that earlier responses left open
         self._waiting: dict[int, Outcome] = {}  # of functions: they are written in the order of the calls
         self._due = 0  # the first call whose result has not been written
-        self._shown: dict[int, tuple[int, McpCall]] = {}
         self._written: set[int] = set()
         self._events: Batch = []
 
@@ -66,15 +66,12 @@ class Answers:
         """A server's call that an earlier response left open shows under a new item; others are open already."""
         for at, answer in enumerate(self._calls):
             call = answer.call
-            item = call.item
-            if not isinstance(item, McpCall):
-                continue
-            if call.at is not None:
-                self._shown[at] = (call.at, item)
-            else:
-                self._shown[at] = self._open_already(call) or self._show_again(call, item)
-        events, self._events = self._events, []
-        return events
+            if call.at is None and isinstance(call.item, McpCall):
+                self._shown[at] = self._open_already(call) or self._show_again(call, call.item)
+        return self._taken() if self._events else []
+
+    def _is_servers(self, at: int) -> bool:
+        return isinstance(self._calls[at].call.item, McpCall)
 
     def _open_already(self, call: OpenCall) -> tuple[int, McpCall] | None:
         """A run that was picked up may have shown it."""
@@ -105,23 +102,29 @@ class Answers:
 
     def take(self, at: int, result: Outcome) -> None:
         """Of those that came together, in the order of the calls."""
-        if at in self._shown:
-            self._write_mcp(at, result)
-        else:
+        call = self._calls[at].call
+        if not isinstance(call.item, McpCall):
             self._waiting[at] = result
+        elif call.at is None:
+            self._write_mcp(at, *self._shown[at], result)
+        else:
+            self._write_mcp(at, call.at, call.item, result)
 
     def batch(self) -> Batch:
         """The events of all results that may be written now."""
         if self._waiting:
             self._write_due()
-        events, self._events = self._events, []
-        return events
+        return self._taken()
 
     def _write_due(self) -> None:
-        while self._due < len(self._calls) and (self._due in self._shown or self._due in self._waiting):
-            if self._due not in self._shown:
+        while self._due < len(self._calls) and (self._is_servers(self._due) or self._due in self._waiting):
+            if not self._is_servers(self._due):
                 self._write_function(self._due, self._waiting.pop(self._due))
             self._due += 1
+
+    def _taken(self) -> Batch:
+        events, self._events = self._events, []
+        return events
 
     def stop(self, has_begun: Callable[[str], bool]) -> None:
         """No more results come. A call that has begun says so: without a result, a function's would be taken for one
@@ -135,10 +138,10 @@ class Answers:
 
     def rest(self) -> Batch:
         """Results that waited for one before them which will not come: a run that stops keeps what it has."""
-        for at in sorted(self._waiting):
-            self._write_function(at, self._waiting.pop(at))
-        events, self._events = self._events, []
-        return events
+        if self._waiting:
+            for at in sorted(self._waiting):
+                self._write_function(at, self._waiting.pop(at))
+        return self._taken() if self._events else []
 
     def _write_function(self, at: int, result: Outcome) -> None:
         if isinstance(result, Handed):
@@ -154,9 +157,8 @@ class Answers:
             self._ended(at),
         ]
 
-    def _write_mcp(self, at: int, result: Outcome) -> None:
+    def _write_mcp(self, at: int, index: int, item: McpCall, result: Outcome) -> None:
         assert isinstance(result, ToolResult), "only a function is handed to the client"
-        index, item = self._shown[at]
         text, parts = _in_text(result.output)
         told: RunEvent
         if result.is_error:

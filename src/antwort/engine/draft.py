@@ -118,7 +118,7 @@ def _turn_ended(run: Run, output: list[OutputItem], event: TurnEnded) -> Run:
     end = len(output)
     return replace(
         run,
-        response=_with_usage(run.response, output, event.usage),
+        response=replace(run.response, output=tuple(output), usage=_spent(run.response.usage, event.usage)),
         turns=run.turns + 1,
         last_finish=event.finish,
         marks=(*run.marks, (end, event)),
@@ -128,12 +128,18 @@ def _turn_ended(run: Run, output: list[OutputItem], event: TurnEnded) -> Run:
     )
 
 
+def _spent(before: Usage | None, more: Usage | UnsetType) -> Usage | None:
+    if more is UNSET:
+        return before
+    return more if before is None else before + more
+
+
 def _compacted(run: Run, output: list[OutputItem], event: Compacted) -> Run:
     return replace(
         run,
-        response=_with_usage(run.response, output, event.usage),
+        response=replace(run.response, output=tuple(output), usage=_spent(run.response.usage, event.usage)),
         marks=(*run.marks, (len(output), event)),
-        estimated=run.estimated + (event.estimate or 0),
+        estimated=run.estimated if event.estimate is UNSET else run.estimated + event.estimate,
     )
 
 
@@ -145,13 +151,6 @@ def _turn_abandoned(run: Run, output: list[OutputItem], event: TurnAbandoned) ->
         marks=(*run.marks, (end, event)),
         abandoned=(*run.abandoned, (event.start, end)),
     )
-
-
-def _with_usage(response: Response, output: list[OutputItem], spent: Usage | UnsetType) -> Response:
-    if spent is UNSET:
-        return replace(response, output=tuple(output))
-    before = response.usage
-    return replace(response, output=tuple(output), usage=spent if before is None else before + spent)
 
 
 def _call_ended(run: Run, output: list[OutputItem], event: CallEnded) -> Run:

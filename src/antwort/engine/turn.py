@@ -10,7 +10,7 @@ import msgspec
 from antwort.api.events import Batch, OutputItemAdded, OutputItemDone, TurnEnded
 from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest, McpCall
 from antwort.api.responses import Usage
-from antwort.api.wire import UNSET
+from antwort.api.wire import UNSET, UnsetType
 from antwort.engine.held import HeldCall, Shown, settle, unless_refused
 from antwort.engine.opened import OpenItem, OpenMessage, OpenReasoning, ReasoningStyle, Seal
 from antwort.engine.opened_calls import ClosedAs, OpenCall, OpenCustomCall, OpenServerCall, ShownCall
@@ -213,9 +213,26 @@ class Turn:
         return call
 
     def _announced(self, shown: Shown, called: str = "") -> ShownCall:
-        index = self._index
+        """Its id is ours: backends repeat theirs, or leave them out."""
+        index, call_id, name = self._index, new_id("call"), shown.name
         self._index = index + 1
-        call = _opened(shown, index, called, self._counted)
+        call: ShownCall
+        if (label := shown.server_label) is not None:
+            item_id = shown_id(call_id)
+            server = McpCall(
+                id=item_id, server_label=label, name=name, arguments="", status="in_progress", call_id=call_id
+            )
+            call = OpenServerCall(index, server, called, self._counted)
+        elif shown.is_custom:
+            custom = CustomToolCall(
+                id=new_id("ctc"), call_id=call_id, name=name, input="", status="in_progress", namespace=_apart(shown)
+            )
+            call = OpenCustomCall(index, custom)
+        else:
+            function = FunctionCall(
+                id=new_id("fc"), call_id=call_id, name=name, arguments="", status="in_progress", namespace=_apart(shown)
+            )
+            call = OpenCall(index, function, called, self._counted)
         call.announce(self._events)
         return call
 
@@ -278,20 +295,5 @@ def _is_among(item: OpenItem, answered: Collection[str]) -> bool:
     return bool(answered) and isinstance(item, OpenCall) and item.call_id in answered
 
 
-def _opened(shown: Shown, index: int, called: str, before: int) -> ShownCall:
-    """Its id is ours: backends repeat theirs, or leave them out."""
-    call_id, name = new_id("call"), shown.name
-    if (label := shown.server_label) is not None:
-        item_id = shown_id(call_id)
-        item = McpCall(id=item_id, server_label=label, name=name, arguments="", status="in_progress", call_id=call_id)
-        return OpenServerCall(index, item, called, before)
-    namespace = UNSET if shown.namespace is None else shown.namespace
-    if shown.is_custom:
-        custom = CustomToolCall(
-            id=new_id("ctc"), call_id=call_id, name=name, input="", status="in_progress", namespace=namespace
-        )
-        return OpenCustomCall(index, custom)
-    function = FunctionCall(
-        id=new_id("fc"), call_id=call_id, name=name, arguments="", status="in_progress", namespace=namespace
-    )
-    return OpenCall(index, function, called, before)
+def _apart(shown: Shown) -> str | UnsetType:
+    return UNSET if shown.namespace is None else shown.namespace
