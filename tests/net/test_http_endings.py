@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
 from antwort.net import connection as connections
-from antwort.net.connection import HIGH_WATER, Timeouts
+from antwort.net.connection import HIGH_WATER, Connection, Timeouts
 from antwort.net.exchange import ConnectTimedOut, Cut, TimedOut
 from antwort.net.http import HttpClient
 from http_kit import OK, client_of, fetched, gone, others, until
@@ -101,8 +102,8 @@ async def test_a_reader_that_lags_holds_the_backend_back_and_loses_nothing() -> 
     pieces = tuple(bytes([n]) * 65_536 for n in range(200))
     async with serve(sse(*pieces)) as backend, client_of(backend) as client:
         async with await client.request("GET", "/") as reply:
-            await until(lambda: reply._connection._is_paused)
-            assert HIGH_WATER < reply._exchange.size < 4 * HIGH_WATER
+            await until(lambda: cast("Connection", reply.carrier)._is_paused)
+            assert HIGH_WATER < reply.size < 4 * HIGH_WATER
             assert await reply.read(10**8) == b"".join(pieces)
         assert client.idle_connections == 1
 
@@ -115,7 +116,7 @@ async def test_a_reader_that_lags_is_no_timeout() -> None:
         client_of(backend, timeouts=quick) as client,
         await client.request("GET", "/") as reply,
     ):
-        await until(lambda: reply._exchange.size > 0)
+        await until(lambda: reply.size > 0)
         with pytest.raises(TimedOut):
             await fetched(client)  # takes four times as long as the first answer may be idle
         assert await anext(reply.reads()) == b"a"

@@ -16,13 +16,13 @@ PLAIN = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2
 
 @pytest.fixture(autouse=True)
 def nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "_known", {})
+    monkeypatch.setattr(heads, "known", {})
 
 
 def fed(*pieces: bytes) -> Exchange:
     loop = asyncio.new_event_loop()
     try:
-        exchange = Exchange(loop)
+        exchange = Exchange(loop.create_future())
         for piece in pieces:
             exchange.feed(piece)
         return exchange
@@ -31,7 +31,7 @@ def fed(*pieces: bytes) -> Exchange:
 
 
 def found(exchange: Exchange) -> tuple[object, ...]:
-    state = (exchange.answered, exchange.complete, exchange.keeps_alive, exchange.heard, exchange.reads)
+    state = (exchange.answered, exchange.complete, exchange.keeps_alive, exchange.heard, exchange.arrivals)
     return exchange.status, dict(exchange.headers), b"".join(exchange.pieces), exchange.size, *state
 
 
@@ -60,7 +60,7 @@ def test_a_known_head_that_comes_in_two_pieces_is_read_as_a_whole(length: int) -
 def test_what_has_no_end_of_a_head_is_not_remembered() -> None:
     head = heads.Head(200, heads.Headers({"content-length": "7"}), 7)
     heads.remember(b"HTTP/1.1 2", head)
-    assert not heads._known
+    assert not heads.known
 
 
 @pytest.mark.parametrize("rest", [b"", b"{", b"{}x", b"{}HTTP/1.1 200 OK\r\n\r\n"])
@@ -83,7 +83,7 @@ def test_what_is_more_or_less_than_one_answer_is_parsed(rest: bytes) -> None:
 )
 def test_other_heads_are_not_remembered(data: bytes) -> None:
     assert fed(data).complete
-    assert not heads._known
+    assert not heads.known
 
 
 def test_an_empty_body_is_one() -> None:
@@ -95,7 +95,7 @@ def test_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heads, "_MOST", 3)
     for number in range(10):
         fed(b"HTTP/1.1 200 OK\r\nX: %d\r\nContent-Length: 0\r\n\r\n" % number)
-    assert 1 <= len(heads._known) <= 3
+    assert 1 <= len(heads.known) <= 3
 
 
 _FIELDS = st.lists(st.sampled_from([b"A: b", b"A: c", b"Content-Type: text/plain", b"Connection: close", b""]))
@@ -108,9 +108,9 @@ def test_what_is_recalled_is_what_would_be_parsed(
     head = b"HTTP/1.1 %d OK\r\n%bContent-Length: %d\r\n\r\n"
     lines = b"".join(field + b"\r\n" for field in fields if field)
     data = head % (status, lines, length)
-    heads._known.clear()
+    heads.known.clear()
     anew = _outcome(data + second)
-    heads._known.clear()
+    heads.known.clear()
     _outcome(data + first)
     assert _outcome(data + second) == anew
 

@@ -95,7 +95,7 @@ async def test_a_connection_tells_in_how_many_pieces_an_answer_came(
     told: list[int] = []
     monkeypatch.setattr(HttpClient, "note_reads", lambda _, count: told.append(count))
     client = HttpClient("http://127.0.0.1:1", is_prompt=True)
-    exchange = Exchange(asyncio.get_running_loop())
+    exchange = Exchange(asyncio.get_running_loop().create_future())
     for at in range(pieces):
         exchange.feed([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"o", b"k"][at])
     line = connection.Connection(client, asyncio.get_running_loop())

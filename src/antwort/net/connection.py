@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
+from math import inf
 from typing import Protocol, cast
 
 from antwort.api.wire import Wire
 from antwort.net.exchange import BadAnswer, Cut, Exchange, HttpFault, TimedOut
+from antwort.net.reply import Reply
 
 HIGH_WATER = 256 * 1024
 """Unread bytes of an answer above which the connection is read no further."""
@@ -53,6 +56,14 @@ class Home(Protocol):
     """Where a connection belongs, as far as it knows."""
 
     @property
+    def idle(self) -> list[Connection]:
+        """Connections that are open, and carry nothing."""
+        ...
+
+    @property
+    def most_idle(self) -> int: ...
+
+    @property
     def idle_expiry(self) -> float: ...
 
     @property
@@ -68,10 +79,6 @@ class Home(Protocol):
 
     def welcome(self, connection: Connection) -> None: ...
 
-    def keep(self, connection: Connection) -> bool:
-        """Whether there was room for one more idle connection."""
-        ...
-
     def forget(self, connection: Connection) -> None: ...
 
 
@@ -85,31 +92,25 @@ class Connection(asyncio.Protocol):
         self._exchange: Exchange | None = None
         self._idle = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._deadline = self._armed_for = 0.0
-        self._is_paused = self._is_lagging = False
+        self._deadline = 0.0
+        self._armed_for = inf
+        self._is_paused = False
         self.is_closed = False
 
-    async def ask(self, message: tuple[bytes, ...], timeouts: Timeouts) -> Exchange:
-        """Send a request and wait for the head of its answer."""
-        if self._transport is None or self.is_closed:
-            raise Cut(heard=False)
-        exchange = self._exchange = Exchange(self._loop)
+    def ask(self, message: Sequence[bytes], timeouts: Timeouts) -> Reply:
+        """Send a request. The reply's waiter is done when the head of the answer has come, or none will."""
+        reply = Reply(self._loop.create_future(), carrier=self)
+        transport = self._transport
+        if transport is None:
+            reply.end(Cut(heard=False))
+            return reply
+        self._exchange = reply
         self._idle = timeouts.idle
         self._expect_within(timeouts.first_byte)
-        for part in message:
-            self._transport.write(part)
+        transport.writelines(message)
         if self._home.is_prompt:
-            _acknowledge_at_once(self._transport)
-        try:
-            while not exchange.answered and exchange.failure is None:
-                await exchange.wait()
-        except BaseException:
-            if self._exchange is exchange:  # a complete answer has set the connection free for others
-                self.abort()
-            raise
-        if not exchange.answered and exchange.failure is not None:
-            raise exchange.failure
-        return exchange
+            _acknowledge_at_once(transport)
+        return reply
 
     def abort(self, failure: HttpFault | None = None) -> None:
         """Close at once: this is how a backend learns that nobody waits for it."""
@@ -118,8 +119,9 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._transport is not None:
-            self._transport.abort()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.end(failure or Cut(heard=exchange.heard))
@@ -129,7 +131,7 @@ class Connection(asyncio.Protocol):
         if self._exchange is not None:
             self._exchange.is_unwanted = True
             self._exchange.take()
-            self._is_lagging = False
+            self._exchange.is_lagging = False
             self.resume()
             self._expect_within(DRAIN_SECONDS)
 
@@ -142,10 +144,11 @@ class Connection(asyncio.Protocol):
     # called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
+        made = cast("asyncio.Transport", transport)
         if self.is_closed:  # whoever wanted it has gone
-            self._transport.abort()
+            made.abort()
         else:
+            self._transport = made
             self._home.welcome(self)
 
     def data_received(self, data: bytes) -> None:
@@ -183,16 +186,18 @@ class Connection(asyncio.Protocol):
     # within
 
     def _complete(self, exchange: Exchange) -> None:
-        assert self._transport is not None
+        transport, home = self._transport, self._home
+        assert transport is not None
         self._exchange = None
-        self._is_lagging = False
-        is_all_sent = self._transport.get_write_buffer_size() == 0
+        is_all_sent = transport.get_write_buffer_size() == 0
         if self._is_paused:
             self.resume()
-        if exchange.reads > 1 or self._home.is_prompt:
-            self._home.note_reads(exchange.reads)
-        if exchange.keeps_alive and is_all_sent and not self._transport.is_closing() and self._home.keep(self):
-            self._expect_within(self._home.idle_expiry)
+        if exchange.arrivals > 1 or home.is_prompt:
+            home.note_reads(exchange.arrivals)
+        is_free = exchange.keeps_alive and is_all_sent and not transport.is_closing()
+        if is_free and len(home.idle) < home.most_idle:
+            home.idle.append(self)
+            self._expect_within(home.idle_expiry)
         else:
             self.abort()
         exchange.end()
@@ -204,7 +209,7 @@ class Connection(asyncio.Protocol):
 
     def _expect_within(self, seconds: float) -> None:
         self._deadline = deadline = self._loop.time() + seconds
-        if self._timer is None or deadline < self._armed_for:
+        if deadline < self._armed_for:
             self._arm()
 
     def _arm(self) -> None:
@@ -214,10 +219,11 @@ class Connection(asyncio.Protocol):
         self._timer = self._loop.call_at(self._armed_for, self._look_at_the_clock)
 
     def _look_at_the_clock(self) -> None:
-        self._timer = None
-        was_lagging, self._is_lagging = self._is_lagging, self._exchange is not None and bool(self._exchange.pieces)
-        if was_lagging or self._is_lagging:  # the reader is slow, or was until a moment ago, and not the backend
-            self._deadline = self._loop.time() + self._idle
+        self._timer, self._armed_for = None, inf
+        if (exchange := self._exchange) is not None:
+            was_lagging, exchange.is_lagging = exchange.is_lagging, bool(exchange.pieces)
+            if was_lagging or exchange.is_lagging:  # the reader is slow, or was until a moment ago, and not the backend
+                self._deadline = self._loop.time() + self._idle
         if self._loop.time() < self._deadline:
             self._arm()
         else:

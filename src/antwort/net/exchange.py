@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 
 import httptools
+import msgspec
 
-from antwort.net.heads import NO_HEADERS, Head, Headers, recall, remember
+from antwort.net import heads
+from antwort.net.heads import END, NO_HEADERS, Head, Headers
 
 HEAD_CAP = 64 * 1024
 """Bytes of the heads before an answer's body, those of interim answers among them."""
@@ -51,45 +52,36 @@ _NAMES = {form.encode(): name.lower() for name in _USUAL for form in (name, name
 # ---- one request and its answer ----
 
 
-class Exchange:
+class Exchange(msgspec.Struct, eq=False):
     """What the parser has found so far, and who waits for it."""
 
-    __slots__ = (
-        "_fields",
-        "_fields_size",
-        "_head_size",
-        "_interim",
-        "_loop",
-        "_waiter",
-        "answered",
-        "complete",
-        "failure",
-        "headers",
-        "heard",
-        "is_unwanted",
-        "keeps_alive",
-        "parser",
-        "pieces",
-        "reads",
-        "size",
-        "status",
-        "until_eof",
-    )
+    waiter: asyncio.Future[None]
+    """Done when there is news, or none to come. One waits at a time; the first waits for the head."""
+    status: int = 0
+    headers: Headers = NO_HEADERS
+    arrivals: int = 0
+    """In how many pieces the answer has come so far."""
+    pieces: list[bytes] = []
+    size: int = 0
+    """Bytes of the body that have come, and have not been taken."""
+    answered: bool = False
+    complete: bool = False
+    keeps_alive: bool = False
+    until_eof: bool = False
+    is_unwanted: bool = False
+    is_lagging: bool = False
+    """Whether there was something to read when the clock was last looked at."""
+    failure: HttpFault | None = None
+    parser: httptools.HttpResponseParser | None = None
+    _fields: dict[str, str] = {}
+    _fields_size: int = 0
+    _head_size: int = 0
+    _interim: bool = False
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._waiter: asyncio.Future[None] | None = None
-        self._interim = False
-        self._head_size = self._fields_size = 0
-        self.parser: httptools.HttpResponseParser | None = None
-        self.status = 0
-        self._fields: dict[str, str] = {}
-        self.headers = NO_HEADERS
-        self.reads = 0
-        self.pieces: list[bytes] = []
-        self.size = 0
-        self.failure: HttpFault | None = None
-        self.heard = self.answered = self.complete = self.until_eof = self.keeps_alive = self.is_unwanted = False
+    @property
+    def heard(self) -> bool:
+        """Whether at least one byte has come."""
+        return self.arrivals > 0
 
     # called by the parser; what it finds behind a complete answer is nobody's
 
@@ -137,23 +129,20 @@ class Exchange:
 
     def feed(self, data: bytes) -> None:
         """Raises `BadAnswer`; bytes behind a complete answer only cost the connection its reuse."""
-        self.reads += 1
-        if not self.heard:
-            self.heard = True
-            if (known := recall(data)) is not None:
-                self._answer(*known, data)
+        self.arrivals += 1
+        if self.arrivals == 1:
+            written, end, body = data.partition(END)
+            head = heads.known.get(written)
+            if head is not None and end and len(body) == head.length:  # all of it has come at once
+                self.status, self.headers, self.size = head
+                self.answered = self.complete = self.keeps_alive = True
+                if body:
+                    self.pieces = [body]
                 return
             self.parser = httptools.HttpResponseParser(self)
         self._parse(data)
-        if self.complete and self.reads == 1 and self.keeps_alive:
-            remember(data, Head(self.status, self.headers, self.size))
-
-    def _answer(self, head: Head, begin: int, data: bytes) -> None:
-        """All of it has come at once, with a head that was parsed before."""
-        self.status, self.headers, self.size = head
-        self.answered = self.complete = self.keeps_alive = True
-        if head.length:
-            self.pieces.append(data[begin:])
+        if self.complete and self.arrivals == 1 and self.keeps_alive:
+            heads.remember(data, Head(self.status, self.headers, self.size))
 
     def _parse(self, data: bytes) -> None:
         assert self.parser is not None
@@ -175,16 +164,10 @@ class Exchange:
     def end(self, failure: HttpFault | None = None) -> None:
         """Nothing more will come."""
         self.parser = None  # it holds this object, and would keep both alive until the next collection
-        if not self.complete and self.failure is None:
+        if failure is not None and not self.complete and self.failure is None:
             self.failure = failure
         self.wake()
 
     def wake(self) -> None:
-        waiter, self._waiter = self._waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
-
-    def wait(self) -> Awaitable[None]:
-        """Until there is news, or none to come. One waits at a time."""
-        self._waiter = self._loop.create_future()
-        return self._waiter
+        if not self.waiter.done():
+            self.waiter.set_result(None)

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+END = b"\r\n\r\n"
 _MOST = 256
 _LONGEST = 1024
-_END = b"\r\n\r\n"
 
 
 class Headers(Mapping[str, str]):
     """Names in any case; fields of the same name are joined by a comma."""
 
-    __slots__ = ("_fields",)
+    __slots__ = ("_fields", "coding", "content_type", "media_type")
 
     def __init__(self, fields: dict[str, str]) -> None:
-        """`fields` have their names in lower case."""
+        """`fields` have their names in lower case. What is asked of each answer is worked out once for each head, and
+        is empty where there is no such field.
+        """
         self._fields = fields
-
-    def field(self, name: str) -> str:
-        """Of a name in lower case; nothing where there is none. It is what is asked of each answer."""
-        return self._fields.get(name, "")
+        self.content_type = fields.get("content-type", "").lower()
+        self.media_type = self.content_type.partition(";")[0].strip()
+        self.coding = fields.get("content-encoding", "").lower()
 
     def __getitem__(self, name: str) -> str:
         return self._fields[name.lower()]
@@ -48,28 +49,19 @@ class Head(NamedTuple):
     """Bytes of the body behind it."""
 
 
-_known: dict[bytes, Head] = {}
-
-
-def recall(data: bytes) -> tuple[Head, int] | None:
-    """The head of an answer that is all of `data`, if it is known, and where its body begins.
-
-    The same head with as much behind it is the same answer but for its body: whoever parsed it would find no other.
-    """
-    end = data.find(_END)
-    head = _known.get(data[:end]) if end >= 0 else None
-    if head is None or len(data) - end - len(_END) != head.length:
-        return None
-    return head, end + len(_END)
+known: dict[bytes, Head] = {}
+"""By their bytes, without the blank line. The same head with as much behind it is the same answer but for its body:
+whoever parsed it would find no other.
+"""
 
 
 def remember(data: bytes, head: Head) -> None:
     """All of `data` is one answer with that head, after which the connection may be used again. What does not say by a
     length where it ends may end elsewhere next time.
     """
-    end = data.find(_END)
+    written, end, body = data.partition(END)
     is_framed = "content-length" in head.headers and "transfer-encoding" not in head.headers
-    if is_framed and 0 <= end <= _LONGEST and len(data) - end - len(_END) == head.length:
-        if len(_known) >= _MOST:
-            _known.clear()
-        _known[data[:end]] = head
+    if is_framed and end and len(written) <= _LONGEST and len(body) == head.length:
+        if len(known) >= _MOST:
+            known.clear()
+        known[written] = head

@@ -11,14 +11,14 @@ import contextlib
 import re
 import ssl
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from types import TracebackType
-from typing import Self, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias
 from urllib.parse import urlsplit
 
 from antwort.api.wire import Wire
 from antwort.net.connection import Connection, Timeouts
-from antwort.net.exchange import BadAnswer, ConnectFailed, ConnectTimedOut, Cut, Exchange
+from antwort.net.exchange import ConnectFailed, ConnectTimedOut, Cut
+from antwort.net.reply import Reply
 from antwort.version import __version__
 
 __all__ = ["HttpClient", "Pool", "Reply", "Resolve", "Timeouts", "header_lines"]
@@ -40,93 +40,6 @@ PROMPT = 8
 class Pool(Wire):
     max_idle: int = 256
     idle_expiry: float = 30.0
-
-
-class Reply:
-    """An answer whose head has come. Close it, or leave its `async with`: an unread rest is then not waited for."""
-
-    __slots__ = ("_connection", "_exchange", "headers", "status")
-
-    def __init__(self, connection: Connection, exchange: Exchange) -> None:
-        self._connection = connection
-        self._exchange = exchange
-        self.status = exchange.status
-        self.headers = exchange.headers
-
-    async def read(self, limit: int) -> bytes:
-        """The whole body. Raises `BadAnswer` when it is longer than `limit`."""
-        if self._exchange.complete:  # as short ones mostly are when their head has come
-            data = self._exchange.take()
-            if len(data) > limit:
-                raise BadAnswer("the answer is too long")
-            return data
-        pieces, size = [], 0
-        async for data in self.reads():
-            pieces.append(data)
-            size += len(data)
-            if size > limit:
-                raise BadAnswer("the answer is too long")
-        return b"".join(pieces)
-
-    @property
-    def is_read(self) -> bool:
-        """Whether all of it has come, and been read."""
-        return self._exchange.complete and not self._exchange.pieces
-
-    def at_hand(self) -> bytes:
-        """What has arrived since the last read, if anything has."""
-        exchange = self._exchange
-        if not exchange.pieces:
-            return b""
-        data = exchange.take()
-        if not exchange.complete:
-            self._connection.resume()
-        return data
-
-    async def next(self) -> bytes:
-        """All that has arrived since the last read, waited for if it must be; nothing at the end."""
-        try:
-            return await self.__anext__()
-        except StopAsyncIteration:
-            return b""
-
-    def reads(self) -> AsyncIterator[bytes]:
-        """The body as it comes: each time all that has arrived since the last."""
-        return self
-
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self
-
-    async def __anext__(self) -> bytes:
-        exchange = self._exchange
-        while not exchange.pieces:
-            if exchange.complete:
-                raise StopAsyncIteration
-            if exchange.failure is not None:
-                raise exchange.failure
-            await exchange.wait()
-        data = exchange.take()
-        if not exchange.complete:
-            self._connection.resume()
-        return data
-
-    def release(self) -> None:
-        """Close without haste: what was asked for has come, and the rest of the message is only its end."""
-        if not self._exchange.complete and self._exchange.failure is None:
-            self._connection.drain()
-
-    def close(self) -> None:
-        exchange = self._exchange
-        if not exchange.complete and exchange.failure is None and not exchange.is_unwanted:
-            self._connection.abort()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class HttpClient:
@@ -165,8 +78,8 @@ class HttpClient:
         self._heads: dict[tuple[str, str, bytes], bytes] = {}
         self.timeouts = timeouts or Timeouts()
         self.pool = pool or Pool()
-        self.idle_expiry = self.pool.idle_expiry
-        self._idle: list[Connection] = []
+        self.idle_expiry, self.most_idle = self.pool.idle_expiry, self.pool.max_idle
+        self.idle: list[Connection] = []
         self._connections: set[Connection] = set()
         self._is_closed = False
 
@@ -176,7 +89,7 @@ class HttpClient:
 
     @property
     def idle_connections(self) -> int:
-        return len(self._idle)
+        return len(self.idle)
 
     async def request(
         self,
@@ -197,15 +110,20 @@ class HttpClient:
         the same thing twice says so, and gets the `Cut`.
         """
         message, timeouts = self._message(method, target, body, fields), timeouts or self.timeouts
-        if self._idle:
-            pooled = self._idle.pop()
+        may_resend = resends and bool(self.idle)
+        connection = self.idle.pop() if self.idle else await self._connect(timeouts.to_connect())
+        while True:
+            reply = connection.ask(message, timeouts)
             try:
-                return Reply(pooled, await pooled.ask(message, timeouts))
-            except Cut as cut:
-                if cut.heard or not resends:
-                    raise
-        fresh = await self._connect(timeouts.to_connect())
-        return Reply(fresh, await fresh.ask(message, timeouts))
+                await reply.waiter
+            except BaseException:
+                reply.close()  # a complete answer has set the connection free for others
+                raise
+            if reply.answered:
+                return reply
+            if not may_resend or not isinstance(reply.failure, Cut) or reply.heard:
+                raise reply.failure or Cut(heard=reply.heard)
+            may_resend, connection = False, await self._connect(timeouts.to_connect())
 
     async def close(self) -> None:
         """Close every connection, whatever it carries."""
@@ -228,16 +146,10 @@ class HttpClient:
             self._whole_answers = -sys.maxsize if reads > 1 else self._whole_answers + 1
             self.is_prompt = self._whole_answers < PROMPT
 
-    def keep(self, connection: Connection) -> bool:
-        if len(self._idle) >= self.pool.max_idle:
-            return False
-        self._idle.append(connection)
-        return True
-
     def forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
         with contextlib.suppress(ValueError):
-            self._idle.remove(connection)
+            self.idle.remove(connection)
 
     # within
 
@@ -282,20 +194,19 @@ class HttpClient:
 
     def _message(self, method: str, target: str, body: bytes | None, fields: bytes = _JSON) -> tuple[bytes, ...]:
         if body is None:
-            more = b"" if fields is _JSON else fields
-            return (self._head(method, target, more) + b"\r\n",)
-        head = b"%bContent-Length: %d\r\n\r\n" % (self._head(method, target, fields), len(body))
-        return (head + body,) if len(body) <= _ONE_WRITE else (head, body)
+            return (self._head(method, target, b"" if fields is _JSON else fields) + b"\r\n",)
+        head = self._heads.get((method, target, fields)) or self._head(method, target, fields)
+        size = len(body)
+        if size > _ONE_WRITE:
+            return (b"%bContent-Length: %d\r\n\r\n" % (head, size), body)
+        return (b"%bContent-Length: %d\r\n\r\n%b" % (head, size, body),)
 
     def _head(self, method: str, target: str, fields: bytes) -> bytes:
         """But for its end. The same is asked for again and again."""
-        asked = (method, target, fields)
-        head = self._heads.get(asked)
-        if head is None:
-            if len(self._heads) >= _MOST_HEADS:
-                self._heads.clear()
-            line = f"{method} {target} HTTP/1.1\r\n".encode("ascii")
-            head = self._heads[asked] = b"%b%b%b" % (line, self._fields, fields)
+        if len(self._heads) >= _MOST_HEADS:
+            self._heads.clear()
+        line = f"{method} {target} HTTP/1.1\r\n".encode("ascii")
+        head = self._heads[method, target, fields] = b"%b%b%b" % (line, self._fields, fields)
         return head
 
 

@@ -122,7 +122,7 @@ class Remote(ABC):
                     await _raise_for(reply, asked)
                 heard.append([])
                 is_streamed, data = _is_streamed(reply, is_expected=False), reply.at_hand()
-                if reply.is_read and not is_streamed:  # all of it has come with its head, as it mostly does
+                if reply.complete and not is_streamed:  # all of it has come with its head, as it mostly does
                     answer = self._read(data, asked)
                 else:
                     answer = await _read_on(reply, self._reader(asked, is_streamed=is_streamed), data, heard)
@@ -260,10 +260,9 @@ def _values(query: str) -> Iterator[str]:
 
 def _is_streamed(reply: Reply, *, is_expected: bool) -> bool:
     """A backend may answer in the other form than it was asked for; what it says it sends is believed."""
-    kind = reply.headers.field("content-type")
+    kind = reply.headers.content_type
     if kind == "application/json":
         return False
-    kind = kind.lower()
     if "event-stream" in kind:
         return True
     return False if "json" in kind else is_expected

@@ -28,7 +28,6 @@ from antwort.tools.mcp.messages import (
 )
 
 EVENTS = "text/event-stream"
-_KINDS = frozenset(("application/json", EVENTS))
 _BUSY = (429, 502, 503, 504)
 _REFUSAL_CAP = 64 * 1024
 _HTTPS_OWN = frozenset(
@@ -89,8 +88,7 @@ def merged(theirs: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]
 
 
 def kind_of(reply: Reply) -> str:
-    said = reply.headers.field("content-type")
-    return said if said in _KINDS else said.partition(";")[0].strip().lower()
+    return reply.headers.media_type
 
 
 async def read_message(reply: Reply, largest: int) -> dict[str, Any]:

@@ -205,7 +205,7 @@ class Lean:
             kind = kind_of(reply)
             if reply.status != 200:
                 return await self._refusal(reply, kind, question)
-            if reply.headers.field("content-encoding").lower() not in _AS_IT_IS:
+            if reply.headers.coding not in _AS_IT_IS:
                 raise ServerUnavailable(NOT_AN_ANSWER)
             if kind == _JSON:
                 message = await read_message(reply, question.largest)
