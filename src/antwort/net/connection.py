@@ -106,7 +106,9 @@ class Connection(asyncio.Protocol):
             return reply
         self._exchange = reply
         self._idle = timeouts.idle
-        self._expect_within(timeouts.first_byte)
+        self._deadline = deadline = self._loop.time() + timeouts.first_byte
+        if deadline < self._armed_for:
+            self._arm()
         transport.writelines(message)
         if self._home.is_prompt:
             _acknowledge_at_once(transport)
@@ -189,15 +191,16 @@ class Connection(asyncio.Protocol):
         transport, home = self._transport, self._home
         assert transport is not None
         self._exchange = None
-        is_all_sent = transport.get_write_buffer_size() == 0
         if self._is_paused:
             self.resume()
         if exchange.arrivals > 1 or home.is_prompt:
             home.note_reads(exchange.arrivals)
-        is_free = exchange.keeps_alive and is_all_sent and not transport.is_closing()
-        if is_free and len(home.idle) < home.most_idle:
-            home.idle.append(self)
-            self._expect_within(home.idle_expiry)
+        is_clean = exchange.keeps_alive and not transport.get_write_buffer_size() and not transport.is_closing()
+        if is_clean and len(idle := home.idle) < home.most_idle:
+            idle.append(self)
+            self._deadline = deadline = self._loop.time() + home.idle_expiry
+            if deadline < self._armed_for:
+                self._arm()
         else:
             self.abort()
         exchange.end()

@@ -129,8 +129,10 @@ class Exchange(msgspec.Struct, eq=False):
 
     def feed(self, data: bytes) -> None:
         """Raises `BadAnswer`; bytes behind a complete answer only cost the connection its reuse."""
-        self.arrivals += 1
-        if self.arrivals == 1:
+        if self.parser is not None:
+            self.arrivals += 1
+        else:
+            self.arrivals = 1
             written, end, body = data.partition(END)
             head = heads.known.get(written)
             if head is not None and end and len(body) == head.length:  # all of it has come at once
@@ -158,16 +160,19 @@ class Exchange(msgspec.Struct, eq=False):
                 raise BadAnswer("the head of the answer is too long")
 
     def take(self) -> bytes:
-        pieces, self.pieces, self.size = self.pieces, [], 0
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        data = b"".join(self.pieces)  # of a single one it makes no copy
+        self.pieces = []
+        self.size = 0
+        return data
 
     def end(self, failure: HttpFault | None = None) -> None:
         """Nothing more will come."""
         self.parser = None  # it holds this object, and would keep both alive until the next collection
         if failure is not None and not self.complete and self.failure is None:
             self.failure = failure
-        self.wake()
+        if not (waiter := self.waiter).done():
+            waiter.set_result(None)
 
     def wake(self) -> None:
-        if not self.waiter.done():
-            self.waiter.set_result(None)
+        if not (waiter := self.waiter).done():
+            waiter.set_result(None)

@@ -110,8 +110,8 @@ class HttpClient:
         the same thing twice says so, and gets the `Cut`.
         """
         message, timeouts = self._message(method, target, body, fields), timeouts or self.timeouts
-        may_resend = resends and bool(self.idle)
-        connection = self.idle.pop() if self.idle else await self._connect(timeouts.to_connect())
+        pooled = self.idle.pop() if self.idle else None
+        connection = pooled or await self._connect(timeouts.to_connect())
         while True:
             reply = connection.ask(message, timeouts)
             try:
@@ -121,9 +121,9 @@ class HttpClient:
                 raise
             if reply.answered:
                 return reply
-            if not may_resend or not isinstance(reply.failure, Cut) or reply.heard:
+            if connection is not pooled or not resends or not isinstance(reply.failure, Cut) or reply.heard:
                 raise reply.failure or Cut(heard=reply.heard)
-            may_resend, connection = False, await self._connect(timeouts.to_connect())
+            connection = await self._connect(timeouts.to_connect())
 
     async def close(self) -> None:
         """Close every connection, whatever it carries."""

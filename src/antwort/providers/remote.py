@@ -121,11 +121,11 @@ class Remote(ABC):
                 if not 200 <= reply.status < 300:
                     await _raise_for(reply, asked)
                 heard.append([])
-                is_streamed, data = _is_streamed(reply, is_expected=False), reply.at_hand()
+                is_streamed = _is_streamed(reply, is_expected=False)
                 if reply.complete and not is_streamed:  # all of it has come with its head, as it mostly does
-                    answer = self._read(data, asked)
+                    answer = self._read(reply.take(), asked)
                 else:
-                    answer = await _read_on(reply, self._reader(asked, is_streamed=is_streamed), data, heard)
+                    answer = await _read_on(reply, self._reader(asked, is_streamed=is_streamed), heard)
             finally:
                 reply.close()
         except HttpFault as fault:
@@ -268,12 +268,10 @@ def _is_streamed(reply: Reply, *, is_expected: bool) -> bool:
     return False if "json" in kind else is_expected
 
 
-async def _read_on(reply: Reply, reader: Reader, data: bytes, heard: Heard) -> list[Delta]:
-    """The last batch; those before it are put where they belong as they come. `data` is what has come so far."""
-    if data and (batch := reader.feed(data)):
-        heard.append(batch)
+async def _read_on(reply: Reply, reader: Reader, heard: Heard) -> list[Delta]:
+    """The last batch; those before it are put where they belong as they come."""
     while not (reader.ended or reply.is_read):
-        if batch := reader.feed(await reply.next()):
+        if batch := reader.feed(reply.at_hand() or await reply.next()):
             heard.append(batch)
     reply.release()
     return reader.finish()

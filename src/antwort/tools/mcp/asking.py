@@ -94,7 +94,7 @@ def kind_of(reply: Reply) -> str:
 async def read_message(reply: Reply, largest: int) -> dict[str, Any]:
     """The one that is the whole answer."""
     try:
-        data = await reply.read(largest)
+        data = reply.whole(largest) if reply.complete else await reply.read(largest)
     except BadAnswer as exc:
         raise ServerUnavailable(TOO_LONG) from exc
     return message_in(data) if len(data) <= AT_ONCE else await decoded(data)
