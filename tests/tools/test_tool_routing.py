@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult
 from antwort.tools.function import FunctionExecutor
+from antwort.tools.limits import Limited
 from antwort.tools.local import LocalExecutor
-from antwort.tools.routing import Route, Toolbox, find_executor, is_registered, refusal, route, route_calls
+from antwort.tools.routing import Route, Toolbox, find_executor, is_registered, refusal, route, route_calls, routed
 
 
 class ByName:
@@ -237,3 +238,55 @@ def test_only_functions_and_undeclared_names_go_to_the_client(calls: list[Asked]
         assert definition is None or definition.kind in (ToolKind.FUNCTION, ToolKind.CUSTOM)
         assert definition is None or not toolbox.allowed or call.name in toolbox.allowed
         assert definition is not None or not toolbox.may_run
+
+
+# ---- what is remembered ----
+
+
+class Counting(ByName):
+    """Counts how often it is asked, and runs the tool or not as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__(ToolKind.MCP, "m")
+        self.asked, self.is_there = 0, True
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        self.asked += 1
+        return self.is_there and super().can_execute(tool)
+
+
+class Steady(Counting):
+    holds_to_its_word = True
+
+
+def test_one_who_holds_to_its_word_is_asked_once_for_a_toolbox() -> None:
+    steady = Limited(own := Steady())
+    toolbox = box(mcp, executors=(steady,), may_run=True)
+    assert [routed("m", toolbox) for _ in range(3)] == [(Route.SERVER, steady)] * 3
+    assert own.asked == 1
+    assert routed("m", box(mcp, executors=(steady,), may_run=True))[1] is steady
+    assert own.asked == 2
+
+
+@pytest.mark.parametrize("beside", [(), (Limited(Steady()),)], ids=["alone", "before another"])
+def test_one_who_may_change_its_mind_is_asked_each_time(beside: tuple[ToolExecutor, ...]) -> None:
+    moody = Counting()
+    toolbox = box(mcp, executors=(Limited(moody), *beside), may_run=True)
+    assert routed("m", toolbox) == (Route.SERVER, toolbox.executors[0])
+    moody.is_there = False
+    found = routed("m", toolbox)
+    assert found == ((Route.SERVER, beside[0]) if beside else (Route.UNKNOWN, None))
+
+
+def test_a_toolbox_that_is_made_of_another_is_asked_about_anew() -> None:
+    toolbox = box(mcp, executors=(Limited(Steady()),), may_run=True)
+    assert route("m", toolbox) is Route.SERVER
+    assert route("m", msgspec.structs.replace(toolbox, may_run=False)) is Route.HELD
+    assert route("m", msgspec.structs.replace(toolbox, allowed=frozenset())) is Route.REJECTED
+    assert route("m", toolbox) is Route.SERVER
+
+
+def test_names_that_models_make_up_are_not_remembered() -> None:
+    toolbox = box(mcp, executors=(Limited(Steady()),), may_run=True)
+    assert {route(f"made up {n}", toolbox) for n in range(100)} == {Route.UNKNOWN}
+    assert not toolbox.ways

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from msgspec.structs import replace
 
 from antwort.testing.executors import call, context
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult
@@ -114,3 +115,16 @@ def test_our_own_executors_say_that_their_word_holds() -> None:
     ours: list[ToolExecutor] = [LocalExecutor(far), Toolset("maps", far), McpExecutor()]
     assert [Limited(each).holds_to_its_word for each in ours] == [True, True, True]
     assert not Limited(Knowing()).holds_to_its_word
+
+
+async def test_what_was_said_of_a_tool_holds_for_no_other_and_for_no_other_executor() -> None:
+    short, long = Steady(), Steady()
+    short.limits = ToolLimits(output_bytes=10)
+    made = replace(ASKED, definition=replace(ASKED.definition, description="of another request"))
+    for asked in (ASKED, made, ASKED):
+        assert str((await Limited(long).execute(asked, context())).output) == "x" * 100
+        assert str((await Limited(short).execute(asked, context())).output).startswith("x" * 10 + "\n")
+    executor = Limited(knowing := Steady())
+    await executor.execute(ASKED, context())
+    await executor.execute(made, context())
+    assert knowing.asked.count("limits_of") == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from msgspec.structs import replace
 
 from antwort.api.tools import ApprovalFilter, McpTool, McpToolFilter
 from antwort.api.wire import UNSET, UnsetType
@@ -16,11 +15,7 @@ def with_approvals(tool: McpTool, found: Sequence[ToolDefinition]) -> Sequence[T
     """The tools that a server offers, each decided. A request can ask for more approvals than the operator, never for
     fewer.
     """
-    decided = ((definition, _needs_approval(tool, definition)) for definition in found)
-    return [
-        definition if definition.needs_approval is needs else replace(definition, needs_approval=needs)
-        for definition, needs in decided
-    ]
+    return [definition.decided(_needs_approval(tool, definition)) for definition in found]
 
 
 def _needs_approval(tool: McpTool, definition: ToolDefinition) -> bool:

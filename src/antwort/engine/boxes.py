@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from antwort.api.items import McpListTools
@@ -12,8 +12,6 @@ from antwort.api.tools import McpTool
 from antwort.api.wire import UNSET, replace
 from antwort.engine.servers import Offer, Shelf
 from antwort.ids import new_id
-from antwort.tools.base import ToolExecutor
-from antwort.tools.limits import Limited
 from antwort.tools.routing import Toolbox
 
 _MOST = 8
@@ -58,11 +56,6 @@ def made_of(request: CreateRequest, shelf: Shelf, servers: Sequence[McpTool | No
         return None
     asked = (request.tools, request.tool_choice, request.allowed_tools)
     return asked, servers, shelf.capabilities, shelf.settings, shelf.executors
-
-
-def are_steady(executors: Iterable[ToolExecutor]) -> bool:
-    """Whether each of them says of a tool what it said of it before. What others say may be the fault of a moment."""
-    return all(isinstance(executor, Limited) and executor.holds_to_its_word for executor in executors)
 
 
 def _is_plain(tool: object) -> bool:

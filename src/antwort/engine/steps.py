@@ -58,7 +58,7 @@ class Ready(msgspec.Struct, frozen=True):
     @property
     def is_search(self) -> bool:
         """Whether it only looks for tools: that does nothing outside, and counts for nothing."""
-        return is_search(self.toolbox.tools[self.call.name])
+        return self.toolbox.tools[self.call.name].is_search
 
     @property
     def may_be_repeated(self) -> bool:

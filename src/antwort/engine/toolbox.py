@@ -10,7 +10,7 @@ from antwort.api.requests import CreateRequest
 from antwort.api.tools import McpTool, OpaqueTool, Tool
 from antwort.api.wire import replace
 from antwort.concurrency import side_by_side
-from antwort.engine.boxes import Boxes, Made, are_steady, made_of
+from antwort.engine.boxes import Boxes, Made, made_of
 from antwort.engine.chosen import Tools, allowed_names, called_name, check_choice, model_name
 from antwort.engine.declared import Grammars, definitions, grammars_told, read_grammars
 from antwort.engine.deferred import abouts_of, hidden_names, with_search
@@ -29,7 +29,7 @@ from antwort.engine.servers import (
 )
 from antwort.errors import InvalidField
 from antwort.tools.base import HOUSE_LABEL
-from antwort.tools.routing import Toolbox, is_registered
+from antwort.tools.routing import Toolbox, are_steady, is_registered
 from antwort.tools.schemas.cleaning import clean_all
 
 __all__ = ["Shelf", "build_toolbox", "called_name", "check_labels", "list_tools", "model_name", "rebuild_toolbox"]

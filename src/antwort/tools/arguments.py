@@ -7,7 +7,7 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import jsonschema_rs
 import msgspec
@@ -25,7 +25,9 @@ _MOST_WORK = 1_000_000
 """Parts of a foreign schema times values in the arguments, above which nobody here looks: some tens of milliseconds."""
 _REFERENCES = (b'"$ref":', b'"$dynamicRef":', b'"$recursiveRef":')
 
-_light: OrderedDict[int, tuple[dict[str, Any], bytes, int]] = OrderedDict()
+_Light: TypeAlias = tuple[dict[str, Any], jsonschema_rs.Validator | None, int]
+
+_light: OrderedDict[int, _Light] = OrderedDict()
 """Foreign schemas, and what is checked of them. Each is held on to, so that no other can have its place in memory."""
 
 
@@ -35,51 +37,55 @@ async def find_problem(arguments: str, schema: dict[str, Any] | None, *, is_fore
     A schema that is broken, or that points to another document, asks for nothing: nothing is ever fetched. Of one that
     `is_foreign`, written by a stranger, only what is no work counts.
     """
+    if is_foreign or not schema:
+        return problem_at_once(arguments, schema)
+    value = _read(arguments)
+    return value if isinstance(value, str) else await _problem(schema, value)
+
+
+def problem_at_once(arguments: str, schema: dict[str, Any] | None) -> str | None:
+    """The same of a stranger's schema. On the event loop: it is bounded by the size of both, and that is bounded."""
+    value = _read(arguments)
+    if isinstance(value, str):
+        return value
+    if not schema:
+        return None
+    _, validator, nodes = _light.get(id(schema)) or _lightened(schema)
+    if nodes * len(arguments) >= _MOST_WORK and nodes * _parts(arguments) > _MOST_WORK:
+        return None
+    return _check(validator, value)
+
+
+def _read(arguments: str) -> dict[str, Any] | str:
+    """What they say, or what is wrong with them."""
     try:
         value = msgspec.json.decode(arguments)
     except NOT_JSON as error:
         return f"The arguments are not valid JSON: {error}"
-    if not isinstance(value, dict):
-        return "The arguments must be a JSON object."
-    if not schema:
-        return None
-    problems = _foreign_problems(schema, arguments, value) if is_foreign else await _problems(schema, value)
-    return f"The arguments do not fit: {'; '.join(problems)}" if problems else None
+    return value if isinstance(value, dict) else "The arguments must be a JSON object."
 
 
-async def _problems(schema: dict[str, Any], value: object) -> tuple[str, ...]:
+async def _problem(schema: dict[str, Any], value: object) -> str | None:
     try:
         key = msgspec.json.encode(schema)
     except (TypeError, ValueError, RecursionError):
-        return ()
+        return None
     # References can make the work grow. In a thread others have their turns beside it, but not while the schema is
     # compiled, nor within one step of the check: so this is for schemas of the operator's own functions alone.
-    aside = _has_references(key)
-    return await run_in_thread(partial(_check, key, value), "antwort-arguments") if aside else _check(key, value)
+    check = partial(_check_by, key, value)
+    return await run_in_thread(check, "antwort-arguments") if _has_references(key) else check()
 
 
-def _foreign_problems(schema: dict[str, Any], arguments: str, value: object) -> tuple[str, ...]:
-    """On the event loop: it is bounded by the size of both, and that is bounded."""
-    known = _light.get(id(schema))
-    if known is None:
-        key, nodes = _lightened(schema)
-        if key is None:
-            return ()  # and it is not held on to: it may be of any size
-        known = _light[id(schema)] = (schema, key, nodes)
-        if len(_light) > _MOST_LIGHT:
-            _light.popitem(last=False)
-    _, key, nodes = known
-    if nodes * _parts(arguments) > _MOST_WORK:
-        return ()
-    return _check(key, value)
-
-
-def _lightened(schema: dict[str, Any]) -> tuple[bytes | None, int]:
+def _lightened(schema: dict[str, Any]) -> _Light:
     try:
         light, nodes = lightened(schema)
-        return msgspec.json.encode(light), nodes
+        key = msgspec.json.encode(light)
     except (TooLarge, TypeError, ValueError, RecursionError):
-        return None, 0
+        return schema, None, 0  # it is not held on to: it may be of any size
+    known = _light[id(schema)] = (schema, _validator(key), nodes)
+    if len(_light) > _MOST_LIGHT:
+        _light.popitem(last=False)
+    return known
 
 
 def _parts(arguments: str) -> int:
@@ -92,11 +98,15 @@ def _has_references(schema: bytes) -> bool:
     return any(reference in schema for reference in _REFERENCES)
 
 
-def _check(schema: bytes, value: object) -> tuple[str, ...]:
-    validator = _validator(schema)
+def _check_by(schema: bytes, value: object) -> str | None:
+    return _check(_validator(schema), value)
+
+
+def _check(validator: jsonschema_rs.Validator | None, value: object) -> str | None:
     if validator is None or validator.is_valid(value):  # to say what is wrong takes longer
-        return ()
-    return tuple(_describe(error) for error in itertools.islice(validator.iter_errors(value), _MOST_PROBLEMS))
+        return None
+    problems = map(_describe, itertools.islice(validator.iter_errors(value), _MOST_PROBLEMS))
+    return f"The arguments do not fit: {'; '.join(problems)}"
 
 
 @functools.lru_cache(maxsize=256)

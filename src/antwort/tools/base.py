@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
+from msgspec.structs import replace
 
 from antwort.api.items import ResultPart
 from antwort.api.tools import McpTool
 from antwort.identity import ANONYMOUS, Identity
+from antwort.properties import kept_property
 
 if TYPE_CHECKING:
     from antwort.tools.grammar import Grammar
@@ -33,7 +35,7 @@ class ToolKind(enum.StrEnum):
     LOCAL = "local"  # functions of this process
 
 
-class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
+class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """A tool the model may call. `name` is what the model sees; it is unique within a plan."""
 
     name: str
@@ -64,10 +66,37 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     is_deferred: bool = False
     """Whether the model must look for it before it sees it."""
 
-    @property
+    @kept_property
     def own_name(self) -> str:
         """What its server calls it. The name that the model sees may be made up to tell it from others."""
         return self.server_tool or self.name
+
+    @kept_property
+    def is_search(self) -> bool:
+        """Whether it is the house's own function to look for tools, and nobody else's of that name."""
+        return self.kind is ToolKind.MCP and self.server_label == HOUSE_LABEL
+
+    def decided(self, needs_approval: bool) -> ToolDefinition:
+        """With the question of approvals decided. The same object each time: requests come more often than lists of
+        tools change, and what is known of a tool is known of the object.
+        """
+        if self.needs_approval is needs_approval:
+            return self
+        known = self._decided.get(needs_approval)
+        if known is None:
+            known = self._decided[needs_approval] = replace(self, needs_approval=needs_approval)
+        return known
+
+    @kept_property
+    def _decided(self) -> dict[bool, ToolDefinition]:
+        return {}
+
+    @kept_property
+    def memo(self) -> dict[object, Any]:
+        """What others have worked out of it, each under itself. It is gone with the definition; without it, all comes
+        out the same.
+        """
+        return {}
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from antwort.api.tools import McpTool
 from antwort.identity import Identity
-from antwort.tools.arguments import find_problem
+from antwort.tools.arguments import find_problem, problem_at_once
 from antwort.tools.base import (
     Closing,
     Describing,
@@ -32,7 +32,7 @@ from antwort.tools.bounds import Bounded, Prompt, Timed, ToolBounds, ToolLimits,
 from antwort.tools.local import LocalExecutor, LocalTool
 from antwort.tools.outcomes import Late, Raised, conclude
 from antwort.tools.output import cap
-from antwort.tools.places import Crowded, Place, Places, server_of
+from antwort.tools.places import Crowded, Place, Places, Seats, seats_of, server_of
 from antwort.tools.turnstile import Passage, StillAtWork, turnstile_of
 
 __all__ = [
@@ -56,24 +56,15 @@ P = TypeVar("P")
 class _Terms(NamedTuple):
     """What holds for calls of a tool."""
 
-    tool: ToolDefinition
     limits: ToolLimits
+    seats: Seats
     seconds: float
     arguments_bytes: int
     output_bytes: int
     is_serial: bool
+    schema: dict[str, Any] | None
+    """What the arguments are held against; None where they need only be an object."""
     is_foreign: bool
-
-
-def _is_same(tool: ToolDefinition, other: ToolDefinition) -> bool:
-    """Whether both are the same tool of a server's list, whatever requests have made of it."""
-    return tool is other or (
-        tool.declared is not None
-        and tool.declared is other.declared
-        and tool.parameters is other.parameters
-        and tool.own_name == other.own_name
-        and tool.is_serial == other.is_serial
-    )
 
 
 class Limited:
@@ -86,14 +77,13 @@ class Limited:
         self._describing = executor if isinstance(executor, Describing) else None
         self._bounded_by = executor if isinstance(executor, Bounded) else None
         self._timed_by = executor if isinstance(executor, Timed) else None
-        self._bounds = self._at_once if isinstance(executor, Prompt) else self._apart
+        self._run = self._at_once if isinstance(executor, Prompt) else self._apart
         self.holds_to_its_word = holds_to_its_word(executor)
         asked = (self._describing, self._bounded_by, self._timed_by)
         self._keeps_terms = self.holds_to_its_word or all(each is None for each in asked)
         self._offers: dict[type, bool] = {}
         self._limits = limits or ToolLimits()
         self._places = Places()
-        self._terms: _Terms | None = None  # of the tool that was called last: mostly it is called again
         self._left_behind: set[asyncio.Task[object]] = set()
 
     def can_execute(self, tool: ToolDefinition) -> bool:
@@ -102,14 +92,16 @@ class Limited:
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         if not call.arguments.strip():
             call = replace(call, arguments="{}")  # how some models write "no arguments"
-        try:
-            terms = self._terms_of(call.definition)
-        except BaseException as error:  # the executor's own, as all that it is asked
-            return conclude(Raised(error), call, context)
-        if problem := _too_long(call, terms.arguments_bytes):
+        terms: _Terms | None = call.definition.memo.get(self)
+        if terms is None:
+            try:
+                terms = self._terms_of(call.definition)
+            except BaseException as error:  # the executor's own, as all that it is asked
+                return conclude(Raised(error), call, context)
+        if len(call.arguments) * 4 > terms.arguments_bytes and (problem := _too_long(call, terms.arguments_bytes)):
             context.failed("arguments")
             return ToolResult(call.id, problem, is_error=True)
-        outcome = await (self._in_turn if terms.is_serial else self._placed)(call, context, terms)
+        outcome = await (self._in_turn if terms.is_serial else self._run)(call, context, terms)
         result = conclude(outcome, call, context)
         output = cap(result.output, terms.output_bytes, terms.limits.media_bytes)
         return result if output is result.output else replace(result, output=output)
@@ -136,8 +128,9 @@ class Limited:
         """Seconds that a call which is told to stop may take, before it is left behind; an executor that cannot say so
         may take any time.
         """
+        terms: _Terms | None = tool.memo.get(self)
         try:
-            return self._limits_of(tool).grace
+            return self._limits_of(tool).grace if terms is None else terms.limits.grace
         except Exception:  # the call hears of it, and of what it asks besides
             return math.inf
 
@@ -147,21 +140,20 @@ class Limited:
 
     def _terms_of(self, tool: ToolDefinition) -> _Terms:
         """Asked for each tool that is called, and not again for the same one where the answer would be the same."""
-        if self._terms is not None and _is_same(self._terms.tool, tool):
-            return self._terms
         limits, name = self._limits_of(tool), tool.own_name
         wish = None if self._timed_by is None else self._timed_by.timeout_of(tool)
         terms = _Terms(
-            tool,
             limits,
+            seats_of(tool, limits),
             float(limits.timeout_of(name, wish)),
             limits.arguments_bytes_of(name),
             limits.output_bytes_of(name),
             self._is_serial(tool, limits),
+            tool.parameters if limits.check_arguments else None,
             self._is_foreign(tool),
         )
         if self._keeps_terms:
-            self._terms = terms
+            tool.memo[self] = terms
         return terms
 
     def _is_serial(self, tool: ToolDefinition, limits: ToolLimits) -> bool:
@@ -186,57 +178,57 @@ class Limited:
         except StillAtWork:
             return ToolResult(call.id, _BUSY.format(call.name), is_error=True)
         try:
-            return await self._placed(call, context, terms, passage)
+            return await self._run(call, context, terms, passage)
         finally:
             passage.leave()
 
-    async def _placed(
-        self, call: ToolCall, context: ToolContext, terms: _Terms, passage: Passage | None = None
-    ) -> object:
-        limits, seconds = terms.limits, terms.seconds
-        try:
-            place = await self._places.take(call.definition, limits, context.identity)
-        except Crowded as crowd:
-            return ToolResult(call.id, _CROWDED.format(crowd.number, call.name), is_error=True)
-        try:
-            ends = asyncio.get_running_loop().time() + seconds
-            if context.deadline is None or ends < context.deadline:
-                context = replace(context, deadline=ends)
-            return await self._bounds(self._attempt(call, context, terms), seconds, call, limits, place, passage)
-        finally:
-            place.leave()
-
-    async def _at_once(self, attempt: Coroutine[Any, Any, object], seconds: float, *_: object) -> object:
+    async def _at_once(self, call: ToolCall, context: ToolContext, terms: _Terms, _: Passage | None = None) -> object:
         """Right here: what is told to stop ends, and a task for each call would cost more than most of them."""
-        task = asyncio.current_task()
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None, "tools are run in tasks"
-        told, alarm = task.cancelling(), _Alarm(task, seconds)
+        place = self._places.take_now(terms.seats, context.identity)
+        if place is None:
+            try:
+                place = await self._places.take(terms.seats, context.identity)
+            except Crowded as crowd:
+                return _crowded(call, crowd)
+        outcome: object
+        told, ends = task.cancelling(), loop.time() + terms.seconds
+        alarm = _Alarm(task, loop, ends)
         try:
-            outcome = await attempt
-        finally:
-            is_late = alarm.has_rung()
-        if is_late:
-            outcome = Late(seconds)
+            outcome = await self._work(call, _until(ends, context), terms)
+        except BaseException as error:
+            outcome = Raised(error)
+        if alarm.has_rung():
+            outcome = Late(terms.seconds)
+        place.leave()
         if task.cancelling() > told and isinstance(outcome, Raised | Late):
             raise asyncio.CancelledError  # it was not the time alone
         return outcome
 
     async def _apart(
-        self,
-        attempt: Coroutine[Any, Any, object],
-        seconds: float,
-        call: ToolCall,
-        limits: ToolLimits,
-        place: Place,
-        passage: Passage | None,
+        self, call: ToolCall, context: ToolContext, terms: _Terms, passage: Passage | None = None
     ) -> object:
         """In a task of its own, so that a tool that will not be stopped holds up nobody."""
-        task = asyncio.create_task(attempt)
         try:
-            await _ended(task, seconds)
-            return task.result() if task.done() else Late(seconds)
+            place = await self._places.take(terms.seats, context.identity)
+        except Crowded as crowd:
+            return _crowded(call, crowd)
+        try:
+            return await self._in_task(call, context, terms, place, passage)
         finally:
-            if not task.done() and not await self._stop(task, limits.grace):
+            place.leave()
+
+    async def _in_task(
+        self, call: ToolCall, context: ToolContext, terms: _Terms, place: Place, passage: Passage | None
+    ) -> object:
+        ends = asyncio.get_running_loop().time() + terms.seconds
+        task = asyncio.create_task(self._attempt(call, _until(ends, context), terms))
+        try:
+            await _ended(task, terms.seconds)
+            return task.result() if task.done() else Late(terms.seconds)
+        finally:
+            if not task.done() and not await self._stop(task, terms.limits.grace):
                 _log.warning("The tool %r does not stop when told to and is left behind (call %s)", call.name, call.id)
                 place.leave_behind(task)
                 if passage is not None:
@@ -245,13 +237,22 @@ class Limited:
     async def _attempt(self, call: ToolCall, context: ToolContext, terms: _Terms) -> object:
         """Whatever is raised is returned: a task that ended in SystemExit would take the event loop with it."""
         try:
-            schema = call.definition.parameters if terms.limits.check_arguments else None
-            if problem := await find_problem(call.arguments, schema, is_foreign=terms.is_foreign):
-                context.failed("arguments")
-                return ToolResult(call.id, problem, is_error=True)
-            return await self._executor.execute(call, context)
+            return await self._work(call, context, terms)
         except BaseException as error:
             return Raised(error)
+
+    def _work(self, call: ToolCall, context: ToolContext, terms: _Terms) -> Coroutine[Any, Any, ToolResult]:
+        """The tool at work, if the arguments are what it takes."""
+        if terms.schema is not None and not terms.is_foreign:
+            return self._checked(call, context, terms.schema)
+        problem = problem_at_once(call.arguments, terms.schema)
+        return self._executor.execute(call, context) if problem is None else _refused(call, context, problem)
+
+    async def _checked(self, call: ToolCall, context: ToolContext, schema: dict[str, Any]) -> ToolResult:
+        """To hold them against a schema of the operator's own may take a thread."""
+        if problem := await find_problem(call.arguments, schema):
+            return await _refused(call, context, problem)
+        return await self._executor.execute(call, context)
 
     async def _stop(self, task: asyncio.Task[object], grace: float) -> bool:
         """Says whether it has ended."""
@@ -271,8 +272,8 @@ class LimitedServer(Limited):
         self._instructing = server if isinstance(server, Instructing) else None
         self._standing = server if isinstance(server, Standing) else None
 
-    async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
-        return await self._server.discover(declared, identity)
+    def discover(self, declared: McpTool, identity: Identity) -> Coroutine[Any, Any, Sequence[ToolDefinition] | None]:
+        return self._server.discover(declared, identity)
 
     async def instruct(self, declared: McpTool, identity: Identity) -> str | None:
         return None if self._instructing is None else await self._instructing.instruct(declared, identity)
@@ -294,14 +295,28 @@ def offers(executor: object, protocol: Callable[..., P]) -> TypeGuard[P]:
     return executor.offers(protocol) if isinstance(executor, Limited) else isinstance(executor, protocol)
 
 
+def _until(ends: float, context: ToolContext) -> ToolContext:
+    is_sooner = context.deadline is None or ends < context.deadline
+    return replace(context, deadline=ends) if is_sooner else context
+
+
+async def _refused(call: ToolCall, context: ToolContext, problem: str) -> ToolResult:
+    context.failed("arguments")
+    return ToolResult(call.id, problem, is_error=True)
+
+
+def _crowded(call: ToolCall, crowd: Crowded) -> ToolResult:
+    return ToolResult(call.id, _CROWDED.format(crowd.number, call.name), is_error=True)
+
+
 class _Alarm:
     """Tells a task to stop when its time is over, unless it is switched off before."""
 
     __slots__ = ("_has_rung", "_task", "_timer")
 
-    def __init__(self, task: asyncio.Task[Any], seconds: float) -> None:
+    def __init__(self, task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, at: float) -> None:
         self._task, self._has_rung = task, False
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._ring)
+        self._timer = loop.call_at(at, self._ring)
 
     def _ring(self) -> None:
         self._has_rung = True
@@ -371,8 +386,7 @@ _CROWDED = (
 
 
 def _too_long(call: ToolCall, most: int) -> str | None:
-    if len(call.arguments) * 4 <= most:  # characters of four bytes at most: nobody has to count
-        return None
+    """To be asked of arguments that may be: characters have four bytes at most, so that mostly nobody has to count."""
     size = len(call.arguments.encode(errors="surrogatepass"))
     return (
         None if size <= most else f"The arguments have {size} bytes, and the tool {call.name!r} takes {most} at most."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Hashable
+from typing import NamedTuple
 
 from antwort.api.wire import UNSET
 from antwort.identity import Identity
@@ -20,6 +21,31 @@ class Crowded(Exception):
         self.number = number
 
 
+class Seats(NamedTuple):
+    """Where the calls of a tool have their places, and how many there are."""
+
+    server: Hashable
+    tool: Hashable
+    name: str
+    url: str | None
+    """Of a server that a request has given an address: there, each client has places of its own."""
+    each: int
+    total: int
+
+    def keys(self, identity: Identity) -> tuple[Hashable, Hashable]:
+        """Of the places of the tool, and of those of its server."""
+        if self.url is None:
+            return self.tool, self.server
+        server = (self.url, identity.tenant, identity.owner)
+        return (server, self.name), server
+
+
+def seats_of(tool: ToolDefinition, limits: ToolLimits) -> Seats:
+    server, name = server_of(tool), tool.own_name
+    url = None if tool.declared is None or tool.declared.server_url is UNSET else tool.declared.server_url
+    return Seats(server, (server, name), name, url, limits.concurrency_of(name), limits.total)
+
+
 class Places:
     """Those of one executor. Kept as long as somebody uses them: what tools are called may come from anywhere."""
 
@@ -29,21 +55,34 @@ class Places:
     def __len__(self) -> int:
         return len(self._rows)
 
-    async def take(self, tool: ToolDefinition, limits: ToolLimits, identity: Identity) -> Place:
+    async def take(self, seats: Seats, identity: Identity) -> Place:
         """One of the tool's, and one of its server's, when both are free; to be left again. Who waits for a tool that
         hangs takes no place of its neighbours'. Raises `Crowded`.
         """
-        server, name = server_of(tool, identity), tool.own_name
-        of_tool = self._row((server, name), limits.concurrency_of(name))
-        if not of_tool.take_now():
-            await of_tool.take()
-        of_server = self._row(server, limits.total)
+        tool, server = seats.keys(identity)
+        of_tool = self._row(tool, seats.each)
+        await of_tool.take()
+        of_server = self._row(server, seats.total)
         try:
-            if not of_server.take_now():
-                await of_server.take()
+            await of_server.take()
         except BaseException:
             of_tool.leave()
             raise
+        return Place(of_tool, of_server)
+
+    def take_now(self, seats: Seats, identity: Identity) -> Place | None:
+        """As `take`, where nobody has to wait; else None."""
+        tool, server = seats.keys(identity)
+        of_tool, of_server = self._rows.get(tool), self._rows.get(server)
+        if of_tool is None:
+            of_tool = Row(self._rows, tool, seats.each)
+        if of_server is None:
+            of_server = Row(self._rows, server, seats.total)
+        if not of_tool.free or not of_server.free:
+            return None
+        of_tool.free -= 1
+        of_server.free -= 1
+        self._rows[tool], self._rows[server] = of_tool, of_server
         return Place(of_tool, of_server)
 
     def _row(self, key: Hashable, number: int) -> Row:
@@ -80,35 +119,30 @@ class Row:
     where there is room; and with the last who leaves, it goes from among the `others`.
     """
 
-    __slots__ = ("_behind", "_free", "_key", "_number", "_others", "_waiting")
+    __slots__ = ("_behind", "_key", "_number", "_others", "_waiting", "free")
 
     def __init__(self, others: dict[Hashable, Row], key: Hashable, number: int) -> None:
         self._others, self._key = others, key
-        self._number = self._free = number
+        self._number = self.free = number
         self._behind = 0  # of those who hold places, how many were left behind
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    def take_now(self) -> bool:
-        """Whether there was one, so that nobody has to wait."""
-        if not self._free:
-            return False
-        self._free -= 1
-        return True
+        self._waiting: deque[asyncio.Future[None]] | None = None  # made for the first who waits
 
     async def take(self) -> None:
-        if self.take_now():
+        if self.free:
+            self.free -= 1
             return
         if self._behind >= self._number:
             raise Crowded(self._behind)
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        waiting = self._waiting = deque() if self._waiting is None else self._waiting
+        waiting.append(waiter)
         try:
             await waiter
         except asyncio.CancelledError:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 self.leave()  # it was given the place, and does not come for it
-            elif waiter in self._waiting:
-                self._waiting.remove(waiter)
+            elif waiter in waiting:
+                waiting.remove(waiter)
             raise
 
     def stay(self) -> None:
@@ -131,16 +165,12 @@ class Row:
             if not waiter.done():
                 waiter.set_result(None)  # the place goes over to it
                 return
-        self._free += 1
-        if self._free == self._number:
+        self.free += 1
+        if self.free == self._number:
             del self._others[self._key]
 
 
-def server_of(tool: ToolDefinition, identity: Identity | None = None) -> Hashable:
-    """Whose the tool is. A label that a request has given an address is not the operator's of the same name; and what
-    one client does there takes no place of another's.
-    """
+def server_of(tool: ToolDefinition) -> Hashable:
+    """Whose the tool is. A label that a request has given an address is not the operator's of the same name."""
     url = UNSET if tool.declared is None else tool.declared.server_url
-    if url is UNSET:
-        return (tool.server_label,)
-    return (url,) if identity is None else (url, identity.tenant, identity.owner)
+    return (tool.server_label,) if url is UNSET else (url,)

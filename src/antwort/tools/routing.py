@@ -11,11 +11,14 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from antwort.properties import kept_property
 from antwort.tools.base import ToolDefinition, ToolExecutor, ToolKind
+from antwort.tools.bounds import holds_to_its_word
+from antwort.tools.limits import Limited
 
 _log = logging.getLogger("antwort.tools")
 
@@ -30,7 +33,7 @@ class Named(Protocol):
 Call = TypeVar("Call", bound=Named)
 
 
-class Toolbox(msgspec.Struct, frozen=True, kw_only=True):
+class Toolbox(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What a request offers the model, and who is there to run it."""
 
     tools: Mapping[str, ToolDefinition]
@@ -46,6 +49,20 @@ class Toolbox(msgspec.Struct, frozen=True, kw_only=True):
     silent: Mapping[str, str] = {}
     """The servers that could not be asked for their tools, by their labels, each with what is to be said of that."""
 
+    @kept_property
+    def ways(self) -> dict[str, Way]:
+        """Where calls of its tools go, as far as that was asked and would be answered the same again."""
+        return {}
+
+
+def are_steady(executors: Iterable[ToolExecutor]) -> bool:
+    """Whether each of them says of a tool what it said of it before. What others say may be the fault of a moment."""
+    return all(map(_is_steady, executors))
+
+
+def _is_steady(executor: ToolExecutor) -> bool:
+    return executor.holds_to_its_word if isinstance(executor, Limited) else holds_to_its_word(executor)
+
 
 class Route(enum.Enum):
     """Where a call goes."""
@@ -55,6 +72,10 @@ class Route(enum.Enum):
     HELD = "held"  # ours, but nothing is run in this request: shown as it is
     REJECTED = "rejected"  # declared, but outside the allowed list
     UNKNOWN = "unknown"  # not declared, or declared and nobody is there to run it
+
+
+Way: TypeAlias = tuple[Route, ToolExecutor | None]
+"""Where a call goes, and who runs it if it is ours."""
 
 
 class Routed(msgspec.Struct, Generic[Call], frozen=True, kw_only=True):
@@ -84,8 +105,10 @@ def route(name: str, toolbox: Toolbox) -> Route:
     return routed(name, toolbox)[0]
 
 
-def routed(name: str, toolbox: Toolbox) -> tuple[Route, ToolExecutor | None]:
-    """Where a call goes, and who runs it if it is ours."""
+def routed(name: str, toolbox: Toolbox) -> Way:
+    """It is asked several times for each call, and looked for once where all who may run it hold to their word."""
+    if (known := toolbox.ways.get(name)) is not None:
+        return known
     definition = toolbox.tools.get(name)
     if definition is None and toolbox.may_run:
         return Route.UNKNOWN, None
@@ -93,6 +116,13 @@ def routed(name: str, toolbox: Toolbox) -> tuple[Route, ToolExecutor | None]:
         return Route.REJECTED, None
     if definition is None:
         return Route.CLIENT, None
+    way = _way_of(definition, toolbox)
+    if are_steady(toolbox.executors):
+        toolbox.ways[name] = way
+    return way
+
+
+def _way_of(definition: ToolDefinition, toolbox: Toolbox) -> Way:
     executor = find_executor(definition, toolbox.executors)
     if executor is not None and toolbox.may_run:
         return Route.SERVER, executor

@@ -68,6 +68,7 @@ class ToolSearch:
     """Runs searches in a catalogue: the tools that the model must look for, and may call."""
 
     kind = ToolKind.MCP
+    holds_to_its_word = True
 
     def __init__(self, name: str, catalogue: Sequence[ToolDefinition], hints: Sequence[str] = ()) -> None:
         """`hints` tell the model what there is to be found, a line each."""
@@ -117,7 +118,7 @@ def _limit(said: float | str | None) -> int | None:
 
 def is_search(tool: ToolDefinition) -> bool:
     """Whether it is the house's own function, and nobody else's of that name."""
-    return tool.kind is ToolKind.MCP and tool.server_label == HOUSE_LABEL
+    return tool.is_search
 
 
 # ---- what was found, written and read ----
