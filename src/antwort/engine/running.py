@@ -192,24 +192,37 @@ class Running:
     # ---- one call ----
 
     async def _execute(self, ready: Ready, executor: ToolExecutor | None = None) -> Outcome:
-        """Exactly one result, and those who count are told how it came about."""
-        if self._control.on_begin is not None and not ready.is_search:
-            await self._control.on_begin(ready.call.call_id)
-        self._seen.add(ready.call.call_id)
-        if not ready.is_search:
-            self._control.begun.add(ready.call.call_id)
+        """Exactly one result, whatever the executor does, unless it hands the call on; and those who count are told how
+        it came about.
+        """
+        call, control, definition, is_search = ready.call, self._control, ready.definition, ready.is_search
+        if control.on_begin is not None and not is_search:
+            await control.on_begin(call.call_id)
+        self._seen.add(call.call_id)
+        if not is_search:
+            control.begun.add(call.call_id)
         began = perf_counter()
         failures: list[Failure] = []
-        definition = ready.definition
         executor = executor or ready.executor or find_executor(definition, ready.toolbox.executors)
-        end: CallEnd = "cancelled"
+        outcome: Outcome | None = None
         try:
-            outcome = await self._attempt(ready.call, definition, executor, failures.append)
-            end = _end(outcome, failures)
+            if executor is None:
+                outcome = ToolResult(call.call_id, f"The tool {call.name!r} is not available any more.", is_error=True)
+            else:
+                asked = ToolCall(
+                    id=call.call_id, name=call.name, arguments=call.arguments or "{}", definition=definition
+                )
+                result = await executor.execute(asked, self._context(call, failures.append))
+                outcome = ToolResult(call.call_id, result.output, is_error=result.is_error)
+        except (asyncio.CancelledError, Exception) as exc:
+            if isinstance(exc, asyncio.CancelledError) and _is_told_to_stop():
+                raise
+            outcome = _failed(call, exc)
         finally:
-            self._control.running.discard(ready.call.call_id)
+            control.running.discard(call.call_id)
+            end: CallEnd = "cancelled" if outcome is None else _end(outcome, failures)
             is_local = executor is not None and executor.kind is ToolKind.LOCAL
-            self._report(ready.call, definition, end, perf_counter() - began, is_local=is_local)
+            self._report(call, definition, end, perf_counter() - began, is_local=is_local)
         return outcome
 
     def _report_refused(self, calls: Sequence[Ready | Refused]) -> None:
@@ -234,28 +247,6 @@ class Running:
         for tell in self._control.on_call:
             tell(called)
 
-    async def _attempt(
-        self,
-        call: OpenCall,
-        definition: ToolDefinition,
-        executor: ToolExecutor | None,
-        failed: Callable[[Failure], None],
-    ) -> Outcome:
-        """Exactly one result, whatever the executor does, unless it hands the call on."""
-        if executor is None:
-            return ToolResult(call.call_id, f"The tool {call.name!r} is not available any more.", is_error=True)
-        asked = ToolCall(id=call.call_id, name=call.name, arguments=call.arguments or "{}", definition=definition)
-        try:
-            result = await executor.execute(asked, self._context(call, failed))
-        except (asyncio.CancelledError, Exception) as exc:
-            if isinstance(exc, asyncio.CancelledError) and _is_told_to_stop():
-                raise
-            if isinstance(exc, ClientsTurn) and isinstance(call.item, FunctionCall):
-                return Handed()
-            _tools_log.warning("the tool %s failed", call.name, exc_info=True)
-            return ToolResult(call.call_id, str(exc) or type(exc).__name__, is_error=True)
-        return ToolResult(call.call_id, result.output, is_error=result.is_error)
-
     def _context(self, call: OpenCall, failed: Callable[[Failure], None]) -> ToolContext:
         return ToolContext(
             response_id=self._plan.response.id,
@@ -271,6 +262,14 @@ class Running:
         """A sign of life: whoever waits for the response learns that it goes on. What the tool says is content."""
         _log.debug("a tool of %s reports progress", self._plan.response.id)
         self._control.on_progress(call_id, news)
+
+
+def _failed(call: OpenCall, error: BaseException) -> Outcome:
+    """What a call comes to whose executor raises."""
+    if isinstance(error, ClientsTurn) and isinstance(call.item, FunctionCall):
+        return Handed()
+    _tools_log.warning("the tool %s failed", call.name, exc_info=error)
+    return ToolResult(call.call_id, str(error) or type(error).__name__, is_error=True)
 
 
 def _is_told_to_stop() -> bool:
