@@ -6,10 +6,15 @@ Counting is for the thread of the event loop. A key is the values of the labels,
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter as Times
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Literal, TypeAlias
 
 import msgspec
+
+_AT_ONCE = 128
 
 Key: TypeAlias = tuple[str, ...]
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
@@ -58,24 +63,51 @@ class Counter:
 
 
 class Histogram:
-    __slots__ = ("_bounds", "_spreads", "family")
+    __slots__ = ("_new", "_spreads", "family")
 
     def __init__(self, family: Family) -> None:
         self.family = family
-        self._bounds = family.bounds
-        self._spreads: dict[Key, list[float]] = {}
-        """The counts of each key, and behind them its sum: so that one look into the dictionary finds both."""
+        self._new: defaultdict[Key, list[float]] = defaultdict(list)
+        """What each key was told of since it was last counted: many at a time cost much less. The keys stay."""
+        self._spreads: dict[Key, Spread] = {}
 
     def add(self, key: Key, value: float) -> None:
-        spread = self._spreads.get(key)
-        if spread is None:
-            spread = self._spreads[key] = [0] * (len(self._bounds) + 1) + [0.0]
-        spread[bisect_left(self._bounds, value)] += 1
-        spread[-1] += value
+        new = self._new[key]
+        new.append(value)
+        if len(new) >= _AT_ONCE:
+            self._count(key, new)
 
     def read(self) -> Reading:
-        spreads = ((key, Spread(tuple(map(int, counts)), total)) for key, (*counts, total) in self._spreads.items())
-        return Reading(self.family, spreads=tuple(spreads))
+        return Reading(self.family, spreads=tuple([(key, self._count(key, new)) for key, new in self._new.items()]))
+
+    def _count(self, key: Key, new: list[float]) -> Spread:
+        """The spread of the key, with what is new."""
+        bounds, before = self.family.bounds, self._spreads.get(key)
+        if before is not None and not new:
+            return before
+        counts, total = ([0] * (len(bounds) + 1), 0.0) if before is None else (list(before.counts), before.sum)
+        for bucket, times in Times(map(partial(bisect_left, bounds), new)).items():
+            counts[bucket] += times
+        spread = self._spreads[key] = Spread(tuple(counts), sum(new, total))
+        new.clear()
+        return spread
+
+
+class CounterBeside(Counter):
+    """A counter of what a histogram is told of, too: so much is read off that one. What it is not told of is added."""
+
+    __slots__ = ("_histogram", "_key")
+
+    def __init__(self, family: Family, histogram: Histogram, key: Callable[[Key], Key]) -> None:
+        """`key` is what is counted here under a key of the histogram."""
+        super().__init__(family)
+        self._histogram, self._key = histogram, key
+
+    def read(self) -> Reading:
+        values = Times(self._values)
+        for key, spread in self._histogram.read().spreads:
+            values[self._key(key)] += sum(spread.counts)
+        return Reading(self.family, tuple(values.items()))
 
 
 class Gauge:

@@ -55,22 +55,19 @@ class Names:
     """Values that are known to be the operator's. The first ones stay; there is room for so many."""
 
     def __init__(self, known: Iterable[str] = (), *, most: int = MOST_NAMES) -> None:
-        self._known: set[str] = set()
+        self.known: set[str] = set()
         self._most = most
         self.learn(known)
 
     def learn(self, names: Iterable[str]) -> None:
         for name in names:
-            if len(self._known) >= self._most:
+            if len(self.known) >= self._most:
                 return
             if name and len(name) <= _LONGEST_NAME:
-                self._known.add(name)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._known
+                self.known.add(name)
 
     def of(self, name: str) -> str:
-        return name if name in self._known else OTHER
+        return name if name in self.known else OTHER
 
 
 def method_of(method: str) -> str:

@@ -9,7 +9,7 @@ from antwort.engine.control import Called
 from antwort.engine.ended import Ended
 from antwort.errors import RateLimited
 from antwort.telemetry import families
-from antwort.telemetry.counting import Counter, Gauge, Histogram, Key, Metric, Reading
+from antwort.telemetry.counting import Counter, CounterBeside, Gauge, Histogram, Key, Metric, Reading
 from antwort.telemetry.labels import OTHER, REASONS, STATUSES, Names, code_of, method_of, route_of
 from antwort.telemetry.run_counts import RunCounts
 from antwort.tools.base import HOUSE_LABEL
@@ -83,13 +83,13 @@ class Metrics:
         self._response_time = Histogram(families.RESPONSE_TIME)
         self._first_token = Histogram(families.FIRST_TOKEN)
         self._turns = Histogram(families.TURNS)
-        self.inferences = Counter(families.INFERENCES)
         self.inference_time = Histogram(families.INFERENCE_TIME)
+        self.inferences = CounterBeside(families.INFERENCES, self.inference_time, _inference)
         self.first_chunk = Histogram(families.FIRST_CHUNK)
         self.tokens = Histogram(families.TOKENS)
         self._truncated = Counter(families.TRUNCATED, [()])
-        self._calls = Counter(families.CALLS)
         self._call_time = Histogram(families.CALL_TIME)
+        self._calls = CounterBeside(families.CALLS, self._call_time, _call)
         self.store_time = Histogram(families.STORE_TIME)
         self.runs = RunCounts()
 
@@ -133,16 +133,22 @@ class Metrics:
         error = code_of(response.error.code) if response.error else ""
         self._response_time.add((CHAT, model, error), ended.seconds)
         self._turns.add((), ended.turns)
-        self._truncated.add((), ended.truncated)
+        if ended.truncated:
+            self._truncated.add((), ended.truncated)
         if ended.first is not None and ended.plan.request.stream:
             self._first_token.add((CHAT, model), ended.first)
 
     def call(self, called: Called) -> None:
-        """For `Engine(on_call=…)`."""
-        tool, label = self._tool(called)
-        self._calls.add((tool, label, called.end))
-        if called.end != "refused":
-            self._call_time.add((tool, label, "" if called.end == "ok" else called.end), called.seconds)
+        """For `Engine(on_call=…)`. Those that were refused took no time."""
+        label, end = called.label, called.end
+        if label is None or called.is_local or label in self._labels.known:
+            tool, label = self._tool(called)
+        else:
+            tool = label = OTHER
+        if end == "refused":
+            self._calls.add((tool, label, end))
+        else:
+            self._call_time.add((tool, label, "" if end == "ok" else end), called.seconds)
 
     # ---- names that may be labels ----
 
@@ -150,7 +156,9 @@ class Metrics:
         """The name of a model as a label. One that a backend lists is learned when it is first used: a list may be
         longer than there is room for.
         """
-        if name not in self.models and self._is_listed(name):
+        if name in self.models.known:
+            return name
+        if self._is_listed(name):
             self.models.learn([name])
         return self.models.of(name)
 
@@ -195,3 +203,13 @@ class Metrics:
 
 
 _ENDED = ("completed", "incomplete", "failed", "cancelled", "requires_action")
+
+
+def _inference(timed: Key) -> Key:
+    _, backend, _, error = timed
+    return backend, error or "ok"
+
+
+def _call(timed: Key) -> Key:
+    tool, label, error = timed
+    return tool, label, error or "ok"

@@ -28,7 +28,6 @@ from antwort.telemetry.metrics import CHAT, Metrics
 class _Labels(NamedTuple):
     """What an inference that ends well is counted by."""
 
-    ok: Key
     model: Key
     time: Key
     input: Key
@@ -89,7 +88,6 @@ class MeasuredProvider:
     def _count(self, request: ChatRequest, began: float, first: float, error: str, end: Delta | None) -> None:
         metrics = self._metrics
         labels = self._labels_of(request.model)
-        metrics.inferences.add(labels.ok if not error else (self._backend, error))
         metrics.inference_time.add(labels.time if not error else (*labels.model, error), perf_counter() - began)
         if first and request.stream is True:
             metrics.first_chunk.add(labels.model, first - began)
@@ -104,7 +102,7 @@ class MeasuredProvider:
         name = self._metrics.model(model)
         if (known := self._labels.get(name)) is None:
             key = (CHAT, self._backend, name)
-            known = _Labels((self._backend, "ok"), key, (*key, ""), (*key, "input"), (*key, "output"))
+            known = _Labels(key, (*key, ""), (*key, "input"), (*key, "output"))
             self._labels[name] = known
         return known
 
