@@ -11,24 +11,23 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 Value: TypeAlias = str | int | float | bool | None
+Fields: TypeAlias = Mapping[str, Value]
 
 RESPONSE_ID: ContextVar[str] = ContextVar("response_id", default="")
 """The id of the response that the current task works on, if any; the tools it runs inherit it."""
 
-_NOTHING: Mapping[str, Value] = MappingProxyType({})
+_NOTHING: Fields = MappingProxyType({})
 
 
 class NoteTaker(logging.Handler):
     """A handler that may take a note without a record of it: to make one is half of what a line costs."""
 
     @abstractmethod
-    def take(self, name: str, level: int, message: str, said: Mapping[str, Value], fields: Mapping[str, Value]) -> bool:
+    def take(self, name: str, level: int, message: str, said: Fields, fields: Fields) -> bool:
         """Whether it has. If not, it wants the record."""
 
 
-def note(
-    logger: logging.Logger, level: int, message: str, /, *, said: Mapping[str, Value] = _NOTHING, **fields: Value
-) -> None:
+def note(logger: logging.Logger, level: int, message: str, /, *, said: Fields = _NOTHING, **fields: Value) -> None:
     """Log `message`, as it is, with `fields`. `said` are more of them, which the message says already: a line for
     people does not repeat them.
 
@@ -39,37 +38,32 @@ def note(
         tell(logger, level, message, said, fields)
 
 
-def tell(
-    logger: logging.Logger, level: int, message: str, said: Mapping[str, Value], fields: Mapping[str, Value]
-) -> None:
-    """The same, for those who have asked whether the logger is enabled before they put their note together."""
-    taker = _only_taker(logger)
-    if taker is None or not taker.take(logger.name, level, message, said, fields):
-        logger.handle(_record(logger, level, message, fields, said))
+def tell(logger: logging.Logger, level: int, message: str, said: Fields, fields: Fields) -> None:
+    """The same, for those who have asked whether the logger is enabled before they put their note together.
 
-
-def _only_taker(logger: logging.Logger) -> NoteTaker | None:
-    """Who hears of what is logged here, if it is one who takes notes, and nobody between has a say in it. Looked up
-    each time, as `logging` does: who listens can change whenever somebody likes.
+    Who hears of it is looked up each time, as `logging` does: that can change whenever somebody likes. If it is one
+    alone who takes notes, and nobody between has a say in it, no record is made.
     """
-    if logger.filters or type(logger).callHandlers is not _walk or logging.getLogRecordFactory() is not _plain_record:
-        return None
     at = logger
-    while not (handlers := at.handlers) and at.propagate and at.parent is not None:
+    while not (heard := at.handlers) and at.propagate and at.parent is not None:
         at = at.parent
-    if len(handlers) != 1 or (at.propagate and at.parent is not None):
-        return None
-    only = handlers[0]
-    return only if isinstance(only, NoteTaker) else None
+    taker = heard[0] if len(heard) == 1 else None
+    if (
+        not isinstance(taker, NoteTaker)
+        or (at.parent is not None and at.propagate)
+        or logger.filters
+        or logger.__class__.callHandlers is not _walk
+        or logging.getLogRecordFactory() is not _plain_record
+        or not taker.take(logger.name, level, message, said, fields)
+    ):
+        logger.handle(_record(logger, level, message, fields, said))
 
 
 _walk, _plain_record = logging.Logger.callHandlers, logging.LogRecord
 """As they come: others replace them to see or to change every record."""
 
 
-def _record(
-    logger: logging.Logger, level: int, message: str, fields: Mapping[str, Value], said: Mapping[str, Value]
-) -> logging.LogRecord:
+def _record(logger: logging.Logger, level: int, message: str, fields: Fields, said: Fields) -> logging.LogRecord:
     """Without a place in the code: `Logger.log` would walk the stack for it, and no line shows it.
 
     Where nobody asks for threads and processes, and nobody makes records in a way of their own, it is a copy of a

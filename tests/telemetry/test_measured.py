@@ -15,6 +15,7 @@ from antwort.errors import BackendCut, ResponseNotFound, StoreFault
 from antwort.providers.base import ChatMessage, ChatRequest, Delta, Finished, Provider, TextDelta
 from antwort.storage.base import Page, ResponseStore
 from antwort.storage.memory import MemoryStore
+from antwort.telemetry.counting import AT_ONCE
 from antwort.telemetry.families import FAMILIES
 from antwort.telemetry.metrics import Metrics
 from antwort.telemetry.provider import MeasuredProvider
@@ -82,6 +83,30 @@ async def test_an_error_passes_through_and_is_counted_by_its_code() -> None:
         async for _ in provider.infer(ASKED):
             pass
     assert outcomes(metrics) == {("b0", "backend_stream_cut"): 1}
+
+
+async def test_every_inference_and_all_its_tokens_are_counted_and_what_is_kept_for_that_is_bounded() -> None:
+    count = 3 * AT_ONCE + 1
+    provider, _, metrics = measured(*[[Finished("stop", tokens(3, 2))] for _ in range(count)])
+    for _ in range(count):
+        async for _ in provider.infer(ASKED):
+            pass
+        assert all(
+            len(new) < AT_ONCE for each in (metrics.inference_time, metrics.tokens) for new in each._new.values()
+        )
+    assert outcomes(metrics) == {("b0", "ok"): count}
+    assert {key[-1]: spread.sum for key, spread in metrics.tokens.read().spreads} == {
+        "input": 3 * count,
+        "output": 2 * count,
+    }
+
+
+async def test_tokens_that_nobody_tells_of_are_not_none() -> None:
+    provider, _, metrics = measured([Finished("stop", None)])
+    async for _ in provider.infer(ASKED):
+        pass
+    assert outcomes(metrics) == {("b0", "ok"): 1}
+    assert not metrics.tokens.read().spreads
 
 
 async def test_the_rest_of_a_provider_is_as_it_was() -> None:

@@ -31,7 +31,7 @@ def test_a_line_that_is_written_at_once_is_the_one_that_is_put_together_bit_by_b
     record.__dict__.update(said=said, fields=fields)
     token = RESPONSE_ID.set("resp_1")
     try:
-        at_once = lines.at_once(record.created, "INFO", "antwort.tools", message, said, fields)
+        at_once = lines.at_once(record.created, "info", "antwort.tools", message, said, fields)
         assert at_once is None or at_once.decode() == lines._bit_by_bit(record, message)
     finally:
         RESPONSE_ID.reset(token)

@@ -15,7 +15,8 @@ def log_call(called: Called) -> None:
     """For `Engine(on_call=…)`."""
     if _logger.isEnabledFor(logging.INFO):
         tool, label, ms = called.tool[:_LONGEST_NAME], called.label, round(called.seconds * 1000, 1)
-        fields: dict[str, Value] = {} if label is None else {"server_label": label[:_LONGEST_NAME]}
-        fields["call_id"], fields["response_id"] = called.call_id, called.response_id
+        fields: dict[str, Value] = {"call_id": called.call_id, "response_id": called.response_id}
+        if label is not None:
+            fields = {"server_label": label[:_LONGEST_NAME], **fields}
         said: dict[str, Value] = {"event": "tool_call", "tool": tool, "outcome": called.end, "duration_ms": ms}
         tell(_logger, logging.INFO, f"tool {tool} {called.end} {ms:.1f} ms", said, fields)

@@ -14,7 +14,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-_AT_ONCE = 128
+AT_ONCE = 128
+"""Numbers that are kept as they came; then they are counted."""
 
 Key: TypeAlias = tuple[str, ...]
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
@@ -74,11 +75,21 @@ class Histogram:
     def add(self, key: Key, value: float) -> None:
         new = self._new[key]
         new.append(value)
-        if len(new) >= _AT_ONCE:
+        if len(new) >= AT_ONCE:
             self._count(key, new)
 
+    def told(self, key: Key) -> list[float]:
+        """What the key was told of since it was last counted, for those who have more to tell it all the time: they
+        append to it themselves, and have it counted when there are `AT_ONCE`.
+        """
+        return self._new[key]
+
     def read(self) -> Reading:
-        return Reading(self.family, spreads=tuple([(key, self._count(key, new)) for key, new in self._new.items()]))
+        return Reading(self.family, spreads=self.count())
+
+    def count(self) -> tuple[tuple[Key, Spread], ...]:
+        """All of it, as it stands."""
+        return tuple([(key, self._count(key, new)) for key, new in self._new.items() if new or key in self._spreads])
 
     def _count(self, key: Key, new: list[float]) -> Spread:
         """The spread of the key, with what is new."""
@@ -105,7 +116,7 @@ class CounterBeside(Counter):
 
     def read(self) -> Reading:
         values = Times(self._values)
-        for key, spread in self._histogram.read().spreads:
+        for key, spread in self._histogram.count():
             values[self._key(key)] += sum(spread.counts)
         return Reading(self.family, tuple(values.items()))
 

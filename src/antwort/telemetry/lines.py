@@ -8,12 +8,12 @@ import math
 import re
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 import msgspec
 
-from antwort.notes import RESPONSE_ID, Value
+from antwort.notes import RESPONSE_ID, Fields, Value
 from antwort.transport.exchange import REQUEST_ID
 
 Plain: TypeAlias = str | int | float | bool | None
@@ -31,17 +31,22 @@ _encoder = msgspec.json.Encoder(enc_hook=str)  # of strings that are more than t
 class Lines(logging.Formatter):
     """What both forms share. With `content`, exceptions of tools are written with what they say."""
 
+    time_form: str
+    time_parts: Callable[[float], time.struct_time]
+    time_ends: Sequence[str]
+    """For each millisecond."""
+
     def __init__(self, *, content: bool = False) -> None:
         super().__init__()
         self._content = content
         self._second = (-1, "")
 
-    def _time(self, created: float, form: str, parts: Callable[[float], time.struct_time]) -> str:
+    def _time(self, created: float) -> str:
         """With milliseconds. The rest is written once for all lines of a second."""
         second, text = self._second
         if (now := int(created)) != second:
-            second, text = self._second = now, time.strftime(form, parts(now))
-        return text + _MILLISECONDS[int((created - second) * 1000)]
+            second, text = self._second = now, time.strftime(self.time_form, self.time_parts(now))
+        return text + self.time_ends[int((created - second) * 1000)]
 
     def _add_fields(self, record: logging.LogRecord, kinds: Sequence[str], found: dict[str, Plain]) -> dict[str, Plain]:
         """The fields of a record, of the kinds that a note has, and the ids of what it was written for."""
@@ -83,51 +88,46 @@ def _add_ids(found: dict[str, Plain]) -> None:
 
 _OURS = frozenset({"time", "level", "logger", "message", "exception"})
 _NO_FIELDS: dict[str, Value] = {}
-_RFC_3339 = "%Y-%m-%dT%H:%M:%S"
-_MILLISECONDS = tuple(f".{number:03d}" for number in range(1000))
 _AS_THEY_ARE = frozenset({str, int, float, bool})
 
 
 class JsonLines(Lines):
     """One JSON object a line, all of it ASCII."""
 
+    time_form = "%Y-%m-%dT%H:%M:%S"  # RFC 3339
+    time_parts = staticmethod(time.gmtime)
+    time_ends = tuple([f".{number:03d}Z" for number in range(1000)])
+
     def format(self, record: logging.LogRecord) -> str:
         message = self._message(record)
         if not record.exc_info:
             said, fields = record.__dict__.get("said", _NO_FIELDS), record.__dict__.get("fields", _NO_FIELDS)
-            line = self.at_once(record.created, record.levelname, record.name, message, said, fields)
+            line = self.at_once(record.created, record.levelname.lower(), record.name, message, said, fields)
             if line is not None:
                 return line.decode()
         return self._bit_by_bit(record, message)
 
-    def at_once(
-        self, when: float, level: str, name: str, message: str, said: Mapping[str, Value], fields: Mapping[str, Value]
-    ) -> bytes | None:
+    def at_once(self, when: float, level: str, name: str, message: str, said: Fields, fields: Fields) -> bytes | None:
         """The line of a note, without a record of it, where no field needs to be looked at by itself: as mostly."""
-        line = {
-            "time": self._time(when, _RFC_3339, time.gmtime) + "Z",
-            "level": level.lower(),
-            "logger": name,
-            "message": message,
-            **said,
-            **fields,
-        }
-        if len(line) != 4 + len(said) + len(fields) or "exception" in line:  # some name is ours, or there twice
+        if not (_OURS.isdisjoint(said) and _OURS.isdisjoint(fields)):
             return None
+        line = {"time": self._time(when), "level": level, "logger": name, "message": message, **said, **fields}
         if not _AS_THEY_ARE.issuperset(map(type, line.values())):
             return None
-        _add_ids(line)
+        if "request_id" not in line or "response_id" not in line:
+            _add_ids(line)
         try:
             text = _encoder.encode(line)
         except UnicodeEncodeError:  # as in `_encode`
             return None
         # What has to be cut is in none that is short, and what is no number in JSON is written as null.
-        is_whole = len(text) <= LONGEST and text.isascii() and b"\x7f" not in text and b"null" not in text
-        return text if is_whole else None
+        if len(text) > LONGEST or b"null" in text or b"\x7f" in text or not text.isascii():
+            return None
+        return text
 
     def _bit_by_bit(self, record: logging.LogRecord, message: str) -> str:
         line: dict[str, Plain] = {
-            "time": self._time(record.created, _RFC_3339, time.gmtime) + "Z",
+            "time": self._time(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": message,
@@ -143,14 +143,17 @@ class HumanLines(Lines):
     so is a message that has a `=` or a `"` in it. What follows a line, as a traceback does, is marked as what it is.
     """
 
+    time_form = "%Y-%m-%d %H:%M:%S"
+    time_parts = staticmethod(time.localtime)  # the reader's own
+    time_ends = tuple([f".{number:03d}" for number in range(1000)])
+
     def format(self, record: logging.LogRecord) -> str:
         message = self._message(record)
         said = quoted(message) if "=" in message or '"' in message else clean(message)
         fields = "".join(
             f" {name}={_shown(value)}" for name, value in self._add_fields(record, ("fields",), {}).items()
         )
-        when = self._time(record.created, "%Y-%m-%d %H:%M:%S", time.localtime)  # the reader's own
-        line = f"{when} {record.levelname} {record.name} {said}{fields}"
+        line = f"{self._time(record.created)} {record.levelname} {record.name} {said}{fields}"
         trace = self._trace(record)
         return line + "".join(f"\n  | {clean(part)}" for part in trace.split("\n")) if trace else line
 

@@ -20,18 +20,18 @@ from antwort.providers.base import (
     count_at,
     whole_of,
 )
-from antwort.telemetry.counting import Key
+from antwort.telemetry.counting import AT_ONCE, Key
 from antwort.telemetry.labels import code_of
 from antwort.telemetry.metrics import CHAT, Metrics
 
 
-class _Labels(NamedTuple):
-    """What an inference that ends well is counted by."""
+class _Told(NamedTuple):
+    """Where an inference that ends well is told of, and what those of its model are counted by."""
 
     model: Key
-    time: Key
-    input: Key
-    output: Key
+    time: list[float]
+    input: list[float]
+    output: list[float]
 
 
 class MeasuredProvider:
@@ -41,7 +41,7 @@ class MeasuredProvider:
         self._provider, self._backend, self._metrics = provider, backend, metrics
         self.capabilities: Callable[[str], Capabilities] = provider.capabilities
         self._whole = whole_of(provider)
-        self._labels: dict[str, _Labels] = {}
+        self._told: dict[str, _Told] = {}
 
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         began = perf_counter()
@@ -86,24 +86,27 @@ class MeasuredProvider:
         return answer
 
     def _count(self, request: ChatRequest, began: float, first: float, error: str, end: Delta | None) -> None:
-        metrics = self._metrics
-        labels = self._labels_of(request.model)
-        metrics.inference_time.add(labels.time if not error else (*labels.model, error), perf_counter() - began)
+        told, took = self._told.get(request.model) or self._told_of(request.model), perf_counter() - began
         if first and request.stream is True:
-            metrics.first_chunk.add(labels.model, first - began)
+            self._metrics.first_chunk.add(told.model, first - began)
+        if error:
+            self._metrics.inference_time.add((*told.model, error), took)
+            return
+        told.time.append(took)
         if isinstance(end, Finished) and end.usage is not None:
-            metrics.tokens.add(labels.input, end.usage.input_tokens)
-            metrics.tokens.add(labels.output, end.usage.output_tokens)
+            told.input.append(end.usage.input_tokens)
+            told.output.append(end.usage.output_tokens)
+        if len(told.time) >= AT_ONCE:
+            self._metrics.inference_time.count()
+            self._metrics.tokens.count()
 
-    def _labels_of(self, model: str) -> _Labels:
+    def _told_of(self, model: str) -> _Told:
         """Made once for each model that has a name of its own; there are only so many, and they keep it."""
-        if (known := self._labels.get(model)) is not None:
-            return known
-        name = self._metrics.model(model)
-        if (known := self._labels.get(name)) is None:
+        metrics, name = self._metrics, self._metrics.model(model)
+        if (known := self._told.get(name)) is None:
             key = (CHAT, self._backend, name)
-            known = _Labels(key, (*key, ""), (*key, "input"), (*key, "output"))
-            self._labels[name] = known
+            tokens = (metrics.tokens.told((*key, kind)) for kind in ("input", "output"))
+            known = self._told[name] = _Told(key, metrics.inference_time.told((*key, "")), *tokens)
         return known
 
     async def models(self) -> Sequence[Model]:

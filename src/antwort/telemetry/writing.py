@@ -10,12 +10,12 @@ import stat
 import threading
 from asyncio.events import _get_running_loop
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable
 from itertools import islice
 from time import time
 from typing import TextIO
 
-from antwort.notes import NoteTaker, Value
+from antwort.notes import Fields, NoteTaker
 from antwort.telemetry.lines import JsonLines
 
 _PIECE = 4096
@@ -24,6 +24,9 @@ MOST_WAITING = 2**20
 """Bytes that are kept for a reader that has stopped reading."""
 _LAST_WORDS = 1.0
 """Seconds that a reader has to take what is waiting when the program ends."""
+
+_WELL = {level: logging.getLevelName(level).lower() for level in (logging.DEBUG, logging.INFO)}
+"""The levels of what goes well, in words: those can be put off."""
 
 running_loop = _get_running_loop
 """The one of this thread, or None; the public question is answered with an exception."""
@@ -51,11 +54,17 @@ class LineWriter(NoteTaker):
         """What is to be written next, by whoever has the guard."""
         self._due: asyncio.AbstractEventLoop | None = None
         """The event loop that will see to that in its next turn."""
+        self._at_once: Callable[[float, str, str, str, Fields, Fields], bytes | None] | None = None
+        """How a line is made of a note, where no record is needed for that."""
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self._dropped = 0
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
+
+    def setFormatter(self, fmt: logging.Formatter | None) -> None:  # noqa: N802 - logging's own name
+        super().setFormatter(fmt)
+        self._at_once = fmt.at_once if type(fmt) is JsonLines and self._fd is not None else None
 
     def handle(self, record: logging.LogRecord) -> bool:
         """Without the lock that `logging` takes around all of it: what needs one has its own."""
@@ -64,14 +73,12 @@ class LineWriter(NoteTaker):
             self.emit(wanted if isinstance(wanted, logging.LogRecord) else record)  # or another in its place
         return bool(wanted)
 
-    def take(self, name: str, level: int, message: str, said: Mapping[str, Value], fields: Mapping[str, Value]) -> bool:
+    def take(self, name: str, level: int, message: str, said: Fields, fields: Fields) -> bool:
         """What goes well, and is written at the end of this turn, where no filter wants to see it before."""
-        form, loop = self.formatter, running_loop()
-        if loop is None or self._fd is None or type(form) is not JsonLines or self.filters:
+        word, at_once, loop = _WELL.get(level), self._at_once, running_loop()
+        if word is None or at_once is None or loop is None or level < self.level or self.filters:
             return False
-        if not self.level <= level < logging.WARNING:
-            return False
-        line = form.at_once(time(), logging.getLevelName(level), name, message, said, fields)
+        line = at_once(time(), word, name, message, said, fields)
         if line is None:
             return False
         self._ready.append(line + b"\n")
