@@ -27,8 +27,11 @@ def read_tools(value: object, limit: int, servers: int) -> tuple[Tool, ...]:
     _check_number(value, limit)
     foreign: list[OpaqueTool] = []
     tools = [_read_tool(entry, f"tools[{i}]", foreign) for i, entry in enumerate(value)]
-    _check_names(tools)
-    _check_servers(tools, servers)
+    own = [tool for tool in tools if type(tool) is not McpTool]
+    if own:
+        _check_names(tools)
+    if len(tools) - len(own) > servers:
+        _check_servers(tools, servers)
     return (*tools, *foreign)
 
 
@@ -43,10 +46,11 @@ def own_tools(tools: Sequence[Tool]) -> Iterator[tuple[str, NamespaceTool | None
 
 def _check_number(value: Sequence[object], limit: int) -> None:
     """Tools within namespaces count like others; a namespace without any counts as one."""
-    number = 0
+    number = len(value)
     for entry in value:
-        inner = entry.get("tools") if isinstance(entry, dict) and _is_namespace(entry.get("type")) else None
-        number += max(1, len(inner)) if isinstance(inner, list) else 1
+        if isinstance(entry, dict) and "tools" in entry and _is_namespace(entry.get("type")):
+            inner = entry["tools"]
+            number += max(1, len(inner)) - 1 if isinstance(inner, list) else 0
     if number > limit:
         raise InvalidField("tools", f"{number} tools; at most {limit} are allowed.", code="too_many_tools")
 

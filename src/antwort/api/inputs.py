@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from typing import Annotated, TypeAlias, get_args
 
+import msgspec
 from msgspec import Meta
 
 from antwort.api.faults import convert, kind_of, without_inner_nulls, without_nulls
-from antwort.api.items import InputItem, KnownItem, OpaqueItem
+from antwort.api.items import (
+    ContentPart,
+    InputItem,
+    InputText,
+    KnownItem,
+    Message,
+    OpaqueItem,
+    OutputText,
+    Phase,
+    Refusal,
+    Role,
+    Text,
+)
 from antwort.api.logins import bared
 from antwort.api.servers import normalise_listing, normalise_server_call
 from antwort.api.standard import own_kind
-from antwort.api.wire import Plain, Wire, encode
+from antwort.api.status import ItemStatus
+from antwort.api.wire import UNSET, Plain, Wire, encode
 from antwort.errors import InvalidField
 from antwort.ids import new_id
 
@@ -54,9 +68,52 @@ def read_items(
         raise InvalidField(path, f"expected a list of items, got {kind_of(value)}.")
     if len(value) > most:
         raise InvalidField(path, f"{len(value)} items; at most {most} are allowed.", code="too_many_items")
-    kept = [_without_logins(entry) for entry in value]
-    items = [read_item(entry, f"{path}[{i}]", limits, size=len(raw)) for i, (entry, raw) in enumerate(kept)]
-    return tuple(items), tuple([raw for _, raw in kept])
+    items: list[InputItem] = []
+    raws: list[bytes] = []
+    for i, entry in enumerate(value):
+        plain, raw = _without_logins(entry)
+        size = len(raw)
+        # As it was: what is wrong is told of by the careful reading alone.
+        items.append(_easy_message(plain, size, limits) or read_item(plain, f"{path}[{i}]", limits, size=size))
+        raws.append(raw)
+    return tuple(items), tuple(raws)
+
+
+class _GivenMessage(Wire, tag="message"):
+    """A message as a client may write it. Null is how some write what they leave out."""
+
+    role: Role
+    content: str | tuple[InputText | Text | Refusal, ...] | None = None
+    id: str | None = None
+    status: ItemStatus | None = None
+    phase: Phase | None = None
+
+
+def _easy_message(value: object, size: int, limits: Limits) -> Message | None:
+    """The item, if it is a message of plain texts, as nearly all are: the converter alone reads those, to the same
+    end as `read_item`. None: it is to be read with care.
+    """
+    if not isinstance(value, dict) or value.get("type", "message") != "message" or size > limits.part_bytes:
+        return None
+    try:
+        given = msgspec.convert(value, _GivenMessage)
+    except msgspec.ValidationError:
+        return None
+    if given.id is not None and len(given.id) > LONGEST_ID:
+        return None
+    content: tuple[ContentPart, ...] = ()
+    if isinstance(given.content, str):
+        said = given.content
+        content = (OutputText(text=said) if given.role == "assistant" else InputText(text=said),)
+    elif given.content is not None:
+        content = given.content
+    return Message(
+        id=given.id or new_id("msg"),
+        role=given.role,
+        content=content,
+        status=given.status or "completed",
+        phase=given.phase or UNSET,
+    )
 
 
 def _without_logins(entry: object) -> tuple[object, bytes]:

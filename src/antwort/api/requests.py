@@ -146,7 +146,6 @@ _UNSUPPORTED = {
 _FORMAT_NAME = "response"
 """Of a schema that came without a name: backends want one."""
 _PLAIN = frozenset(PlainFields.__struct_fields__) - {"text"}
-_OWN_KEYS = frozenset({"input", "tools", "tool_choice", "allowed_tools", "conversation", "raw", "raw_input"})
 
 
 def parse_request(body: bytes, limits: Limits) -> CreateRequest:
@@ -183,27 +182,28 @@ def _check_depth(plain: Plain) -> None:
 
 def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> CreateRequest:
     """The request in `plain`, as `parse_request` reads it from bytes."""
-    for key, problem in _UNSUPPORTED.items():
-        if plain.get(key) is not None:
-            raise InvalidField(key, f"{problem}.", code="unsupported_parameter")
+    for key in _UNSUPPORTED.keys() & plain:
+        if plain[key] is not None:
+            raise InvalidField(key, f"{_UNSUPPORTED[key]}.", code="unsupported_parameter")
     # Converting to the plain fields first keeps one place that knows what they may be.
-    given = {k: v for k, v in plain.items() if k not in _OWN_KEYS}
-    if isinstance(given.get("text"), dict):
-        given["text"] = without_nulls(given["text"])
-    fields = convert(given, PlainFields, "")
-    check_metadata(fields.metadata, limits)
+    given = plain
+    if isinstance(text := plain.get("text"), dict):
+        given = {**plain, "text": without_nulls(text)}
+    fields: PlainFields = convert(given, PlainFields, "")
+    if fields.metadata is not None:
+        check_metadata(fields.metadata, limits)
     items, raw_items = read_input(plain.get("input"), limits)
     tools = read_tools(plain.get("tools"), limits.tools, limits.servers)
     choice = read_choice(plain.get("tool_choice"))
     return CreateRequest(
-        **{name: getattr(fields, name) for name in given if name in _PLAIN},
-        text=_read_text(fields.text),
+        **{name: getattr(fields, name) for name in _PLAIN.intersection(plain)},
+        text=None if fields.text is None else _read_text(fields.text),
         input=items,
         raw_input=raw_items,
         tools=tools,
         tool_choice=choice,
         allowed_tools=read_allowed(plain.get("allowed_tools"), choice),
-        conversation=_read_conversation(plain.get("conversation"), fields),
+        conversation=_read_conversation(plain["conversation"], fields) if "conversation" in plain else None,
         raw=encode(plain) if raw is None else raw,
     )
 
@@ -242,9 +242,9 @@ def _read_conversation(value: object, fields: PlainFields) -> str | None:
     return found if isinstance(found, str) else found.id
 
 
-def _read_text(text: TextOptions | None) -> TextOptions | None:
+def _read_text(text: TextOptions) -> TextOptions:
     """What some clients send for "any JSON", a schema without the schema, is read as that; a schema needs no name."""
-    if text is None or text.format.type != "json_schema":
+    if text.format.type != "json_schema":
         return text
     if text.format.schema is None:
         return replace(text, format=TextFormat(type="json_object"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
@@ -162,8 +163,9 @@ _SECRET = ("authorization", "headers")
 
 def echo_tool(tool: Tool) -> Plain:
     """The tool as a response repeats it. Credentials are never repeated, nor what an address carries of them."""
-    plain: Plain = to_plain(tool)
-    shown = {key: value for key, value in plain.items() if key not in _SECRET}
+    shown: Plain = to_plain(tool)
+    for field in _SECRET:
+        shown.pop(field, None)
     if isinstance(tool, McpTool) and isinstance(tool.server_url, str):
         shown["server_url"] = shown_url(tool.server_url)
     return shown
@@ -183,6 +185,14 @@ def has_credentials(tool: Tool) -> bool:
 
 def shown_url(url: str) -> str:
     """An address without what may log somebody in: many a server gives out addresses that hold a key of its user."""
+    return _shown(url) if len(url) <= _LONGEST_KEPT else _shown.__wrapped__(url)
+
+
+_LONGEST_KEPT = 2048
+
+
+@lru_cache(256)  # a few, and each again and again
+def _shown(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:

@@ -3,54 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import httptools
-import msgspec
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
 
 from antwort.errors import AntwortError, BadUpgrade, HeadTooLarge, RequestError, RequestTooSlow, ShuttingDown
 from antwort.ids import new_id
-from antwort.transport.errors import failure
-from antwort.transport.exchange import CONNECTION
 from antwort.transport.handshake import fault_of, wants_socket, without_upgrade
-from antwort.transport.lingering import Lingers
+from antwort.transport.incoming import Incoming
+from antwort.transport.refused import Refused, nobody_asks, refusal
 
 _LAST_LOOK = 2.0
 """Seconds in which what a refused client still sends is dropped: hung up on at once, it might lose the answer."""
 
 
-# uvicorn's own, which says of a request that it cannot read less than our line does, and of an upgrade what to install.
-_logger = logging.getLogger("antwort.connection")
-_logger.setLevel(logging.ERROR)
-
-
-class Refused(msgspec.Struct, frozen=True):
-    """What came and never became a request."""
-
-    request_id: str
-    error: AntwortError
-    seconds: float
-    method: str = "-"
-    path: str = "-"
-    """Both as far as they are known."""
-
-
-def nobody_asks(_: Refused) -> None:
-    """Nobody wants to know."""
-
-
-class State(ServerState):
-    """What the connections of a server share."""
-
-    is_leaving = False
-    """Whether each answer is the last on its connection: the next request is to go elsewhere."""
-
-
-class Connection(Lingers, HttpToolsProtocol):
+class Connection(Incoming):
     """Reads on while a request is answered, since only reading shows that the client has left.
 
     What comes ahead of its turn is kept, within a limit, and parsed when the answer is out. A request must arrive in
@@ -67,16 +35,13 @@ class Connection(Lingers, HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.logger = _logger
         self.refusal: AntwortError | None = None
         self._fault: AntwortError | None = None
-        self._answering: RequestResponseCycle | None = None
         self._ahead = bytearray()
         self._upgrading: bytes | None = None
-        self._head_bytes = 0
+        self._head_bytes = self._most_bytes = 0
         self._began = 0.0
         self._in_head = True
-        self._is_whole = False
         self._is_deaf = False
         self._clock: asyncio.TimerHandle | None = None
         self._on_gone: Callable[[], None] | None = None
@@ -90,10 +55,11 @@ class Connection(Lingers, HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_deaf:
             return
-        if self._is_busy:
-            self._keep(data)
-        else:
+        cycle = self._answering
+        if cycle is None or cycle.response_complete or cycle.more_body:
             self._parse(data)
+        else:
+            self._keep(data)
 
     @property
     def _is_busy(self) -> bool:
@@ -107,12 +73,20 @@ class Connection(Lingers, HttpToolsProtocol):
             self._close_after_answer()
 
     def _parse(self, data: bytes) -> None:
+        size = self._most_bytes = len(data)
         if self._in_head:
-            self._began = self._began if self._head_bytes else self.loop.time()
-            self._head_bytes += len(data)
+            if not self._head_bytes:
+                self._began = self.loop.time()
+            self._most_bytes = self._head_bytes = self._head_bytes + size
         self._is_whole = False
-        self._unset_keepalive_if_required()
-        self._feed(data)
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._feed_rest(memoryview(data)[int(upgrade.args[0]) :])
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
         if self._is_deaf:
             return
         if self._head_bytes > self.head_limit and self._in_head:
@@ -120,16 +94,17 @@ class Connection(Lingers, HttpToolsProtocol):
         if not self._is_deaf:
             self._mind_the_clock()
 
-    def _feed(self, data: bytes) -> None:
-        """As uvicorn does it, but for upgrades: it loses what comes behind their head."""
-        rest = memoryview(data)
+    def _feed_rest(self, rest: memoryview) -> None:
+        """The parser takes the `rest` for another protocol. uvicorn loses what comes behind the head of an upgrade."""
         try:
-            while (stop := self._fed(rest)) is not None and self._wants_upgrade:
-                rest = rest[stop:]
+            while self._wants_upgrade:
                 if wants_socket(self.scope["method"], self.headers):
                     self._take_up(bytes(rest))
                     return
                 self._read_again()
+                if (stop := self._fed(rest)) is None:
+                    return
+                rest = rest[stop:]
         except httptools.HttpParserError:
             self.send_400_response("Invalid HTTP request received.")
 
@@ -148,43 +123,40 @@ class Connection(Lingers, HttpToolsProtocol):
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
         self.parser.feed_data(head)
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._is_whole = False
-        scope: dict[str, Any] = self.scope  # type: ignore[assignment] # a typed dict, and ours is one key more
-        scope[CONNECTION] = self
-
     def on_headers_complete(self) -> None:
         self._in_head, self._head_bytes = False, 0
+        if self._most_bytes > self.head_limit:  # fewer cannot have had a head too large
+            self._check_head()
+        super().on_headers_complete()
+
+    def _check_head(self) -> None:
         if len(self.url) + sum([len(name) + len(value) for name, value in self.headers]) > self.head_limit:
             self._fault = HeadTooLarge(self.head_limit)
             raise self._fault  # the parser stops, and its error is answered
-        if self._wants_upgrade:
-            self.scope["method"] = self.parser.get_method().decode("ascii")
-            self.scope["http_version"] = self.parser.get_http_version()
-        else:
-            super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        self._in_head, self._head_bytes = True, 0
-        self._is_whole = True
-        if not self._wants_upgrade:
-            super().on_message_complete()
+        self._in_head = self._is_whole = True
+        self._head_bytes = 0
+        super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Of pipelined requests, uvicorn tells only the newest that its client is gone; it is the oldest that runs."""
-        super().connection_lost(exc)
+        """Of pipelined requests, it is the oldest that runs; those behind it never do."""
+        self.connections.discard(self)
         self._is_deaf = True
         self._unset_keepalive_if_required()
         self._stop_clock()
         self.stop_lingering()
+        self.flow.resume_writing()
         self._disconnect()
+        if exc is None:
+            self.transport.close()
+        self.parser = None  # type: ignore[assignment] # as uvicorn has it: each holds the other
 
     def _disconnect(self) -> None:
         cycle, self._answering = self._answering, None
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
-            cycle.message_event.set()
+            cycle.tell()
             gone, self._on_gone = self._on_gone, None
             if gone is not None:
                 gone()
@@ -202,9 +174,9 @@ class Connection(Lingers, HttpToolsProtocol):
     # ---- the time a request takes to come in ----
 
     def _mind_the_clock(self) -> None:
-        is_coming = not self._is_whole and not self._is_busy
-        if not is_coming:
-            self._stop_clock()
+        if self._is_whole or self._is_busy:
+            if self._clock is not None:
+                self._stop_clock()
         elif self._clock is None:
             self._clock = self.loop.call_later(self.request_time, self._too_slow)
 
@@ -224,15 +196,10 @@ class Connection(Lingers, HttpToolsProtocol):
         if cycle is None or not cycle.more_body or cycle.response_started:
             return False
         self.refusal = refusal
-        cycle.message_event.set()
+        cycle.tell()
         return True
 
     # ---- connections that become WebSockets ----
-
-    @property
-    def _wants_upgrade(self) -> bool:
-        """Whether what is parsed wants to go on in another protocol. For the parser, CONNECT does so as well."""
-        return bool(self.parser.should_upgrade()) and self.parser.get_method() != b"CONNECT"
 
     def _take_up(self, rest: bytes) -> None:
         """A WebSocket begins when all that came before it is answered. `rest` came behind the head."""
@@ -280,9 +247,9 @@ class Connection(Lingers, HttpToolsProtocol):
             self._close_after_answer()
             return
         self._is_deaf = True
-        if self._in_head or cycle is None or cycle.scope is not self.scope:
+        if self._in_head or cycle is None or not self._is_known or cycle is not self._newest:
             refused = self._refused(error)
-            self.transport.write(_refusal(refused, strict=self.strict))
+            self.transport.write(refusal(refused, strict=self.strict))
             type(self).on_refusal(refused)
         self._hang_up()
 
@@ -306,7 +273,7 @@ class Connection(Lingers, HttpToolsProtocol):
         self._is_deaf = True
         self._stop_clock()
         self._ahead.clear()
-        self.pipeline.clear()
+        self._waiting.clear()
         if self._answering is not None:
             self._answering.keep_alive = False
 
@@ -321,13 +288,6 @@ class Connection(Lingers, HttpToolsProtocol):
         """The answer under way is the last here, and says so. An idle client may yet ask."""
         if self._answering is not None:
             self._answering.keep_alive = False
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._answering = cycle
-        if isinstance(self.server_state, State) and self.server_state.is_leaving:
-            cycle.keep_alive = False
-        self.stop_lingering()
-        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -370,7 +330,10 @@ class Connection(Lingers, HttpToolsProtocol):
         if self._is_busy:
             self._close_after_answer()
         elif not self._break_off(ShuttingDown()):
-            super().shutdown()
+            if self._newest is None or self._newest.response_complete:
+                self.transport.close()
+            else:
+                self._newest.keep_alive = False
 
 
 def connection_within(
@@ -388,15 +351,3 @@ def connection_within(
     Limited.head_limit, Limited.request_time = head_limit, request_time
     Limited.on_refusal, Limited.strict = staticmethod(on_refusal), strict
     return Limited
-
-
-def _refusal(refused: Refused, *, strict: bool) -> bytes:
-    sent = failure(refused.error, strict=strict)
-    fields = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(sent.body)),
-        (b"x-request-id", refused.request_id.encode()),
-        *sent.headers,
-        (b"connection", b"close"),
-    ]
-    return b"".join([STATUS_LINE[sent.status], *(b"%b: %b\r\n" % field for field in fields), b"\r\n", sent.body])

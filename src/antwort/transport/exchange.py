@@ -60,6 +60,14 @@ class Line(Protocol):
     def is_behind(self) -> bool:
         """Whether a write would wait for the client."""
 
+    def taken_body(self) -> bytes | None:
+        """The body of the request that is being answered, if it is all there; None: it is to be received."""
+
+    def answer(self, status: int, head: bytes, body: bytes, linger: float) -> bool:
+        """Write a whole answer at once, unless something stands in its way; whether it was written. `head` are its
+        lines but for the first and those that every answer has.
+        """
+
     def watch(self, gone: Callable[[], None] | None) -> None:
         """Call `gone` when the client leaves, and at once if it has; None: nobody wants to know any more."""
 
@@ -163,13 +171,15 @@ class Exchange:
             self._check_media_type()
         if length > limit:
             raise self._too_large(limit, endless=length > _PATIENCE * limit)
-        message = await self.receive()
-        if message["type"] == "http.request" and not message.get("more_body"):
-            body: bytes = message.get("body", b"")
-            if len(body) > limit:
-                raise self._too_large(limit)
-            return body
-        return await self._gather(message, limit)
+        body = None if self._line is None else self._line.taken_body()
+        if body is None:
+            message = await self.receive()
+            if message["type"] != "http.request" or message.get("more_body"):
+                return await self._gather(message, limit)
+            body = message.get("body", b"")
+        if len(body) > limit:
+            raise self._too_large(limit)
+        return body
 
     async def _gather(self, message: Message, limit: int) -> bytes:
         body = bytearray()
@@ -207,9 +217,21 @@ class Exchange:
         self, body: bytes, *, status: int = 200, headers: Headers | None = None, kind: bytes = b"application/json"
     ) -> None:
         """Answer whole; with JSON, unless `kind` says otherwise."""
-        head = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *(headers or ())]
-        await self._start(status, head)
-        await self._write(body)
+        if (
+            self._line is None
+            or headers
+            or self.with_answer
+            or not self._answer_at_once(self._line, status, kind, body)
+        ):
+            head = [(b"content-type", kind), (b"content-length", b"%d" % len(body)), *(headers or ())]
+            await self._start(status, head)
+            await self._write(body)
+
+    def _answer_at_once(self, line: Line, status: int, kind: bytes, body: bytes) -> bool:
+        """What most answers are: as `answer` would have it sent, but by our own server."""
+        self.status, told = status, self.request_id.encode()
+        head = b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\n" % (kind, len(body), told)
+        return line.answer(status, head, body, self._linger)
 
     async def answer_empty(self, status: int = 204, headers: Headers | None = None) -> None:
         """With a status that no body goes with."""

@@ -35,7 +35,7 @@ from antwort.transport.session import Terms
 from antwort.transport.websocket import SocketLimits, WebSockets
 
 if TYPE_CHECKING:
-    from antwort.transport.connection import Refused
+    from antwort.transport.refused import Refused
 
 logger = logging.getLogger("antwort.transport")
 

@@ -15,8 +15,10 @@ from types import FrameType
 import msgspec
 import uvicorn
 
-from antwort.transport.connection import Connection, Refused, State, connection_within, nobody_asks
+from antwort.transport.connection import Connection, connection_within
+from antwort.transport.incoming import State
 from antwort.transport.lingering import Lingers
+from antwort.transport.refused import Refused, nobody_asks
 
 _KEEP_ALIVE = 75
 """Seconds an idle connection is kept: longer than clients keep theirs, so that it is they who close."""

@@ -1,0 +1,166 @@
+"""What uvicorn's parser reads becomes requests, and they are answered one after the other."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Any
+from urllib.parse import unquote
+
+import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from antwort.transport.cycle import Cycle
+from antwort.transport.errors import Headers
+from antwort.transport.exchange import CONNECTION
+from antwort.transport.lingering import Lingers
+
+# uvicorn's own, which says of a request that it cannot read less than our line does, and of an upgrade what to install.
+_logger = logging.getLogger("antwort.connection")
+_logger.setLevel(logging.ERROR)
+
+
+class State(ServerState):
+    """What the connections of a server share."""
+
+    is_leaving = False
+    """Whether each answer is the last on its connection: the next request is to go elsewhere."""
+    _written: Headers | None = None
+    _lines = b""
+
+    @property
+    def always(self) -> bytes:
+        """What every answer says, as lines of its head: uvicorn makes a new list for each second."""
+        if self._written is not self.default_headers:
+            self._written = self.default_headers
+            self._lines = b"".join([b"%b: %b\r\n" % field for field in self._written])
+        return self._lines
+
+
+class Incoming(Lingers, HttpToolsProtocol):
+    """uvicorn's connection, with as little as can be to do for each request."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        assert isinstance(self.server_state, State)
+        self._state = self.server_state
+        self.logger = _logger
+        self._answering: Cycle | None = None
+        self._newest: Cycle | None = None
+        """The last whose head has come in."""
+        self._waiting: deque[Cycle] = deque()
+        """Those that came before it was their turn."""
+        self._is_known = False
+        """Whether what is being read has become the newest."""
+        self._is_whole = False
+        self._wants_upgrade = False
+        """Whether it wants to go on in another protocol."""
+
+    # ---- requests ----
+
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.headers = []
+        self._is_whole = self._is_known = self._wants_upgrade = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        parser = self.parser
+        method, version = parser.get_method(), parser.get_http_version()
+        scope: dict[str, Any] = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": version,
+            "method": method.decode("ascii"),
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": self.root_path,
+            "headers": self.headers,
+            "state": self.app_state.copy(),
+            CONNECTION: self,
+        }
+        self.scope = scope  # type: ignore[assignment] # a typed dict, and ours is one key more
+        if parser.should_upgrade() and method != b"CONNECT":  # which is an upgrade for the parser as well
+            self._wants_upgrade = True
+            return
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        scope["path"] = self.root_path + (unquote(path) if "%" in path else path)
+        scope["raw_path"] = self.root_path.encode("ascii") + url.path
+        scope["query_string"] = url.query or b""
+        self._is_known = True
+        self._enter(scope, keep_alive=version != "1.0" and parser.should_keep_alive())
+
+    def _enter(self, scope: dict[str, Any], *, keep_alive: bool) -> None:
+        """Have a request answered, behind those that came before it."""
+        before = self._newest
+        expected = dict(self.headers).get(b"expect")
+        self._newest = cycle = Cycle(
+            scope,
+            self.transport,
+            self.flow,
+            self.on_response_complete,
+            always=self._state.always,
+            keep_alive=keep_alive,
+            expects=expected is not None and expected.lower() == b"100-continue",
+        )
+        if before is None or before.response_complete:
+            self._start(cycle)
+        else:
+            self.flow.pause_reading()
+            self._waiting.append(cycle)
+
+    def on_body(self, body: bytes) -> None:
+        cycle = self._newest
+        if cycle is not None and not cycle.response_complete:
+            cycle.add(body)
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+
+    def on_message_complete(self) -> None:
+        cycle = self._newest
+        if cycle is not None and not self._wants_upgrade and not cycle.response_complete:
+            cycle.more_body = False
+            cycle.tell()
+
+    # ---- answers ----
+
+    def _start(self, cycle: Cycle) -> None:
+        self._answering = cycle
+        if self._state.is_leaving:
+            cycle.keep_alive = False
+        if self._lingering is not None:
+            self.stop_lingering()
+        task = self.loop.create_task(cycle.run(self.app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
+
+    def taken_body(self) -> bytes | None:
+        """What came with the request that is being answered, if it is all there."""
+        cycle = self._answering
+        return None if cycle is None else cycle.take()
+
+    def answer(self, status: int, head: bytes, body: bytes, linger: float) -> bool:
+        cycle = self._answering
+        if cycle is None or not cycle.answer(status, head, body):
+            return False
+        if self.flow.write_paused:
+            self.linger(linger)
+        return True
+
+    def on_response_complete(self) -> None:
+        self._state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        if self._waiting:
+            self._start(self._waiting.popleft())
+            return
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
