@@ -25,7 +25,6 @@ class Connection(Incoming):
     one span of time, measured by one timer, which a request that comes in one piece never starts.
     """
 
-    head_limit: ClassVar[int] = 64 * 1024
     ahead_limit: ClassVar[int] = 64 * 1024
     request_time: ClassVar[float] = 60.0
     """Seconds from the first byte of a request, or from the start of the connection, to its last."""
@@ -36,12 +35,9 @@ class Connection(Incoming):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.refusal: AntwortError | None = None
-        self._fault: AntwortError | None = None
         self._ahead = bytearray()
         self._upgrading: bytes | None = None
-        self._head_bytes = self._most_bytes = 0
         self._began = 0.0
-        self._in_head = True
         self._is_deaf = False
         self._clock: asyncio.TimerHandle | None = None
         self._on_gone: Callable[[], None] | None = None
@@ -73,14 +69,14 @@ class Connection(Incoming):
             self._close_after_answer()
 
     def _parse(self, data: bytes) -> None:
-        size = self._most_bytes = len(data)
+        size = len(data)
+        self._most_bytes = size + (self._most_bytes if self._in_head and not self._is_whole else 0)
         if self._in_head:
             if not self._head_bytes:
                 self._began = self.loop.time()
-            self._most_bytes = self._head_bytes = self._head_bytes + size
+            self._head_bytes += size
         self._is_whole = False
-        if self.timeout_keep_alive_task is not None:
-            self._unset_keepalive_if_required()
+        self._idle_since = None
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -122,22 +118,6 @@ class Connection(Incoming):
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
         self.parser.feed_data(head)
-
-    def on_headers_complete(self) -> None:
-        self._in_head, self._head_bytes = False, 0
-        if self._most_bytes > self.head_limit:  # fewer cannot have had a head too large
-            self._check_head()
-        super().on_headers_complete()
-
-    def _check_head(self) -> None:
-        if len(self.url) + sum([len(name) + len(value) for name, value in self.headers]) > self.head_limit:
-            self._fault = HeadTooLarge(self.head_limit)
-            raise self._fault  # the parser stops, and its error is answered
-
-    def on_message_complete(self) -> None:
-        self._in_head = self._is_whole = True
-        self._head_bytes = 0
-        super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Of pipelined requests, it is the oldest that runs; those behind it never do."""
@@ -309,12 +289,6 @@ class Connection(Incoming):
     def resume_writing(self) -> None:
         self.has_resumed()
         super().resume_writing()
-
-    def timeout_keep_alive_handler(self) -> None:
-        """Idle so long, with bytes of the last answer still unread: nobody reads them."""
-        if self.transport.get_write_buffer_size():
-            self.transport.abort()
-        super().timeout_keep_alive_handler()
 
     def abort(self) -> None:
         self._disconnect()

@@ -18,6 +18,7 @@ from antwort.transport.exchange import Scope
 _OURS = (".localhost", ".local", ".internal", ".home.arpa", ".lan", ".svc")
 """Endings that nobody can register: of this machine, of homes and offices, of clusters."""
 _LONGEST = 100
+_MOST_KNOWN = 256
 _FAR = (
     "API keys are required where other machines can reach the server: list some under auth.keys, or let everybody in "
     "with auth.required: never."
@@ -32,6 +33,8 @@ class Doorway:
     def __init__(self, names: Iterable[str] = (), *, only_near: bool = True) -> None:
         self._names = frozenset(_plain(name) for name in names)
         self._only_near = only_near
+        self._known: set[bytes] = set()
+        """Names as they came, and were let in by: every request brings the same few."""
 
     def identify(self, scope: Scope) -> Identity:
         """For `Transport(identify=…)`. Raises what `check` raises."""
@@ -43,11 +46,15 @@ class Doorway:
         if self._only_near and _is_far(scope.get("server")):
             raise NotAuthenticated(_FAR)
         for name, value in scope["headers"]:
-            if name == b"host" and not self._is_known(host := _host(value.decode("latin-1"))):
-                raise _unknown(host)
+            if name == b"host" and value not in self._known:
+                self._check_name(value)
 
-    def _is_known(self, host: str) -> bool:
-        return "*" in self._names or host in self._names or not _can_be_chosen(host)
+    def _check_name(self, value: bytes) -> None:
+        host = _host(value.decode("latin-1"))
+        if not ("*" in self._names or host in self._names or not _can_be_chosen(host)):
+            raise _unknown(host)
+        if len(value) <= _LONGEST and len(self._known) < _MOST_KNOWN:
+            self._known.add(value)
 
 
 def _unknown(host: str) -> NotPermitted:
@@ -62,7 +69,15 @@ def _can_be_chosen(host: str) -> bool:
 
 def _is_far(server: object) -> bool:
     """Whether the connection came in at an address that is not this machine's own; a name says nothing of it."""
-    address = _address(server[0]) if isinstance(server, tuple | list) and server else None
+    return isinstance(server, _PAIRS) and bool(server) and isinstance(server[0], str) and _is_elsewhere(server[0])
+
+
+_PAIRS = (tuple, list)
+
+
+@lru_cache(256)
+def _is_elsewhere(host: str) -> bool:
+    address = _address(host)
     return address is not None and not address.is_loopback
 
 

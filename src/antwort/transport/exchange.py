@@ -84,53 +84,31 @@ class Line(Protocol):
 class Exchange:
     """What was asked, and the means to answer it once."""
 
-    __slots__ = (
-        "_cut",
-        "_headers",
-        "_line",
-        "_linger",
-        "_send",
-        "broken_off",
-        "code",
-        "identity",
-        "is_replay",
-        "is_stream",
-        "method",
-        "path",
-        "receive",
-        "request_id",
-        "response_id",
-        "run",
-        "scope",
-        "status",
-        "with_answer",
-    )
+    identity: Identity = ANONYMOUS
+    response_id: str | None = None
+    status = 0
+    """The status of the answer; 0 until it has begun."""
+    code: str | None = None
+    """The code of the error it was answered with, if it was."""
+    is_stream = False
+    run: Watched | None = None
+    """The run that it started or reads along with, if it does."""
+    is_replay = False
+    """Whether it was answered with a response that another request has started."""
+    broken_off: AntwortError | None = None
+    """What it is told when the program that hosts us does not wait for its answer."""
+    _cut = False
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, linger: float) -> None:
-        self.scope, self.receive, self._send = scope, receive, send
+        self.scope, self.receive, self._send, self._linger = scope, receive, send, linger
         self._line: Line | None = scope.get(CONNECTION)
-        self._linger = linger
         self.method: str = scope["method"]
         self.path = written_path(scope)
         self._headers: dict[bytes, bytes] = dict(scope["headers"])
-        self._cut = False
-        given = self._headers.get(b"x-request-id", b"")
-        self.request_id = given.decode() if _SAFE_ID.fullmatch(given) else new_id("req")
-        self.identity: Identity = ANONYMOUS
-        self.response_id: str | None = None
+        given = self._headers.get(b"x-request-id")
+        self.request_id = new_id("req") if given is None or not _SAFE_ID.fullmatch(given) else given.decode()
         self.with_answer: Headers = []
         """Headers that go out with the answer, whichever it turns out to be."""
-        self.status = 0
-        """The status of the answer; 0 until it has begun."""
-        self.code: str | None = None
-        """The code of the error it was answered with, if it was."""
-        self.is_stream = False
-        self.run: Watched | None = None
-        """The run that it started or reads along with, if it does."""
-        self.is_replay = False
-        """Whether it was answered with a response that another request has started."""
-        self.broken_off: AntwortError | None = None
-        """What it is told when the program that hosts us does not wait for its answer."""
 
     # ---- the client ----
 
@@ -161,6 +139,8 @@ class Exchange:
 
     def header_values(self, name: bytes) -> list[bytes]:
         """Every value of a header that may stand there more than once, without the white space around it."""
+        if name not in self._headers:
+            return []
         headers: list[tuple[bytes, bytes]] = self.scope["headers"]
         return [value.strip(b" \t") for given, value in headers if given == name]
 
@@ -204,6 +184,8 @@ class Exchange:
 
     def _check_media_type(self) -> None:
         declared = self._headers.get(b"content-type", b"")
+        if declared == b"application/json" and b"content-encoding" not in self._headers:
+            return
         kind, *parameters = declared.lower().split(b";")
         if kind.strip() != b"application/json" or not all(map(_leaves_it_utf8, parameters)):
             raise WrongMediaType(declared.decode("latin-1"))

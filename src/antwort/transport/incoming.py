@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import unquote
 
 import httptools
@@ -12,6 +13,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from antwort.errors import AntwortError, HeadTooLarge
 from antwort.transport.cycle import Cycle
 from antwort.transport.errors import Headers
 from antwort.transport.exchange import CONNECTION
@@ -42,6 +44,8 @@ class State(ServerState):
 class Incoming(Lingers, HttpToolsProtocol):
     """uvicorn's connection, with as little as can be to do for each request."""
 
+    head_limit: ClassVar[int] = 64 * 1024
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         assert isinstance(self.server_state, State)
@@ -57,6 +61,25 @@ class Incoming(Lingers, HttpToolsProtocol):
         self._is_whole = False
         self._wants_upgrade = False
         """Whether it wants to go on in another protocol."""
+        self._fault: AntwortError | None = None
+        self._in_head = True
+        self._head_bytes = 0
+        self._most_bytes = 0
+        """How many bytes the head may have at most, by what has come so far."""
+        self._idle_since: float | None = None
+        self._always_so: dict[str, Any] = {}
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        super().connection_made(transport)
+        self._always_so = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": "",
+            CONNECTION: self,
+        }
 
     # ---- requests ----
 
@@ -69,32 +92,35 @@ class Incoming(Lingers, HttpToolsProtocol):
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        self._in_head, self._head_bytes = False, 0
+        if self._most_bytes > self.head_limit:
+            self._check_head()
         parser = self.parser
         method, version = parser.get_method(), parser.get_http_version()
         scope: dict[str, Any] = {
-            "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            **self._always_so,
             "http_version": version,
             "method": method.decode("ascii"),
-            "server": self.server,
-            "client": self.client,
-            "scheme": self.scheme,
-            "root_path": self.root_path,
             "headers": self.headers,
             "state": self.app_state.copy(),
-            CONNECTION: self,
         }
         self.scope = scope  # type: ignore[assignment] # a typed dict, and ours is one key more
         if parser.should_upgrade() and method != b"CONNECT":  # which is an upgrade for the parser as well
             self._wants_upgrade = True
             return
         url = httptools.parse_url(self.url)
-        path = url.path.decode("ascii")
-        scope["path"] = self.root_path + (unquote(path) if "%" in path else path)
-        scope["raw_path"] = self.root_path.encode("ascii") + url.path
+        raw = url.path
+        path = raw.decode("ascii")
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["raw_path"] = raw
         scope["query_string"] = url.query or b""
         self._is_known = True
         self._enter(scope, keep_alive=version != "1.0" and parser.should_keep_alive())
+
+    def _check_head(self) -> None:
+        if len(self.url) + sum([len(name) + len(value) for name, value in self.headers]) > self.head_limit:
+            self._fault = HeadTooLarge(self.head_limit)
+            raise self._fault  # the parser stops, and its error is answered
 
     def _enter(self, scope: dict[str, Any], *, keep_alive: bool) -> None:
         """Have a request answered, behind those that came before it."""
@@ -123,6 +149,8 @@ class Incoming(Lingers, HttpToolsProtocol):
                 self.flow.pause_reading()
 
     def on_message_complete(self) -> None:
+        self._in_head = self._is_whole = True
+        self._head_bytes = 0
         cycle = self._newest
         if cycle is not None and not self._wants_upgrade and not cycle.response_complete:
             cycle.more_body = False
@@ -162,5 +190,24 @@ class Incoming(Lingers, HttpToolsProtocol):
         if self._waiting:
             self._start(self._waiting.popleft())
             return
-        self._unset_keepalive_if_required()
-        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        self._idle_since = self.loop.time()
+        if self.timeout_keep_alive_task is None:
+            self._look_in(self.timeout_keep_alive)
+
+    # ---- connections that are not used ----
+
+    def _look_in(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """One timer goes on whatever comes and goes: it looks for how long nothing has."""
+        self.timeout_keep_alive_task = None
+        if self._idle_since is None:
+            return  # the next answer sets it again
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self._look_in(left)
+            return
+        if self.transport.get_write_buffer_size():  # of the last answer: nobody reads it
+            self.transport.abort()
+        self.transport.close()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from msgspec import Struct
 
@@ -75,35 +74,41 @@ class Bucket:
 class Quota:
     """The use of one key."""
 
-    __slots__ = ("_places", "_requests", "_tokens", "_under_way")
+    __slots__ = ("_is_limited", "_places", "_requests", "_tokens", "_under_way")
 
     def __init__(self, limits: KeyLimits, clock: Clock) -> None:
         self._requests = _bucket(limits.requests_per_minute, clock)
         self._tokens = _bucket(limits.tokens_per_minute, clock)
         self._places = limits.concurrent
+        self._is_limited = limits != KeyLimits()
         self._under_way = 0
 
     @property
     def under_way(self) -> int:
         return self._under_way
 
-    @contextmanager
-    def place(self, told: Headers) -> Iterator[None]:
-        """A place for one response, given back however the block is left. Raises `RateLimited`.
+    def place(self, told: Headers) -> Self:
+        """A place for one response, given back however the block is left that it is for. Raises `RateLimited`.
 
         `told` gets the headers that say how much is left, also when nothing is. A request that is refused uses nothing.
         """
+        if self._is_limited:
+            self._admit(told)
+        return self
+
+    def _admit(self, told: Headers) -> None:
         refusal = self._refusal()
         if refusal is None and self._requests is not None:
             self._requests.take(1)
         told += self._headers()
         if refusal is not None:
             raise refusal
+
+    def __enter__(self) -> None:
         self._under_way += 1
-        try:
-            yield
-        finally:
-            self._under_way -= 1
+
+    def __exit__(self, *_: object) -> None:
+        self._under_way -= 1
 
     @property
     def is_told(self) -> bool:

@@ -109,6 +109,8 @@ class Routes:
             ("docs",): readable(self.docs),
             **{tuple(path.split("/")[1:]): readable(endpoint) for path, endpoint in extra.items()},
         }
+        # Under these paths as they are, too; others may be the same places, written otherwise.
+        self._by_path = {"/" + "/".join(place): offered for place, offered in self._places.items()}
         self._response: Offered = {**readable(self.retrieve), "DELETE": self.delete}
         self._parts: dict[str, Offered] = {"cancel": {"POST": self.cancel}, "input_items": readable(self.input_items)}
         self._model = readable(self.model)
@@ -147,7 +149,8 @@ class Routes:
 
     def find(self, method: str, path: str) -> tuple[Endpoint, str]:
         """Who answers, and for which id; the path comes as it was written. Raises `NotFound` or `MethodNotAllowed`."""
-        offered, subject = self._locate(path)
+        plain = self._by_path.get(path)
+        offered, subject = self._locate(path) if plain is None else (plain, "")
         endpoint = offered.get(method)
         if endpoint is None:
             raise MethodNotAllowed(method, tuple(offered))
