@@ -156,3 +156,20 @@ async def status(made: Settings, path: str, server: str) -> int:
     await app.close()
     found: int = sent[0]["status"]
     return found
+
+
+def test_what_one_doorway_knows_another_does_not_and_a_name_is_refused_each_time() -> None:
+    listed, other = Doorway(["example.org"]), Doorway()
+    scope = {"server": ("127.0.0.1", 80), "headers": [(b"host", b"example.org")]}
+    for _ in range(2):
+        listed.check(scope)
+        with pytest.raises(NotPermitted):
+            other.check(scope)
+
+
+def test_names_are_remembered_up_to_a_number() -> None:
+    door = Doorway()
+    for number in range(1000):
+        door.check({"server": None, "headers": [(b"host", b"h%d" % number), (b"host", b"x" * 2000)]})
+    assert len(door._known) <= 256
+    assert max(map(len, door._known)) <= 100

@@ -14,6 +14,8 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HEADER_RE, HEADER_VALUE_RE, STATUS_LINE
 
 Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[..., Awaitable[None]]
 
 _NO_BODY = (204, 304)
@@ -100,9 +102,11 @@ class Cycle:
         if self._news is not None:
             self._news.set()
 
-    def take(self) -> bytes | None:
-        """The body, if it is all there and nobody has taken any of it; None: it is to be received."""
-        if self.more_body or not self.is_told or self.waiting_for_100_continue:
+    def take(self, receive: Receive) -> bytes | None:
+        """The body, if it is all there and nobody has taken any of it; None: it is to be received. As it is, too, where
+        whoever asks has a `receive` of somebody's in between.
+        """
+        if self.more_body or not self.is_told or self.waiting_for_100_continue or receive != self.receive:
             return None
         return self._taken()
 
@@ -127,11 +131,13 @@ class Cycle:
 
     # ---- the answer ----
 
-    def answer(self, status: int, head: bytes, body: bytes) -> bool:
+    def answer(self, send: Send, status: int, head: bytes, body: bytes) -> bool:
         """Write a whole answer, if nothing stands in its way: whether it was written. `head` are its own lines, which
-        say how long the body is.
+        say how long the body is. Who has a `send` of somebody's in between writes by that.
         """
-        if self.flow.write_paused or self.response_started or not self.keep_alive or self.scope["method"] == "HEAD":
+        if send != self.send or self.response_started or not self.keep_alive:
+            return False
+        if self.flow.write_paused or self.scope["method"] == "HEAD":
             return False
         self.response_started = True
         self.transport.write(b"%b%b%b\r\n%b" % (STATUS_LINE[status], self._always, head, body))

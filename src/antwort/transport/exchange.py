@@ -60,10 +60,10 @@ class Line(Protocol):
     def is_behind(self) -> bool:
         """Whether a write would wait for the client."""
 
-    def taken_body(self) -> bytes | None:
+    def taken_body(self, receive: Receive) -> bytes | None:
         """The body of the request that is being answered, if it is all there; None: it is to be received."""
 
-    def answer(self, status: int, head: bytes, body: bytes, linger: float) -> bool:
+    def answer(self, send: Send, status: int, head: bytes, body: bytes, linger: float) -> bool:
         """Write a whole answer at once, unless something stands in its way; whether it was written. `head` are its
         lines but for the first and those that every answer has.
         """
@@ -151,7 +151,7 @@ class Exchange:
             self._check_media_type()
         if length > limit:
             raise self._too_large(limit, endless=length > _PATIENCE * limit)
-        body = None if self._line is None else self._line.taken_body()
+        body = None if self._line is None else self._line.taken_body(self.receive)
         if body is None:
             message = await self.receive()
             if message["type"] != "http.request" or message.get("more_body"):
@@ -213,7 +213,7 @@ class Exchange:
         """What most answers are: as `answer` would have it sent, but by our own server."""
         self.status, told = status, self.request_id.encode()
         head = b"content-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\n" % (kind, len(body), told)
-        return line.answer(status, head, body, self._linger)
+        return line.answer(self._send, status, head, body, self._linger)
 
     async def answer_empty(self, status: int = 204, headers: Headers | None = None) -> None:
         """With a status that no body goes with."""

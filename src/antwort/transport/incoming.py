@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from antwort.errors import AntwortError, HeadTooLarge
-from antwort.transport.cycle import Cycle
+from antwort.transport.cycle import Cycle, Receive, Send
 from antwort.transport.errors import Headers
 from antwort.transport.exchange import CONNECTION
 from antwort.transport.lingering import Lingers
@@ -168,14 +168,13 @@ class Incoming(Lingers, HttpToolsProtocol):
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
 
-    def taken_body(self) -> bytes | None:
-        """What came with the request that is being answered, if it is all there."""
+    def taken_body(self, receive: Receive) -> bytes | None:
         cycle = self._answering
-        return None if cycle is None else cycle.take()
+        return None if cycle is None else cycle.take(receive)
 
-    def answer(self, status: int, head: bytes, body: bytes, linger: float) -> bool:
+    def answer(self, send: Send, status: int, head: bytes, body: bytes, linger: float) -> bool:
         cycle = self._answering
-        if cycle is None or not cycle.answer(status, head, body):
+        if cycle is None or not cycle.answer(send, status, head, body):
             return False
         if self.flow.write_paused:
             self.linger(linger)

@@ -31,14 +31,6 @@ class Lingers:
         if self._lingering is None and (self.is_behind or self.is_ending):
             self._look_again(seconds)
 
-    def taken_body(self) -> bytes | None:
-        """What came with the request that is being answered, if it is all there."""
-        return None
-
-    def answer(self, status: int, head: bytes, body: bytes, linger: float) -> bool:  # noqa: ARG002 - for who can
-        """Write a whole answer at once, if that can be done; whether it was. `head`: its own lines."""
-        return False
-
     def abort(self) -> None:
         """Hang up now, whatever is unsent."""
         self.transport.abort()

@@ -1,0 +1,100 @@
+"""Requests that come in whole and answers that go out whole take a shorter way: nobody can tell by what is sent."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from antwort.engine.engine import Engine
+from antwort.testing import demo_provider
+from antwort.transport.exchange import Message, Receive, Scope, Send
+from antwort.transport.http import Transport
+from antwort.transport.incoming import State
+from antwort.transport.server import Server, listen
+from raw_http import connected
+from serving import HELLO, RESPONSES, serving, until
+
+LIMIT = 500
+
+
+class InBetween:
+    """Stands in front of an application, as a middleware does."""
+
+    def __init__(self, app: Transport) -> None:
+        self._app = app
+        self.seen: list[str] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def hear() -> Message:
+            message = await receive()
+            self.seen.append(message["type"])
+            return message
+
+        async def tell(message: Message) -> None:
+            self.seen.append(message["type"])
+            await send(message)
+
+        await self._app(scope, hear, tell)
+
+
+async def answered(engine: Engine, app: Transport | InBetween) -> list[bytes]:
+    """The head of an answer, less the time of day."""
+    listening = listen("127.0.0.1", 0)
+    server = Server(app, drain=engine.drain, drain_seconds=0)
+    task = asyncio.create_task(server.serve(sockets=[listening]))
+    try:
+        await until(lambda: server.started)
+        async with connected(listening.getsockname()[1]) as wire:
+            wire.send("GET", "/healthz", headers={"x-request-id": "r1"})
+            head = await wire.reader.readuntil(b"\r\n\r\n")
+            assert await wire.reader.readexactly(15) == b'{"status":"ok"}'
+            wire.send("POST", RESPONSES, HELLO)
+            assert (await wire.reply()).status == 200
+    finally:
+        server.told_to_stop()
+        await task
+    return [line for line in head.split(b"\r\n") if not line.startswith(b"date: ")]
+
+
+async def test_the_answer_is_to_the_byte_what_asgi_makes_of_it() -> None:
+    async with Engine(demo_provider()) as engine:
+        shortly = await answered(engine, Transport(engine))
+    async with Engine(demo_provider()) as engine:
+        between = InBetween(Transport(engine))
+        assert await answered(engine, between) == shortly
+    assert between.seen[:3] == ["http.response.start", "http.response.body", "http.request"]
+
+
+def test_what_every_answer_says_is_as_new_as_the_server_has_it() -> None:
+    state = State()
+    assert state.always == b""
+    state.default_headers = [(b"date", b"now")]
+    assert state.always == b"date: now\r\n"
+    state.default_headers = [(b"date", b"then"), (b"a", b"b")]
+    assert state.always == b"date: then\r\na: b\r\n"
+
+
+@pytest.mark.parametrize("size", [LIMIT - 100, LIMIT * 2])
+async def test_a_head_that_comes_in_pieces_behind_another_request_has_the_same_limit(size: int) -> None:
+    first = b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\n"
+    second = b"GET /healthz HTTP/1.1\r\nhost: a\r\nx: " + b"y" * size
+    async with serving(Engine(demo_provider()), head_limit=LIMIT) as server, connected(server.port) as wire:
+        wire.writer.write(first + second)
+        assert (await wire.reply()).status == 200
+        await asyncio.sleep(0.02)
+        wire.writer.write(b"\r\n\r\n")
+        assert (await wire.reply()).status == (200 if size < LIMIT else 431)
+
+
+async def test_a_connection_that_is_used_is_kept_and_one_that_is_idle_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("antwort.transport.server._KEEP_ALIVE", 0.5)
+    async with serving(Engine(demo_provider())) as server, connected(server.port) as wire:
+        began = asyncio.get_running_loop().time()
+        for _ in range(5):
+            wire.send("GET", "/healthz")
+            assert (await wire.reply()).status == 200
+            await asyncio.sleep(0.2)
+        assert asyncio.get_running_loop().time() - began > 0.9
+        assert await asyncio.wait_for(wire.reader.read(), 5) == b""
+        assert asyncio.get_running_loop().time() - began > 1.2
