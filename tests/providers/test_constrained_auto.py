@@ -20,6 +20,7 @@ from antwort.errors import (
     NotFound,
     RequestError,
 )
+from antwort.notes import reason_behind
 from antwort.providers.base import (
     CallDelta,
     ChatCall,
@@ -136,6 +137,14 @@ async def test_a_backend_that_is_lost_in_between_is_what_is_told() -> None:
     provider, _ = auto([REFUSAL], [BackendUnavailable("down")])
     with pytest.raises(BackendUnavailable):
         await said(provider, REQUEST)
+
+
+async def test_one_that_is_lost_in_between_is_not_its_own_cause() -> None:
+    provider, _ = auto([REFUSAL], [BackendUnavailable("gone")])
+    with pytest.raises(BackendUnavailable) as caught:
+        await said(provider, REQUEST)
+    assert caught.value.__cause__ is None
+    assert reason_behind(caught.value) == ""  # whoever looks for the bottom of it comes to one
 
 
 async def test_a_second_answer_that_breaks_off_has_broken_off() -> None:

@@ -218,9 +218,12 @@ class Constrained:
                 raise
             if isinstance(error, RequestError) and says_no_schemas(error.message):
                 self._learned.learn(request.model, kind, "neither")
-            if isinstance(first, AntwortError):
-                raise (first if isinstance(error, RequestError) else error) from error
-            yield first
+            if not isinstance(first, AntwortError):
+                yield first
+            elif isinstance(error, RequestError):
+                raise first from error
+            else:
+                raise  # as it is: an error that is its own cause has no end
 
     # ---- remembering ----
 
