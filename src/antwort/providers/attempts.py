@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
+import msgspec
+
 from antwort.errors import AntwortError, BackendTimeout, ContextTooLong
 from antwort.providers.base import Delta
 from antwort.providers.member import Member
@@ -14,64 +16,72 @@ OVERDUE = 30.0
 """Seconds without an answer, after which a stream that is given up is a failure of the backend's."""
 
 
-class Attempt:
-    """From its start to its end, at a member of which it holds a place. The member learns what becomes of it."""
+class Attempt(msgspec.Struct, eq=False):
+    """From its start to its end, at a member of which it holds a place. The member learns what becomes of it.
 
-    __slots__ = ("_began", "_clock", "_has_answered", "_is_streamed", "_trial", "doubt", "has_begun", "member")
+    It has begun when it is made, see `begin`; whoever makes it leaves its `with`, or says how it `ended`.
+    """
 
-    def __init__(self, member: Member, *, is_streamed: bool, clock: Callable[[], float]) -> None:
-        self.member = member
-        self.has_begun = False
-        """Whether its first delta has come."""
-        self.doubt: AntwortError | None = None
-        """A failure that may be the request's fault."""
-        self._has_answered = False
-        self._is_streamed = is_streamed
-        self._clock = clock
-        self._began = 0.0
-        self._trial: object | None = None
+    member: Member
+    clock: Callable[[], float]
+    began: float
+    trial: object | None
+    is_streamed: bool
+    has_answered: bool = False
+    has_begun: bool = False
+    """Whether its first delta has come."""
+    doubt: AntwortError | None = None
+    """A failure that may be the request's fault."""
 
     @property
     def seconds(self) -> float:
         """Since it began."""
-        return self._clock() - self._began
+        return self.clock() - self.began
 
     def hear(self, batch: list[Delta]) -> None:
         """A batch has come, the first of which says that the backend has answered."""
         self.has_begun = bool(batch)
-        if not self._has_answered:
-            self._has_answered = True
-            self.member.answered(self._trial)
+        if not self.has_answered:
+            self.has_answered = True
+            self.member.answered(self.trial)
+
+    def ended(self, error: BaseException | None = None) -> None:
+        member, trial = self.member, self.trial
+        if error is None:
+            member.breaker.succeeded()
+        elif isinstance(error, AntwortError):
+            self._failed(error)
+        elif self._is_overdue():  # anything else says nothing: the client left, or we are at fault
+            member.count(BackendTimeout("The backend did not begin to answer."), trial)
+        if trial is not None:
+            member.breaker.leave(trial)
+        member.places.give_back()
 
     def __enter__(self) -> None:
-        self._began = self._clock()
-        self._trial = self.member.breaker.enter()
+        pass
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self.member.breaker.succeeded()
-        elif isinstance(error, AntwortError):
-            self._failed(error)
-        elif self._is_overdue():  # anything else says nothing: the client left, or we are at fault
-            self.member.count(BackendTimeout("The backend did not begin to answer."), self._trial)
-        if self._trial is not None:
-            self.member.breaker.leave(self._trial)
-        self.member.places.give_back()
+        self.ended(error)
 
     def _failed(self, error: AntwortError) -> None:
         self.member.note(error)
         if not counts(error):
-            self.member.answered(self._trial)
-        elif self._trial is None and not self.has_begun and may_be_the_request(error):
+            self.member.answered(self.trial)
+        elif self.trial is None and not self.has_begun and may_be_the_request(error):
             self.doubt = error
         else:
-            self.member.count(error, self._trial)
+            self.member.count(error, self.trial)
 
     def _is_overdue(self) -> bool:
         """A stream has its headers soon; an answer in one piece has them only when the inference is done."""
-        return self._is_streamed and not self._has_answered and self.seconds >= OVERDUE
+        return self.is_streamed and not self.has_answered and self.seconds >= OVERDUE
+
+
+def begin(member: Member, clock: Callable[[], float], *, is_streamed: bool) -> Attempt:
+    """Ask the member, of which a place is held."""
+    return Attempt(member, clock, clock(), member.breaker.enter(), is_streamed)
 
 
 class Doubts:

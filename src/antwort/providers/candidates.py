@@ -22,10 +22,6 @@ class Candidate(msgspec.Struct, frozen=True):
     is_small: bool = False
     """Whether the request is certainly longer than its context."""
 
-    def is_there(self) -> bool:
-        """Whether it can be asked at once, and has a place, which is taken then."""
-        return self.member.is_well and self.member.places.take()
-
     @property
     def length(self) -> int | None:
         """Of its context, as far as is known by now."""

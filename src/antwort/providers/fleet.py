@@ -12,7 +12,7 @@ from itertools import chain
 from antwort.api.responses import Model
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, ModelNotFound, NotFound, UnsupportedFeature
-from antwort.providers.attempts import Attempt
+from antwort.providers.attempts import Attempt, begin
 from antwort.providers.base import Capabilities, ChatRequest, Delta, Heard, OtherName, Whole, count_at, whole_of
 from antwort.providers.candidates import Candidate
 from antwort.providers.member import BackendStatus, Member
@@ -86,7 +86,7 @@ class Fleet:
         The empty batch that says "the backend has answered" is passed on at once, and only once: it promises nothing
         about what is said, so another backend may still say it.
         """
-        asked = Round(self._at_once(request.model) or await self._candidates(request), request, self._clock)
+        asked = await self._round(request)
         has_answered = False
         while True:
             attempt = asked.at_once() or await asked.next()
@@ -113,34 +113,48 @@ class Fleet:
         return self._gathered if len(self._wholes) == len(self._members) else None
 
     async def _gathered(self, request: ChatRequest, heard: Heard) -> list[Delta]:
-        asked = Round(self._at_once(request.model) or await self._candidates(request), request, self._clock)
+        """The only member there is, where no rule says more, is asked without ado if it is well: the common case. Who
+        else is to be asked is seen when it fails.
+        """
+        only, asked = self._only, None
+        if only is not None and only.is_there():
+            attempt = begin(only, self._clock, is_streamed=request.stream is True)
+        else:
+            asked = await self._round(request)
+            attempt = await asked.next()
         while True:
-            attempt = asked.at_once() or await asked.next()
+            before = len(heard)
             try:
-                with attempt:
-                    answer = await self._ask(request, asked, attempt, heard)
-            except AntwortError as error:
-                self._look_into(error, asked.candidate)
-                asked.failed(attempt, error)
+                outgoing = request if asked is None else self._outgoing(request, asked.candidate)
+                answer = await self._wholes[attempt.member.name](outgoing, heard)
+            except BaseException as error:
+                asked = asked or Round.begun(Candidate(attempt.member, request.model, 1), request, self._clock)
+                self._broken(asked, attempt, heard[before:], error)
+                if not isinstance(error, AntwortError):
+                    raise
             else:
-                asked.answered()
+                attempt.hear(answer)
+                attempt.ended()
+                if asked is not None:
+                    asked.answered()
                 return answer
+            attempt = await asked.next()
 
-    async def _ask(self, request: ChatRequest, asked: Round, attempt: Attempt, heard: Heard) -> list[Delta]:
-        before, candidate = len(heard), asked.candidate
-        try:
-            answer = await self._wholes[candidate.member.name](self._outgoing(request, candidate), heard)
-        except BaseException:
-            for batch in heard[before:]:
-                if not attempt.has_begun:
-                    asked.hear(attempt, batch)
-            raise
-        asked.hear(attempt, answer)
-        return answer
+    def _broken(self, asked: Round, attempt: Attempt, said: Heard, error: BaseException) -> None:
+        """Raises the error as the client may read it, where nobody else is to be asked."""
+        for batch in said:
+            if not attempt.has_begun:
+                asked.hear(attempt, batch)
+        attempt.ended(error)
+        if isinstance(error, AntwortError):
+            self._look_into(error, asked.candidate)
+            asked.failed(attempt, error)
 
-    def _at_once(self, model: str) -> Sequence[Candidate]:
-        """The only member there is, where no rule says more: the common case, which costs next to nothing."""
-        return () if self._only is None else (Candidate(self._only, model, 1),)
+    async def _round(self, request: ChatRequest) -> Round:
+        """Where there is but one, and no rule says more, nothing is to be found out."""
+        only = self._only
+        able = await self._candidates(request) if only is None else (Candidate(only, request.model, 1),)
+        return Round(able, request, self._clock)
 
     async def _candidates(self, request: ChatRequest) -> Sequence[Candidate]:
         """In the order in which they are to be asked. Raises `ModelNotFound`, and `UnsupportedFeature` where none of

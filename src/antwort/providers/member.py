@@ -77,6 +77,10 @@ class Member:
         """Whether an inference may be sent to it with good hope. One whose time alone is over is given its trial."""
         return not self._is_out_of_reach and self.breaker.wait() == 0
 
+    def is_there(self) -> bool:
+        """Whether it can be asked at once, and has a place, which is taken then."""
+        return not self._is_out_of_reach and self.breaker.wait() == 0 and self.places.take()
+
     @property
     def status(self) -> BackendStatus:
         models = None if self.known.models is None else tuple(model.id for model in self.listed())

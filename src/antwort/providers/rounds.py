@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Self
 
 from antwort.errors import AntwortError, ContextTooLong, ModelNotFound
 from antwort.net.connection import CONNECT_SHARE
-from antwort.providers.attempts import Attempt, Doubts
+from antwort.providers.attempts import Attempt, Doubts, begin
 from antwort.providers.base import ChatRequest, Delta
 from antwort.providers.candidates import Candidate, askable, larger, next_of, share_of, worth_waiting_for
 from antwort.providers.verdicts import is_unconnected, may_go_elsewhere, most_telling
@@ -34,9 +35,16 @@ class Round:
         self._failures: list[AntwortError] = []
         self._doubts = Doubts()
 
+    @classmethod
+    def begun(cls, candidate: Candidate, request: ChatRequest, clock: Callable[[], float]) -> Self:
+        """With the only one there is, who was asked without ado."""
+        begun = cls((), request, clock)
+        begun.candidate = candidate
+        return begun
+
     def at_once(self) -> Attempt | None:
         """As `next`, where there is only one to ask, and it need not be waited for: mostly."""
-        if len(self._left) == 1 and self._left[0].is_there():
+        if len(self._left) == 1 and self._left[0].member.is_there():
             return self._begin(self._left.pop())
         return None
 
@@ -54,7 +62,7 @@ class Round:
         self.candidate = candidate
         if self._time_left is not None:
             CONNECT_SHARE.set(share_of(candidate.member, len(askable(self._left)) + 1, self._time_left))
-        return Attempt(candidate.member, is_streamed=self._request.stream is True, clock=self._clock)
+        return begin(candidate.member, self._clock, is_streamed=self._request.stream is True)
 
     def hear(self, attempt: Attempt, batch: list[Delta]) -> None:
         """The first batches of an answer have come, up to the first delta."""
@@ -79,6 +87,8 @@ class Round:
 
     def answered(self) -> None:
         """The inference is done."""
+        if self._time_left is not None:
+            CONNECT_SHARE.set(None)
         if self._failures:
             self._doubts.confirm()
 
