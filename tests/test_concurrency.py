@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from antwort.concurrency import Once, Signal, side_by_side, stop
+from antwort.concurrency import Once, Signal, side_by_side, stop, within
 from antwort.errors import Cancelled, ClientLeft
 
 
@@ -508,3 +508,78 @@ async def test_whoever_is_cancelled_breaks_off_the_work() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended == [1, 2]
+
+
+# ---- within a time ----
+
+
+def no_clock() -> float:
+    raise AssertionError("nobody waits")
+
+
+async def test_what_does_not_wait_needs_no_clock() -> None:
+    assert await within(no_clock, value()) == "value"
+
+    async def fail() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        await within(no_clock, fail())
+
+
+async def test_what_waits_is_given_all_that_it_waits_for() -> None:
+    async def wait() -> list[str]:
+        loop, found = asyncio.get_running_loop(), []
+        for word in ("one", "two"):
+            coming: asyncio.Future[str] = loop.create_future()
+            loop.call_later(0.001, coming.set_result, word)
+            found.append(await coming)
+        failing: asyncio.Future[str] = loop.create_future()
+        loop.call_later(0.001, failing.set_exception, KeyError("x"))
+        try:
+            await failing
+        except KeyError:
+            found.append("three")
+        return found
+
+    assert await within(lambda: 5.0, wait()) == ["one", "two", "three"]
+
+
+async def test_what_takes_too_long_is_broken_off_and_may_clean_up() -> None:
+    told: list[str] = []
+
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+            told.append("over")
+            raise
+
+    with pytest.raises(TimeoutError):
+        await within(lambda: 0.001, wait())
+    assert told == ["over"]
+    assert no_cancellation_is_left(asyncio.current_task())
+
+
+async def test_who_waits_within_a_time_may_be_cancelled() -> None:
+    task = asyncio.create_task(within(lambda: 5.0, asyncio.Event().wait()))
+    await settle()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_what_was_begun_and_is_dropped_is_closed() -> None:
+    ends: list[str] = []
+
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ends.append("closed")
+
+    begun = within(lambda: 5.0, wait())
+    begun.send(None)
+    begun.close()
+    assert ends == ["closed"]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from types import coroutine
 from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
@@ -132,3 +133,33 @@ async def side_by_side(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         return await asyncio.gather(*tasks)
     finally:
         await stop(tasks, _BREAKING_OFF)
+
+
+async def within(seconds: Callable[[], float], work: Coroutine[Any, Any, T]) -> T:
+    """What it gives, unless it takes longer; then `TimeoutError` is raised. It is begun right here: what does not have
+    to wait needs no clock, and `seconds` is not asked for.
+    """
+    try:
+        waits = work.send(None)
+    except StopIteration as done:
+        return cast("T", done.value)
+    async with asyncio.timeout(seconds()):
+        return await _rest_of(work, waits)
+
+
+@coroutine
+def _rest_of(work: Coroutine[Any, Any, T], waits: Any) -> Generator[Any, Any, T]:
+    """The rest of what was begun, and waits for that: all that it is told goes on to it."""
+    try:
+        while True:
+            try:
+                told = yield waits
+            except GeneratorExit:
+                work.close()
+                raise
+            except BaseException as error:
+                waits = work.throw(error)
+            else:
+                waits = work.send(told)
+    except StopIteration as done:
+        return cast("T", done.value)

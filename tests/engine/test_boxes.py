@@ -19,6 +19,7 @@ from antwort.tools.routing import Toolbox
 from engine_kit import ask
 
 DOCS = {"type": "mcp", "server_label": "docs"}
+STRANGER = {**DOCS, "server_url": "https://docs.example.com/mcp"}
 FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
 
 
@@ -63,8 +64,10 @@ class Desk:
         self.executors: tuple[ToolExecutor, ...] = (self.docs,)
         self.settings = EngineSettings()
 
+        self.identity = ANONYMOUS
+
     async def made(self, *tools: dict[str, Any], **fields: Any) -> tuple[Toolbox, tuple[McpListTools, ...]]:
-        shelf = Shelf(self.executors, ANONYMOUS, self.settings)
+        shelf = Shelf(self.executors, self.identity, self.settings)
         return await build_toolbox(ask(tools=[*tools], **fields), shelf, boxes=self.boxes)
 
 
@@ -160,16 +163,91 @@ async def test_only_who_says_so_is_not_asked_again_whether_it_runs_a_tool(kind: 
         FUNCTION,
         {**DOCS, "authorization": "s3cret"},
         {**DOCS, "headers": {"X-Key": "s3cret"}},
-        {**DOCS, "server_url": "https://docs.example.com/mcp"},
+        {**STRANGER, "authorization": "s3cret"},
+        {**STRANGER, "headers": {"X-Key": "s3cret"}},
     ],
 )
-async def test_what_a_request_declares_names_by_address_or_brings_to_log_in_is_not_remembered(
-    tool: dict[str, Any],
-) -> None:
+async def test_what_a_request_declares_itself_or_brings_to_log_in_is_not_remembered(tool: dict[str, Any]) -> None:
     desk = Desk()
     first, second = (await desk.made(tool))[0], (await desk.made(tool))[0]
     assert first is not second
-    assert not desk.boxes._made
+    assert not len(desk.boxes)
+
+
+# ---- strangers' tools ----
+
+
+async def test_strangers_tools_are_remembered_as_long_as_their_list_is_the_same() -> None:
+    desk = Desk()
+    first, second = (await desk.made(STRANGER))[0], (await desk.made(STRANGER))[0]
+    assert first is second
+    desk.docs.list("write")
+    assert list((await desk.made(STRANGER))[0].tools) == ["write"]
+    elsewhere = {**STRANGER, "server_url": "https://docs.example.org/mcp"}
+    assert (await desk.made(elsewhere))[0] is not (await desk.made(STRANGER))[0]
+
+
+@pytest.mark.parametrize("other", [Identity("another"), Identity(owner="another")])
+async def test_nobody_is_given_what_was_made_of_strangers_tools_for_somebody_else(other: Identity) -> None:
+    desk = Desk()
+    first, _ = await desk.made(STRANGER)
+    desk.identity = other
+    assert (await desk.made(STRANGER))[0] is not first
+    desk.identity = ANONYMOUS
+    assert (await desk.made(STRANGER))[0] is first
+
+
+async def test_many_tools_of_strangers_are_not_remembered() -> None:
+    desk = Desk()
+    desk.docs.list(*[f"tool_{number:0100}" for number in range(400)])
+    await desk.made(STRANGER)
+    assert not len(desk.boxes)
+
+
+async def test_strangers_tools_push_out_none_of_the_operators() -> None:
+    desk = Desk()
+    first, _ = await desk.made(DOCS)
+    for number in range(20):
+        await desk.made({**STRANGER, "server_url": f"https://docs.example.com/{number}"})
+    assert (await desk.made(DOCS))[0] is first
+    assert len(desk.boxes) == 9
+
+
+class Many(Docs):
+    """A server that has something else for each client, by the same label."""
+
+    async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
+        return self.lists[identity.owner]
+
+    lists: dict[str, tuple[ToolDefinition, ...]]
+
+
+async def test_each_client_has_the_tools_that_the_server_has_for_it() -> None:
+    desk = Desk()
+    many = desk.docs = Many()
+    many.lists = {name: (ToolDefinition(name=name, kind=ToolKind.MCP, server_label="docs"),) for name in ("one", "two")}
+    desk.executors = (many,)
+    for owner in ("one", "two", "one", "two"):
+        desk.identity = Identity(owner=owner)
+        toolbox, (shown,) = await desk.made(DOCS)
+        assert list(toolbox.tools) == [tool.name for tool in shown.tools] == [owner]
+    assert len(desk.boxes) == 2
+
+
+class Somewhere(Docs):
+    """A server that the operator has put into the requests for one model."""
+
+    def standing(self, model: str, identity: Identity) -> Sequence[McpTool]:
+        return [McpTool(server_label="docs")] if identity.owner == "one" else []
+
+
+async def test_servers_that_join_the_request_of_one_client_do_not_join_that_of_another() -> None:
+    desk = Desk()
+    desk.docs = Somewhere("find")
+    desk.executors = (desk.docs,)
+    for owner, names in (("one", ["find"]), ("two", []), ("one", ["find"])):
+        desk.identity = Identity(owner=owner)
+        assert list((await desk.made())[0].tools) == names
 
 
 async def test_only_the_last_few_are_remembered() -> None:

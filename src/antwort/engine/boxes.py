@@ -9,18 +9,45 @@ from typing import NamedTuple
 from antwort.api.items import McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.tools import McpTool
-from antwort.api.wire import UNSET, replace
+from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.servers import Offer, Shelf
 from antwort.ids import new_id
+from antwort.tools.base import ToolExecutor
 from antwort.tools.routing import Toolbox
 
 _MOST = 8
+_LARGEST = 64 * 1024
+"""Bytes of the list of a stranger's tools, beyond which its toolbox is not remembered."""
+
+
+class Source(NamedTuple):
+    """Where some of the tools come from: a server that is to be asked, or the request itself."""
+
+    server: McpTool | None = None
+    path: str | None = None
+    """Where the request declares the server; None: it is not the request's to answer for."""
+    own: Offer = Offer()
+
+
+class Of(NamedTuple):
+    """All that a toolbox is made of but what the servers offer."""
+
+    tools: tuple[object, ...]
+    who: tuple[str, str] | None
+    """Whose it is, where a stranger's tools are in it."""
+    choice: object
+    allowed: object
+    standing: Sequence[McpTool]
+    capabilities: object
+    settings: object
+    executors: tuple[ToolExecutor, ...]
 
 
 class Made(NamedTuple):
     """A toolbox, the lists that show with it, and all that they were made of."""
 
-    of: tuple[object, ...]
+    of: Of
+    sources: Sequence[Source]
     offers: Sequence[Offer]
     toolbox: Toolbox
     holds: bool
@@ -31,44 +58,60 @@ class Made(NamedTuple):
         """The lists, for another response."""
         return tuple([replace(each, id=new_id("mcpl")) for each in self.lists])
 
+    def has(self, offers: Sequence[Offer]) -> bool:
+        """Whether it was made of the same offers."""
+        return len(self.offers) == len(offers) and all(map(is_same, self.offers, offers))
+
 
 class Boxes:
-    """The last few, by what they were made of."""
+    """The last few, by what they were made of. Strangers' push out none of the operator's, and are small."""
 
     def __init__(self) -> None:
         self._made: deque[Made] = deque(maxlen=_MOST)
+        self._strangers: deque[Made] = deque(maxlen=_MOST)
 
-    def find(self, of: tuple[object, ...], offers: Sequence[Offer]) -> Made | None:
-        for made in self._made:
-            if made.of == of and _are_same(made.offers, offers):
-                return made
-        return None
+    def __len__(self) -> int:
+        return len(self._made) + len(self._strangers)
+
+    def like(self, of: Of) -> list[Made]:
+        """Those that are made of the same, whatever the servers have offered by then."""
+        return [made for made in (self._made if of.who is None else self._strangers) if made.of == of]
 
     def keep(self, made: Made) -> None:
-        self._made.appendleft(made)
+        if made.of.who is None:
+            self._made.appendleft(made)
+        elif sum(len(encode(offer.found)) for offer in made.offers) <= _LARGEST:
+            self._strangers.appendleft(made)
 
 
-def made_of(request: CreateRequest, shelf: Shelf, servers: Sequence[McpTool | None]) -> tuple[object, ...] | None:
-    """All that a toolbox is made of but what the `servers` offer; None: it is not remembered, as the request brings
-    something to log in, tools of its own, or a stranger's: how much memory their lists take is bounded elsewhere.
+def made_of(request: CreateRequest, shelf: Shelf, standing: Sequence[McpTool]) -> Of | None:
+    """None: it is not remembered, as the request brings something to log in, or tools of its own. `standing` are the
+    servers that join those of the request.
     """
-    if not all(_is_plain(tool) for tool in request.tools):
-        return None
-    asked = (request.tools, request.tool_choice, request.allowed_tools)
-    return asked, servers, shelf.capabilities, shelf.settings, shelf.executors
+    who = None
+    for tool in request.tools:
+        if not isinstance(tool, McpTool) or tool.authorization is not UNSET or tool.headers is not UNSET:
+            return None
+        if tool.server_url is not UNSET:
+            who = (shelf.identity.tenant, shelf.identity.owner)
+    return Of(
+        request.tools,
+        who,
+        request.tool_choice,
+        request.allowed_tools,
+        standing,
+        shelf.capabilities,
+        shelf.settings,
+        shelf.executors,
+    )
 
 
-def _is_plain(tool: object) -> bool:
-    return isinstance(tool, McpTool) and tool.authorization is tool.headers is tool.server_url is UNSET
-
-
-def _are_same(known: Sequence[Offer], offers: Sequence[Offer]) -> bool:
+def is_same(known: Offer, offer: Offer) -> bool:
     """What a server offers is the same as long as it is made of the same list, if that is one that cannot change."""
-    return len(known) == len(offers) and all(
-        one.found is other.found
-        and isinstance(one.found, tuple | None)
-        and one.instructions == other.instructions
-        and one.problem == other.problem
-        and one.silent == other.silent
-        for one, other in zip(known, offers, strict=True)
+    return known is offer or (
+        known.found is offer.found
+        and isinstance(known.found, tuple | None)
+        and known.instructions == offer.instructions
+        and known.problem == offer.problem
+        and known.silent == offer.silent
     )

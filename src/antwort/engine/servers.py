@@ -12,6 +12,7 @@ import msgspec
 from antwort.api.items import McpListTools, McpToolInfo
 from antwort.api.tools import McpTool, McpToolFilter
 from antwort.api.wire import UNSET
+from antwort.concurrency import within
 from antwort.engine.approving import with_approvals
 from antwort.engine.settings import EngineSettings
 from antwort.errors import InvalidField
@@ -50,7 +51,6 @@ class Shelf(msgspec.Struct, frozen=True):
     deadline: float | None = None
     """When the response has to be done, by the clock of the event loop."""
 
-    @property
     def patience(self) -> float:
         """Seconds that a tool server gets to say what it offers. Something is left of what the response has, so that it
         can begin, and say why it ends.
@@ -105,11 +105,13 @@ def standing(shelf: Shelf) -> list[McpTool]:
     ]
 
 
-async def offer_declared(tool: McpTool, path: str, shelf: Shelf) -> Offer:
-    """What is behind a declaration. Raises `InvalidField` when nobody goes by its label, or it is wrong otherwise."""
+async def offer_declared(tool: McpTool, path: str, shelf: Shelf, known: Offer | None = None) -> Offer:
+    """What is behind a declaration. Raises `InvalidField` when nobody goes by its label, or it is wrong otherwise.
+    `known` is what was behind it before, and is given again where it is the same.
+    """
     _check_server(tool, path)
     try:
-        offer = await _ask(tool, shelf)
+        offer = await _ask(tool, shelf, known)
     except InvalidField as fault:
         raise fault.within(path) from fault
     if offer is None:
@@ -117,10 +119,10 @@ async def offer_declared(tool: McpTool, path: str, shelf: Shelf) -> Offer:
     return offer
 
 
-async def offer_behind(tool: McpTool, shelf: Shelf) -> Offer:
+async def offer_behind(tool: McpTool, shelf: Shelf, known: Offer | None = None) -> Offer:
     """The same of a declaration that is not the request's, or not this request's: nobody is to blame now."""
     try:
-        return await _ask(tool, shelf) or Offer()
+        return await _ask(tool, shelf, known) or Offer()
     except InvalidField as fault:
         return Offer(problem=fault.message)
 
@@ -149,16 +151,14 @@ def _no_server(tool: McpTool, path: str) -> InvalidField:
     return InvalidField(f"{path}.server_label", problem, code="unknown_tool_server")
 
 
-async def _ask(tool: McpTool, shelf: Shelf) -> Offer | None:
+async def _ask(tool: McpTool, shelf: Shelf, known: Offer | None) -> Offer | None:
     """None: nobody goes by that label."""
     for executor in shelf.executors:
         if offers(executor, ToolServer):
             try:
-                async with asyncio.timeout(shelf.patience):
-                    found = await executor.discover(tool, shelf.identity)
-                    if found is not None:
-                        chosen = with_approvals(tool, _chosen(tool, found))
-                        return Offer(chosen, await _told(tool, chosen, executor, shelf.identity), found=found)
+                offer = await within(shelf.patience, _offered(tool, executor, shelf.identity, known))
+                if offer is not None:
+                    return offer
             except InvalidField:
                 raise
             except Unanswered as news:
@@ -176,9 +176,17 @@ async def _ask(tool: McpTool, shelf: Shelf) -> Offer | None:
     return None
 
 
-async def _told(tool: McpTool, tools: Sequence[ToolDefinition], server: ToolServer, identity: Identity) -> str | None:
+async def _offered(tool: McpTool, server: ToolServer, identity: Identity, known: Offer | None) -> Offer | None:
     """A server of which no tool is used has nothing to say."""
-    return await server.instruct(tool, identity) if tools and offers(server, Instructing) else None
+    found = await server.discover(tool, identity)
+    if found is None:
+        return None
+    is_known = known is not None and known.found is found and isinstance(found, tuple)
+    tools = known.tools if known is not None and is_known else with_approvals(tool, _chosen(tool, found))
+    told = await server.instruct(tool, identity) if tools and offers(server, Instructing) else None
+    if known is not None and is_known and told == known.instructions:
+        return known
+    return Offer(tools, told, found=found)
 
 
 def _chosen(tool: McpTool, found: Sequence[ToolDefinition]) -> Sequence[ToolDefinition]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterator, Sequence
-from typing import Any, NamedTuple
+from itertools import repeat
+from typing import Any
 
 from antwort.api.items import McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.tools import McpTool, OpaqueTool, Tool
 from antwort.api.wire import replace
 from antwort.concurrency import side_by_side
-from antwort.engine.boxes import Boxes, Made, made_of
+from antwort.engine.boxes import Boxes, Made, Source, made_of
 from antwort.engine.chosen import Tools, allowed_names, called_name, check_choice, model_name
 from antwort.engine.declared import Grammars, definitions, grammars_told, read_grammars
 from antwort.engine.deferred import abouts_of, hidden_names, with_search
@@ -35,38 +36,29 @@ from antwort.tools.schemas.cleaning import clean_all
 __all__ = ["Shelf", "build_toolbox", "called_name", "check_labels", "list_tools", "model_name", "rebuild_toolbox"]
 
 
-class _Source(NamedTuple):
-    """Where some of the tools come from: a server that is to be asked, or the request itself."""
-
-    server: McpTool | None = None
-    path: str | None = None
-    """Where the request declares the server; None: it is not the request's to answer for."""
-    own: Offer = Offer()
-
-
 async def build_toolbox(
     request: CreateRequest, shelf: Shelf, *, with_standing: bool = True, boxes: Boxes | None = None
 ) -> tuple[Toolbox, tuple[McpListTools, ...]]:
     """What the request offers the model, and the lists of the servers it names or the operator has put into it. One of
     `boxes` is taken where it comes to the same.
     """
-    _check_addresses(request.tools)
-    grammars = await read_grammars(request.tools)
+    joining = standing(shelf) if with_standing else []
+    of = None if boxes is None else made_of(request, shelf, joining)
+    alike = [] if boxes is None or of is None else boxes.like(of)
     dropped: list[str] = []
-    sources = [*_sources(request.tools, shelf, grammars, dropped)]
-    if with_standing:
-        sources += _standing(sources, shelf)
-    offers = await _offers(sources, shelf)
-    note_dropped(dropped)
-    of = None if boxes is None else made_of(request, shelf, [source.server for source in sources])
-    if boxes is not None and of is not None and (made := boxes.find(of, offers)) is not None:
-        return _checked_anew(made, request, shelf), made.shown()
+    sources = alike[0].sources if alike else await _sources_of(request, shelf, joining, dropped)
+    offers = await _offers(sources, shelf, alike[0].offers if alike else None)
+    if dropped:
+        note_dropped(dropped)
+    for made in alike:
+        if made.has(offers):
+            return _checked_anew(made, request, shelf), made.shown()
     toolbox = _toolbox(request, offers, shelf)
     check_choice(request, toolbox, shelf.settings)
     await clean_all(_of_servers(toolbox))
     lists = _lists(sources, offers)
     if boxes is not None and of is not None:
-        boxes.keep(Made(of, offers, toolbox, are_steady(shelf.executors), lists))
+        boxes.keep(Made(of, sources, offers, toolbox, are_steady(shelf.executors), lists))
     return toolbox, lists
 
 
@@ -85,7 +77,7 @@ def _may_run(request: CreateRequest, tools: Tools, hidden: frozenset[str], shelf
     return request.choice_mode != "none" and (bool(hidden) or is_registered(shelf.executors, tools))
 
 
-def _lists(sources: Sequence[_Source], offers: Sequence[Offer]) -> tuple[McpListTools, ...]:
+def _lists(sources: Sequence[Source], offers: Sequence[Offer]) -> tuple[McpListTools, ...]:
     lists: dict[str, McpListTools] = {}
     for source, offer in zip(sources, offers, strict=True):
         if source.server is not None:
@@ -100,37 +92,53 @@ def _of_servers(toolbox: Toolbox) -> Iterator[dict[str, Any]]:
             yield tool.parameters
 
 
-def _sources(tools: Sequence[Tool], shelf: Shelf, grammars: Grammars, dropped: list[str]) -> Iterator[_Source]:
+async def _sources_of(
+    request: CreateRequest, shelf: Shelf, joining: Sequence[McpTool], dropped: list[str]
+) -> list[Source]:
+    _check_addresses(request.tools)
+    grammars = await read_grammars(request.tools)
+    sources = [*_sources(request.tools, shelf, grammars, dropped)]
+    return sources + _standing(sources, joining)
+
+
+def _sources(tools: Sequence[Tool], shelf: Shelf, grammars: Grammars, dropped: list[str]) -> Iterator[Source]:
     for i, tool in enumerate(tools):
         match tool:
             case McpTool():
-                yield _Source(tool, f"tools[{i}]")
+                yield Source(tool, f"tools[{i}]")
             case OpaqueTool():
                 if asks_to_search(tool, shelf.settings):
                     continue
                 if (server := stand_in(tool, shelf.settings)) is None:
                     dropped.append(tool.type)
                 else:
-                    yield _Source(server)
+                    yield Source(server)
             case _:
-                yield _Source(own=Offer(definitions(tool, shelf, grammars)))
+                yield Source(own=Offer(definitions(tool, shelf, grammars)))
 
 
-def _standing(sources: Sequence[_Source], shelf: Shelf) -> list[_Source]:
+def _standing(sources: Sequence[Source], joining: Sequence[McpTool]) -> list[Source]:
     """What the request names itself is not there twice."""
     named = {source.server.server_label for source in sources if source.server is not None}
-    return [_Source(server) for server in standing(shelf) if server.server_label not in named]
+    return [Source(server) for server in joining if server.server_label not in named]
 
 
-async def _offers(sources: Sequence[_Source], shelf: Shelf) -> list[Offer]:
-    """What each has. Servers are asked side by side: one that is slow holds up no other."""
-    asked = [_ask(source.server, source.path, shelf) for source in sources if source.server is not None]
+async def _offers(sources: Sequence[Source], shelf: Shelf, known: Sequence[Offer] | None = None) -> list[Offer]:
+    """What each has; `known` are what they had before. Servers are asked side by side: one that is slow holds up no
+    other.
+    """
+    before = known or repeat(None)
+    asked = [
+        _ask(source.server, source.path, shelf, offer)
+        for source, offer in zip(sources, before, strict=False)
+        if source.server is not None
+    ]
     found = iter(await side_by_side(asked))
     return [source.own if source.server is None else next(found) for source in sources]
 
 
-def _ask(server: McpTool, path: str | None, shelf: Shelf) -> Coroutine[None, None, Offer]:
-    return offer_behind(server, shelf) if path is None else offer_declared(server, path, shelf)
+def _ask(server: McpTool, path: str | None, shelf: Shelf, known: Offer | None) -> Coroutine[None, None, Offer]:
+    return offer_behind(server, shelf, known) if path is None else offer_declared(server, path, shelf, known)
 
 
 def _check_addresses(tools: Sequence[Tool]) -> None:
@@ -145,20 +153,20 @@ def _check_addresses(tools: Sequence[Tool]) -> None:
 async def rebuild_toolbox(request: CreateRequest, shelf: Shelf) -> Toolbox:
     """The toolbox of an earlier request. A server that is not there any more has no tools; nobody is to blame now."""
     sources = [_source_again(tool, shelf) for tool in request.tools]
-    sources += _standing(sources, shelf)
+    sources += _standing(sources, standing(shelf))
     return _toolbox(request, await _offers(sources, shelf), shelf)
 
 
-def _source_again(tool: Tool, shelf: Shelf) -> _Source:
+def _source_again(tool: Tool, shelf: Shelf) -> Source:
     match tool:
         case McpTool():
-            return _Source() if tool.server_label == HOUSE_LABEL else _Source(tool)
+            return Source() if tool.server_label == HOUSE_LABEL else Source(tool)
         case OpaqueTool():
             is_run = policy_for(tool.type, shelf.settings).do == "run"
-            return _Source(stand_in(tool, shelf.settings) if is_run else None)
+            return Source(stand_in(tool, shelf.settings) if is_run else None)
         case _:
             own = definitions(tool, shelf, grammars={})  # what the client runs is not checked again
-            return _Source(own=Offer(own))
+            return Source(own=Offer(own))
 
 
 def _add_list(new: McpListTools, lists: dict[str, McpListTools]) -> None:
