@@ -37,7 +37,10 @@ def is_all_new(request: CreateRequest) -> bool:
     look up, and nothing left to run.
     """
     is_first = request.previous_response_id is None and request.conversation is None
-    return is_first and all(type(item) is Message for item in request.input)
+    return is_first and _NEW.issuperset(map(type, request.input))
+
+
+_NEW = frozenset({Message})
 
 
 async def load_chain(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from itertools import compress, repeat
 from operator import attrgetter, is_not
 from typing import Any, Literal
@@ -21,8 +21,8 @@ from antwort.api.items import (
 )
 from antwort.api.requests import CreateRequest, TextOptions
 from antwort.api.responses import ConversationRef, ReasoningEcho, Response
-from antwort.api.tools import AllowedTools, ToolChoice, echo_choice, echo_tool
-from antwort.api.wire import UNSET, Plain
+from antwort.api.tools import AllowedTools, Tool, ToolChoice, echo_choice, echo_tool
+from antwort.api.wire import UNSET, Plain, encode
 from antwort.engine.approving import is_asked
 from antwort.engine.budgets import Budget, budget_of, most_calls
 from antwort.engine.credentials import Credentials
@@ -37,6 +37,7 @@ from antwort.engine.queues import Place
 from antwort.engine.settings import EngineSettings
 from antwort.identity import Identity
 from antwort.ids import new_id
+from antwort.properties import kept_property
 from antwort.providers.base import Capabilities
 from antwort.storage.base import Decision, Link
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
@@ -124,7 +125,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if self.place is not None:
             self.place.give_up()
 
-    @cached_property
+    @kept_property
     def compact_threshold(self) -> int | None:
         """Tokens of context from which on it is compacted before the model is asked; None: it is not. So many as the
         context does not have would never come together.
@@ -142,12 +143,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Whether another process picks the run up when this one dies."""
         return bool(self.request.background)
 
-    @cached_property
+    @kept_property
     def budget(self) -> Budget:
         """What the response may take. It is asked for several times in each turn."""
         return budget_of(self.request, self.settings)
 
-    @cached_property
+    @kept_property
     def memo(self) -> dict[str, Any]:
         """What pure functions keep from one turn to the next, so that they need not work it out anew. Without it, all
         comes out the same.
@@ -158,7 +159,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def leftovers(self) -> tuple[Leftover, ...]:
         return self.history.leftovers
 
-    @property
+    @kept_property
     def reasoning_style(self) -> Literal["text", "summary"]:
         options = self.request.reasoning
         if options is not None and (options.summary or options.generate_summary):
@@ -168,14 +169,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def shown(self, name: str, run: Run) -> Shown:
         """How a call to `name` shows now: never as a client's call when the client must not run it."""
         way = route(name, self.toolbox)
+        known: Shown | None = self.toolbox.memo.get((name, way))
+        return self._shown(name, way, run) if known is None else known
+
+    def _shown(self, name: str, way: Route, run: Run) -> Shown:
         is_refused, is_clients = way in (Route.REJECTED, Route.UNKNOWN), way is Route.CLIENT
         definition = self.toolbox.tools.get(name)
         if definition is not None and way is Route.SERVER and definition.needs_approval:
             asks = partial(is_asked, self.calls_left(run))
             return Shown(definition.own_name, definition.server_label or HOUSE_LABEL, counts=True, asks=asks)
-        if definition is not None and definition.kind not in OWN:
-            label = definition.server_label or HOUSE_LABEL
-            return Shown(definition.own_name, label, counts=way is Route.SERVER and not is_search(definition))
+        if definition is not None and definition.kind not in OWN:  # the same each time
+            label, counts = definition.server_label or HOUSE_LABEL, way is Route.SERVER and not is_search(definition)
+            shown = self.toolbox.memo[name, way] = Shown(definition.own_name, label, counts=counts)
+            return shown
         if is_refused and self._refuses_as_server:
             return Shown(name, HOUSE_LABEL)
         if definition is None:
@@ -235,14 +241,18 @@ def _has_failed(definition: ToolDefinition, run: Run) -> bool:
 # ---- the response as it starts ----
 
 
-def draft_response(request: CreateRequest, model: str, settings: EngineSettings) -> Response:
-    """Every setting echoed as in force; what was left open has the standard's default."""
+def draft_response(
+    request: CreateRequest, model: str, settings: EngineSettings, toolbox: Toolbox | None = None
+) -> Response:
+    """Every setting echoed as in force; what was left open has the standard's default. `toolbox` is what was made of
+    the tools, and remembers how they are echoed.
+    """
     return Response(
         id=new_id("resp"),
         created_at=int(time.time()),
         status="in_progress",
         model=model,
-        tools=tuple(echo_tool(tool) for tool in in_force(request.tools, settings)),
+        tools=_echo_tools(request.tools, settings, {} if toolbox is None else toolbox.memo) if request.tools else (),
         tool_choice=echo_choice(_in_force(request)),
         text=_echo_text(request.text),
         reasoning=_echo_reasoning(request),
@@ -256,6 +266,16 @@ def draft_response(request: CreateRequest, model: str, settings: EngineSettings)
     )
 
 
+def _echo_tools(tools: tuple[Tool, ...], settings: EngineSettings, memo: dict[Any, Any]) -> tuple[Plain, ...]:
+    """Each response has its own: they are plain values, and whoever is given them may change them."""
+    known: tuple[object, object, bytes] | None = memo.get("echoed")
+    if known is None or known[0] != tools or known[1] is not settings:
+        echoed = encode([echo_tool(tool) for tool in in_force(tools, settings)])
+        known = memo["echoed"] = tools, settings, echoed
+    return _decode_echoed(known[2])
+
+
+_decode_echoed = msgspec.json.Decoder(tuple[dict[str, Any], ...]).decode
 _ECHOED = (
     "previous_response_id",
     "instructions",

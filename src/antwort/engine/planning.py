@@ -25,7 +25,7 @@ from antwort.engine.known import held_in, known_places, referring
 from antwort.engine.memory import since_compaction
 from antwort.engine.meter import Meter
 from antwort.engine.plan import History, Plan, draft_response
-from antwort.engine.readable import check_capabilities
+from antwort.engine.readable import check_capabilities, has_media
 from antwort.engine.recall import is_known_by_id, recall_runs, resolve_references, without_references
 from antwort.engine.recent import Recent, Records
 from antwort.engine.sealed import Sealed
@@ -42,6 +42,7 @@ from antwort.tools.routing import Toolbox
 from antwort.vault import Vault
 
 T = TypeVar("T")
+_FIRST = frozenset({0})
 
 
 class Means(msgspec.Struct, frozen=True):
@@ -121,8 +122,13 @@ class Planner:
             await place.turn(deadline - clock())
         elif place is not None:
             await self._turn(place, request, deadline - clock())
-        plan = self._plan(request, identity, means, recent, resumed)
-        return await (plan if is_all_new(request) else self._in_time(request, plan, deadline))  # else nobody is asked
+        if not is_all_new(request):
+            plan = self._plan_after(request, identity, means, recent, resumed)
+            return await self._in_time(request, plan, deadline)
+        sealed, before = Sealed(self._vault, identity), Before(request, History((request.input,), inputs=_FIRST))
+        if has_media(request.input):
+            self._check_readable(before, means, sealed)
+        return self._plan(before, identity, means, sealed, Credentials(self._vault, identity), resumed)
 
     async def _turn(self, place: Waits, request: CreateRequest, seconds: float) -> None:
         """Wait for it, at most for so many seconds as the response has. Raises `ConversationLocked`."""
@@ -153,27 +159,36 @@ class Planner:
         toolbox, listings = await build_toolbox(asked, shelf, with_standing=not compacts, boxes=self._boxes)
         return Means(model, shelf, toolbox, listings, compacts)
 
-    async def _plan(
+    async def _plan_after(
         self,
         request: CreateRequest,
         identity: Identity,
         means: Means,
         recent: Recent | None,
-        resumed: Resumed | None = None,
+        resumed: Resumed | None,
     ) -> Plan:
+        """The plan of a request that goes on from something, or says something that stands for something else."""
         sealed, credentials = Sealed(self._vault, identity), Credentials(self._vault, identity)
-        before = Before(request, History((request.input,), inputs=frozenset({0})))
-        if not is_all_new(request):
-            response_id = None if resumed is None else resumed.response.id
-            before = await self._remembered(request, identity, means, recent, sealed, credentials, response_id)
-        if not means.compacts:
-            self._check_readable(before, means, sealed)
-        note_unseen(before.history.stretches)
+        response_id = None if resumed is None else resumed.response.id
+        before = await self._remembered(request, identity, means, recent, sealed, credentials, response_id)
+        self._check_readable(before, means, sealed)
+        return self._plan(before, identity, means, sealed, credentials, resumed)
+
+    def _plan(
+        self,
+        before: Before,
+        identity: Identity,
+        means: Means,
+        sealed: Sealed,
+        credentials: Credentials,
+        resumed: Resumed | None,
+    ) -> Plan:
+        request = before.request
         plan = Plan(
-            request=before.request,
+            request=request,
             identity=identity,
             settings=self._settings,
-            response=_response(before.request, means.model, self._settings, resumed),
+            response=_response(request, means, self._settings, resumed),
             toolbox=means.toolbox,
             capabilities=means.shelf.capabilities,
             history=before.history if before.own is None else sealed.opened_history(before.history, before.own),
@@ -227,7 +242,12 @@ class Planner:
         return Before(without_references(request), history, kept, own, decisions)
 
     def _check_readable(self, before: Before, means: Means, sealed: Sealed) -> None:
-        history = before.history
+        """Refuse what the backend cannot read, and say in the log what the model is not shown."""
+        if not means.compacts:
+            self._check_capable(before.history, means, sealed)
+        note_unseen(before.history.stretches)
+
+    def _check_capable(self, history: History, means: Means, sealed: Sealed) -> None:
         shown = since_compaction(history.stretches, history.inputs, sealed.memories, history.kept)
         earlier = "conversation" if history.kept else "previous_response_id"
         if shown.skipped:
@@ -258,10 +278,10 @@ def _must_ask(request: CreateRequest) -> bool:
     )
 
 
-def _response(request: CreateRequest, model: str, settings: EngineSettings, resumed: Resumed | None) -> Response:
+def _response(request: CreateRequest, means: Means, settings: EngineSettings, resumed: Resumed | None) -> Response:
     """As it starts."""
     if resumed is None:
-        return draft_response(request, model, settings)
+        return draft_response(request, means.model, settings, means.toolbox)
     response = resumed.response
     return response if response.status != "queued" else replace(response, status=transition("queued", "in_progress"))
 

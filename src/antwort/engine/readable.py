@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from operator import attrgetter
 
 from antwort.api.items import InputFile, InputImage, InputItem, InputVideo, Message
 from antwort.errors import UnsupportedFeature
@@ -28,6 +30,15 @@ def check_capabilities(
     for i, item in enumerate(new, start=first):
         for j, part in enumerate(item.content if isinstance(item, Message) else ()):
             _check_part(part, f"input[{i}].content[{j}]", capabilities)
+
+
+def has_media(messages: Iterable[InputItem]) -> bool:
+    """Whether there is anything in them that not every backend can read. All of them are messages."""
+    return not _MEDIA.isdisjoint(map(type, chain.from_iterable(map(_content_of, messages))))
+
+
+_MEDIA = frozenset({InputImage, InputVideo, InputFile})
+_content_of = attrgetter("content")
 
 
 def _check_part(part: object, path: str, capabilities: Capabilities) -> None:

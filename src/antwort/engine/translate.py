@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import Any
 
@@ -133,10 +133,11 @@ def _offered(run: Run, plan: Plan) -> tuple[list[ToolDefinition], list[ChatTool]
 
 
 def _all_offered(plan: Plan) -> tuple[list[ToolDefinition], list[ChatTool]]:
-    known: tuple[list[ToolDefinition], list[ChatTool]] | None = plan.memo.get("tools")
+    memo = plan.toolbox.memo
+    known: tuple[list[ToolDefinition], list[ChatTool]] | None = memo.get("offered")
     if known is None:
         offered = [*plan.toolbox.tools.values()]
-        known = plan.memo["tools"] = offered, [_chat_tool(tool) for tool in offered]
+        known = memo["offered"] = offered, [_chat_tool(tool) for tool in offered]
     return known
 
 
@@ -286,9 +287,9 @@ def all_said(run: Run, plan: Plan) -> Said:
 
 def check_said(plan: Plan) -> None:
     """Refuse what comes to no message at all: backends answer that in words of their own, or with an invention."""
-    said = (item for stretch in plan.history.stretches for item in stretch)
-    if any(isinstance(item, Message) and item.role != "assistant" for item in said):
-        return
+    for item in chain.from_iterable(plan.history.stretches):
+        if isinstance(item, Message) and item.role != "assistant":
+            return
     if not messages(Run(plan.response), plan):
         problem = "says nothing to the model, and there are no instructions and no earlier response."
         raise InvalidField("input", problem, code="missing_required_parameter")
