@@ -78,6 +78,9 @@ class Boxes:
         return [made for made in (self._made if of.who is None else self._strangers) if made.of == of]
 
     def keep(self, made: Made) -> None:
+        """Once, where several requests have made it at the same time."""
+        if any(known.has(made.offers) for known in self.like(made.of)):
+            return
         if made.of.who is None:
             self._made.appendleft(made)
         elif sum(len(encode(offer.found)) for offer in made.offers) <= _LARGEST:

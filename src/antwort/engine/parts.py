@@ -25,15 +25,16 @@ def chat_message(item: Message, capabilities: Capabilities) -> ChatMessage:
     role = item.role
     if role == "developer" and not capabilities.developer_role:
         role = "system"
-    if all(isinstance(part, TEXTS) for part in item.content):
+    if _TEXTS.issuperset(map(type, item.content)):
         return ChatMessage(role=role, content=said_in(item.content))
     return ChatMessage(role=role, content=[_chat_part(part) for part in item.content])
 
 
 def said_in(parts: Sequence[ContentPart]) -> str:
-    return "\n".join(_part_text(part) for part in parts)
+    return "\n".join(map(_part_text, parts))
 
 
+_TEXTS = frozenset(TEXTS)
 _WORDS = (*TEXTS, SummaryText, ReasoningText)
 
 

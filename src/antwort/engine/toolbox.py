@@ -127,6 +127,8 @@ async def _offers(sources: Sequence[Source], shelf: Shelf, known: Sequence[Offer
     """What each has; `known` are what they had before. Servers are asked side by side: one that is slow holds up no
     other.
     """
+    if not sources:
+        return []
     before = known or repeat(None)
     asked = [
         _ask(source.server, source.path, shelf, offer)

@@ -92,11 +92,9 @@ class Transcript:
                 add(self, item)
         self.flush()
 
-    def go_on(self, turns: Sequence[Sequence[InputItem]], rest: Sequence[InputItem]) -> None:
-        """What a response has said since; `rest` is what came after its last turn."""
-        self._stretches, self._fates, self._found = (*turns, rest), {}, None
-        for turn in turns:
-            self.add_stretch(turn)
+    def go_on(self, news: Sequence[InputItem]) -> None:
+        """All that is going to be added now is what a response has said since, and the results are in that."""
+        self._stretches, self._fates, self._found = (news,), {}, None
 
     def flush(self) -> None:
         """The assistant message is whole: write it, and the results of its calls in the order of the calls."""

@@ -245,19 +245,19 @@ class _Told(msgspec.Struct):
         """Go on with what the run has said since. False where it has said something else, or something that might speak
         of what is told.
         """
-        output, ends, known, turns = run.response.output, run.turn_ends, len(self.items), len(self.ends)
-        if output[:known] != self.items or ends[:turns] != self.ends:
+        ends, known, turns = run.turn_ends, len(self.items), len(self.ends)
+        if run.response.output[:known] != self.items or ends[:turns] != self.ends:
             return False
-        if not _OWN_NEWS.issuperset(map(type, output[known:])):
+        news, end = run.said(known), ends[-1] if ends else 0
+        if not _OWN_NEWS.issuperset(map(type, news)):
             return False
-        end = ends[-1] if ends else 0
-        rest = run.said(end) if len(output) > end else ()
-        if rest and not _SILENT.issuperset(map(type, rest)):
+        if len(run.response.output) > end and not _SILENT.issuperset(map(type, run.said(end))):
             return False
         if len(ends) > turns:
-            new = (known, *ends[turns:])
-            self.conversation.go_on([run.said(*span) for span in pairwise(new)], rest)
-            self.ends, self.items = ends, output[:end]
+            self.conversation.go_on(news)
+            for span in pairwise((known, *ends[turns:])):
+                self.conversation.add_stretch(run.said(*span))
+            self.ends, self.items = ends, run.response.output[:end]
         return True
 
 
