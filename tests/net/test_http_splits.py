@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from antwort.net import heads
 from antwort.net.connection import Connection, Timeouts
+from antwort.net.exchange import Cut
 from antwort.net.http import HttpClient
 from antwort.net.reply import Reply
 
@@ -47,6 +48,19 @@ def carried(loop: asyncio.AbstractEventLoop, pieces: list[bytes]) -> tuple[objec
     connection.connection_lost(None)
     assert reply.waiter.done()
     return outcome(reply, is_kept=is_kept)
+
+
+def test_nothing_is_sent_over_a_connection_that_is_closing() -> None:
+    loop = asyncio.new_event_loop()
+    try:
+        connection = Connection(HttpClient("http://127.0.0.1:1"), loop)
+        connection.connection_made(closing := MagicMock(is_closing=lambda: True))
+        reply = connection.ask((b"GET",), Timeouts())
+        assert isinstance(reply.failure, Cut)
+        assert (reply.waiter.done(), reply.answered, reply.heard) == (True, False, False)
+        assert [call for call in closing.mock_calls if call[0].startswith("write")] == []
+    finally:
+        loop.close()
 
 
 def outcome(reply: Reply, *, is_kept: bool) -> tuple[object, ...]:

@@ -101,7 +101,7 @@ class Connection(asyncio.Protocol):
         """Send a request. The reply's waiter is done when the head of the answer has come, or none will."""
         reply = Reply(self._loop.create_future(), carrier=self)
         transport = self._transport
-        if transport is None:
+        if transport is None or transport.is_closing():  # what is written then goes nowhere
             reply.end(Cut(heard=False))
             return reply
         self._exchange = reply

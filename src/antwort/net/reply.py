@@ -82,7 +82,10 @@ class Reply(Exchange, kw_only=True, eq=False):
                 raise self.failure
             self.waiter = self.waiter.get_loop().create_future()
             await self.waiter
-        return self.at_hand()
+        data = self.take()
+        if not self.complete:
+            self.carrier.resume()
+        return data
 
     def release(self) -> None:
         """Close without haste: what was asked for has come, and the rest of the message is only its end."""
