@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Literal, TypeAlias
 
@@ -81,22 +81,33 @@ class Constrained:
     def whole(self) -> Whole | None:
         return None if self._whole is None else self._gathered
 
-    async def _gathered(self, request: ChatRequest, heard: Heard) -> list[Delta]:
+    def _gathered(self, request: ChatRequest, heard: Heard) -> Awaitable[list[Delta]]:
         """The usual ways at once, and the others as the streams that they are."""
         assert self._whole is not None
+        is_open = request.tool_choice is UNSET or request.tool_choice == "auto"
+        if is_open and self._mode == "auto" and not self._learned.ways:  # nothing is known, and no call must come
+            return self._tried(request, request, heard)
         if not offered(request) and not has_calls(request.messages):
-            return await self._whole(request, heard)
+            return self._whole(request, heard)
         kind = kind_of(request)
         way = self._learned.way(request.model, kind)
         if self._mode == "constrained" or way == "constrained" or (self._mode == "auto" and kind in MUST_CALL):
-            return await gather(self.infer(request), heard)
+            return gather(self.infer(request), heard)
+        native = self._native(request)
+        is_settled = self._mode == "native" or way == "neither"
+        return self._whole(native, heard) if is_settled else self._tried(native, request, heard)
+
+    async def _tried(self, native: ChatRequest, request: ChatRequest, heard: Heard) -> list[Delta]:
+        """Natively, unless the backend refuses: as `_watched`."""
+        assert self._whole is not None
         try:
-            return await self._whole(self._native(request), heard)
+            return await self._whole(native, heard)
         except AntwortError as error:
-            if self._mode == "native" or way == "neither" or any(heard) or not refuses_tools(error):
+            has_tools = bool(offered(request)) or has_calls(request.messages)
+            if not has_tools or any(heard) or not refuses_tools(error):
                 raise
             refusal = error
-        return await gather(self._again(request, kind, refusal), heard)
+        return await gather(self._again(request, kind_of(request), refusal), heard)
 
     async def models(self) -> Sequence[Model]:
         return await self._provider.models()

@@ -19,11 +19,12 @@ class Learned:
 
     def __init__(self, clock: Callable[[], float], lasts: float) -> None:
         self._clock, self._lasts = clock, lasts
-        self._ways: dict[tuple[str, Kind], tuple[Way, float]] = {}
+        self.ways: dict[tuple[str, Kind], tuple[Way, float]] = {}
+        """Each with the time until which it is believed."""
 
     def way(self, model: str, kind: Kind) -> Way | None:
         """Where calls of one kind are constrained, those that were made before are not understood natively either."""
-        if not self._ways:
+        if not self.ways:
             return None
         if kind == "none":
             seen = (self._seen(model, other) for other in ("auto", "required", "named", "none"))
@@ -31,14 +32,14 @@ class Learned:
         return self._seen(model, kind)
 
     def learn(self, model: str, kind: Kind, way: Way) -> None:
-        self._ways.pop((model, kind), None)
-        if len(self._ways) >= _MOST:
-            self._ways.pop(next(iter(self._ways)))
-        self._ways[model, kind] = way, self._clock() + self._lasts
+        self.ways.pop((model, kind), None)
+        if len(self.ways) >= _MOST:
+            self.ways.pop(next(iter(self.ways)))
+        self.ways[model, kind] = way, self._clock() + self._lasts
 
     def forget(self, model: str, kind: Kind) -> None:
-        self._ways.pop((model, kind), None)
+        self.ways.pop((model, kind), None)
 
     def _seen(self, model: str, kind: Kind) -> Way | None:
-        way, until = self._ways.get((model, kind), (None, 0.0))
+        way, until = self.ways.get((model, kind), (None, 0.0))
         return way if self._clock() < until else None

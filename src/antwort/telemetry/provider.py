@@ -71,18 +71,13 @@ class MeasuredProvider:
     async def _gathered(self, request: ChatRequest, heard: Heard) -> list[Delta]:
         assert self._whole is not None
         began, before = perf_counter(), len(heard)
-        answer: list[Delta] = []
-        error = "cancelled"
         try:
             answer = await self._whole(request, heard)
-            error = ""
-        except AntwortError as exc:
-            error = code_of(exc.code)
-            raise
-        finally:
-            last = answer or next((batch for batch in reversed(heard[before:]) if batch), answer)
-            end = last[-1] if last else None
+        except BaseException as exc:
+            error, end = code_of(exc.code) if isinstance(exc, AntwortError) else "cancelled", _last(heard[before:])
             self._count(request, began, 0.0, "" if isinstance(end, Finished) else error, end)
+            raise
+        self._count(request, began, 0.0, "", answer[-1] if answer else _last(heard[before:]))
         return answer
 
     def _count(self, request: ChatRequest, began: float, first: float, error: str, end: Delta | None) -> None:
@@ -120,3 +115,7 @@ class MeasuredProvider:
 
     async def close(self) -> None:
         await self._provider.close()
+
+
+def _last(heard: Heard) -> Delta | None:
+    return next((batch[-1] for batch in reversed(heard) if batch), None)
