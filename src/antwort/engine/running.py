@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from time import perf_counter
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from antwort.api.items import FunctionCall, McpCall
 from antwort.concurrency import stop
@@ -24,7 +25,6 @@ from antwort.tools.base import (
     Progress,
     ToolCall,
     ToolContext,
-    ToolDefinition,
     ToolExecutor,
     ToolKind,
     ToolResult,
@@ -135,20 +135,18 @@ class Running:
         """
         if len(calls) != 1 or self._early or not isinstance(ready := calls[0], Ready):
             return None
-        definition = ready.definition
+        definition = ready.toolbox.tools[ready.call.name]
         executor = ready.executor or find_executor(definition, ready.toolbox.executors)
         if isinstance(executor, Limited) and executor.grace_of(definition) <= self._plan.settings.tool_grace:
             return ready, executor
         return None
 
-    async def alone(self, ready: Ready, executor: Limited) -> Outcome:
+    def alone(self, ready: Ready, executor: Limited) -> Coroutine[Any, Any, Outcome]:
         """One that nobody runs beside needs no task of its own: what is told to stop here stops the tool in time."""
         self._control.has_acted = True
-        self._control.running.add(ready.call.call_id)
-        try:
-            return await self._signal.race(partial(self._execute, ready, executor))
-        finally:
-            self._control.running.clear()
+        if self._signal.reason is None:  # else it will not begin
+            self._control.running.add(ready.call.call_id)
+        return self._signal.race(partial(self._execute, ready, executor))
 
     def _start(self, ready: Ready) -> asyncio.Task[Outcome]:
         self._control.has_acted = True  # before it can have begun, whoever looks meanwhile
@@ -195,66 +193,68 @@ class Running:
         """Exactly one result, whatever the executor does, unless it hands the call on; and those who count are told how
         it came about.
         """
-        call, control, definition, is_search = ready.call, self._control, ready.definition, ready.is_search
-        if control.on_begin is not None and not is_search:
-            await control.on_begin(call.call_id)
-        self._seen.add(call.call_id)
-        if not is_search:
-            control.begun.add(call.call_id)
+        call, control = ready.call, self._control
+        call_id, definition = call.call_id, ready.toolbox.tools[call.name]
+        if not definition.is_search:
+            if control.on_begin is not None:
+                await self._put_on_record(call_id, control.on_begin)
+            control.begun.add(call_id)
+        self._seen.add(call_id)
+        executor = executor or ready.executor or find_executor(definition, ready.toolbox.executors)
         began = perf_counter()
         failures: list[Failure] = []
-        executor = executor or ready.executor or find_executor(definition, ready.toolbox.executors)
         outcome: Outcome | None = None
         try:
             if executor is None:
-                outcome = ToolResult(call.call_id, f"The tool {call.name!r} is not available any more.", is_error=True)
+                outcome = ToolResult(call_id, f"The tool {call.name!r} is not available any more.", is_error=True)
             else:
-                asked = ToolCall(
-                    id=call.call_id, name=call.name, arguments=call.arguments or "{}", definition=definition
-                )
-                result = await executor.execute(asked, self._context(call, failures.append))
-                outcome = ToolResult(call.call_id, result.output, is_error=result.is_error)
+                asked = ToolCall(id=call_id, name=call.name, arguments=call.arguments or "{}", definition=definition)
+                result = await executor.execute(asked, self._context(call_id, failures.append))
+                outcome = result if result.call_id == call_id else replace(result, call_id=call_id)
         except (asyncio.CancelledError, Exception) as exc:
-            if isinstance(exc, asyncio.CancelledError) and _is_told_to_stop():
-                raise
             outcome = _failed(call, exc)
         finally:
-            control.running.discard(call.call_id)
-            end: CallEnd = "cancelled" if outcome is None else _end(outcome, failures)
-            is_local = executor is not None and executor.kind is ToolKind.LOCAL
-            self._report(call, definition, end, perf_counter() - began, is_local=is_local)
+            control.running.discard(call_id)
+            if control.on_call:
+                self._report(call, definition.own_name, _end(outcome, failures), perf_counter() - began, executor)
         return outcome
+
+    async def _put_on_record(self, call_id: str, on_begin: Callable[[str], Awaitable[None]]) -> None:
+        """What could not be put there does not begin."""
+        try:
+            await on_begin(call_id)
+        except BaseException:
+            self._control.running.discard(call_id)
+            raise
 
     def _report_refused(self, calls: Sequence[Ready | Refused]) -> None:
         for each in calls:
-            if isinstance(each, Refused):
-                self._report(each.call, None, "refused", 0.0, is_local=False)
+            if isinstance(each, Refused) and self._control.on_call:
+                self._report(each.call, each.call.name, "refused", 0.0)
 
     def _report(
-        self, call: OpenCall, definition: ToolDefinition | None, end: CallEnd, seconds: float, *, is_local: bool
+        self, call: OpenCall, tool: str, end: CallEnd, seconds: float, executor: ToolExecutor | None = None
     ) -> None:
-        if not self._control.on_call:
-            return
         called = Called(
             response_id=self._plan.response.id,
             call_id=call.call_id,
-            tool=call.name if definition is None else definition.own_name,
+            tool=tool,
             label=call.item.server_label if isinstance(call.item, McpCall) else None,
-            is_local=is_local,
+            is_local=executor is not None and executor.kind is ToolKind.LOCAL,
             end=end,
             seconds=seconds,
         )
         for tell in self._control.on_call:
             tell(called)
 
-    def _context(self, call: OpenCall, failed: Callable[[Failure], None]) -> ToolContext:
+    def _context(self, call_id: str, failed: Callable[[Failure], None]) -> ToolContext:
         return ToolContext(
             response_id=self._plan.response.id,
-            idempotency_key=call.call_id,
+            idempotency_key=call_id,
             identity=self._plan.identity,
             deadline=self._control.deadline,
             cancelled=self._signal.fired,
-            progress=partial(self._note_progress, call.call_id),
+            progress=partial(self._note_progress, call_id),
             failed=failed,
         )
 
@@ -262,14 +262,6 @@ class Running:
         """A sign of life: whoever waits for the response learns that it goes on. What the tool says is content."""
         _log.debug("a tool of %s reports progress", self._plan.response.id)
         self._control.on_progress(call_id, news)
-
-
-def _failed(call: OpenCall, error: BaseException) -> Outcome:
-    """What a call comes to whose executor raises."""
-    if isinstance(error, ClientsTurn) and isinstance(call.item, FunctionCall):
-        return Handed()
-    _tools_log.warning("the tool %s failed", call.name, exc_info=error)
-    return ToolResult(call.call_id, str(error) or type(error).__name__, is_error=True)
 
 
 def _is_told_to_stop() -> bool:
@@ -282,12 +274,20 @@ def _came_to(task: asyncio.Task[Outcome]) -> Outcome | None:
     return task.result() if task.done() and not task.cancelled() else None
 
 
-def _end(outcome: Outcome, failures: Sequence[Failure]) -> CallEnd:
-    if isinstance(outcome, Handed):
-        return "handed"
-    if failures:
-        return failures[0]
-    return "error" if outcome.is_error else "ok"
+def _failed(call: OpenCall, error: BaseException) -> Outcome:
+    """What comes of a call that an executor has not answered. Raises what tells this task to stop."""
+    if isinstance(error, asyncio.CancelledError) and _is_told_to_stop():
+        raise error
+    if isinstance(error, ClientsTurn) and isinstance(call.item, FunctionCall):
+        return Handed()
+    _tools_log.warning("the tool %s failed", call.name, exc_info=True)
+    return ToolResult(call.call_id, str(error) or type(error).__name__, is_error=True)
+
+
+def _end(outcome: Outcome | None, failures: Sequence[Failure]) -> CallEnd:
+    if isinstance(outcome, ToolResult):
+        return failures[0] if failures else "error" if outcome.is_error else "ok"
+    return "cancelled" if outcome is None else "handed"
 
 
 def _refusal(refused: Refused) -> ToolResult:

@@ -7,7 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -81,7 +81,8 @@ class Limited:
         self.holds_to_its_word = holds_to_its_word(executor)
         asked = (self._describing, self._bounded_by, self._timed_by)
         self._keeps_terms = self.holds_to_its_word or all(each is None for each in asked)
-        self._offers: dict[type, bool] = {}
+        self.offered: dict[Callable[..., object], bool] = {}
+        """What was found so far of what it `offers`."""
         self._limits = limits or ToolLimits()
         self._places = Places()
         self._left_behind: set[asyncio.Task[object]] = set()
@@ -106,11 +107,11 @@ class Limited:
         output = cap(result.output, terms.output_bytes, terms.limits.media_bytes)
         return result if output is result.output else replace(result, output=output)
 
-    def offers(self, protocol: type) -> bool:
+    def offers(self, protocol: Callable[..., object]) -> bool:
         """Whether it is what the protocol says."""
-        known = self._offers.get(protocol)
+        known = self.offered.get(protocol)
         if known is None:
-            known = self._offers[protocol] = isinstance(self, protocol)
+            known = self.offered[protocol] = isinstance(self, cast("type", protocol))
         return known
 
     def describe(self, tool: ToolDefinition) -> ToolDefinition | None:
@@ -291,8 +292,9 @@ def limited(executor: ToolExecutor, limits: ToolLimits | None = None) -> Limited
 
 def offers(executor: object, protocol: Callable[..., P]) -> TypeGuard[P]:
     """The same as `isinstance`, for what is asked with each request: of executors within limits it is remembered."""
-    assert isinstance(protocol, type)
-    return executor.offers(protocol) if isinstance(executor, Limited) else isinstance(executor, protocol)
+    if isinstance(executor, Limited):
+        return executor.offered.get(protocol) or executor.offers(protocol)
+    return isinstance(executor, cast("type", protocol))
 
 
 def _until(ends: float, context: ToolContext) -> ToolContext:

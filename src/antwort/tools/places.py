@@ -73,16 +73,14 @@ class Places:
     def take_now(self, seats: Seats, identity: Identity) -> Place | None:
         """As `take`, where nobody has to wait; else None."""
         tool, server = seats.keys(identity)
-        of_tool, of_server = self._rows.get(tool), self._rows.get(server)
-        if of_tool is None:
-            of_tool = Row(self._rows, tool, seats.each)
-        if of_server is None:
-            of_server = Row(self._rows, server, seats.total)
+        rows = self._rows
+        of_tool = rows.get(tool) or Row(rows, tool, seats.each)
+        of_server = rows.get(server) or Row(rows, server, seats.total)
         if not of_tool.free or not of_server.free:
             return None
         of_tool.free -= 1
         of_server.free -= 1
-        self._rows[tool], self._rows[server] = of_tool, of_server
+        rows[tool], rows[server] = of_tool, of_server
         return Place(of_tool, of_server)
 
     def _row(self, key: Hashable, number: int) -> Row:

@@ -115,7 +115,7 @@ def is_of_the_call(message: Mapping[str, Any], number: str) -> bool:
 
 
 def answer_in(message: Mapping[str, Any], number: str) -> object:
-    if "error" not in message and message.get("id") == number and "result" in message:
+    if message.get("id") == number and "result" in message and "error" not in message:
         return message["result"]  # as nearly all are
     is_refused = "error" in message
     if message.get("id") != number and not (is_refused and message.get("id") is None):

@@ -19,7 +19,7 @@ from antwort.concurrency import stop
 from antwort.identity import Identity
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.limits import ToolLimits
-from antwort.tools.mcp.base import ServerSpec, ServerTools, ServerUnavailable, Sessions
+from antwort.tools.mcp.base import ServerSpec, ServerTools, ServerUnavailable, Session, Sessions
 from antwort.tools.mcp.listing import Rules, define, instructions_of, rules_for, strangers_rules, unknown_names
 from antwort.tools.mcp.results import output_of
 from antwort.tools.mcp.servers import McpPolicy, McpServer
@@ -93,6 +93,8 @@ class McpExecutor:
         self._able: ToolDefinition | None = None
         """The tool that was asked about last, if it is run here: it is asked for again and again."""
         self._specs: dict[Hashable, ServerSpec] = {}
+        self._last: tuple[McpTool, Identity, ServerSpec, Session] | None = None
+        """Of the call that was made last, if there are no credentials of the request's in it."""
         self._is_up: dict[str, bool] = {}
         self._unknown: dict[str, tuple[str, ...]] = {}
         self._failures: Counter[str | None] = Counter()
@@ -142,6 +144,14 @@ class McpExecutor:
         if own is None:
             return self._strangers_spec(declared, identity)
         return own_spec(own.server, own.spec, declared, identity)
+
+    def _session(self, declared: McpTool, identity: Identity) -> tuple[McpTool, Identity, ServerSpec, Session]:
+        """For calls. Those of one identity to one server come one after the other."""
+        spec = self._spec(declared, identity)
+        asked = (declared, identity, spec, self._pool().get(spec))
+        if declared.authorization is declared.headers is UNSET:
+            self._last = asked
+        return asked
 
     def _strangers_spec(self, declared: McpTool, identity: Identity) -> ServerSpec:
         """Remembered where no credentials are in it: the same one is asked for with each call."""
@@ -200,15 +210,18 @@ class McpExecutor:
         return None if own is None else own.server.limits
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
-        declared = call.definition.declared
-        if declared is None or not self.can_execute(call.definition):
+        tool = call.definition
+        if tool.declared is None or not (tool is self._able or self.can_execute(tool)):
             raise LookupError(f"There is no tool named {call.name!r} here.")
         if not _is_object(call.arguments):
             return ToolResult(call.id, "The arguments are not a JSON object.", is_error=True)
-        spec = self._spec(declared, context.identity)
-        name, key = call.definition.own_name, context.idempotency_key
+        last = self._last
+        if last is None or last[0] is not tool.declared or last[1] is not context.identity:
+            last = self._session(tool.declared, context.identity)
+        _, _, spec, session = last
         try:
-            outcome = await self._pool().get(spec).call(name, call.arguments, key=key, progress=context.progress)
+            key = context.idempotency_key
+            outcome = await session.call(tool.own_name, call.arguments, key=key, progress=context.progress)
         except ServerUnavailable as news:
             self._count_failure(spec)
             return ToolResult(call.id, str(_named(news, spec.label)), is_error=True)

@@ -117,16 +117,16 @@ class Lean:
         """
         number, report = self._number(), ask.progress
         params = ask.params(self._agreed, None if report is None else number)
-        body = _message(number, "tools/call", params)
+        body = msgspec.json.encode({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
         return self._answered(Question(number, body, ask.headers, ask.is_repeatable, self._largest, report))
 
     def page(self, params: Mapping[str, Any]) -> Coroutine[Any, Any, object]:
         """Of the list of tools. Raises as `call` does."""
         headers = {"Mcp-Method": "tools/list"} if self._agreed.is_modern else {}
         number = self._number()
-        return self._answered(
-            Question(number, _message(number, "tools/list", params), headers, True, self._largest_page)
-        )
+        said = {"jsonrpc": "2.0", "id": number, "method": "tools/list"}
+        body = msgspec.json.encode({**said, "params": params} if params else said)
+        return self._answered(Question(number, body, headers, is_repeatable=True, largest=self._largest_page))
 
     def hear_progress(self, params: object) -> None:
         """Servers tell it in the stream of the call, or in the one for everything else."""
@@ -315,8 +315,3 @@ class Lean:
         if self._known is None or self._known[0] is not headers:
             self._known = (headers, header_lines(merged(headers, {**_ALWAYS, **self._session()})))
         return self._known[1]
-
-
-def _message(number: str, method: str, params: Mapping[str, Any]) -> bytes:
-    said = {"jsonrpc": "2.0", "id": number, "method": method}
-    return msgspec.json.encode({**said, "params": params} if params else said)

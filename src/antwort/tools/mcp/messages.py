@@ -130,17 +130,24 @@ def result_of(message: Mapping[str, Any]) -> object:
     raise Refused(code if isinstance(code, int) else 0, text if isinstance(text, str) else "")
 
 
+_DICTS = frozenset((dict,))
+
+
 def outcome_of(result: object) -> CallOutcome:
     """What `tools/call` was answered with. Raises `ServerUnavailable` when it is nothing of the kind."""
     if not isinstance(result, dict):
         raise ServerUnavailable(NOT_AN_ANSWER)
-    if result.get("resultType") == "input_required":
+    said = result.get
+    if said("resultType") == "input_required":
         raise ServerUnavailable(UNSUPPORTED_INPUT)
-    content, structured = result.get("content"), result.get("structuredContent")
-    if not isinstance(content, list) and (content is not None or structured is None):
-        raise ServerUnavailable(NOT_AN_ANSWER)
-    parts = tuple([part for part in content or () if isinstance(part, dict)])
-    return CallOutcome(content=parts, structured=structured, is_error=result.get("isError") is True)
+    content, structured = said("content"), said("structuredContent")
+    if not isinstance(content, list):
+        if content is not None or structured is None:
+            raise ServerUnavailable(NOT_AN_ANSWER)
+        content = ()
+    if not _DICTS.issuperset(map(type, content)):
+        content = [part for part in content if isinstance(part, dict)]
+    return CallOutcome(content=tuple(content), structured=structured, is_error=said("isError") is True)
 
 
 def refusal(refused: Refused) -> CallOutcome:

@@ -84,9 +84,11 @@ class ServerSession:
         return self._owner.is_open or self._listing is not None
 
     async def tools(self) -> ServerTools:
-        if self._list is None:
-            return await self._first()
-        if self._now() >= self._stale_at:
+        return self.at_hand() or await self._first()
+
+    def at_hand(self) -> ServerTools | None:
+        """The list that there is, so that nobody has to wait; one that has aged is asked for beside."""
+        if self._list is not None and self._now() >= self._stale_at:
             self._refresh()
         return self._list
 

@@ -72,8 +72,8 @@ class SessionPool:
         entry.uses += 1
         return entry
 
-    def give_back(self, entry: _Entry, *, is_grown: bool) -> None:
-        """`is_grown`: its list may take more than before."""
+    def give_back(self, entry: _Entry, *, is_grown: bool = False) -> None:
+        """`is_grown`: its list takes more than before."""
         entry.uses -= 1
         entry.used_at = asyncio.get_running_loop().time()
         if is_grown or not self._has_room:
@@ -136,12 +136,18 @@ class SessionPool:
 
 
 class _Entry:
-    __slots__ = ("session", "used_at", "uses")
+    __slots__ = ("_list_bytes", "session", "used_at", "uses")
 
     def __init__(self, session: ServerSession) -> None:
         self.session = session
         self.uses = 0
         self.used_at = 0.0
+        self._list_bytes = 0
+
+    def is_grown(self) -> bool:
+        """Whether its list takes more than when this was asked before."""
+        before, self._list_bytes = self._list_bytes, self.session.list_bytes
+        return self._list_bytes > before
 
 
 class PooledSession:
@@ -157,9 +163,9 @@ class PooledSession:
     async def tools(self) -> ServerTools:
         entry = self._pool.take(self._spec, self._key)
         try:
-            return await entry.session.tools()
+            return entry.session.at_hand() or await entry.session.tools()
         finally:
-            self._pool.give_back(entry, is_grown=True)
+            self._pool.give_back(entry, is_grown=entry.is_grown())
 
     async def call(
         self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
@@ -168,4 +174,4 @@ class PooledSession:
         try:
             return await entry.session.call(name, arguments, key=key, progress=progress)
         finally:
-            self._pool.give_back(entry, is_grown=False)
+            self._pool.give_back(entry)
