@@ -162,21 +162,21 @@ def _reported(error: Exception, run: Run) -> AntwortError | None:
 
 
 def opening(control: Control, plan: Plan) -> list[Batch]:
-    """A new run announces itself and shows what its tool servers offer; a resumed one closes what was half said."""
-    run = control.run
-    batches: list[Batch] = []
+    """A new run announces itself and shows what its tool servers offer, at once; a resumed one closes what was half
+    said, by itself: a mark ends that.
+    """
+    run, begun = control.run, Batch()
     if not run.is_announced:
-        batches.append([ResponseCreated(response=run.response), ResponseInProgress(response=run.response)])
+        begun = [ResponseCreated(response=run.response), ResponseInProgress(response=run.response)]
     elif run.response.status == "queued":
         started = replace(run.response, status=transition(run.response.status, "in_progress"))
-        batches.append([ResponseInProgress(response=started)])
-    if control.half_said:
-        batches.append(control.half_said)
+        begun = [ResponseInProgress(response=started)]
+    batches = [begun, control.half_said, Batch()] if control.half_said else [begun]
     listings = () if plan.request.generate is False else plan.listings
     if missing := [item for item in listings if not (_is_shown(item, run) or _was_shown(item, plan))]:
-        places = enumerate(missing, start=len(run.output))
-        batches.append([event for at, item in places for event in _show_list(at, item)])
-    return batches
+        for at, item in enumerate(missing, start=len(run.output)):
+            batches[-1] += _show_list(at, item)
+    return [batch for batch in batches if batch]
 
 
 def _is_shown(listing: McpListTools, run: Run) -> bool:
