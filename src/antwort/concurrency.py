@@ -126,8 +126,10 @@ async def stop(tasks: Iterable[asyncio.Task[Any]], grace: float) -> set[asyncio.
 
 async def side_by_side(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """What each of them gives, in their order. The first error is raised, and the others are broken off."""
-    if len(work) < 2:
-        return [await each for each in work]
+    if not work:
+        return []
+    if len(work) == 1:
+        return [await work[0]]
     tasks = [asyncio.ensure_future(each) for each in work]
     try:
         return await asyncio.gather(*tasks)

@@ -135,6 +135,8 @@ async def _offers(sources: Sequence[Source], shelf: Shelf, known: Sequence[Offer
         for source, offer in zip(sources, before, strict=False)
         if source.server is not None
     ]
+    if len(asked) == len(sources):
+        return await side_by_side(asked)
     found = iter(await side_by_side(asked))
     return [source.own if source.server is None else next(found) for source in sources]
 

@@ -92,9 +92,11 @@ class Transcript:
                 add(self, item)
         self.flush()
 
-    def go_on(self, news: Sequence[InputItem]) -> None:
-        """All that is going to be added now is what a response has said since, and the results are in that."""
+    def go_on(self, turns: Iterable[Sequence[InputItem]], news: Sequence[InputItem]) -> None:
+        """What a response has said since, turn by turn. The results are in all the `news` of it."""
         self._stretches, self._fates, self._found = (news,), {}, None
+        for turn in turns:
+            self.add_stretch(turn)
 
     def flush(self) -> None:
         """The assistant message is whole: write it, and the results of its calls in the order of the calls."""
@@ -103,7 +105,10 @@ class Transcript:
             turn.has_results = turn.has_server_results = turn.has_open_calls = False
             return
         if turn.calls or any(turn.texts) or (any(turn.reasoning) and self._capabilities.reasoning_field is not None):
-            self._say_turn(turn)
+            if turn.has_late_results:
+                self._say_late(turn)
+            else:
+                self._say(self._assistant(turn))
             images: list[dict[str, Any]] = []
             for call, output in zip(turn.calls, turn.outputs, strict=True):
                 if isinstance(output, str):
@@ -116,9 +121,9 @@ class Transcript:
                 self.messages.append(Pictures(role="user", content=images))
         self._turn = _Turn()
 
-    def _say_turn(self, turn: _Turn) -> None:
+    def _say_late(self, turn: _Turn) -> None:
         """What the model hears of again goes to its last words, where it has said any since anybody else."""
-        last = self.messages[-1] if turn.has_late_results and self.messages else None
+        last = self.messages[-1] if self.messages else None
         if last is None or last.role != "assistant" or last.tool_calls is not UNSET or turn.texts or turn.reasoning:
             self._say(self._assistant(turn))
         else:

@@ -201,7 +201,11 @@ def _response_format(form: TextFormat) -> dict[str, Any] | UnsetType:
 
 def messages(run: Run, plan: Plan) -> list[ChatMessage]:
     """The instructions of the request and of its tool servers, then all that was said, oldest first."""
-    said = _told(run, plan)
+    told: _Told | None = plan.memo.get("told") or _told_before(plan)
+    if told is not None and told.follows(run):
+        said = told.conversation.messages.copy()
+    else:
+        said = messages_of(all_said(run, plan), plan)
     words = notice(run, plan)
     return said if words is None else noted(said, words)
 
@@ -245,27 +249,21 @@ class _Told(msgspec.Struct):
         """Go on with what the run has said since. False where it has said something else, or something that might speak
         of what is told.
         """
-        ends, known, turns = run.turn_ends, len(self.items), len(self.ends)
-        if run.response.output[:known] != self.items or ends[:turns] != self.ends:
+        output, ends, known, turns = run.response.output, run.turn_ends, len(self.items), len(self.ends)
+        if output[:known] != self.items or ends[:turns] != self.ends:
             return False
         news, end = run.said(known), ends[-1] if ends else 0
         if not _OWN_NEWS.issuperset(map(type, news)):
             return False
-        if len(run.response.output) > end and not _SILENT.issuperset(map(type, run.said(end))):
+        has_more = len(output) > end
+        if has_more and not _SILENT.issuperset(map(type, run.said(end))):
             return False
         if len(ends) > turns:
-            self.conversation.go_on(news)
-            for span in pairwise((known, *ends[turns:])):
-                self.conversation.add_stretch(run.said(*span))
-            self.ends, self.items = ends, run.response.output[:end]
+            is_one = len(ends) == turns + 1 and not has_more
+            said = (news,) if is_one else [run.said(*span) for span in pairwise((known, *ends[turns:]))]
+            self.conversation.go_on(said, news)
+            self.ends, self.items = ends, output[:end]
         return True
-
-
-def _told(run: Run, plan: Plan) -> list[ChatMessage]:
-    told: _Told | None = plan.memo.get("told") or _told_before(plan)
-    if told is not None and told.follows(run):
-        return told.conversation.messages.copy()
-    return messages_of(all_said(run, plan), plan)
 
 
 def _told_before(plan: Plan) -> _Told | None:
