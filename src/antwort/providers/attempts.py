@@ -46,8 +46,11 @@ class Attempt(msgspec.Struct, eq=False):
             self.member.answered(self.trial)
 
     def ended(self, error: BaseException | None = None) -> None:
+        """Whoever has answered to the end has answered, though nobody heard a part of it before."""
         member, trial = self.member, self.trial
         if error is None:
+            if not self.has_answered:
+                member.answered(trial)
             member.breaker.succeeded()
         elif isinstance(error, AntwortError):
             self._failed(error)

@@ -133,7 +133,6 @@ class Fleet:
                 if not isinstance(error, AntwortError):
                     raise
             else:
-                attempt.hear(answer)
                 attempt.ended()
                 if asked is not None:
                     asked.answered()

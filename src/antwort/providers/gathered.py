@@ -4,11 +4,11 @@ place of a generator in each.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from itertools import chain
 from types import TracebackType
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from antwort.errors import AntwortError
 from antwort.providers.base import ChatRequest, Delta, Heard, Whole
@@ -23,6 +23,10 @@ async def gather(stream: AsyncGenerator[list[Delta], None], heard: Heard) -> lis
     return heard.pop() if len(heard) > before else []
 
 
+Again: TypeAlias = Callable[[AntwortError, ChatRequest, Heard, float], Awaitable[list[Delta]]]
+"""What becomes of an inference whose first try has failed; it is told until when another one may begin."""
+
+
 class Gathered(AsyncGenerator[list[Delta], None]):
     """Such an inference with the face of a stream: one batch, and after it the end or what went wrong.
 
@@ -30,11 +34,11 @@ class Gathered(AsyncGenerator[list[Delta], None]):
     comes before.
     """
 
-    __slots__ = ("_error", "_request", "_whole", "is_over")
+    __slots__ = ("_again", "_error", "_last_start", "_request", "_whole", "is_over")
 
-    def __init__(self, whole: Whole, request: ChatRequest) -> None:
+    def __init__(self, whole: Whole, request: ChatRequest, again: Again, last_start: float) -> None:
         self._whole: Whole | None = whole
-        self._request = request
+        self._request, self._again, self._last_start = request, again, last_start
         self._error: AntwortError | None = None
         self.is_over = False
         """Whether nothing comes after the batch that was given out: see `providers.base.is_over`."""
@@ -45,14 +49,25 @@ class Gathered(AsyncGenerator[list[Delta], None]):
             error, self._error = self._error, None
             raise error or StopAsyncIteration
         heard: Heard = []
+        failure = None
         try:
             last = await whole(self._request, heard)
-            self.is_over = True
+        except AntwortError as error:
+            failure = error
+        if failure is not None:
+            last = await self._tried_again(failure, heard)
+        self.is_over = self._error is None
+        return [*chain(*heard), *last] if any(heard) else last
+
+    async def _tried_again(self, failure: AntwortError, heard: Heard) -> list[Delta]:
+        """What goes wrong after the backend has answered is told later."""
+        try:
+            return await self._again(failure, self._request, heard, self._last_start)
         except AntwortError as error:
             if not heard:
                 raise
-            self._error, last = error, []
-        return [*chain(*heard), *last] if any(heard) else last
+            self._error = error
+        return []
 
     async def asend(self, value: None) -> list[Delta]:  # noqa: ARG002 - a stream takes nothing
         return await self.__anext__()

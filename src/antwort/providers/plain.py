@@ -81,8 +81,9 @@ def read_plain(body: bytes) -> list[Delta] | None:
 
 
 def _usage(cost: _Cost) -> Usage:
-    read, written, total = cost.prompt_tokens, cost.completion_tokens, cost.total_tokens
     before, after = cost.prompt_tokens_details, cost.completion_tokens_details
     if before is None and after is None:
-        return Usage(input_tokens=read, output_tokens=written, total_tokens=total)
-    return usage_of(read, written, total, before, after)
+        return Usage(
+            input_tokens=cost.prompt_tokens, output_tokens=cost.completion_tokens, total_tokens=cost.total_tokens
+        )
+    return usage_of(cost.prompt_tokens, cost.completion_tokens, cost.total_tokens, before, after)

@@ -47,7 +47,7 @@ class Retrying:
     def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         if self._whole is None or request.stream is True:
             return self._streamed(request)
-        return Gathered(self._gathered, request)
+        return Gathered(self._whole, request, self._again, self._clock() + self._budget)
 
     async def _streamed(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         tried = 0
@@ -72,19 +72,18 @@ class Retrying:
                 return
             await self._sleep(wait)
 
-    async def _gathered(self, request: ChatRequest, heard: Heard) -> list[Delta]:
+    async def _again(self, error: AntwortError, request: ChatRequest, heard: Heard, last_start: float) -> list[Delta]:
+        """What became of the first try that did not fail, after one that did; the last failure where there is none."""
         assert self._whole is not None
-        tried = 0
-        last_start = self._clock() + self._budget
-        while True:
+        tried = 1
+        while (wait := self._wait(error, tried, last_start)) is not None and not any(heard):
+            await self._sleep(wait)
             tried += 1
             try:
                 return await self._whole(request, heard)
-            except AntwortError as error:
-                wait = self._wait(error, tried, last_start)
-                if wait is None or any(heard):
-                    raise
-            await self._sleep(wait)
+            except AntwortError as another:
+                error = another
+        raise error
 
     async def models(self) -> Sequence[Model]:
         return await self._provider.models()
