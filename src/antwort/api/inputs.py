@@ -21,7 +21,7 @@ from antwort.api.items import (
     Role,
     Text,
 )
-from antwort.api.logins import bared
+from antwort.api.logins import bared, may_hold_logins
 from antwort.api.servers import normalise_listing, normalise_server_call
 from antwort.api.standard import own_kind
 from antwort.api.status import ItemStatus
@@ -123,6 +123,8 @@ def _without_logins(entry: object) -> tuple[object, bytes]:
     if not isinstance(entry, dict):
         return entry, b""  # which is no item
     raw = encode(entry)
+    if not may_hold_logins(raw):
+        return entry, raw
     bare = bared(entry, raw)
     return (entry, raw) if bare is entry else (bare, encode(bare))
 

@@ -33,6 +33,8 @@ class Doorway:
     def __init__(self, names: Iterable[str] = (), *, only_near: bool = True) -> None:
         self._names = frozenset(_plain(name) for name in names)
         self._only_near = only_near
+        self._near: object = None
+        """Where the last came in: all come in at the same few addresses."""
         self._known: set[bytes] = set()
         """Names as they came, and were let in by: every request brings the same few."""
 
@@ -43,8 +45,10 @@ class Doorway:
 
     def check(self, scope: Scope) -> None:
         """Raises `NotPermitted` or `NotAuthenticated`."""
-        if self._only_near and _is_far(scope.get("server")):
-            raise NotAuthenticated(_FAR)
+        if self._only_near and (server := scope.get("server")) != self._near:
+            if _is_far(server):
+                raise NotAuthenticated(_FAR)
+            self._near = server if isinstance(server, tuple) else None
         for name, value in scope["headers"]:
             if name == b"host" and value not in self._known:
                 self._check_name(value)
@@ -69,15 +73,7 @@ def _can_be_chosen(host: str) -> bool:
 
 def _is_far(server: object) -> bool:
     """Whether the connection came in at an address that is not this machine's own; a name says nothing of it."""
-    return isinstance(server, _PAIRS) and bool(server) and isinstance(server[0], str) and _is_elsewhere(server[0])
-
-
-_PAIRS = (tuple, list)
-
-
-@lru_cache(256)
-def _is_elsewhere(host: str) -> bool:
-    address = _address(host)
+    address = _address(server[0]) if isinstance(server, tuple | list) and server else None
     return address is not None and not address.is_loopback
 
 

@@ -14,12 +14,11 @@ def written_path(scope: Mapping[str, Any]) -> str:
     `raw_path`, being what the client wrote, has it in either case; all are understood.
     """
     path: str = scope["path"]
-    root: str = scope.get("root_path", "")
+    root: str = scope.get("root_path", "").rstrip("/")
     raw = scope.get("raw_path")
     written = raw.decode("latin-1") if raw else quote(path)
     if written == path and not root:  # as nearly all are
         return path
-    root = root.rstrip("/")
     if written != path and unquote(written) not in (path, root + path):
         written = quote(path)  # something on the way has changed the path, and that is what it wants answered
     return _below(written, root) if root else written

@@ -34,28 +34,36 @@ async def respond(
     go on, others with the same key wait for it, or may come for it because a tool was started, or it is made in the
     background.
     """
-    on_disconnect = _on_disconnect(exchange, engine)
+    wished = exchange.header(b"antwort-on-disconnect")
+    on_disconnect = None if wished is None else _on_disconnect(wished, engine)
     watch, words = Watch(exchange), wording(strict=engine.settings.strict)
     try:
         run: Watched
         if request.background:
             run = await engine.enqueue(request, identity, key)
+            _mark_replay(exchange, run)
         elif key is None:
             plan = await watch.unless_gone(lambda: engine.plan(request, identity))
             run = await engine.launch(plan, on_disconnect=on_disconnect)
         else:
             run = await watch.unless_gone(lambda: engine.join(request, identity, key, on_disconnect))
-        _mark_replay(exchange, run)
+            _mark_replay(exchange, run)
         exchange.response_id, exchange.run = run.response_id, run
         watch.follow(run)
         try:
             if request.stream:
                 await run.answered()
                 await _stream(exchange, run, words)
-            elif isinstance(request, CompactRequest) and isinstance(run, LiveRun):
-                await _whole(exchange, run.compacted(), watch, words)
             else:
-                await _whole(exchange, run.whole(), watch, words)
+                made: Awaitable[object]
+                if isinstance(request, CompactRequest) and isinstance(run, LiveRun):
+                    made = run.compacted()
+                else:
+                    made = run.whole()
+                body = words.encode(await made)
+                if watch.is_gone:
+                    raise ClientGone
+                await exchange.answer(body)
         except BaseException as exc:
             run.leave()
             if isinstance(exc, ClientLeft):
@@ -68,11 +76,9 @@ async def respond(
         await watch.end()
 
 
-def _on_disconnect(exchange: Exchange, engine: Engine) -> OnDisconnect | None:
-    """What becomes of a stored response when its client leaves, where the request says so."""
-    match exchange.header(b"antwort-on-disconnect"):
-        case None:
-            return None
+def _on_disconnect(wished: bytes, engine: Engine) -> OnDisconnect:
+    """What becomes of a stored response when its client leaves, as the request says."""
+    match wished:
         case b"cancel":
             return "cancel"
         case b"continue" if not engine.offers_background:
@@ -173,13 +179,6 @@ class Watch:
         if task is not None:
             task.cancel()
             await asyncio.wait((task,))
-
-
-async def _whole(exchange: Exchange, made: Awaitable[object], watch: Watch, words: Wording) -> None:
-    body = words.encode(await made)
-    if watch.is_gone:
-        raise ClientGone
-    await exchange.answer(body)
 
 
 async def _stream(exchange: Exchange, run: Watched, words: Wording) -> None:
