@@ -17,16 +17,13 @@ class Signal:
     The task itself is never cancelled from outside: it learns at its next wait, closes what it has open, and ends.
     """
 
-    __slots__ = ("_fired", "_kicked", "_waiting", "reason", "task")
-
-    def __init__(self) -> None:
-        self.reason: Exception | None = None
-        """Why it is to stop, once that was said."""
-        self.task: asyncio.Task[Any] | None = None
-        """The one that waits here, where it is always the same. Else it is looked up for each wait."""
-        self._fired: asyncio.Event | None = None
-        self._waiting: asyncio.Task[Any] | None = None
-        self._kicked = False
+    reason: Exception | None = None
+    """Why it is to stop, once that was said."""
+    task: asyncio.Task[Any] | None = None
+    """The one that waits here, where it is always the same. Else it is looked up for each wait."""
+    _fired: asyncio.Event | None = None
+    _waiting: asyncio.Task[Any] | None = None
+    _kicked = False
 
     @property
     def fired(self) -> asyncio.Event:
@@ -77,13 +74,10 @@ def _this_task() -> asyncio.Task[Any]:
 class Once(Generic[T]):
     """A value, or an error, that comes once and that any number may wait for. One who stops waiting disturbs nobody."""
 
-    __slots__ = ("_error", "_value", "_waiters", "is_set")
-
-    def __init__(self) -> None:
-        self.is_set = False
-        self._value: T | None = None
-        self._error: Exception | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+    is_set = False
+    _value: T | None = None
+    _error: Exception | None = None
+    _waiters: tuple[asyncio.Future[None], ...] = ()
 
     def set(self, value: T) -> None:
         """Only what comes first counts."""
@@ -99,7 +93,7 @@ class Once(Generic[T]):
     async def wait(self) -> T:
         while not self.is_set:
             waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
+            self._waiters += (waiter,)
             await waiter
         if self._error is not None:
             raise self._error
@@ -107,10 +101,10 @@ class Once(Generic[T]):
 
     def _wake(self) -> None:
         self.is_set = True
-        for waiter in self._waiters:
+        waiters, self._waiters = self._waiters, ()
+        for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._waiters.clear()
 
 
 async def stop(tasks: Iterable[asyncio.Task[Any]], grace: float) -> set[asyncio.Task[Any]]:

@@ -48,6 +48,23 @@ class Called(msgspec.Struct, frozen=True, kw_only=True):
 class Control:
     """The signal to stop, the run as it stands, why it failed, and the signs it gives on its way."""
 
+    error: AntwortError | None = None
+    is_recorded = True
+    """Whether the record says what the terminal event says; False after a commit that failed."""
+    is_asking = False
+    """Whether an inference is under way, or was cut; not one that the backend never took up."""
+    truncated = 0
+    """Inferences from which something was left out, so that they fit into the context."""
+    on_call: Sequence[Callable[[Called], None]] = ()
+    """A call has been answered."""
+    on_begin: Callable[[str], Awaitable[None]] | None = None
+    """Where another process may pick the run up: awaited with the id of a call before a tool is asked. When it
+    returns, that is on record."""
+    is_leaving = False
+    """It is to stop between two steps: another process goes on from there."""
+    is_left = False
+    """It has stopped here, and has not ended: another process goes on with it."""
+
     def __init__(self, run: Run, deadline: float | None = None, half_said: Batch | None = None) -> None:
         self.signal = Signal()
         self.last_call = Signal()
@@ -55,13 +72,6 @@ class Control:
         self.run = run
         self.deadline = deadline
         self.half_said = half_said or []
-        self.error: AntwortError | None = None
-        self.is_recorded = True
-        """Whether the record says what the terminal event says; False after a commit that failed."""
-        self.is_asking = False
-        """Whether an inference is under way, or was cut; not one that the backend never took up."""
-        self.truncated = 0
-        """Inferences from which something was left out, so that they fit into the context."""
         self.on_answer: Callable[[], None] = nobody_asks
         """The backend has answered the first inference with its headers."""
         self.has_acted = run.calls_run > 0
@@ -72,15 +82,6 @@ class Control:
         """The calls that tools were asked for here, by their `call_id`, whatever came of them."""
         self.on_progress: Callable[[str, str | Progress], None] = _nobody_watches
         """The tool that works on this call reports that it is getting on, and how far it is."""
-        self.on_call: Sequence[Callable[[Called], None]] = ()
-        """A call has been answered."""
-        self.on_begin: Callable[[str], Awaitable[None]] | None = None
-        """Where another process may pick the run up: awaited with the id of a call before a tool is asked. When it
-        returns, that is on record."""
-        self.is_leaving = False
-        """It is to stop between two steps: another process goes on from there."""
-        self.is_left = False
-        """It has stopped here, and has not ended: another process goes on with it."""
 
     def fall_silent(self) -> None:
         """No more signs come. Those who waited for them are held no longer: with what they hold, they would stay until

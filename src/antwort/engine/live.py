@@ -45,6 +45,7 @@ from antwort.providers.base import Provider
 from antwort.storage.base import Link, ResponseStore
 
 Batches: TypeAlias = AsyncGenerator[Batch, None]
+_DELTA_KINDS = frozenset(DELTAS)
 
 
 class LiveRun:
@@ -319,7 +320,7 @@ class LiveRun:
             async for batch in batches:
                 if isinstance(last := batch[-1], TERMINAL):
                     self._end(last.response)
-                elif self._first is None and isinstance(last, DELTAS):
+                elif self._first is None and type(last) in _DELTA_KINDS:
                     self._first = perf_counter()
                 if not self._is_watched:
                     continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 
 from antwort.api.events import (
@@ -41,14 +42,14 @@ from antwort.engine.opened import Seal, half_said
 from antwort.engine.pairs import is_ours
 from antwort.engine.plan import Plan
 from antwort.engine.running import Running
-from antwort.engine.steps import Compact, Infer, RunTools, next_step
+from antwort.engine.steps import Infer, RunTools, next_step
 from antwort.engine.stops import closing
 from antwort.engine.translate import chat_request
 from antwort.engine.turn import Turn
 from antwort.engine.window import Window, window_of
 from antwort.errors import AntwortError, BackendCut, HandedOver, Interrupted
 from antwort.notes import reason_behind
-from antwort.providers.base import Provider, is_over
+from antwort.providers.base import Delta, Provider, is_over
 from antwort.tools.base import ToolResult
 
 _log = logging.getLogger("antwort.engine")
@@ -102,9 +103,17 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
             run = control.run = fold(run, batch)
             yield batch
         while not isinstance(step := next_step(run, plan), Finish):
-            if plan.compact_threshold is not None and isinstance(step, Infer) and not control.is_leaving:
+            if control.is_leaving:
+                raise HandedOver
+            if plan.compact_threshold is not None and isinstance(step, Infer):
                 step = await weighed(step, run, plan, control)
-            stream = _begun(step, run, plan, provider, control, running)
+            stream = (
+                infer(run, plan, provider, control, running)
+                if isinstance(step, Infer)
+                else run_tools(step, run, control, running)
+                if isinstance(step, RunTools)
+                else compact(run, plan, provider, control)
+            )
             try:
                 async for batch in stream:
                     run = control.run = fold(run, batch)
@@ -127,19 +136,6 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
         await running.close()
     control.run = fold(run, closing)
     yield closing
-
-
-def _begun(
-    step: Infer | RunTools | Compact, run: Run, plan: Plan, provider: Provider, control: Control, running: Running
-) -> AsyncGenerator[Batch, None]:
-    """The step on its way. Raises `HandedOver` where another process is to take it."""
-    if control.is_leaving:
-        raise HandedOver
-    if isinstance(step, Infer):
-        return infer(run, plan, provider, control, running)
-    if isinstance(step, RunTools):
-        return run_tools(step, run, control, running)
-    return compact(run, plan, provider, control)
 
 
 def _check_stopped(control: Control) -> None:
@@ -214,7 +210,7 @@ async def infer(
     is_eager = last is None and plan.settings.eager and plan.toolbox.may_run
     turn = Turn(len(run.response.output), shown, plan.reasoning_style, plan.seal, is_eager=is_eager)
     whole, failure = chat_request(run, plan), None
-    is_answered = has_said = False
+    said: list[Delta] | None = None  # the first that was, if anything was; None: there is no answer
     narrowed: Window | None = window_of(plan, provider)
     while narrowed is not None:
         window = narrowed
@@ -224,7 +220,7 @@ async def infer(
         try:
             while not is_ended:
                 read = await control.signal.race(stream.__anext__)
-                is_answered, has_said = True, has_said or bool(read)
+                said = said or read
                 control.on_answer()
                 turn.feed_all(read)
                 # Where all was said at once, and nobody waits for a part of it, there is one batch less to pass on.
@@ -239,19 +235,33 @@ async def infer(
             if not is_ended:
                 await stream.aclose()
         control.is_asking = False
-        narrowed = None if has_said else window.narrowed(failure, request, whole)
+        narrowed = None if said else window.narrowed(failure, request, whole)
     control.truncated += request.messages is not whole.messages
+    if failure is None and turn.is_finished and not turn.is_cut:
+        turn.finish()
+        yield accounted(turn.take(), control.run, len(run.response.output), request, window.meter, last)
+        window.learn(whole, request, turn.usage)
+        return
     failure = failure or (None if turn.is_finished else BackendCut("The backend's answer broke off."))
-    results = {} if failure is None and not turn.is_cut else await _halted(turn, running, failure)
-    control.is_asking = failure is not None and (is_answered or isinstance(failure, Interrupted))
-    (turn.finish if failure is None else turn.abort)(results)
-    if batch := turn.take():
-        yield accounted(batch, control.run, len(run.response.output), request, window.meter, last)
-    if results:
-        yield standing(results, control.run, plan)
+    control.is_asking = failure is not None and (said is not None or isinstance(failure, Interrupted))
+    async with aclosing(_cut(turn, plan, control, running, failure)) as batches:
+        async for batch in batches:
+            yield accounted(batch, control.run, len(run.response.output), request, window.meter, last)
     if failure is not None:
         raise failure
     window.learn(whole, request, turn.usage)
+
+
+async def _cut(
+    turn: Turn, plan: Plan, control: Control, running: Running, failure: Exception | None
+) -> AsyncGenerator[Batch, None]:
+    """The end of a turn that was cut, or that broke off for a `failure`."""
+    results = await _halted(turn, running, failure)
+    (turn.finish if failure is None else turn.abort)(results)
+    if batch := turn.take():
+        yield batch
+    if results:
+        yield standing(results, control.run, plan)
 
 
 async def _halted(turn: Turn, running: Running, read: Exception | None) -> Mapping[str, ToolResult]:

@@ -126,6 +126,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             self.place.give_up()
 
     @kept_property
+    def begins_otherwise(self) -> bool:
+        """Whether something else than an inference comes first, or in its place. It is asked for before each step."""
+        return self.request.generate is False or self.compacts or bool(self.history.leftovers)
+
+    @kept_property
     def compact_threshold(self) -> int | None:
         """Tokens of context from which on it is compacted before the model is asked; None: it is not. So many as the
         context does not have would never come together.

@@ -96,13 +96,8 @@ _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 def next_step(run: Run, plan: Plan) -> Step:
-    if plan.request.generate is False:
-        return Finish("completed")
-    if plan.compacts:
-        made = (mark for _, mark in run.marks if isinstance(mark, Compacted) and mark.is_missing is UNSET)
-        return Compact() if next(made, None) is None else Finish("completed")
-    if (plan.history.leftovers or run.lost) and (earlier := _earlier_answers(run, plan)):
-        return RunTools(earlier)
+    if (plan.begins_otherwise or run.lost) and (step := _before_all(run, plan)) is not None:
+        return step
     if (last := run.last_turn) is None:
         return Finish("incomplete", "token_budget") if is_spent(run, plan) else _INFER
     if last.stop is not UNSET:  # made without tools: it ends the response
@@ -116,6 +111,17 @@ def next_step(run: Run, plan: Plan) -> Step:
     if McpApprovalRequest in map(type, run.response.output):
         return Finish("requires_action")
     return _after_results(run, plan) if ended_with_calls(run, plan) else Finish("completed")
+
+
+def _before_all(run: Run, plan: Plan) -> Step | None:
+    """What comes before any inference, or in its place."""
+    if plan.request.generate is False:
+        return Finish("completed")
+    if plan.compacts:
+        made = (mark for _, mark in run.marks if isinstance(mark, Compacted) and mark.is_missing is UNSET)
+        return Compact() if next(made, None) is None else Finish("completed")
+    earlier = _earlier_answers(run, plan)
+    return RunTools(earlier) if earlier else None
 
 
 def _after_last_turn(stop: str, run: Run, plan: Plan) -> RunTools | Finish:
@@ -258,14 +264,13 @@ def open_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
 
     The model is not asked again before all that it has called is answered: none is of an earlier turn than the last.
     """
-    output, ends = run.response.output, run.turn_ends
-    start = ends[-2] if len(ends) > 1 else 0
-    turn = output[start:] if start else output
-    open_ = [(at, item) for at, item in enumerate(turn, start) if _STATUS_OF_OPEN.get(type(item)) == item.status]
-    if not open_:
-        return []
-    calls = [call for at, item in open_ if (call := _call_of(item, at, toolbox)) is not None]
-    if len(turn) == len(open_) or not (answered := results_in(turn)):
+    start = (0, 0, *run.turn_ends)[-2]
+    turn = run.response.output[start:]
+    calls: list[OpenCall] = []
+    for at, item in enumerate(turn, start):
+        if _STATUS_OF_OPEN.get(type(item)) == item.status and (call := _call_of(item, at, toolbox)) is not None:
+            calls.append(call)
+    if not calls or len(calls) == len(turn) or not (answered := results_in(turn)):
         return calls
     return [call for call in calls if call.call_id not in answered]
 
@@ -309,8 +314,8 @@ def unanswered_leftovers(run: Run, plan: Plan) -> list[Leftover]:
 
 def ended_with_calls(run: Run, plan: Plan) -> bool:
     """Whether the last turn called anything. All of it is answered when this is asked."""
-    ends = run.turn_ends
-    turn = run.said(ends[-2] if len(ends) > 1 else 0, ends[-1])
+    start, end = (0, *run.turn_ends)[-2:]
+    turn = run.said(start, end)
     if _CALL_KINDS.isdisjoint(map(type, turn)):
         return False
     return not plan.history.leftovers or any(_is_call(item, plan) for item in turn)

@@ -138,24 +138,26 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     def learn(self, whole: ChatRequest, sent: ChatRequest, usage: Usage | None) -> None:
         """The backend has answered. `usage` is what that cost; None: nobody knows."""
-        remembered, is_cut = self.meter.remembered, sent.messages is not whole.messages
         if usage is not None:
-            self._tell(whole, sent, usage.input_tokens)
-            remembered.went_through(sent.model, usage.input_tokens)
-        if self.length is not None and (self.too_much is not None or self.is_found_out):
-            remembered.keep_room(whole, self.who, self.length, self.too_much)
-        elif is_cut and (room := self._room(whole)) is not None and room.next > room.fits:
-            remembered.keep_room(whole, self.who, room.next, room.refused)
-
-    def _tell(self, whole: ChatRequest, sent: ChatRequest, tokens: int) -> None:
-        if self.refusals or sent.messages is not whole.messages or self._is_long(tokens):
-            self.meter.learn(sent, tokens, whole, self.who)
-        else:
-            self.meter.hear(sent, tokens, whole, self.who)
+            meter, tokens = self.meter, usage.input_tokens
+            if self.refusals or sent.messages is not whole.messages or self._is_long(tokens):
+                meter.learn(sent, tokens, whole, self.who)
+            else:
+                meter.hear(sent, tokens, whole, self.who)
+            meter.remembered.went_through(sent.model, tokens)
+        if self.refusals or sent is not whole:
+            self._keep_room(whole, is_cut=sent.messages is not whole.messages)
 
     def _is_long(self, tokens: int) -> bool:
         length = self.length or _LONG * 2
         return tokens * 2 >= min(length, self.compacts_from or length)
+
+    def _keep_room(self, whole: ChatRequest, *, is_cut: bool) -> None:
+        remembered = self.meter.remembered
+        if self.length is not None and (self.too_much is not None or self.is_found_out):
+            remembered.keep_room(whole, self.who, self.length, self.too_much)
+        elif is_cut and (room := self._room(whole)) is not None and room.next > room.fits:
+            remembered.keep_room(whole, self.who, room.next, room.refused)
 
     # ---- nothing is left out ----
 
