@@ -12,7 +12,7 @@ from antwort.engine.control import LEFT, Control
 from antwort.engine.draft import Run
 from antwort.engine.plan import Plan
 from antwort.engine.running import Running
-from antwort.engine.steps import Ready, Refused, RunTools, open_calls
+from antwort.engine.steps import Ready, Refused, RunTools, open_calls, ready
 from antwort.tools.base import ToolResult
 
 
@@ -58,9 +58,9 @@ def _due(step: RunTools, reason: Exception | None) -> Sequence[Ready | Refused]:
 
 def standing(results: Mapping[str, ToolResult], run: Run, plan: Plan) -> Batch:
     """The results of calls that began early and whose turn did not come to its end, by their ids."""
-    calls = [Ready(call, plan.toolbox) for call in open_calls(run, plan.toolbox) if call.call_id in results]
+    calls = [ready(call, plan.toolbox) for call in open_calls(run, plan.toolbox) if call.call_id in results]
     answers = Answers(calls, run.output)
     batch = answers.open()
-    for at, ready in enumerate(calls):
-        answers.take(at, results[ready.call.call_id])
+    for at, each in enumerate(calls):
+        answers.take(at, results[each.call.call_id])
     return [*batch, *answers.batch()]

@@ -48,23 +48,21 @@ class Ready(msgspec.Struct, frozen=True):
 
     call: OpenCall
     toolbox: Toolbox
+    definition: ToolDefinition
+    is_search: bool
+    """Whether it only looks for tools: that does nothing outside, and counts for nothing."""
     executor: ToolExecutor | None = None
     """Who runs it, as was found when the step was taken; None: it is looked for when it is run."""
 
     @property
-    def definition(self) -> ToolDefinition:
-        return self.toolbox.tools[self.call.name]
-
-    @property
-    def is_search(self) -> bool:
-        """Whether it only looks for tools: that does nothing outside, and counts for nothing."""
-        return self.toolbox.tools[self.call.name].is_search
-
-    @property
     def may_be_repeated(self) -> bool:
         """Whether to run it twice does no more than to run it once."""
-        definition = self.definition
-        return definition.read_only or definition.idempotent or is_search(definition)
+        return self.definition.read_only or self.definition.idempotent or self.is_search
+
+
+def ready(call: OpenCall, toolbox: Toolbox, executor: ToolExecutor | None = None) -> Ready:
+    definition = toolbox.tools[call.name]
+    return Ready(call, toolbox, definition, definition.is_search, executor)
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -144,7 +142,7 @@ def _next_leftovers(waiting: list[Leftover]) -> list[Leftover]:
 
 def _leftover_answer(left: Leftover, run: Run) -> Ready | Refused:
     """By the policy of the response that asked for it, whatever this one says."""
-    answer = Ready(left.call, left.toolbox) if left.refusal is None else Refused(left.call, left.refusal)
+    answer = ready(left.call, left.toolbox) if left.refusal is None else Refused(left.call, left.refusal)
     return _lost(left.call) if _is_lost(left.call, answer, run) else answer
 
 
@@ -179,7 +177,7 @@ def answer_to(call: OpenCall, plan: Plan) -> Ready | Refused | None:
     way, executor = routed(call.name, toolbox)
     if way is Route.SERVER:
         if not toolbox.tools[call.name].needs_approval:
-            return Ready(call, toolbox, executor)
+            return ready(call, toolbox, executor)
         problem = unasked(call.arguments)  # what can be approved was asked for, and is no open call
         return Refused(call, problem or OVER_LIMIT, is_over_limit=problem is None)
     if way is Route.REJECTED or way is Route.UNKNOWN:

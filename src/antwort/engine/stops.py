@@ -26,7 +26,8 @@ def stop_reason(run: Run, plan: Plan) -> str | None:
         return "max_turns"
     if tokens_spent(run) >= budget.tokens:
         return "token_budget"
-    return "stuck" if _is_stuck(run, plan) else None
+    found = _standstill(run, plan)
+    return "stuck" if found is not None and found.was_told else None
 
 
 def closing(run: Run, plan: Plan) -> str | None:
@@ -41,7 +42,7 @@ def closing(run: Run, plan: Plan) -> str | None:
         return None
     if has_called_past_limit(run):
         return "max_tool_calls"
-    if _is_stuck(run, plan):
+    if (found := _standstill(run, plan)) is not None and found.was_told:
         return "stuck"
     if run.turns == plan.budget.turns - 1:
         return "max_turns"
@@ -65,10 +66,6 @@ def is_spent(run: Run, plan: Plan) -> bool:
 def has_called_past_limit(run: Run) -> bool:
     """Whether the model was asked for a final answer, and called again."""
     return bool(run.over_limit_turns) and run.turns > run.over_limit_turns[0]
-
-
-def _is_stuck(run: Run, plan: Plan) -> bool:
-    return (found := _standstill(run, plan)) is not None and found.was_told
 
 
 def _standstill(run: Run, plan: Plan) -> Standstill | None:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall, OutputItem
+from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall
 from antwort.api.wire import UNSET, encode
 from antwort.engine.draft import Run
 from antwort.engine.pairs import call_id_of, result_of
@@ -113,7 +113,9 @@ _ANSWERED = (McpCall, FunctionCallOutput)
 def turns_made(run: Run, others: Container[str] = ()) -> Turns:
     """The answered calls of each turn so far, but for the `others`, which this response was not asked for."""
     output = run.response.output
-    results = _results(output)
+    results: dict[str, tuple[Output | None, bool]] = {
+        item.call_id: (item.output, item.is_error is True) for item in output if isinstance(item, FunctionCallOutput)
+    }
     values: dict[str, Hashable] = {}
     turns: list[list[Made]] = []
     start = 0
@@ -122,33 +124,19 @@ def turns_made(run: Run, others: Container[str] = ()) -> Turns:
         for item in output[start:end]:
             if isinstance(item, McpCall):
                 is_whole, call_id, server = item.status != "incomplete", call_id_of(item), item.server_label
+                said, is_error = result_of(item), item.error is not UNSET
             elif isinstance(item, FunctionCall):
                 is_whole, call_id, server = item.status == "completed", item.call_id, None
+                said, is_error = results.get(call_id, (None, False))
             else:
                 continue
-            if is_whole and call_id in results and call_id not in others:
-                said, is_error = results[call_id]
-                value = _value(item.arguments, values)
-                turn.append(Made(item.name, (server, item.name, value, said, is_error), is_error))
+            if is_whole and said is not None and call_id not in others:
+                text = said if isinstance(said, str) else encode(said)
+                what = server, item.name, _value(item.arguments, values), text, is_error
+                turn.append(Made(item.name, what, is_error))
         turns.append(turn)
         start = end
     return turns
-
-
-def _results(output: Sequence[OutputItem]) -> dict[str, tuple[str | bytes, bool]]:
-    """What each call came to, by its id, and whether that is an error."""
-    found: dict[str, tuple[str | bytes, bool]] = {}
-    for item in output:
-        if isinstance(item, McpCall):
-            if (result := result_of(item)) is not None:
-                found[call_id_of(item)] = _comparable(result), item.error is not UNSET
-        elif isinstance(item, FunctionCallOutput):
-            found[item.call_id] = _comparable(item.output), item.is_error is True
-    return found
-
-
-def _comparable(output: Output) -> str | bytes:
-    return output if isinstance(output, str) else encode(output)
 
 
 def _value(arguments: str, known: dict[str, Hashable]) -> Hashable:
