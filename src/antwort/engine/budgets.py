@@ -39,6 +39,8 @@ def most_calls(request: CreateRequest, settings: EngineSettings) -> int:
 
 def check_budget(request: CreateRequest, settings: EngineSettings) -> None:
     """Refuse a request that asks for more than there is: its client would count on it."""
+    if request.max_turns is None and request.deadline is None and request.token_budget is None:
+        return
     for field in ("max_turns", "deadline", "token_budget"):
         asked, most = getattr(request, field), getattr(settings, field)
         if asked is not None and asked > most:

@@ -51,6 +51,12 @@ _DELTA_KINDS = frozenset(DELTAS)
 class LiveRun:
     """One response on its way. Whoever holds it reads the events, or waits for the result, or leaves."""
 
+    _first: float | None = None
+    _account: Ended | None = None
+    _pulse: Pulse | None = None
+    _promotion: Promotion | None = None
+    _is_logged = False
+
     def __init__(
         self,
         plan: Plan,
@@ -80,9 +86,7 @@ class LiveRun:
         """All that it has sent, where that is kept."""
         self._is_watched = plan.request.stream or held is not None or self.said is not None
         """Whether anybody learns of it before it has ended."""
-        self._is_logged = False
         self._gone = Signal() if goes_on else None
-        self._promotion: Promotion | None = None
         if home is not None and self.said is not None:
             self._promotion = Promotion(self, self.said, self._control, home, self._adopted)
         self._outlet = Outlet(settings.buffer_events, None if self.said is None else self.said.add)
@@ -90,11 +94,8 @@ class LiveRun:
         self._ended: Once[Response] = Once()
         self._control.on_answer = self._is_answered
         self._control.on_call = on_call
-        self._first: float | None = None
-        self._account: Ended | None = None
         self._held_until = loop.time() + settings.hold_back
         self._timers = [loop.call_at(deadline, self._control.signal.set, DeadlinePassed())]
-        self._pulse: Pulse | None = None
         if plan.request.stream:
             heard = self._outlet if held is None else Beside(held.journal)
             self._pulse = Pulse(plan, self._control, heard)

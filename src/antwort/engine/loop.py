@@ -209,7 +209,8 @@ async def infer(
     shown = partial(plan.shown, run=run) if last is None else plan.refused
     is_eager = last is None and plan.settings.eager and plan.toolbox.may_run
     turn = Turn(len(run.response.output), shown, plan.reasoning_style, plan.seal, is_eager=is_eager)
-    whole, failure = chat_request(run, plan), None
+    whole = chat_request(run, plan)
+    failure: Exception | None
     said: list[Delta] | None = None  # the first that was, if anything was; None: there is no answer
     narrowed: Window | None = window_of(plan, provider)
     while narrowed is not None:

@@ -112,16 +112,17 @@ class Heard(Protocol):
 class Outlet:
     """Numbers what is sent, and holds it for one reader: the one place that counts."""
 
+    _held = 0
+    _next = 0
+    _reader: asyncio.Future[None] | None = None
+    _room: asyncio.Future[None] | None = None
+    _is_ended = False
+    _is_abandoned = False
+
     def __init__(self, bound: int, keep: Callable[[Batch], None] | None = None) -> None:
         """`keep` is given each batch in its turn, marks included."""
         self._bound, self._keep = bound, keep
-        self._held = 0
-        self._next = 0
         self._waiting: deque[Numbered] = deque()
-        self._reader: asyncio.Future[None] | None = None
-        self._room: asyncio.Future[None] | None = None
-        self._is_ended = False
-        self._is_abandoned = False
 
     @property
     def is_read(self) -> bool:

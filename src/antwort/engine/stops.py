@@ -69,8 +69,7 @@ def has_called_past_limit(run: Run) -> bool:
 
 
 def _standstill(run: Run, plan: Plan) -> Standstill | None:
-    after = plan.settings.stuck_after
-    if after is None or run.calls_ended < after:
+    if (after := plan.settings.stuck_after) is None or run.calls_ended < after:
         return None  # too few calls to tell
     known: tuple[Run, Standstill | None] | None = plan.memo.get("standstill")
     if known is None or known[0] is not run:  # it is asked for more than once before each inference
