@@ -173,15 +173,13 @@ class Answers:
     def _ended(self, at: int) -> CallEnded:
         self._written.add(at)
         answer = self._calls[at]
-        return CallEnded(call_id=answer.call.call_id, outcome=_outcome(answer))
-
-
-def _outcome(answer: Ready | Refused) -> CallOutcome:
-    if isinstance(answer, Ready):
-        return "searched" if answer.is_search else "ran"
-    if answer.is_lost:
-        return "ran"
-    return "over_limit" if answer.is_over_limit else "refused"
+        outcome: CallOutcome = "ran"
+        if isinstance(answer, Ready):
+            if answer.is_search:
+                outcome = "searched"
+        elif not answer.is_lost:
+            outcome = "over_limit" if answer.is_over_limit else "refused"
+        return CallEnded(call_id=answer.call.call_id, outcome=outcome)
 
 
 def _in_text(output: Output) -> tuple[str, tuple[ResultPart, ...] | UnsetType]:

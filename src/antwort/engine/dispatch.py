@@ -19,7 +19,7 @@ from antwort.tools.base import ToolResult
 async def run_tools(step: RunTools, run: Run, control: Control, running: Running) -> AsyncGenerator[Batch, None]:
     """Answer the calls; results of functions come in the order of the calls, the others as they are ready."""
     calls = _due(step, control.signal.reason)
-    answers = Answers(calls, run.output)
+    answers = Answers(calls, run.response.output)
     if opening := answers.open():
         yield opening
     width = len(calls) if step.is_parallel else 1
