@@ -22,13 +22,13 @@ async def run_tools(step: RunTools, run: Run, control: Control, running: Running
     answers = Answers(calls, run.response.output)
     if opening := answers.open():
         yield opening
-    width = len(calls) if step.is_parallel else 1
     failure: Exception | None = None
     try:
         if (sole := running.sole(calls)) is not None:
             answers.take(0, await running.alone(*sole))
             yield answers.batch()
         else:
+            width = len(calls) if step.is_parallel else 1
             async with aclosing(running.results(calls, width)) as results:
                 async for ready in results:
                     for at, result in sorted(ready, key=itemgetter(0)):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antwort.api.items import InputImage
 from antwort.api.tools import McpTool
@@ -30,10 +32,10 @@ from antwort.tools.base import (
     ToolServer,
 )
 from antwort.tools.limits import Bounded, ToolLimits
-from antwort.tools.mcp.base import CallOutcome, ServerUnavailable, Unauthorized
+from antwort.tools.mcp.base import CallOutcome, ServerSpec, ServerUnavailable, Unauthorized
 from antwort.tools.mcp.executor import McpExecutor, ServerStatus
 from antwort.tools.mcp.servers import Audience, McpPolicy, McpServer, McpToolPolicy
-from mcp_sessions_kit import ScriptedServer, ScriptedSessions, text, tools
+from mcp_sessions_kit import ScriptedServer, ScriptedSession, ScriptedSessions, text, tools
 
 URL = "https://docs.example.com/mcp"
 ANNE, BOB = Identity("acme", "anne"), Identity("acme", "bob")
@@ -402,3 +404,37 @@ async def test_a_tool_that_the_operator_names_and_the_server_has_not_is_warned_o
 def test_a_server_that_cannot_be_is_refused(fields: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         McpServer("docs", **fields)
+
+
+class Taking(ScriptedSession):
+    """Knows in whose name it is."""
+
+    def __init__(self, server: ScriptedServer, spec: ServerSpec, made: list[tuple[object, object]]) -> None:
+        super().__init__(server)
+        self._spec, self._made = spec, made
+
+    async def call(
+        self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
+    ) -> CallOutcome:
+        self._made.append((self._spec.owner, self._spec.headers.get("Authorization")))
+        return await super().call(name, arguments, key=key, progress=progress)
+
+
+class Names(ScriptedSessions):
+    def __init__(self, server: ScriptedServer) -> None:
+        super().__init__(theirs=server)
+        self._server, self.made = server, list[tuple[object, object]]()
+
+    def get(self, spec: ServerSpec) -> Taking:
+        return Taking(self._server, spec, self.made)
+
+
+async def test_calls_in_turns_are_each_made_in_the_name_and_with_the_credentials_of_their_own() -> None:
+    sessions = Names(ScriptedServer())
+    executor = McpExecutor([], McpPolicy(declared=True), sessions)
+    plain = await first(executor, STRANGER, ANNE)
+    signed = await first(executor, replace(STRANGER, authorization="of Anne"), ANNE)
+    for tool, identity in [(plain, ANNE), (plain, BOB), (signed, ANNE), (plain, ANNE), (plain, ANNE), (signed, ANNE)]:
+        await executor.execute(call_of(tool), context(identity=identity))
+    anne, bob, token = ("acme", "anne"), ("acme", "bob"), "Bearer of Anne"
+    assert sessions.made == [(anne, None), (bob, None), (anne, token), (anne, None), (anne, None), (anne, token)]
