@@ -30,7 +30,7 @@ from antwort.tools.base import (
 )
 from antwort.tools.bounds import Bounded, Prompt, Timed, ToolBounds, ToolLimits, holds_to_its_word
 from antwort.tools.local import LocalExecutor, LocalTool
-from antwort.tools.outcomes import Late, Raised, conclude
+from antwort.tools.outcomes import Late, Raised, conclude, is_plain
 from antwort.tools.output import cap
 from antwort.tools.places import Crowded, Place, Places, Seats, seats_of, server_of
 from antwort.tools.turnstile import Passage, StillAtWork, turnstile_of
@@ -103,6 +103,8 @@ class Limited:
             context.failed("arguments")
             return ToolResult(call.id, problem, is_error=True)
         outcome = await (self._in_turn if terms.is_serial else self._run)(call, context, terms)
+        if is_plain(outcome, call.id, terms.output_bytes):
+            return outcome
         result = conclude(outcome, call, context)
         output = cap(result.output, terms.output_bytes, terms.limits.media_bytes)
         return result if output is result.output else replace(result, output=output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import TypeGuard
 
 import msgspec
 
@@ -23,12 +24,20 @@ class Late(msgspec.Struct, frozen=True):
     seconds: float
 
 
+def is_plain(outcome: object, call_id: str, most: int) -> TypeGuard[ToolResult]:
+    """Whether it is the result of the call as it stands, with nothing to be cut or told: as nearly all are."""
+    return (
+        type(outcome) is ToolResult
+        and outcome.call_id == call_id
+        and not outcome.is_error
+        and type(outcome.output) is str
+        and outcome.output.isascii()
+        and len(outcome.output) <= most
+    )
+
+
 def conclude(outcome: object, call: ToolCall, context: ToolContext) -> ToolResult:
     """The one result of a call, whatever came of it."""
-    if type(outcome) is ToolResult and outcome.call_id == call.id and type(outcome.output) is str:
-        if outcome.is_error:
-            _report(call, context, "it answered with an error")
-        return outcome  # as nearly all do
     match outcome:
         case ToolResult(call_id=call.id) if _is_output(outcome.output):
             if outcome.is_error:
