@@ -25,6 +25,7 @@ _MOST_WORK = 1_000_000
 """Parts of a foreign schema times values in the arguments, above which nobody here looks: some tens of milliseconds."""
 _REFERENCES = (b'"$ref":', b'"$dynamicRef":', b'"$recursiveRef":')
 
+_decode = msgspec.json.Decoder().decode
 _Light: TypeAlias = tuple[dict[str, Any], jsonschema_rs.Validator | None, int]
 
 _light: OrderedDict[int, _Light] = OrderedDict()
@@ -59,7 +60,7 @@ def problem_at_once(arguments: str, schema: dict[str, Any] | None) -> str | None
 def _read(arguments: str) -> dict[str, Any] | str:
     """What they say, or what is wrong with them."""
     try:
-        value = msgspec.json.decode(arguments)
+        value = _decode(arguments)
     except NOT_JSON as error:
         return f"The arguments are not valid JSON: {error}"
     return value if isinstance(value, dict) else "The arguments must be a JSON object."

@@ -189,12 +189,11 @@ class Limited:
         """Right here: what is told to stop ends, and a task for each call would cost more than most of them."""
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None, "tools are run in tasks"
-        place = self._places.take_now(terms.seats, context.identity)
-        if place is None:
-            try:
-                place = await self._places.take(terms.seats, context.identity)
-            except Crowded as crowd:
-                return _crowded(call, crowd)
+        seats, identity = terms.seats, context.identity
+        try:
+            place = self._places.take_now(seats, identity) or await self._places.take(seats, identity)
+        except Crowded as crowd:
+            return _crowded(call, crowd)
         outcome: object
         told, ends = task.cancelling(), loop.time() + terms.seconds
         alarm = _Alarm(task, loop, ends)

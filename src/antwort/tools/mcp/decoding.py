@@ -28,6 +28,9 @@ _EARLY = re.compile(_NUMBER + rb",")
 _LATE = re.compile(_NUMBER + rb'(?:,\s*"[^"\\]*"\s*:\s*"[^"\\]*"\s*)*\}\s*$')
 
 
+_decode = msgspec.json.Decoder().decode
+
+
 class TooHeavy(ValueError):
     """There is more in it than is taken."""
 
@@ -44,7 +47,7 @@ def decode(data: bytes) -> Any:
     if len(data) > MOST_VALUES and _values(data) > MOST_VALUES:
         raise TooHeavy("too many values")
     try:
-        return msgspec.json.decode(data)
+        return _decode(data)
     except RecursionError as exc:
         raise ValueError("too deep") from exc
     except (msgspec.DecodeError, UnicodeDecodeError):

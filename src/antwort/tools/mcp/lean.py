@@ -54,6 +54,7 @@ _AS_IT_IS = frozenset(("", "identity"))
 _ALWAYS = {"Accept": f"{_JSON}, {EVENTS}", "Content-Type": _JSON}
 _COURTESY = Timeouts(connect=2.0, first_byte=5.0, idle=5.0)
 """For what nobody waits for."""
+_encode = msgspec.json.Encoder().encode
 _MOST_MOVES = 3
 _MOST_FAILURES = 2
 _MOST_BUSY = 5
@@ -117,7 +118,7 @@ class Lean:
         """
         number, report = self._number(), ask.progress
         params = ask.params(self._agreed, None if report is None else number)
-        body = msgspec.json.encode({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
+        body = _encode({"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params})
         return self._answered(Question(number, body, ask.headers, ask.is_repeatable, self._largest, report))
 
     def page(self, params: Mapping[str, Any]) -> Coroutine[Any, Any, object]:
@@ -125,7 +126,7 @@ class Lean:
         headers = {"Mcp-Method": "tools/list"} if self._agreed.is_modern else {}
         number = self._number()
         said = {"jsonrpc": "2.0", "id": number, "method": "tools/list"}
-        body = msgspec.json.encode({**said, "params": params} if params else said)
+        body = _encode({**said, "params": params} if params else said)
         return self._answered(Question(number, body, headers, is_repeatable=True, largest=self._largest_page))
 
     def hear_progress(self, params: object) -> None:

@@ -89,11 +89,14 @@ class Refused(Exception):
         self.message = message[:_LONGEST_WORDS]
 
 
+_decode = msgspec.json.Decoder().decode
+
+
 def checked_arguments(arguments: str) -> tuple[msgspec.Raw, dict[str, Any]]:
     """As they will be sent, and what they say. Raises `ValueError`: what is sent in a message must not end it."""
     text = arguments.strip() or "{}"
     try:
-        said = msgspec.json.decode(text)
+        said = _decode(text)
     except (msgspec.DecodeError, RecursionError) as exc:
         raise ValueError("the arguments are not JSON") from exc
     if not isinstance(said, dict):
