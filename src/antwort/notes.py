@@ -104,9 +104,14 @@ def reason_behind(error: BaseException) -> str:
 
     Never more: other exceptions carry what they failed at, which may be a prompt or an answer.
     """
-    cause = error
-    while isinstance(cause.__cause__, Exception):  # below a timeout there is a cancellation, which says nothing
-        cause = cause.__cause__
+    cause, passed = error, {id(error)}
+    while isinstance(
+        below := cause.__cause__, Exception
+    ):  # below a timeout there is a cancellation, which says nothing
+        if id(below) in passed:  # one that was raised again can have come to be behind itself
+            break
+        passed.add(id(below))
+        cause = below
     if cause is error:
         return ""
     said = cause.strerror if isinstance(cause, OSError) else None

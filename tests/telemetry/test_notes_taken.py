@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.notes import RESPONSE_ID, note
+from antwort.notes import RESPONSE_ID, note, reason_behind
 from antwort.telemetry.lines import HumanLines, JsonLines
 from antwort.telemetry.writing import LineWriter
 
@@ -175,3 +175,10 @@ async def test_what_went_wrong_is_written_at_once_behind_what_went_well(house: H
 def test_without_an_event_loop_a_note_is_written_at_once(house: House) -> None:
     note(house.tools, logging.INFO, "one")
     assert json.loads(os.read(house.end, 65536))["message"] == "one"
+
+
+def test_an_error_that_is_behind_itself_has_an_end_all_the_same() -> None:
+    own, one, other = ValueError(), ValueError(), OSError(2, "No such file")
+    own.__cause__, one.__cause__, other.__cause__ = own, other, one
+    assert reason_behind(own) == ""
+    assert reason_behind(one) == " (FileNotFoundError: No such file)"
