@@ -29,8 +29,12 @@ def budget_of(request: CreateRequest, settings: EngineSettings) -> Budget:
         turns=request.max_turns or settings.max_turns,
         calls=most_calls(request, settings),
         tokens=request.token_budget or settings.token_budget,
-        seconds=request.deadline or settings.deadline,
+        seconds=seconds_of(request, settings),
     )
+
+
+def seconds_of(request: CreateRequest, settings: EngineSettings) -> float:
+    return request.deadline or settings.deadline
 
 
 def most_calls(request: CreateRequest, settings: EngineSettings) -> int:

@@ -16,7 +16,7 @@ from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
 from antwort.engine.approvals import check_unchanged, look_again, look_up, weighed
 from antwort.engine.boxes import Boxes
-from antwort.engine.budgets import budget_of, check_budget
+from antwort.engine.budgets import check_budget, seconds_of
 from antwort.engine.compacting import asks_to_compact, check_compacts, without_tools
 from antwort.engine.credentials import Credentials
 from antwort.engine.foreign import note_unseen
@@ -115,7 +115,7 @@ class Planner:
         if resumed is None:
             _check_background(request, self._settings)
             check_budget(request, self._settings)
-        deadline = clock() + budget_of(request, self._settings).seconds if resumed is None else resumed.deadline
+        deadline = clock() + seconds_of(request, self._settings) if resumed is None else resumed.deadline
         asked = self._means(request, identity, deadline)
         means = await (self._in_time(request, asked, deadline) if request.model is None else asked)  # see `patience`
         if place is not None and resumed is not None:
