@@ -105,9 +105,8 @@ def reason_behind(error: BaseException) -> str:
     Never more: other exceptions carry what they failed at, which may be a prompt or an answer.
     """
     cause, passed = error, {id(error)}
-    while isinstance(
-        below := cause.__cause__, Exception
-    ):  # below a timeout there is a cancellation, which says nothing
+    # Below a timeout there is a cancellation, which says nothing.
+    while isinstance(below := cause.__cause__, Exception):
         if id(below) in passed:  # one that was raised again can have come to be behind itself
             break
         passed.add(id(below))
