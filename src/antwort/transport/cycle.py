@@ -123,7 +123,8 @@ class Cycle:
             self.waiting_for_100_continue = False
         if not self.is_told and not self.disconnected and not self.response_complete:
             self.flow.resume_reading()
-            self._news = asyncio.Event()
+            self._news = self._news or asyncio.Event()
+            self._news.clear()
             await self._news.wait()
         if self.disconnected or self.response_complete:
             return {"type": "http.disconnect"}
