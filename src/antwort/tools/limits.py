@@ -187,23 +187,29 @@ class Limited:
 
     async def _at_once(self, call: ToolCall, context: ToolContext, terms: _Terms, _: Passage | None = None) -> object:
         """Right here: what is told to stop ends, and a task for each call would cost more than most of them."""
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
         assert task is not None, "tools are run in tasks"
         seats, identity = terms.seats, context.identity
         try:
-            place = self._places.take_now(seats, identity) or await self._places.take(seats, identity)
+            taken = self._places.take_now(seats, identity) or await self._places.take(seats, identity)
         except Crowded as crowd:
             return _crowded(call, crowd)
         outcome: object
+        rung: list[bool] = []
         told, ends = task.cancelling(), loop.time() + terms.seconds
-        alarm = _Alarm(task, loop, ends)
+        alarm = loop.call_at(ends, _ring, task, rung)
         try:
             outcome = await self._work(call, _until(ends, context), terms)
         except BaseException as error:
             outcome = Raised(error)
-        if alarm.has_rung():
+        alarm.cancel()
+        if rung:
+            task.uncancel()  # it is as if it had not been told
             outcome = Late(terms.seconds)
-        place.leave()
+        of_tool, of_server = taken
+        of_server.leave()
+        of_tool.leave()
         if task.cancelling() > told and isinstance(outcome, Raised | Late):
             raise asyncio.CancelledError  # it was not the time alone
         return outcome
@@ -213,7 +219,7 @@ class Limited:
     ) -> object:
         """In a task of its own, so that a tool that will not be stopped holds up nobody."""
         try:
-            place = await self._places.take(terms.seats, context.identity)
+            place = Place(*await self._places.take(terms.seats, context.identity))
         except Crowded as crowd:
             return _crowded(call, crowd)
         try:
@@ -312,25 +318,10 @@ def _crowded(call: ToolCall, crowd: Crowded) -> ToolResult:
     return ToolResult(call.id, _CROWDED.format(crowd.number, call.name), is_error=True)
 
 
-class _Alarm:
-    """Tells a task to stop when its time is over, unless it is switched off before."""
-
-    __slots__ = ("_has_rung", "_task", "_timer")
-
-    def __init__(self, task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop, at: float) -> None:
-        self._task, self._has_rung = task, False
-        self._timer = loop.call_at(at, self._ring)
-
-    def _ring(self) -> None:
-        self._has_rung = True
-        self._task.cancel()
-
-    def has_rung(self) -> bool:
-        """Switches it off, and says whether it has rung; it is then as if the task had not been told."""
-        self._timer.cancel()
-        if self._has_rung:
-            self._task.uncancel()
-        return self._has_rung
+def _ring(task: asyncio.Task[Any], rung: list[bool]) -> None:
+    """Tells a task to stop whose time is over, and says that this was so."""
+    rung.append(True)
+    task.cancel()
 
 
 async def _ended(task: asyncio.Task[object], seconds: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Hashable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from antwort.api.wire import UNSET
 from antwort.identity import Identity
@@ -55,9 +55,9 @@ class Places:
     def __len__(self) -> int:
         return len(self._rows)
 
-    async def take(self, seats: Seats, identity: Identity) -> Place:
-        """One of the tool's, and one of its server's, when both are free; to be left again. Who waits for a tool that
-        hangs takes no place of its neighbours'. Raises `Crowded`.
+    async def take(self, seats: Seats, identity: Identity) -> Taken:
+        """One of the tool's, and one of its server's, when both are free; both are to be left again. Who waits for a
+        tool that hangs takes no place of its neighbours'. Raises `Crowded`.
         """
         tool, server = seats.keys(identity)
         of_tool = self._row(tool, seats.each)
@@ -68,9 +68,9 @@ class Places:
         except BaseException:
             of_tool.leave()
             raise
-        return Place(of_tool, of_server)
+        return of_tool, of_server
 
-    def take_now(self, seats: Seats, identity: Identity) -> Place | None:
+    def take_now(self, seats: Seats, identity: Identity) -> Taken | None:
         """As `take`, where nobody has to wait; else None."""
         tool, server = seats.keys(identity)
         rows = self._rows
@@ -81,7 +81,7 @@ class Places:
         of_tool.free -= 1
         of_server.free -= 1
         rows[tool], rows[server] = of_tool, of_server
-        return Place(of_tool, of_server)
+        return of_tool, of_server
 
     def _row(self, key: Hashable, number: int) -> Row:
         row = self._rows.get(key)
@@ -91,7 +91,9 @@ class Places:
 
 
 class Place:
-    """Of a tool, and of its server. It is given back once: by who is done, or when who was left behind has ended."""
+    """Of a tool, and of its server, for one who may be left behind. It is given back once: by who is done, or when who
+    was left behind has ended.
+    """
 
     __slots__ = ("_is_left", "_of_server", "_of_tool")
 
@@ -166,6 +168,10 @@ class Row:
         self.free += 1
         if self.free == self._number:
             del self._others[self._key]
+
+
+Taken: TypeAlias = tuple[Row, Row]
+"""Where a tool and its server have given one of their places."""
 
 
 def server_of(tool: ToolDefinition) -> Hashable:
