@@ -59,6 +59,8 @@ T = TypeVar("T")
 _Listed: TypeAlias = tuple[Mapping[str, Any] | None, bool]
 """What a tool takes, as its server says, and whether to run it twice does no more than once."""
 _NOT_LISTED: _Listed = (None, False)
+_Question: TypeAlias = "Callable[[Connection], Awaitable[T]]"
+"""What is asked over a connection, be it the first or a fresh one."""
 
 
 class ServerSession:
@@ -96,17 +98,15 @@ class ServerSession:
         self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
     ) -> CallOutcome:
         """Raises `ValueError` for arguments that are no JSON object, else as `Session` says."""
-        question = partial(self._put, name, *checked_arguments(arguments), key, progress)
+        text, said = checked_arguments(arguments)
+        connection = self._owner.at_hand() or await self._owner.connection()
         try:
-            return outcome_of(await self._asked(question))
-        except Refused as refused:
-            if refused.code != HEADER_MISMATCH:
-                return refusal(refused)
-        await self._first()  # what it takes is not what it took: the server says so before it runs anything
-        try:
-            return outcome_of(await self._asked(question))
-        except Refused as refused:
-            return refusal(refused)
+            answer = await self._put(name, text, said, key, progress, connection)
+        except (Unsent, Refused) as news:
+            put = partial(self._put, name, text, said, key, progress)
+            return await self._called_again(put, connection, news)
+        self._owner.worked()
+        return outcome_of(answer)
 
     def leave(self) -> Coroutine[Any, Any, None]:
         """Leave the server now, and keep the list; what is given back waits until all is closed."""
@@ -138,25 +138,50 @@ class ServerSession:
         schema, is_repeatable = self._by_name.get(name, _NOT_LISTED)
         return connection.call(Ask(name, arguments, said, key, schema, progress, is_repeatable))
 
-    async def _asked(self, question: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _called_again(
+        self, put: _Question[object], connection: Connection, news: Unsent | Refused
+    ) -> CallOutcome:
+        """A call that was not answered at once."""
+        try:
+            return outcome_of(await self._asked_again(put, connection, news))
+        except Refused as refused:
+            if refused.code != HEADER_MISMATCH:
+                return refusal(refused)
+        await self._first()  # what it takes is not what it took: the server says so before it runs anything
+        try:
+            return outcome_of(await self._asked(put))
+        except Refused as refused:
+            return refusal(refused)
+
+    async def _asked(self, question: _Question[T]) -> T:
         """Asked over a connection, and over a fresh one where the first has not carried it."""
-        for is_last in (False, True):
-            connection = self._owner.at_hand() or await self._owner.connection()
-            try:
-                answer = await question(connection)
-            except Unsent as exc:
-                if is_last and exc.status is not None:  # over a session that it knows: it means the request
-                    raise refused_with(exc.status) from exc
-                self._owner.replace(connection)
-                if is_last:
-                    raise ServerUnavailable(NOT_AN_ANSWER) from exc
-            except Refused:
-                self._owner.worked()
-                raise
-            else:
-                self._owner.worked()
-                return answer
-        raise AssertionError("the last attempt returns or raises")
+        connection = self._owner.at_hand() or await self._owner.connection()
+        try:
+            answer = await question(connection)
+        except (Unsent, Refused) as news:
+            return await self._asked_again(question, connection, news)
+        self._owner.worked()
+        return answer
+
+    async def _asked_again(self, question: _Question[T], connection: Connection, news: Unsent | Refused) -> T:
+        """Over a fresh connection, unless the first has carried it."""
+        if isinstance(news, Refused):
+            self._owner.worked()
+            raise news
+        self._owner.replace(connection)
+        fresh = self._owner.at_hand() or await self._owner.connection()
+        try:
+            answer = await question(fresh)
+        except Unsent as exc:
+            if exc.status is not None:  # over a session that it knows: it means the request
+                raise refused_with(exc.status) from exc
+            self._owner.replace(fresh)
+            raise ServerUnavailable(NOT_AN_ANSWER) from exc
+        except Refused:
+            self._owner.worked()
+            raise
+        self._owner.worked()
+        return answer
 
     # the list
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from time import monotonic
 
 from antwort.net.reach import Reach
 from antwort.tools.base import Progress
@@ -75,7 +76,7 @@ class SessionPool:
     def give_back(self, entry: _Entry, *, is_grown: bool = False) -> None:
         """`is_grown`: its list takes more than before."""
         entry.uses -= 1
-        entry.used_at = asyncio.get_running_loop().time()
+        entry.used_at = monotonic()  # to ask for the event loop takes longer
         if is_grown or not self._has_room:
             self._make_room(entry.session.spec.owner)  # there may have been none while all were in use
         if self._timer is None:
@@ -105,7 +106,7 @@ class SessionPool:
 
     def _look_at_the_clock(self) -> None:
         self._timer = None
-        now = asyncio.get_running_loop().time()
+        now = monotonic()
         waiting = [entry.used_at for key, entry in list(self._entries.items()) if not self._is_left(key, entry, now)]
         if waiting:
             later = max(0.0, min(waiting) + self._idle - now)
