@@ -195,15 +195,21 @@ class Connection(asyncio.Protocol):
             self.resume()
         if exchange.arrivals > 1 or home.is_prompt:
             home.note_reads(exchange.arrivals)
-        is_clean = exchange.keeps_alive and not transport.get_write_buffer_size() and not transport.is_closing()
-        if is_clean and len(idle := home.idle) < home.most_idle:
+        if (
+            exchange.keeps_alive
+            and not transport.get_write_buffer_size()
+            and not transport.is_closing()
+            and len(idle := home.idle) < home.most_idle
+        ):
             idle.append(self)
             self._deadline = deadline = self._loop.time() + home.idle_expiry
             if deadline < self._armed_for:
                 self._arm()
         else:
             self.abort()
-        exchange.end()
+        exchange.parser = None  # as where it ends otherwise
+        if not (waiter := exchange.waiter).done():
+            waiter.set_result(None)
 
     def _pause(self) -> None:
         if not self._is_paused and self._transport is not None and not self._transport.is_closing():

@@ -109,7 +109,12 @@ class HttpClient:
         backend had every right to close it. It may also have ended over this very request: whoever must not ask for
         the same thing twice says so, and gets the `Cut`.
         """
-        message, timeouts = self._message(method, target, body, fields), timeouts or self.timeouts
+        head = self._heads.get((method, target, fields))
+        if body is None or head is None or (size := len(body)) > _ONE_WRITE:
+            message = self._message(method, target, body, fields)
+        else:  # as it mostly is
+            message = (b"%bContent-Length: %d\r\n\r\n%b" % (head, size, body),)
+        timeouts = timeouts or self.timeouts
         pooled = self.idle.pop() if self.idle else None
         connection = pooled or await self._connect(timeouts.to_connect())
         while True:
