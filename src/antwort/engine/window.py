@@ -138,15 +138,19 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     def learn(self, whole: ChatRequest, sent: ChatRequest, usage: Usage | None) -> None:
         """The backend has answered. `usage` is what that cost; None: nobody knows."""
+        meter, is_whole = self.meter, sent is whole and not self.refusals  # as it mostly is
         if usage is not None:
-            meter, tokens = self.meter, usage.input_tokens
-            if self.refusals or sent.messages is not whole.messages or self._is_long(tokens):
-                meter.learn(sent, tokens, whole, self.who)
-            else:
+            tokens = usage.input_tokens
+            if (is_whole or self._is_uncut(sent, whole)) and not self._is_long(tokens):
                 meter.hear(sent, tokens, whole, self.who)
+            else:
+                meter.learn(sent, tokens, whole, self.who)
             meter.remembered.went_through(sent.model, tokens)
-        if self.refusals or sent is not whole:
+        if not is_whole:
             self._keep_room(whole, is_cut=sent.messages is not whole.messages)
+
+    def _is_uncut(self, sent: ChatRequest, whole: ChatRequest) -> bool:
+        return not self.refusals and sent.messages is whole.messages
 
     def _is_long(self, tokens: int) -> bool:
         length = self.length or _LONG * 2
