@@ -58,7 +58,8 @@ class Attempt(msgspec.Struct, eq=False):
             member.count(BackendTimeout("The backend did not begin to answer."), trial)
         if trial is not None:
             member.breaker.leave(trial)
-        member.places.give_back()
+        if not member.places.are_endless:
+            member.places.give_back()
 
     def __enter__(self) -> None:
         pass
@@ -84,7 +85,8 @@ class Attempt(msgspec.Struct, eq=False):
 
 def begin(member: Member, clock: Callable[[], float], *, is_streamed: bool) -> Attempt:
     """Ask the member, of which a place is held."""
-    return Attempt(member, clock, clock(), member.breaker.enter(), is_streamed)
+    breaker = member.breaker
+    return Attempt(member, clock, clock(), None if breaker.is_closed else breaker.enter(), is_streamed)
 
 
 class Doubts:

@@ -19,7 +19,17 @@ class Breaker:
     Opened because the backend could not be reached, it closes as soon as somebody has `seen` that it can.
     """
 
-    __slots__ = ("_absent_at", "_clock", "_failed", "_is_for_absence", "_limit", "_open_for", "_open_until", "_trial")
+    __slots__ = (
+        "_absent_at",
+        "_clock",
+        "_failed",
+        "_is_for_absence",
+        "_limit",
+        "_open_for",
+        "_open_until",
+        "_trial",
+        "is_closed",
+    )
 
     def __init__(
         self, failures: int = 5, open_for: float = 10.0, *, clock: Callable[[], float] = time.monotonic
@@ -30,12 +40,10 @@ class Breaker:
         self._failed = 0
         self._absent_at = float("-inf")
         self._open_until: float | None = None
+        self.is_closed = True
+        """Whether nothing says until when it is open: that is asked of each inference."""
         self._is_for_absence = False
         self._trial: object | None = None
-
-    @property
-    def is_closed(self) -> bool:
-        return self._open_until is None
 
     def wait(self) -> float:
         """Seconds until the next inference may pass; 0: now."""
@@ -93,9 +101,11 @@ class Breaker:
         self._is_for_absence = is_absence
         self._trial = None
         self._open_until = self._clock() + self._open_for
+        self.is_closed = False
 
     def _close(self) -> None:
         self._failed = 0
         self._is_for_absence = False
         self._trial = None
         self._open_until = None
+        self.is_closed = True

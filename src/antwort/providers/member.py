@@ -79,7 +79,9 @@ class Member:
 
     def is_there(self) -> bool:
         """Whether it can be asked at once, and has a place, which is taken then."""
-        return not self._is_out_of_reach and self.breaker.wait() == 0 and self.places.take()
+        if self._is_out_of_reach or not (self.breaker.is_closed or self.breaker.wait() == 0):
+            return False
+        return self.places.are_endless or self.places.take()
 
     @property
     def status(self) -> BackendStatus:
@@ -98,7 +100,8 @@ class Member:
         """It has said something, if only that it will not: it is there, and works."""
         if trial is not None:
             self.breaker.answered(trial)
-        self._recovered()
+        if self.error is not None or not self._is_seen or self._is_out_of_reach:
+            self._recovered()  # else it was well: whatever makes it otherwise leaves an error
 
     def note(self, error: AntwortError) -> None:
         """An inference failed."""
@@ -169,8 +172,6 @@ class Member:
         self.error = error
 
     def _recovered(self) -> None:
-        if self.error is None and self._is_seen and not self._is_out_of_reach:
-            return  # it was well: whatever makes it otherwise leaves an error
         if self._is_out_of_reach:
             _log.info("the backend %s is back", self.name)
             self._is_out_of_reach = False

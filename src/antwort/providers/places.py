@@ -10,10 +10,12 @@ from collections.abc import Sequence
 class Places:
     """So many inferences at once; None: any number. Whoever takes a place gives it back."""
 
-    __slots__ = ("_free", "_hopes", "_queue")
+    __slots__ = ("_free", "_hopes", "_queue", "are_endless")
 
     def __init__(self, most: int | None = None) -> None:
         self._free = most
+        self.are_endless = most is None
+        """Whether they need not be taken, nor given back."""
         self._queue: deque[asyncio.Future[Places]] = deque()
         self._hopes: deque[asyncio.Future[Places]] = deque()
 

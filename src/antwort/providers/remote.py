@@ -117,25 +117,31 @@ class Remote(ABC):
         asked = Asked(request.model, self._secrets, body)
         try:
             reply = await self._http.request("POST", self._inferences, body)
-            try:
-                if not 200 <= reply.status < 300:
-                    await _raise_for(reply, asked)
-                heard.append([])
-                is_streamed = _is_streamed(reply, is_expected=False)
-                if reply.complete and not is_streamed:  # all of it has come with its head, as it mostly does
-                    answer = self._read(reply.take(), asked)
-                else:
-                    answer = await _read_on(reply, self._reader(asked, is_streamed=is_streamed), heard)
-            finally:
-                reply.close()
+            if reply.complete and reply.status == 200 and reply.headers.content_type == "application/json":
+                heard.append([])  # all of it has come with its head, as it mostly does, and nothing is left to close
+                answer = self._read(reply.take(), asked)
+            else:
+                answer = await self._read_other(reply, asked, heard)
         except HttpFault as fault:
             raise _failure(fault) from fault
         except ContextTooLong as refusal:
             self._lengths.learn(request, refusal)
             raise
-        if last := answer or heard[-1]:
-            self._note_usage(request, last)
+        if (last := answer or heard[-1]) and isinstance(end := last[-1], Finished):
+            self._lengths.answered(request.model, end.usage)
         return answer
+
+    async def _read_other(self, reply: Reply, asked: Asked, heard: Heard) -> list[Delta]:
+        """An answer that is not all there, or not as they mostly are."""
+        try:
+            await _raise_for(reply, asked)
+            heard.append([])
+            is_streamed = _is_streamed(reply, is_expected=False)
+            if reply.complete and not is_streamed:
+                return self._read(reply.take(), asked)
+            return await _read_on(reply, self._reader(asked, is_streamed=is_streamed), heard)
+        finally:
+            reply.close()
 
     @abstractmethod
     def _body(self, request: ChatRequest) -> bytes:

@@ -77,7 +77,8 @@ class MeasuredProvider:
             error, end = code_of(exc.code) if isinstance(exc, AntwortError) else "cancelled", _last(heard[before:])
             self._count(request, began, 0.0, "" if isinstance(end, Finished) else error, end)
             raise
-        self._count(request, began, 0.0, "", answer[-1] if answer else _last(heard[before:]))
+        told = self._told.get(request.model) or self._told_of(request.model)
+        self._ended(told, perf_counter() - began, answer[-1] if answer else _last(heard[before:]))
         return answer
 
     def _count(self, request: ChatRequest, began: float, first: float, error: str, end: Delta | None) -> None:
@@ -86,11 +87,15 @@ class MeasuredProvider:
             self._metrics.first_chunk.add(told.model, first - began)
         if error:
             self._metrics.inference_time.add((*told.model, error), took)
-            return
+        else:
+            self._ended(told, took, end)
+
+    def _ended(self, told: _Told, took: float, end: Delta | None) -> None:
+        """As it should."""
         told.time.append(took)
-        if isinstance(end, Finished) and end.usage is not None:
-            told.input.append(end.usage.input_tokens)
-            told.output.append(end.usage.output_tokens)
+        if isinstance(end, Finished) and (usage := end.usage) is not None:
+            told.input.append(usage.input_tokens)
+            told.output.append(usage.output_tokens)
         if len(told.time) >= AT_ONCE:
             self._metrics.inference_time.count()
             self._metrics.tokens.count()
