@@ -24,8 +24,8 @@ async def run_tools(step: RunTools, run: Run, control: Control, running: Running
         yield opening
     failure: Exception | None = None
     try:
-        if (sole := running.sole(calls)) is not None:
-            answers.take(0, await running.alone(*sole))
+        if (alone := running.alone(calls)) is not None:
+            answers.take(0, await alone)
             yield answers.batch()
         else:
             width = len(calls) if step.is_parallel else 1

@@ -129,20 +129,16 @@ class Running:
             await self._stop()
             self._control.running.clear()  # those left behind work for nobody
 
-    def sole(self, calls: Sequence[Ready | Refused]) -> tuple[Ready, Limited] | None:
-        """The only call, and who runs it, where it can be run `alone`: its executor leaves a tool behind that does not
-        stop, and does not take longer for it than a run.
+    def alone(self, calls: Sequence[Ready | Refused]) -> Coroutine[Any, Any, Outcome] | None:
+        """The only call, at work. One that nobody runs beside needs no task of its own where what is told to stop here
+        stops the tool in time: its executor leaves a tool behind that does not stop, and does not take longer for it
+        than a run. Else None.
         """
         if len(calls) != 1 or self._early or not isinstance(ready := calls[0], Ready):
             return None
-        definition = ready.toolbox.tools[ready.call.name]
-        executor = ready.executor or find_executor(definition, ready.toolbox.executors)
-        if isinstance(executor, Limited) and executor.grace_of(definition) <= self._plan.settings.tool_grace:
-            return ready, executor
-        return None
-
-    def alone(self, ready: Ready, executor: Limited) -> Coroutine[Any, Any, Outcome]:
-        """One that nobody runs beside needs no task of its own: what is told to stop here stops the tool in time."""
+        executor = ready.executor or find_executor(ready.definition, ready.toolbox.executors)
+        if not isinstance(executor, Limited) or executor.grace_of(ready.definition) > self._plan.settings.tool_grace:
+            return None
         self._control.has_acted = True
         if self._signal.reason is None:  # else it will not begin
             self._control.running.add(ready.call.call_id)
@@ -194,8 +190,8 @@ class Running:
         it came about.
         """
         call, control = ready.call, self._control
-        call_id, definition = call.call_id, ready.toolbox.tools[call.name]
-        if not definition.is_search:
+        call_id, definition = call.call_id, ready.definition
+        if not ready.is_search:
             if control.on_begin is not None:
                 await self._put_on_record(call_id, control.on_begin)
             control.begun.add(call_id)

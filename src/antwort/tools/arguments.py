@@ -52,9 +52,9 @@ def problem_at_once(arguments: str, schema: dict[str, Any] | None) -> str | None
     if not schema:
         return None
     _, validator, nodes = _light.get(id(schema)) or _lightened(schema)
-    if nodes * len(arguments) >= _MOST_WORK and nodes * _parts(arguments) > _MOST_WORK:
+    if validator is None or (nodes * len(arguments) >= _MOST_WORK and nodes * _parts(arguments) > _MOST_WORK):
         return None
-    return _check(validator, value)
+    return None if validator.is_valid(value) else _problems(validator, value)
 
 
 def _read(arguments: str) -> dict[str, Any] | str:
@@ -104,8 +104,11 @@ def _check_by(schema: bytes, value: object) -> str | None:
 
 
 def _check(validator: jsonschema_rs.Validator | None, value: object) -> str | None:
-    if validator is None or validator.is_valid(value):  # to say what is wrong takes longer
-        return None
+    return None if validator is None or validator.is_valid(value) else _problems(validator, value)
+
+
+def _problems(validator: jsonschema_rs.Validator, value: object) -> str:
+    """What is wrong with a value that is not valid: to say it takes longer than to see it."""
     problems = map(_describe, itertools.islice(validator.iter_errors(value), _MOST_PROBLEMS))
     return f"The arguments do not fit: {'; '.join(problems)}"
 

@@ -66,7 +66,7 @@ def check_stream(reply: Reply) -> None:
         raise Busy(BROKEN)
     if reply.status in (401, 403):
         raise Unauthorized(UNAUTHORIZED)
-    if reply.status != 200 or kind_of(reply) != EVENTS:
+    if reply.status != 200 or reply.headers.media_type != EVENTS:
         raise ServerUnavailable(BROKEN)
 
 
@@ -85,10 +85,6 @@ def merged(theirs: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]
     """Both; ours where they have the same name, in whatever case, and nothing that belongs to HTTP itself."""
     names = {name.lower() for name in ours} | _HTTPS_OWN
     return {**{name: value for name, value in theirs.items() if name.lower() not in names}, **ours}
-
-
-def kind_of(reply: Reply) -> str:
-    return reply.headers.media_type
 
 
 async def read_message(reply: Reply, largest: int) -> dict[str, Any]:

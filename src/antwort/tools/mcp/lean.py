@@ -26,7 +26,6 @@ from antwort.tools.mcp.asking import (
     answer_in,
     check_stream,
     is_of_the_call,
-    kind_of,
     merged,
     moved,
     read_message,
@@ -203,7 +202,7 @@ class Lean:
         resends = question.is_repeatable
         reply = await line.http.request("POST", line.target, question.body, None, fields, resends=resends)
         try:
-            kind = kind_of(reply)
+            kind = reply.headers.media_type
             if reply.status != 200:
                 return await self._refusal(reply, kind, question)
             if reply.headers.coding not in _AS_IT_IS:

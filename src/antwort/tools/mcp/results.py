@@ -28,8 +28,10 @@ def output_of(outcome: CallOutcome) -> Output:
     What the server says for programs (`structuredContent`) counts where there is no text: a server that has both says
     the same twice. What models do not take is named in brackets.
     """
-    if len(outcome.content) == 1 and (text := _text_of(outcome.content[0])) and (text.strip() or not outcome.is_error):
-        return text  # as nearly all are
+    if len(outcome.content) == 1 and isinstance(only := outcome.content[0], dict) and only.get("type") == "text":
+        text = only.get("text")
+        if isinstance(text, str) and text and (not outcome.is_error or text.strip()):
+            return text  # as nearly all are
     parts = [part for content in _bounded(outcome.content) for part in _parts(content)]
     if outcome.structured is not None and not any(isinstance(part, InputText) for part in parts):
         parts.insert(0, InputText(text=_json(outcome.structured)))
@@ -37,14 +39,6 @@ def output_of(outcome: CallOutcome) -> Output:
         parts.insert(0, InputText(text=_SILENT_FAILURE))
     texts = [part.text for part in parts if isinstance(part, InputText)]
     return "\n".join(texts) if len(texts) == len(parts) else tuple(parts)
-
-
-def _text_of(content: object) -> str | None:
-    """None where it is anything else."""
-    if not isinstance(content, dict) or content.get("type") != "text":
-        return None
-    text = content.get("text")
-    return text if isinstance(text, str) else None
 
 
 def _bounded(content: object) -> Iterable[object]:
