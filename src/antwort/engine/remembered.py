@@ -108,14 +108,15 @@ class Remembered:
 
     def went_through(self, model: str, tokens: int) -> None:
         """The model has answered an input of so many."""
-        most, at = self._most.get(model, (0, 0.0))
-        now = self._clock()
-        if tokens < most and now - at < LASTS:
-            return
-        self._most.pop(model, None)
-        if len(self._most) >= _MODELS:
-            self._most.pop(next(iter(self._most)))
-        self._most[model] = (tokens, now)
+        heard, now = self._most, self._clock()
+        known = heard.get(model)
+        if known is not None:
+            if tokens < known[0] and now - known[1] < LASTS:
+                return
+            del heard[model]
+        elif len(heard) >= _MODELS:
+            del heard[next(iter(heard))]
+        heard[model] = (tokens, now)
 
     def most(self, model: str) -> int:
         """How many tokens of input the model has answered lately, whoever sent them."""

@@ -153,8 +153,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return not self.refusals and sent.messages is whole.messages
 
     def _is_long(self, tokens: int) -> bool:
-        length = self.length or _LONG * 2
-        return tokens * 2 >= min(length, self.compacts_from or length)
+        length, compacts_from = self.length or _LONG * 2, self.compacts_from
+        return tokens * 2 >= (min(length, compacts_from) if compacts_from else length)
 
     def _keep_room(self, whole: ChatRequest, *, is_cut: bool) -> None:
         remembered = self.meter.remembered

@@ -9,6 +9,7 @@ from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.chunks import ChunkReader, WholeReader, read_whole
 from antwort.providers.counting import by_input_tokens, by_template, by_tokenize
 from antwort.providers.failures import Asked
+from antwort.providers.plain import read_plain
 from antwort.providers.reading import Reader
 from antwort.providers.remote import Pool, Remote, Timeouts
 
@@ -18,6 +19,7 @@ __all__ = ["ChatProvider", "Pool", "Timeouts"]
 class ChatProvider(Remote):
     path = "/chat/completions"
     ways = (by_tokenize, by_input_tokens, by_template)
+    _plain = staticmethod(read_plain)
 
     def _body(self, request: ChatRequest) -> bytes:
         is_ready = request.stream is not True and request.stream_options is UNSET

@@ -76,14 +76,18 @@ def read_plain(body: bytes) -> list[Delta] | None:
     if message.tool_calls:
         for at, call in enumerate(message.tool_calls):
             said.append(CallDelta(at, call.function.name, call.function.arguments))
-    said.append(Finished(choice.finish_reason, None if cost is None else _usage(cost)))
+    if cost is None:
+        usage = None
+    elif cost.prompt_tokens_details is None and cost.completion_tokens_details is None:
+        usage = Usage(
+            input_tokens=cost.prompt_tokens, output_tokens=cost.completion_tokens, total_tokens=cost.total_tokens
+        )
+    else:
+        usage = _detailed(cost)
+    said.append(Finished(choice.finish_reason, usage))
     return said
 
 
-def _usage(cost: _Cost) -> Usage:
+def _detailed(cost: _Cost) -> Usage:
     before, after = cost.prompt_tokens_details, cost.completion_tokens_details
-    if before is None and after is None:
-        return Usage(
-            input_tokens=cost.prompt_tokens, output_tokens=cost.completion_tokens, total_tokens=cost.total_tokens
-        )
     return usage_of(cost.prompt_tokens, cost.completion_tokens, cost.total_tokens, before, after)

@@ -114,14 +114,14 @@ class Remote(ABC):
     async def whole(self, request: ChatRequest, heard: Heard) -> list[Delta]:
         """As `infer`; for what is not streamed."""
         body = self._body(request)
-        asked = Asked(request.model, self._secrets, body)
         try:
             reply = await self._http.request("POST", self._inferences, body)
             if reply.complete and reply.status == 200 and reply.headers.content_type == "application/json":
                 heard.append([])  # all of it has come with its head, as it mostly does, and nothing is left to close
-                answer = self._read(reply.take(), asked)
+                data = reply.take()
+                answer = self._plain(data) or self._read(data, Asked(request.model, self._secrets, body))
             else:
-                answer = await self._read_other(reply, asked, heard)
+                answer = await self._read_other(reply, Asked(request.model, self._secrets, body), heard)
         except HttpFault as fault:
             raise _failure(fault) from fault
         except ContextTooLong as refusal:
@@ -150,6 +150,11 @@ class Remote(ABC):
     @abstractmethod
     def _reader(self, asked: Asked, *, is_streamed: bool) -> Reader:
         """Who reads its answer as it comes."""
+
+    @staticmethod
+    def _plain(body: bytes) -> list[Delta] | None:  # noqa: ARG004 - others know
+        """What a whole answer says that is as nearly all of them are; None: it may be any other."""
+        return None
 
     @abstractmethod
     def _read(self, body: bytes, asked: Asked) -> list[Delta]:
