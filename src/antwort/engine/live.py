@@ -9,7 +9,7 @@ from time import perf_counter
 from typing import TypeAlias
 
 from antwort.api.compactions import CompactedResponse
-from antwort.api.events import DELTAS, TERMINAL, Batch
+from antwort.api.events import DELTAS, TERMINAL, Batch, RunEvent
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
 from antwort.concurrency import Once, Signal
@@ -45,7 +45,8 @@ from antwort.providers.base import Provider
 from antwort.storage.base import Link, ResponseStore
 
 Batches: TypeAlias = AsyncGenerator[Batch, None]
-_DELTA_KINDS = frozenset(DELTAS)
+_ENDS = frozenset(TERMINAL)
+_FIRST = _ENDS | frozenset(DELTAS)
 
 
 class LiveRun:
@@ -56,6 +57,7 @@ class LiveRun:
     _pulse: Pulse | None = None
     _promotion: Promotion | None = None
     _is_logged = False
+    _noted = _FIRST  # the kinds of events that are looked at, where they are the last of a batch
 
     def __init__(
         self,
@@ -319,10 +321,8 @@ class LiveRun:
         control.signal.task = control.last_call.task = self._task  # nobody else waits with them
         try:
             async for batch in batches:
-                if isinstance(last := batch[-1], TERMINAL):
-                    self._end(last.response)
-                elif self._first is None and type(last) in _DELTA_KINDS:
-                    self._first = perf_counter()
+                if type(batch[-1]) in self._noted:
+                    self._note(batch[-1])
                 if not self._is_watched:
                     continue
                 if self._on_record is not None:
@@ -341,6 +341,13 @@ class LiveRun:
                 await batches.aclose()
             finally:
                 self._close()
+
+    def _note(self, last: RunEvent) -> None:
+        """The first piece that the model has said, or the end."""
+        if isinstance(last, TERMINAL):
+            self._end(last.response)
+        else:
+            self._first, self._noted = perf_counter(), _ENDS
 
     def _leave_for(self, error: Exception) -> None:
         """What nobody expected is raised, unless another may go on with it."""

@@ -207,8 +207,8 @@ async def infer(
     """One inference. The items it opened are closed before an error goes on, so the loop never sees half of one."""
     last = closing(run, plan)
     shown = partial(plan.shown, run=run) if last is None else plan.refused
-    is_eager = last is None and plan.settings.eager and plan.toolbox.may_run
-    turn = Turn(len(run.response.output), shown, plan.reasoning_style, plan.seal, is_eager=is_eager)
+    is_eager = last is None and plan.may_be_eager
+    turn = Turn(first := len(run.response.output), shown, plan.reasoning_style, plan.seal, is_eager=is_eager)
     whole = chat_request(run, plan)
     failure: Exception | None
     said: list[Delta] | None = None  # the first that was, if anything was; None: there is no answer
@@ -239,15 +239,16 @@ async def infer(
         narrowed = None if said else window.narrowed(failure, request, whole)
     control.truncated += request.messages is not whole.messages
     if failure is None and turn.is_finished and not turn.is_cut:
-        turn.finish()
-        yield accounted(turn.take(), control.run, len(run.response.output), request, window.meter, last)
+        is_told = turn.finish().usage is not UNSET
+        batch = turn.take()
+        yield batch if last is None and is_told else accounted(batch, control.run, first, request, window.meter, last)
         window.learn(whole, request, turn.usage)
         return
     failure = failure or (None if turn.is_finished else BackendCut("The backend's answer broke off."))
     control.is_asking = failure is not None and (said is not None or isinstance(failure, Interrupted))
     async with aclosing(_cut(turn, plan, control, running, failure)) as batches:
         async for batch in batches:
-            yield accounted(batch, control.run, len(run.response.output), request, window.meter, last)
+            yield accounted(batch, control.run, first, request, window.meter, last)
     if failure is not None:
         raise failure
     window.learn(whole, request, turn.usage)

@@ -165,6 +165,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.history.leftovers
 
     @kept_property
+    def may_be_eager(self) -> bool:
+        """Whether calls may begin while their turn is still being written."""
+        return self.settings.eager and self.toolbox.may_run
+
+    @kept_property
     def reasoning_style(self) -> Literal["text", "summary"]:
         options = self.request.reasoning
         if options is not None and (options.summary or options.generate_summary):

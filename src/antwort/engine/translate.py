@@ -249,20 +249,20 @@ class _Told(msgspec.Struct):
         """Go on with what the run has said since. False where it has said something else, or something that might speak
         of what is told.
         """
-        output, ends, known, turns = run.response.output, run.turn_ends, len(self.items), len(self.ends)
+        output, ends, known = run.response.output, run.turn_ends, len(self.items)
+        turns = len(self.ends)
         if output[:known] != self.items or ends[:turns] != self.ends:
             return False
-        news, end = run.said(known), ends[-1] if ends else 0
-        if not _OWN_NEWS.issuperset(map(type, news)):
+        if not _OWN_NEWS.issuperset(map(type, news := run.said(known) if run.abandoned else output[known:])):
             return False
-        has_more = len(output) > end
-        if has_more and not _SILENT.issuperset(map(type, run.said(end))):
+        end = ends[-1] if ends else 0
+        if (has_more := len(output) > end) and not _SILENT.issuperset(map(type, run.said(end))):
             return False
-        if len(ends) > turns:
-            is_one = len(ends) == turns + 1 and not has_more
+        if (more := len(ends) - turns) > 0:
+            is_one = more == 1 and not has_more
             said = (news,) if is_one else [run.said(*span) for span in pairwise((known, *ends[turns:]))]
             self.conversation.go_on(said, news)
-            self.ends, self.items = ends, output[:end]
+            self.ends, self.items = ends, output[:end] if has_more else output
         return True
 
 

@@ -91,8 +91,9 @@ class Turn:
         """All calls that show so far, in order, those in a free-form tool's words apart."""
         return [item for item in self._open if isinstance(item, OpenCall)]
 
-    def finish(self, answered: Collection[str] = ()) -> None:
-        """The backend has said all: close the items and mark the end of the inference.
+    def finish(self, answered: Collection[str] = ()) -> TurnEnded:
+        """The backend has said all: close the items and mark the end of the inference. Gives the mark, which is
+        the last of the events.
 
         Where it was cut, the calls that are `answered`, by their ids, are complete all the same.
         """
@@ -108,7 +109,8 @@ class Turn:
             if self._held:
                 self._show_held()
         usage = UNSET if finished.usage is None else finished.usage
-        self._events.append(TurnEnded(finish=finished.finish, usage=usage))
+        self._events.append(ended := TurnEnded(finish=finished.finish, usage=usage))
+        return ended
 
     def abort(self, answered: Collection[str] = ()) -> None:
         """The inference broke off: what is open is closed as incomplete, and the turn has not ended. Calls that are
