@@ -31,10 +31,11 @@ from antwort.api.events import (
     TurnEnded,
     is_within,
 )
-from antwort.api.items import OutputItem
+from antwort.api.items import CustomToolCall, FunctionCall, McpCall, OutputItem
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, Usage
 from antwort.api.status import ResponseStatus, close, transition
 from antwort.api.wire import UNSET, UnsetType, replace
+from antwort.engine.pairs import call_id_of
 from antwort.errors import AntwortError, DeadlinePassed, Interrupted, ServerFault
 
 
@@ -65,6 +66,10 @@ class Run(msgspec.Struct, frozen=True):
     lost: frozenset[str] = frozenset()
     """The calls that whoever made the run before has begun, and that have no result: nobody knows what came of them.
     What begins here is on record before it is, and not among them."""
+    has_called: bool = False
+    """Whether there are calls among the items of the last turn, those counted that were abandoned."""
+    waiting: dict[str, int] = {}
+    """The calls of the last turn that have no result yet, by their ids, and where they stand."""
 
     @property
     def output(self) -> tuple[OutputItem, ...]:
@@ -115,7 +120,8 @@ def fold(run: Run, events: Iterable[RunEvent]) -> Run:
 
 
 def _turn_ended(run: Run, output: list[OutputItem], event: TurnEnded) -> Run:
-    end = len(output)
+    start, end = run.turn_ends[-1] if run.turns else 0, len(output)
+    has_called = not _CALLS.isdisjoint(map(type, output[start:]))
     return replace(
         run,
         response=replace(run.response, output=tuple(output), usage=_spent(run.response.usage, event.usage)),
@@ -125,7 +131,26 @@ def _turn_ended(run: Run, output: list[OutputItem], event: TurnEnded) -> Run:
         turn_ends=(*run.turn_ends, end),
         last_turn=event,
         estimated=run.estimated if event.estimate is UNSET else run.estimated + event.estimate,
+        has_called=has_called,
+        waiting=open_among(output, start) if has_called else {},
     )
+
+
+_CALLS = frozenset({FunctionCall, CustomToolCall, McpCall})
+
+
+def open_among(output: Sequence[OutputItem], start: int) -> dict[str, int]:
+    """The calls from there on that are whole and show no result themselves, by their ids, and where they stand. One of
+    a function has its result in another item.
+    """
+    found: dict[str, int] = {}
+    for at, item in enumerate(output[start:], start):
+        if isinstance(item, McpCall):
+            if item.status == "in_progress":
+                found[call_id_of(item)] = at
+        elif isinstance(item, FunctionCall | CustomToolCall) and item.status == "completed":
+            found[item.call_id] = at
+    return found
 
 
 def _spent(before: Usage | None, more: Usage | UnsetType) -> Usage | None:
@@ -154,12 +179,16 @@ def _turn_abandoned(run: Run, output: list[OutputItem], event: TurnAbandoned) ->
 
 
 def _call_ended(run: Run, output: list[OutputItem], event: CallEnded) -> Run:
+    waiting = run.waiting.copy()
+    if event.outcome != "handed":  # then it waits for the client
+        waiting.pop(event.call_id, None)
     after = replace(
         run,
         response=replace(run.response, output=tuple(output)),
         calls_run=run.calls_run + (event.outcome == "ran"),
         marks=(*run.marks, (len(output), event)),
         calls_ended=run.calls_ended + 1,
+        waiting=waiting,
     )
     return after if event.outcome == "ran" and not run.lost else _call_ended_otherwise(after, event)
 

@@ -17,11 +17,12 @@ from antwort.api.items import (
     InputItem,
     McpApprovalRequest,
     McpCall,
+    OutputItem,
 )
 from antwort.api.tools import Forced
 from antwort.api.wire import UNSET
 from antwort.engine.approving import unasked
-from antwort.engine.draft import Finish, Run
+from antwort.engine.draft import Finish, Run, open_among
 from antwort.engine.lost import lost_before
 from antwort.engine.pairs import call_id_of, is_bare
 from antwort.engine.plan import Leftover, OpenCall, Plan
@@ -102,8 +103,8 @@ def next_step(run: Run, plan: Plan) -> Step:
         return _after_last_turn(last.stop, run, plan)
     if run.last_finish in _CUT:
         return Finish("incomplete", _CUT[run.last_finish])
-    if calls := open_calls(run, plan.toolbox):
-        if answers := answers_to(calls, run, plan):
+    if run.waiting:
+        if answers := answers_to(waiting_calls(run, plan.toolbox), run, plan):
             return RunTools(answers, plan.request.parallel_tool_calls is not False)
         return Finish("requires_action" if plan.toolbox.may_run else "completed")
     if McpApprovalRequest in map(type, run.response.output):
@@ -124,7 +125,7 @@ def _before_all(run: Run, plan: Plan) -> Step | None:
 
 def _after_last_turn(stop: str, run: Run, plan: Plan) -> RunTools | Finish:
     """Where it was cut as well: a call that was whole by then would be taken for one that is still to be run."""
-    calls = open_calls(run, plan.toolbox)
+    calls = waiting_calls(run, plan.toolbox)
     return RunTools(tuple(Refused(call, NO_MORE) for call in calls)) if calls else Finish("incomplete", stop)
 
 
@@ -257,35 +258,30 @@ def _is_search(item: InputItem, toolbox: Toolbox) -> bool:
 # ---- reading the items ----
 
 
-def open_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
-    """The calls of this response that have no result yet, in order. A call cut short is not one.
+def waiting_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
+    """The calls of this response that have no result yet, in order, where its last turn has ended. A call cut short is
+    not one.
 
     The model is not asked again before all that it has called is answered: none is of an earlier turn than the last.
     """
-    start = (0, 0, *run.turn_ends)[-2]
-    turn = run.response.output[start:]
-    calls: list[OpenCall] = []
-    for at, item in enumerate(turn, start):
-        if _STATUS_OF_OPEN.get(type(item)) == item.status and (call := _call_of(item, at, toolbox)) is not None:
-            calls.append(call)
-    if not calls or len(calls) == len(turn) or not (answered := results_in(turn)):
-        return calls
-    return [call for call in calls if call.call_id not in answered]
+    output = run.response.output
+    return [_open_call(call_id, at, output[at], toolbox) for call_id, at in run.waiting.items()]
 
 
-_STATUS_OF_OPEN = {FunctionCall: "completed", CustomToolCall: "completed", McpCall: "in_progress"}
-"""Of a call that has no result yet. One that an executor runs has its result in another item."""
+def open_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
+    """Those calls by the items alone, with what is open of a turn that has not ended."""
+    output, start = run.response.output, (0, 0, *run.turn_ends)[-2]
+    answered = results_in(output[start:])
+    found = open_among(output, start).items()
+    return [_open_call(call_id, at, output[at], toolbox) for call_id, at in found if call_id not in answered]
 
 
-def _call_of(item: InputItem, at: int, toolbox: Toolbox) -> OpenCall | None:
+def _open_call(call_id: str, at: int, item: OutputItem, toolbox: Toolbox) -> OpenCall:
     if isinstance(item, McpCall):
-        name = model_name(toolbox, item.server_label, item.name)
-        return OpenCall(call_id_of(item), name, item.arguments, at, item)
-    if isinstance(item, FunctionCall):
-        return OpenCall(item.call_id, called_name(toolbox, item), item.arguments, at, item)
-    if isinstance(item, CustomToolCall):
-        return OpenCall(item.call_id, called_name(toolbox, item), item.input, at, item)
-    return None
+        return OpenCall(call_id, model_name(toolbox, item.server_label, item.name), item.arguments, at, item)
+    assert isinstance(item, FunctionCall | CustomToolCall), "nothing else calls"
+    arguments = item.arguments if isinstance(item, FunctionCall) else item.input
+    return OpenCall(call_id, called_name(toolbox, item), arguments, at, item)
 
 
 _RESULTS = (FunctionCallOutput, CustomToolCallOutput)
@@ -312,15 +308,14 @@ def unanswered_leftovers(run: Run, plan: Plan) -> list[Leftover]:
 
 def ended_with_calls(run: Run, plan: Plan) -> bool:
     """Whether the last turn called anything. All of it is answered when this is asked."""
-    start, end = (0, *run.turn_ends)[-2:]
-    turn = run.said(start, end)
-    if _CALL_KINDS.isdisjoint(map(type, turn)):
+    if not run.has_called:
         return False
-    return not plan.history.leftovers or any(_is_call(item, plan) for item in turn)
+    if not (run.abandoned or plan.history.leftovers):
+        return True
+    return any(_is_call(item, plan) for item in run.said(*(0, *run.turn_ends)[-2:]))
 
 
 _CALLS = (FunctionCall, CustomToolCall, McpCall)
-_CALL_KINDS = frozenset(_CALLS)
 
 
 def _is_call(item: InputItem, plan: Plan) -> bool:
