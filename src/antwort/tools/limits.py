@@ -200,7 +200,7 @@ class Limited:
         told, ends = task.cancelling(), loop.time() + terms.seconds
         alarm = loop.call_at(ends, _ring, task, rung)
         try:
-            outcome = await self._work(call, _until(ends, context), terms)
+            outcome = await self._work(call, context, terms, ends)
         except BaseException as error:
             outcome = Raised(error)
         alarm.cancel()
@@ -231,7 +231,7 @@ class Limited:
         self, call: ToolCall, context: ToolContext, terms: _Terms, place: Place, passage: Passage | None
     ) -> object:
         ends = asyncio.get_running_loop().time() + terms.seconds
-        task = asyncio.create_task(self._attempt(call, _until(ends, context), terms))
+        task = asyncio.create_task(self._attempt(call, context, terms, ends))
         try:
             await _ended(task, terms.seconds)
             return task.result() if task.done() else Late(terms.seconds)
@@ -242,15 +242,19 @@ class Limited:
                 if passage is not None:
                     passage.leave_behind(task)
 
-    async def _attempt(self, call: ToolCall, context: ToolContext, terms: _Terms) -> object:
+    async def _attempt(self, call: ToolCall, context: ToolContext, terms: _Terms, ends: float) -> object:
         """Whatever is raised is returned: a task that ended in SystemExit would take the event loop with it."""
         try:
-            return await self._work(call, context, terms)
+            return await self._work(call, context, terms, ends)
         except BaseException as error:
             return Raised(error)
 
-    def _work(self, call: ToolCall, context: ToolContext, terms: _Terms) -> Coroutine[Any, Any, ToolResult]:
-        """The tool at work, if the arguments are what it takes."""
+    def _work(
+        self, call: ToolCall, context: ToolContext, terms: _Terms, ends: float
+    ) -> Coroutine[Any, Any, ToolResult]:
+        """The tool at work, if the arguments are what it takes. It is told when its time `ends`."""
+        if context.deadline is None or ends < context.deadline:
+            context = replace(context, deadline=ends)
         if terms.schema is not None and not terms.is_foreign:
             return self._checked(call, context, terms.schema)
         problem = problem_at_once(call.arguments, terms.schema)
@@ -302,11 +306,6 @@ def offers(executor: object, protocol: Callable[..., P]) -> TypeGuard[P]:
     if isinstance(executor, Limited):
         return executor.offered.get(protocol) or executor.offers(protocol)
     return isinstance(executor, cast("type", protocol))
-
-
-def _until(ends: float, context: ToolContext) -> ToolContext:
-    is_sooner = context.deadline is None or ends < context.deadline
-    return replace(context, deadline=ends) if is_sooner else context
 
 
 async def _refused(call: ToolCall, context: ToolContext, problem: str) -> ToolResult:

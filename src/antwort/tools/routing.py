@@ -109,7 +109,7 @@ def is_registered(executors: Iterable[ToolExecutor], tools: Mapping[str, ToolDef
 
 
 def route(name: str, toolbox: Toolbox) -> Route:
-    return routed(name, toolbox)[0]
+    return (toolbox.ways.get(name) or routed(name, toolbox))[0]
 
 
 def routed(name: str, toolbox: Toolbox) -> Way:

@@ -106,8 +106,10 @@ class Lean:
         self._changed = changed
         self._doubted = doubted
         self._refused = refused
-        self._numbers = count(1)
-        self._known: tuple[Mapping[str, str], bytes] | None = None
+        self._number = map("antwort-{}".format, count(1)).__next__  # never one of the SDK's, which are whole numbers
+        self._used: Mapping[str, str] | None = None
+        """The credentials that were used last, and the head that was made with them."""
+        self._head = b""
         self._reports: dict[str, Report] = {}
 
     def call(self, ask: Ask) -> Coroutine[Any, Any, object]:
@@ -143,9 +145,6 @@ class Lean:
                 reply.release()
 
     # within
-
-    def _number(self) -> str:
-        return f"antwort-{next(self._numbers)}"  # never one of the SDK's, which are whole numbers
 
     async def _answered(self, question: Question) -> object:
         if question.report is not None:
@@ -195,8 +194,8 @@ class Lean:
                 news = more
 
     async def _asked(self, question: Question, headers: Mapping[str, str]) -> object:
-        known, line = self._known, self._line
-        fields = known[1] if known is not None and known[0] is headers else self._fields(headers)
+        line = self._line
+        fields = self._head if headers is self._used else self._fields(headers)
         if question.headers:
             fields += header_lines(question.headers)
         resends = question.is_repeatable
@@ -312,6 +311,7 @@ class Lean:
 
     def _fields(self, headers: Mapping[str, str]) -> bytes:
         """As they are sent; made anew only where the credentials are others."""
-        if self._known is None or self._known[0] is not headers:
-            self._known = (headers, header_lines(merged(headers, {**_ALWAYS, **self._session()})))
-        return self._known[1]
+        if headers is not self._used:
+            self._head = header_lines(merged(headers, {**_ALWAYS, **self._session()}))
+            self._used = headers  # after what may raise
+        return self._head
