@@ -204,6 +204,24 @@ async def test_many_tools_of_strangers_are_not_remembered() -> None:
     assert not len(desk.boxes)
 
 
+@pytest.mark.parametrize("tool", [DOCS, STRANGER])
+async def test_what_a_request_says_at_length_is_not_remembered(tool: dict[str, Any]) -> None:
+    desk = Desk()
+    names = [f"tool_{number:0100}" for number in range(1000)]
+    await desk.made({**tool, "allowed_tools": names})
+    await desk.made({**tool, "require_approval": {"never": {"tool_names": names}}})
+    await desk.made(tool, allowed_tools=[{"type": "mcp", "server_label": "docs", "name": name} for name in names])
+    assert not len(desk.boxes)
+
+
+async def test_a_strangers_tool_that_cannot_be_written_is_in_nobodys_way() -> None:
+    desk = Desk()
+    odd = ToolDefinition(name="odd", kind=ToolKind.MCP, server_label="docs", parameters={"default": object()})
+    desk.docs.tools = (*desk.docs.tools, odd)
+    toolbox, _ = await desk.made({**STRANGER, "allowed_tools": ["find"]})
+    assert list(toolbox.tools) == ["find"]
+
+
 async def test_strangers_tools_push_out_none_of_the_operators() -> None:
     desk = Desk()
     first, _ = await desk.made(DOCS)

@@ -24,6 +24,7 @@ from antwort.storage.sqlite import SqliteStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition
 from antwort.vault import Vault
+from compaction_kit import TALK, TRIGGER
 from engine_kit import CLOCK, ask, function_calls, only
 
 KEY_ONE, KEY_TWO = "one secret of a vault", "another secret of a vault"
@@ -335,3 +336,11 @@ def test_an_address_is_shown_up_to_its_host(url: str, shown: str) -> None:
 )
 def test_a_server_is_the_same_by_its_address_less_the_query(one: Any, other: Any, *, is_same: bool) -> None:
     assert same_place(one, other) is is_same
+
+
+async def test_what_is_summed_up_leaves_them_with_nothing_that_others_have_too(house: House) -> None:
+    engine = house.engine(answer(say("Ada likes tea.")))
+    response = await engine.create(ask([*TALK, TRIGGER], tools=[SERVER]))
+    assert [tool["server_label"] for tool in response.tools] == ["depot"]
+    (made,) = engine._planner._boxes._made
+    assert not made.toolbox.memo

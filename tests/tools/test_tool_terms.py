@@ -128,3 +128,10 @@ async def test_what_was_said_of_a_tool_holds_for_no_other_and_for_no_other_execu
     await executor.execute(ASKED, context())
     await executor.execute(made, context())
     assert knowing.asked.count("limits_of") == 2
+
+
+async def test_a_tool_that_outlives_its_executors_holds_on_to_few_of_them() -> None:
+    asked = replace(ASKED, definition=replace(ASKED.definition))
+    for _ in range(100):
+        await Limited(Steady()).execute(asked, context())
+    assert len(asked.definition.memo) <= 8

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from antwort.api.items import McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.tools import McpTool
-from antwort.api.wire import UNSET, encode, replace
+from antwort.api.wire import UNSET, replace
 from antwort.engine.servers import Offer, Shelf
 from antwort.ids import new_id
 from antwort.tools.base import ToolExecutor
@@ -17,7 +20,7 @@ from antwort.tools.routing import Toolbox
 
 _MOST = 8
 _LARGEST = 64 * 1024
-"""Bytes of the list of a stranger's tools, beyond which its toolbox is not remembered."""
+"""Bytes of what a request says of its tools, and of a stranger's list, beyond which a toolbox is not remembered."""
 
 
 class Source(NamedTuple):
@@ -81,10 +84,8 @@ class Boxes:
         """Once, where several requests have made it at the same time."""
         if any(known.has(made.offers) for known in self.like(made.of)):
             return
-        if made.of.who is None:
-            self._made.appendleft(made)
-        elif sum(len(encode(offer.found)) for offer in made.offers) <= _LARGEST:
-            self._strangers.appendleft(made)
+        if _brought_bytes(made) <= _LARGEST:
+            (self._made if made.of.who is None else self._strangers).appendleft(made)
 
 
 def made_of(request: CreateRequest, shelf: Shelf, standing: Sequence[McpTool]) -> Of | None:
@@ -107,6 +108,15 @@ def made_of(request: CreateRequest, shelf: Shelf, standing: Sequence[McpTool]) -
         shelf.settings,
         shelf.executors,
     )
+
+
+def _brought_bytes(made: Made) -> float:
+    """What clients and strangers have a say in: how much memory that takes is theirs to decide otherwise."""
+    of, found = made.of, [offer.found for offer in made.offers if made.of.who is not None]
+    try:
+        return len(msgspec.json.encode((of.tools, of.choice, of.allowed, found)))
+    except (TypeError, ValueError, RecursionError):  # servers come from anywhere
+        return math.inf
 
 
 def is_same(known: Offer, offer: Offer) -> bool:

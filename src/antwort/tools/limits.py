@@ -50,6 +50,9 @@ __all__ = [
 
 _log = logging.getLogger("antwort.tools")
 
+_MOST_KEPT = 8
+"""Executors whose terms are kept with a tool: a program may make many, and have the same tools for all of them."""
+
 P = TypeVar("P")
 
 
@@ -156,6 +159,8 @@ class Limited:
             self._is_foreign(tool),
         )
         if self._keeps_terms:
+            if len(tool.memo) >= _MOST_KEPT:
+                tool.memo.clear()
             tool.memo[self] = terms
         return terms
 
