@@ -120,6 +120,14 @@ def test_how_much_went_through_is_forgotten_after_an_hour() -> None:
     assert (made.talk(request, "a").room, made.most("m")) == (None, 0)
 
 
+def test_of_models_the_one_that_was_heard_of_least_lately_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_MODELS", 3)
+    made = Remembered(Clock())
+    for model, tokens in (("a", 100), ("b", 100), ("c", 100), ("a", 100), ("b", 50), ("d", 100)):
+        made.went_through(model, tokens)
+    assert [made.most(model) for model in "abcd"] == [100, 0, 100, 100], "less than the most tells nothing"
+
+
 def test_what_fits_is_looked_for_between_what_went_through_and_what_did_not() -> None:
     assert Room(400).next == 400
     assert Room(400, 1000).next == 700

@@ -44,7 +44,9 @@ from antwort.telemetry.counting import Key
 from antwort.telemetry.metrics import Metrics
 from antwort.telemetry.provider import MeasuredProvider
 from chat_backend import ChatBackend, Refuses, Says
+from chat_kit import ANSWER, KEY, SAID, STREAM, provider_of
 from fleet_kit import HEADERS, FakeBackend, Step, Time, asking, member_of
+from replay_backend import Answer, serve, whole
 
 ECHO = ChatTool(function=ChatToolFunction(name="echo", parameters={"type": "object"}))
 CALLED = Message(role="assistant", tool_calls=[Call(id="c", function=ChatFunction(name="echo", arguments="{}"))])
@@ -199,10 +201,45 @@ async def test_over_http_both_say_the_same(stream: bool) -> None:
 async def test_a_stream_that_nobody_asked_for_is_read_all_the_same() -> None:
     async with ChatBackend(Says(["Hel", "lo"])) as backend:
         provider = ChatProvider(backend.url)
-        whole = whole_of(provider)
-        assert whole is not None
+        ask = whole_of(provider)
+        assert ask is not None
         heard: Heard = []
-        last = await whole(asking("test-model", stream=True), heard)
+        last = await ask(asking("test-model", stream=True), heard)
         said = [delta for batch in (*heard, last) for delta in batch]
         assert "".join(delta.text for delta in said if isinstance(delta, TextDelta)) == "Hello"
         await provider.close()
+
+
+BODY = b"".join(ANSWER.pieces)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        ANSWER,
+        ANSWER.split(7),
+        whole(BODY, headers={"content-type": "application/json; charset=utf-8"}),
+        whole(BODY, headers={"content-type": "text/plain"}),
+        whole(BODY, 201),
+        whole(b" " + BODY.replace(b'"stop"', b"null")),
+        Answer((BODY,), headers={"content-type": "application/json"}, framing="chunked"),
+        Answer((BODY,), headers={"content-type": "application/json"}, framing="eof"),
+        STREAM,
+    ],
+)
+async def test_whatever_form_an_answer_has_the_same_is_heard_of_it(answer: Answer) -> None:
+    async with serve(answer, answer) as backend, provider_of(backend) as provider:
+        for _ in range(2):
+            heard: Heard = []
+            last = await provider.whole(asking(), heard)
+            assert heard[0] == [], "the backend has answered"
+            assert [delta for batch in (*heard, last) for delta in batch] == SAID
+
+
+@pytest.mark.parametrize("form", [b"%b", b"\n%b"])
+async def test_an_error_that_is_no_plain_answer_names_neither_key_nor_address(form: bytes) -> None:
+    answer = whole(form % b'{"error": {"message": "sk-very-secret-1234 is not known", "code": 400}}')
+    async with serve(answer) as backend, provider_of(backend, api_key=KEY) as provider:
+        with pytest.raises(AntwortError) as caught:
+            await provider.whole(asking(), [])
+    assert KEY not in caught.value.message

@@ -116,7 +116,7 @@ class Remote(ABC):
         body = self._body(request)
         try:
             reply = await self._http.request("POST", self._inferences, body)
-            if reply.complete and reply.status == 200 and reply.headers.content_type == "application/json":
+            if reply.complete and reply.status == 200 and reply.headers.media_type == "application/json":
                 heard.append([])  # all of it has come with its head, as it mostly does, and nothing is left to close
                 data = reply.take()
                 answer = self._plain(data) or self._read(data, Asked(request.model, self._secrets, body))
