@@ -46,9 +46,9 @@ class Ask(msgspec.Struct, frozen=True):
     arguments: msgspec.Raw
     said: Mapping[str, Any]
     key: str
+    progress: Report | None = None
     schema: Mapping[str, Any] | None = None
     """What the tool takes, as its server says; None where it has not said."""
-    progress: Report | None = None
     is_repeatable: bool = False
     """Whether the tool says that to run it twice does no more than once."""
     headers: Mapping[str, str] = {}

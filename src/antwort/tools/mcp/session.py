@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from antwort.concurrency import Once
 from antwort.net.reach import Reach
@@ -29,7 +29,6 @@ from antwort.tools.mcp.messages import (
     NOT_AN_ANSWER,
     Ask,
     Refused,
-    Report,
     Unsent,
     checked_arguments,
     outcome_of,
@@ -101,9 +100,10 @@ class ServerSession:
         text, said = checked_arguments(arguments)
         connection = self._owner.at_hand() or await self._owner.connection()
         try:
-            answer = await self._put(name, text, said, key, progress, connection)
+            listed = self._by_name.get(name, _NOT_LISTED)
+            answer = await connection.call(Ask(name, text, said, key, progress, *listed))
         except (Unsent, Refused) as news:
-            put = partial(self._put, name, text, said, key, progress)
+            put = partial(self._put, Ask(name, text, said, key, progress))
             return await self._called_again(put, connection, news)
         self._owner.worked()
         return outcome_of(answer)
@@ -125,18 +125,10 @@ class ServerSession:
 
     # calls
 
-    def _put(
-        self,
-        name: str,
-        arguments: msgspec.Raw,
-        said: dict[str, Any],
-        key: str,
-        progress: Report | None,
-        connection: Connection,
-    ) -> Coroutine[Any, Any, object]:
-        """The call, with what the server says of the tool now."""
-        schema, is_repeatable = self._by_name.get(name, _NOT_LISTED)
-        return connection.call(Ask(name, arguments, said, key, schema, progress, is_repeatable))
+    def _put(self, ask: Ask, connection: Connection) -> Coroutine[Any, Any, object]:
+        """The call once more, with what the server says of the tool now."""
+        schema, is_repeatable = self._by_name.get(ask.name, _NOT_LISTED)
+        return connection.call(replace(ask, schema=schema, is_repeatable=is_repeatable))
 
     async def _called_again(
         self, put: _Question[object], connection: Connection, news: Unsent | Refused
