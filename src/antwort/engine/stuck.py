@@ -7,16 +7,15 @@ the same way, and a tool that is polled says something else in the end.
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import TypeAlias
 
 import msgspec
 
-from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall
+from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall, OutputItem
 from antwort.api.wire import UNSET, encode
 from antwort.engine.draft import Run
 from antwort.engine.pairs import call_id_of, result_of
-from antwort.tools.base import Output
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -62,10 +61,10 @@ def _last_news(turns: Turns) -> int:
     seen: set[Hashable] = set()
     latest = 0
     for at, turn in enumerate(turns):
-        said = {made.what for made in turn}
-        if not said <= seen:
-            latest = at
-        seen |= said
+        for made in turn:
+            if made.what not in seen:
+                seen.add(made.what)
+                latest = at
     return latest
 
 
@@ -110,43 +109,62 @@ _ANSWERED = (McpCall, FunctionCallOutput)
 """Of a server's call, what its result says in parts is named in its output as well."""
 
 
-def turns_made(run: Run, others: Container[str] = ()) -> Turns:
+def turns_made(run: Run, others: Collection[str] = ()) -> Turns:
     """The answered calls of each turn so far, but for the `others`, which this response was not asked for."""
-    output = run.response.output
-    results: dict[str, tuple[Output | None, bool]] = {
-        item.call_id: (item.output, item.is_error is True) for item in output if isinstance(item, FunctionCallOutput)
-    }
-    values: dict[str, Hashable] = {}
+    output, values = run.response.output, _Values()
+    results: dict[str, FunctionCallOutput] | None = None
     turns: list[list[Made]] = []
     start = 0
     for end in run.turn_ends:
         turn: list[Made] = []
         for item in output[start:end]:
             if isinstance(item, McpCall):
-                is_whole, call_id, server = item.status != "incomplete", call_id_of(item), item.server_label
-                said, is_error = result_of(item), item.error is not UNSET
+                made = _made_by_server(item, values, others)
             elif isinstance(item, FunctionCall):
-                is_whole, call_id, server = item.status == "completed", item.call_id, None
-                said, is_error = results.get(call_id, (None, False))
+                results = _results_in(output) if results is None else results
+                made = _made_here(item, results.get(item.call_id), values, others)
             else:
                 continue
-            if is_whole and said is not None and call_id not in others:
-                text = said if isinstance(said, str) else encode(said)
-                what = server, item.name, _value(item.arguments, values), text, is_error
-                turn.append(Made(item.name, what, is_error))
+            if made is not None:
+                turn.append(made)
         turns.append(turn)
         start = end
     return turns
 
 
-def _value(arguments: str, known: dict[str, Hashable]) -> Hashable:
-    """What the arguments say, however it is written; `known` is what was read already."""
-    if arguments not in known:
+def _made_by_server(item: McpCall, values: _Values, others: Collection[str]) -> Made | None:
+    said = result_of(item)
+    if said is None or item.status == "incomplete" or (others and call_id_of(item) in others):
+        return None
+    name, is_error = item.name, item.error is not UNSET
+    text = said if isinstance(said, str) else encode(said)
+    return Made(name, (item.server_label, name, values[item.arguments], text, is_error), is_error)
+
+
+def _made_here(
+    item: FunctionCall, result: FunctionCallOutput | None, values: _Values, others: Collection[str]
+) -> Made | None:
+    if result is None or item.status != "completed" or item.call_id in others:
+        return None
+    name, said, is_error = item.name, result.output, result.is_error is True
+    text = said if isinstance(said, str) else encode(said)
+    return Made(name, (None, name, values[item.arguments], text, is_error), is_error)
+
+
+def _results_in(output: Sequence[OutputItem]) -> dict[str, FunctionCallOutput]:
+    return {item.call_id: item for item in output if isinstance(item, FunctionCallOutput)}
+
+
+class _Values(dict[str, Hashable]):
+    """What arguments say, however it is written. Each is read once."""
+
+    def __missing__(self, arguments: str) -> Hashable:
         try:
-            known[arguments] = _frozen(msgspec.json.decode(arguments or "{}"))
+            value = _frozen(msgspec.json.decode(arguments or "{}"))
         except (ValueError, RecursionError):
-            known[arguments] = arguments
-    return known[arguments]
+            value = arguments
+        self[arguments] = value
+        return value
 
 
 def _frozen(value: object) -> Hashable:

@@ -227,9 +227,9 @@ class Transcript:
             self._turn.has_results = True
 
     def _add_call(self, call_id: str, name: str, arguments: str, result: Output | None = None) -> None:
-        if self._turn.has_results:
+        if (turn := self._turn).has_results:
             self.flush()
-        turn = self._turn
+            turn = self._turn
         if name not in self._toolbox.tools:
             name = legal_name(name)
         if result is None or self.is_input:
@@ -241,8 +241,9 @@ class Transcript:
         turn.calls.append(ChatCall(id=call_id, function=ChatFunction(name=name, arguments=as_object(arguments))))
 
     def _assistant(self, turn: _Turn) -> ChatMessage:
-        text = "\n".join(filter(None, turn.texts)) or (None if turn.calls else "")
-        message = ChatMessage(role="assistant", content=text, tool_calls=turn.calls or UNSET)
+        text = "\n".join(filter(None, turn.texts)) if turn.texts else ""
+        calls = turn.calls
+        message = ChatMessage(role="assistant", content=text or (None if calls else ""), tool_calls=calls or UNSET)
         if not turn.reasoning:
             return message
         reasoning, field = "".join(turn.reasoning), self._capabilities.reasoning_field
