@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, Literal
 
 import msgspec
@@ -121,7 +122,7 @@ def fold(run: Run, events: Iterable[RunEvent]) -> Run:
 
 def _turn_ended(run: Run, output: list[OutputItem], event: TurnEnded) -> Run:
     start, end = run.turn_ends[-1] if run.turns else 0, len(output)
-    has_called = not _CALLS.isdisjoint(map(type, output[start:]))
+    has_called = not _CALLS.isdisjoint(map(type, turn := output[start:]))
     return replace(
         run,
         response=replace(run.response, output=tuple(output), usage=_spent(run.response.usage, event.usage)),
@@ -132,19 +133,19 @@ def _turn_ended(run: Run, output: list[OutputItem], event: TurnEnded) -> Run:
         last_turn=event,
         estimated=run.estimated if event.estimate is UNSET else run.estimated + event.estimate,
         has_called=has_called,
-        waiting=open_among(output, start) if has_called else {},
+        waiting=open_among(turn, start) if has_called else {},
     )
 
 
 _CALLS = frozenset({FunctionCall, CustomToolCall, McpCall})
 
 
-def open_among(output: Sequence[OutputItem], start: int) -> dict[str, int]:
-    """The calls from there on that are whole and show no result themselves, by their ids, and where they stand. One of
-    a function has its result in another item.
+def open_among(items: Iterable[OutputItem], start: int) -> dict[str, int]:
+    """The calls that are whole and show no result themselves, by their ids, and where they stand if the first item
+    stands at `start`. One of a function has its result in another item.
     """
     found: dict[str, int] = {}
-    for at, item in enumerate(output[start:], start):
+    for at, item in enumerate(items, start):
         if isinstance(item, McpCall):
             if item.status == "in_progress":
                 found[call_id_of(item)] = at
@@ -252,11 +253,17 @@ _CHANGING = frozenset({OutputItemAdded, OutputItemDone, McpArgumentsDone, *_FOLD
 
 def settled(run: Run, status: Literal["completed", "incomplete"]) -> Batch:
     """The events that close what is still open. A finished call without a result was asked for and not run."""
+    if _UNCLOSED.isdisjoint(map(_status_of, run.output)):
+        return []  # as mostly
     return [
         OutputItemDone(output_index=at, item=replace(item, status=close(item.status, status)))
         for at, item in enumerate(run.output)
-        if item.status in ("in_progress", "calling")
+        if item.status in _UNCLOSED
     ]
+
+
+_UNCLOSED = frozenset({"in_progress", "calling"})
+_status_of = attrgetter("status")
 
 
 def ending(run: Run, finish: Finish, requires_action: Literal["status", "event", "completed"] = "status") -> Terminal:

@@ -205,7 +205,7 @@ async def infer(
     run: Run, plan: Plan, provider: Provider, control: Control, running: Running
 ) -> AsyncGenerator[Batch, None]:
     """One inference. The items it opened are closed before an error goes on, so the loop never sees half of one."""
-    last = closing(run, plan)
+    last = closing(run, plan) if plan.settings.final_answer else None
     shown = partial(plan.shown, run=run) if last is None else plan.refused
     is_eager = last is None and plan.may_be_eager
     turn = Turn(first := len(run.response.output), shown, plan.reasoning_style, plan.seal, is_eager=is_eager)

@@ -214,7 +214,7 @@ def _after_results(run: Run, plan: Plan) -> Infer | Finish:
         return Finish("completed")
     if (reason := stop_reason(run, plan)) is not None and closing(run, plan) is None:
         return Finish("incomplete", reason)
-    if tokens_left(run, plan) == 0:
+    if plan.request.max_output_tokens is not None and tokens_left(run, plan) == 0:
         return Finish("incomplete", reason or "max_output_tokens")
     return _INFER
 
@@ -272,7 +272,7 @@ def open_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
     """Those calls by the items alone, with what is open of a turn that has not ended."""
     output, start = run.response.output, (0, 0, *run.turn_ends)[-2]
     answered = results_in(output[start:])
-    found = open_among(output, start).items()
+    found = open_among(output[start:], start).items()
     return [_open_call(call_id, at, output[at], toolbox) for call_id, at in found if call_id not in answered]
 
 

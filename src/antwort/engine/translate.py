@@ -50,7 +50,7 @@ def chat_request(run: Run, plan: Plan) -> ChatRequest:
     always: _Always | None = plan.memo.get("request")
     if always is None:
         always = plan.memo["request"] = _always(plan)
-    is_last = closing(run, plan) is not None
+    is_last = plan.settings.final_answer and closing(run, plan) is not None
     if always.holds and not is_last and not run.over_limit_turns:
         return replace(always.request, messages=messages(run, plan))
     offered, tools = ([], []) if is_last else _offered(run, plan)
