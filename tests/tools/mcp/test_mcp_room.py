@@ -126,6 +126,21 @@ async def test_the_lists_of_one_who_names_many_servers_do_not_add_up() -> None:
         assert len(pool) == 4
 
 
+async def test_lists_that_grow_behind_the_back_of_who_named_their_servers_do_not_add_up_either() -> None:
+    async with puppet() as server, pooled(reach=NEAR) as pool:
+        specs = [strangers(server.spec, label=f"s{at}") for at in range(9)]
+        for spec in specs:
+            await pool.get(spec).tools()
+        server.acts["tools/list"] = says({"tools": [heavy(STRANGERS_BYTES - 1000)]})
+        grown = [pool._entries[spec.key].session for spec in specs[1:]]
+        for session in grown:
+            session._change()  # as their servers may say at any time
+        await until(lambda: all(session.list_bytes > STRANGERS_BYTES // 2 for session in grown))
+        assert len(pool) == 9
+        await pool.get(specs[0]).tools()
+        assert len(pool) == 5
+
+
 async def test_what_a_stranger_says_of_itself_is_not_endless() -> None:
     greeting = {"protocolVersion": "2025-06-18", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
     act = says({**greeting, "instructions": "x" * 300_000})

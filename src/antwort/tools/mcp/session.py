@@ -65,8 +65,10 @@ _Question: TypeAlias = "Callable[[Connection], Awaitable[T]]"
 class ServerSession:
     """What `Session` promises, for those who ask through the pool."""
 
-    def __init__(self, spec: ServerSpec, reach: Reach | None = None) -> None:
+    def __init__(self, spec: ServerSpec, reach: Reach | None = None, grown: Callable[[], None] | None = None) -> None:
+        """`grown` hears that the list takes more than before."""
         self.spec = spec
+        self._grown = grown
         self._owner = Owner(spec, reach, self._change)
         self._list: ServerTools | None = None
         self.list_bytes = 0
@@ -243,7 +245,9 @@ class ServerSession:
             if refused.code != METHOD_NOT_FOUND:  # a server without tools
                 raise
         self._tell(found)
-        self.list_bytes = found.size
+        before, self.list_bytes = self.list_bytes, found.size
+        if self.list_bytes > before and self._grown is not None:
+            self._grown()
         return ServerTools(tools=found.tools, instructions=connection.agreed.instructions)
 
     def _tell(self, found: ToolList) -> None:

@@ -34,7 +34,7 @@ class SessionPool:
         self._closing: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self._has_room = True
-        """Whether there was room for all when it was last looked for."""
+        """Whether there was room for all when it was last looked for, and no list has grown since."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -65,7 +65,8 @@ class SessionPool:
             raise ServerUnavailable(ALL_CLOSING)
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = _Entry(ServerSession(spec, self._reach))
+            grown = None if spec.owner is None else self._look_again
+            entry = self._entries[key] = _Entry(ServerSession(spec, self._reach, grown))
             entry.uses += 1
             self._make_room(spec.owner)
             return entry
@@ -73,16 +74,21 @@ class SessionPool:
         entry.uses += 1
         return entry
 
-    def give_back(self, entry: _Entry, *, is_grown: bool = False) -> None:
-        """`is_grown`: its list takes more than before."""
+    def give_back(self, entry: _Entry) -> None:
         entry.uses -= 1
         entry.used_at = monotonic()  # to ask for the event loop takes longer
-        if is_grown or not self._has_room:
+        if not self._has_room:
             self._make_room(entry.session.spec.owner)  # there may have been none while all were in use
         if self._timer is None:
             self._watch()
 
     # within
+
+    def _look_again(self) -> None:
+        """A list takes more than before, were it only that its server says so and nobody has asked: whoever is done
+        next looks whether there is still room.
+        """
+        self._has_room = False
 
     def _make_room(self, newcomer: tuple[str, str] | None) -> None:
         if newcomer is None:
@@ -137,18 +143,12 @@ class SessionPool:
 
 
 class _Entry:
-    __slots__ = ("_list_bytes", "session", "used_at", "uses")
+    __slots__ = ("session", "used_at", "uses")
 
     def __init__(self, session: ServerSession) -> None:
         self.session = session
         self.uses = 0
         self.used_at = 0.0
-        self._list_bytes = 0
-
-    def is_grown(self) -> bool:
-        """Whether its list takes more than when this was asked before."""
-        before, self._list_bytes = self._list_bytes, self.session.list_bytes
-        return self._list_bytes > before
 
 
 class PooledSession:
@@ -166,7 +166,7 @@ class PooledSession:
         try:
             return entry.session.at_hand() or await entry.session.tools()
         finally:
-            self._pool.give_back(entry, is_grown=entry.is_grown())
+            self._pool.give_back(entry)
 
     async def call(
         self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None
