@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, TypeAlias
 
 from uvicorn.protocols.http.flow_control import FlowControl
@@ -67,7 +67,8 @@ class Cycle:
             await self._break_off()
         else:
             if not self.response_complete and not self.disconnected:
-                _logger.error("ASGI callable returned without completing response.")
+                what = "completing" if self.response_started else "starting"
+                _logger.error("ASGI callable returned without %s response.", what)
                 await self._break_off()
         finally:
             self._on_response = _nobody_waits
@@ -118,7 +119,7 @@ class Cycle:
         return bytes(body)
 
     async def receive(self) -> Message:
-        if self.waiting_for_100_continue and not self.transport.is_closing():
+        if self.waiting_for_100_continue and not self.response_started and not self.transport.is_closing():
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.waiting_for_100_continue = False
         if not self.is_told and not self.disconnected and not self.response_complete:
@@ -158,27 +159,31 @@ class Cycle:
         if self.response_started:
             self._write(message.get("body", b""), is_last=not message.get("more_body", False))
         else:
-            self._begin(message["status"], message["headers"])
+            self._begin(message["status"], message.get("headers", ()))
 
-    def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.response_started = True
-        self.waiting_for_100_continue = False
         lines = [STATUS_LINE[status], self._always]
-        says_close = False
+        says_close = says_chunked = False
         for name, value in headers:
-            if HEADER_RE.search(name) or HEADER_VALUE_RE.search(value):
-                raise RuntimeError("Invalid HTTP header.")
+            if HEADER_RE.search(name):
+                raise RuntimeError("Invalid HTTP header name.")
+            if HEADER_VALUE_RE.search(value):
+                raise RuntimeError("Invalid HTTP header value.")
             kind = name.lower()
             if kind == b"content-length":
                 self._left = int(value)
             elif kind == b"connection" and b"close" in [token.lower().strip() for token in value.split(b",")]:
                 self.keep_alive, says_close = False, True
+            elif kind == b"transfer-encoding" and value.lower() == b"chunked":
+                says_chunked = True
             lines.append(b"%b: %b\r\n" % (kind, value))
         if not self.keep_alive and not says_close:
             lines.append(b"connection: close\r\n")
-        if self._left is None and self.scope["method"] != "HEAD" and status not in _NO_BODY:
-            self._is_chunked = True
-            lines.append(b"transfer-encoding: chunked\r\n")
+        if self.scope["method"] != "HEAD":
+            self._is_chunked = says_chunked or (self._left is None and status not in _NO_BODY)
+            if self._is_chunked and not says_chunked:
+                lines.append(b"transfer-encoding: chunked\r\n")
         lines.append(b"\r\n")
         self.transport.write(b"".join(lines))
 
@@ -190,9 +195,9 @@ class Cycle:
             self._left = (self._left or 0) - len(body)
             if self._left < 0:
                 raise RuntimeError("Response content longer than Content-Length")
+            self.transport.write(body)
             if is_last and self._left:
                 raise RuntimeError("Response content shorter than Content-Length")
-            self.transport.write(body)
         if is_last:
             self._complete()
 
