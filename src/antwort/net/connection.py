@@ -191,9 +191,9 @@ class Connection(asyncio.Protocol):
         transport, home = self._transport, self._home
         assert transport is not None
         self._exchange = None
-        if self._is_paused:
-            self.resume()
         if exchange.arrivals > 1 or home.is_prompt:
+            if self._is_paused:  # as it can be only in the midst of an answer
+                self.resume()
             home.note_reads(exchange.arrivals)
         if (
             exchange.keeps_alive
