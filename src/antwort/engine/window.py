@@ -138,9 +138,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     def learn(self, whole: ChatRequest, sent: ChatRequest, usage: Usage | None) -> None:
         """The backend has answered. `usage` is what that cost; None: nobody knows."""
-        meter, is_whole = self.meter, sent is whole and not self.refusals  # as it mostly is
+        is_whole = sent is whole and not self.refusals  # as it mostly is
         if usage is not None:
-            tokens = usage.input_tokens
+            meter, tokens = self.meter, usage.input_tokens
             if (is_whole or self._is_uncut(sent, whole)) and not self._is_long(tokens):
                 meter.hear(sent, tokens, whole, self.who)
             else:

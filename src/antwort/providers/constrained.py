@@ -61,8 +61,9 @@ class Constrained:
         self._provider, self._mode = provider, mode
         self._whole = whole_of(provider)
         self._learned = Learned(clock, LASTS)
-        self._known: tuple[Capabilities | None, Capabilities] = (None, Capabilities())
-        """What the backend has said of itself last, and what comes of it."""
+        self._told: Capabilities | None = None
+        self._known = Capabilities()
+        """What comes of what the backend has told of itself last."""
 
     def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         if not offered(request) and not has_calls(request.messages):
@@ -113,12 +114,10 @@ class Constrained:
         return await self._provider.models()
 
     def capabilities(self, model: str) -> Capabilities:
-        inner = self._provider.capabilities(model)
-        known, own = self._known
-        if inner is not known:
-            own = self._own(inner)
-            self._known = inner, own
-        return own
+        told = self._provider.capabilities(model)
+        if told is not self._told:
+            self._told, self._known = told, self._own(told)
+        return self._known
 
     def _own(self, inner: Capabilities) -> Capabilities:
         if self._mode == "native":
