@@ -18,15 +18,14 @@ from antwort.tools.base import ToolResult
 
 async def run_tools(step: RunTools, run: Run, control: Control, running: Running) -> AsyncGenerator[Batch, None]:
     """Answer the calls; results of functions come in the order of the calls, the others as they are ready."""
-    calls = _due(step, control.signal.reason)
+    calls = step.calls if (reason := control.signal.reason) is None else _due(step, reason)
     answers = Answers(calls, run.response.output)
     if opening := answers.open():
         yield opening
     failure: Exception | None = None
     try:
         if (alone := running.alone(calls)) is not None:
-            answers.take(0, await alone)
-            yield answers.batch()
+            answers.take(0, await alone)  # it is all the rest that there is
         else:
             width = len(calls) if step.is_parallel else 1
             async with aclosing(running.results(calls, width)) as results:
@@ -45,11 +44,11 @@ async def run_tools(step: RunTools, run: Run, control: Control, running: Running
         raise failure
 
 
-def _due(step: RunTools, reason: Exception | None) -> Sequence[Ready | Refused]:
-    """The calls of the step. Raises the `reason` to stop, where there is one: an earlier response's call that shows as
-    run counts as begun, and nobody begins it again. Of one that was begun before, that is said all the same.
+def _due(step: RunTools, reason: Exception) -> Sequence[Ready | Refused]:
+    """The calls of a step that is to stop. Raises the `reason`: an earlier response's call that shows as run counts as
+    begun, and nobody begins it again. Of one that was begun before, that is said all the same.
     """
-    if reason is None or any(each.call.at is not None for each in step.calls):
+    if any(each.call.at is not None for each in step.calls):
         return step.calls
     if lost := [each for each in step.calls if isinstance(each, Refused) and each.is_lost]:
         return lost
