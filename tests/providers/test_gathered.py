@@ -40,12 +40,13 @@ from antwort.providers.fleet import Fleet, Member
 from antwort.providers.gathered import Gathered, gather
 from antwort.providers.member import BackendStatus
 from antwort.providers.resilience import Retrying
+from antwort.providers.routing import Route, RouteTo, Rules
 from antwort.telemetry.counting import Key
 from antwort.telemetry.metrics import Metrics
 from antwort.telemetry.provider import MeasuredProvider
 from chat_backend import ChatBackend, Refuses, Says
 from chat_kit import ANSWER, KEY, SAID, STREAM, provider_of
-from fleet_kit import HEADERS, FakeBackend, Step, Time, asking, member_of
+from fleet_kit import HEADERS, FakeBackend, Step, Time, asking, fleet_of, member_of
 from replay_backend import Answer, serve, whole
 
 ECHO = ChatTool(function=ChatToolFunction(name="echo", parameters={"type": "object"}))
@@ -153,6 +154,20 @@ async def test_a_stream_that_is_asked_for_is_one() -> None:
 
 async def test_one_backend_that_only_streams_makes_streams_of_all() -> None:
     assert not isinstance(Stack(WholeBackend("a"), FakeBackend("b")).top.infer(asking()), Gathered)
+
+
+@pytest.mark.parametrize("kind", [WholeBackend, FakeBackend])
+async def test_one_that_answers_by_its_other_model_is_trusted_as_before(kind: type[FakeBackend]) -> None:
+    broken: list[Step] = [BackendError("broken")]
+    backend = kind("b", broken, [HEADERS, [TextDelta("a"), Finished("stop")]], broken, broken, models=["m", "n"])
+    both = Route(model="m", to=(RouteTo(backend="b"), RouteTo(backend="b", model="n")))
+    fleet = fleet_of(backend, rules=Rules(routes=(both,)))
+    assert [batch async for batch in Retrying(fleet).infer(asking()) if batch] == [[TextDelta("a"), Finished("stop")]]
+    for _ in range(2):
+        with pytest.raises(BackendError):
+            await anext(Retrying(fleet).infer(asking("n")))
+    assert [request.model for request in backend.requests] == ["m", "n", "n", "n"]
+    assert [each.state for each in fleet.status()] == ["ok"]  # it is left alone after three failures in a row
 
 
 async def test_an_answer_that_came_before_the_failure_is_said_before_it() -> None:

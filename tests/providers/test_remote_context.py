@@ -193,3 +193,9 @@ def test_only_so_many_names_are_kept() -> None:
     known = {id(provider.capabilities(f"m{number}")) for number in range(1000)}
     assert len(known) == 1
     assert len(provider._by_name) <= 256
+
+
+def test_a_name_as_long_as_a_body_is_not_kept() -> None:
+    provider = ChatProvider("http://127.0.0.1:1/v1")
+    assert provider.capabilities("m" * 257) is provider.capabilities("m" * 256)
+    assert list(provider._by_name) == ["m" * 256]

@@ -133,6 +133,8 @@ class Fleet:
                 if not isinstance(error, AntwortError):
                     raise
             else:
+                if asked is not None:
+                    asked.hear(attempt, answer)
                 attempt.ended()
                 if asked is not None:
                     asked.answered()

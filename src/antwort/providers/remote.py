@@ -36,6 +36,7 @@ ERROR_CAP = 256 * 1024
 MODELS_CAP = 8 * 2**20
 _MOST_LENGTHS = 64
 _MOST_NAMES = 256
+_LONGEST_NAME = 256
 MODELS_SECONDS = 10.0
 CHECK_SECONDS = 2.0
 """The most that a question that needs no inference may take from beginning to end, however the backend drips."""
@@ -75,7 +76,7 @@ class Remote(ABC):
         self._capabilities = capabilities or self.usual
         self._by_length: dict[int | None, Capabilities] = {None: self._capabilities}
         self._by_name: dict[str, Capabilities] = {}
-        """What comes of the list as it stands; names of models may be a client's invention."""
+        """What comes of the list as it stands; names of models may be a client's invention, and as long as a body."""
         self._lengths = Lengths(self._capabilities.context_length)
         self._counter = Counter(self._post, self.ways)
         self._listed: set[tuple[str, str]] | None = None
@@ -197,7 +198,7 @@ class Remote(ABC):
             if len(self._by_length) >= _MOST_LENGTHS:
                 self._by_length = {None: self._capabilities}
             known = self._by_length[length] = replace(self._capabilities, context_length=length)
-        if not self._lengths.told:
+        if not self._lengths.told and len(model) <= _LONGEST_NAME:
             if len(self._by_name) >= _MOST_NAMES:
                 self._by_name.clear()
             self._by_name[model] = known

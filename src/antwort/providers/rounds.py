@@ -87,8 +87,6 @@ class Round:
 
     def answered(self) -> None:
         """The inference is done."""
-        if self._time_left is not None:
-            CONNECT_SHARE.set(None)
         if self._failures:
             self._doubts.confirm()
 
