@@ -59,8 +59,11 @@ def tell(logger: logging.Logger, level: int, message: str, said: Fields, fields:
         logger.handle(_record(logger, level, message, fields, said))
 
 
-_walk, _plain_record = logging.Logger.callHandlers, logging.LogRecord
+_walk: object = logging.Logger.callHandlers
+_plain_record = logging.LogRecord
 """As they come: others replace them to see or to change every record."""
+if getattr(_walk, "__globals__", None) is not vars(logging):
+    _walk = None  # somebody has done so before we came: there is a record of each note
 
 
 def _record(logger: logging.Logger, level: int, message: str, fields: Fields, said: Fields) -> logging.LogRecord:

@@ -6,6 +6,8 @@ import asyncio
 import json
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -132,6 +134,28 @@ async def test_whoever_listens_hears_of_every_note_from_then_on(
     assert (record.__dict__["said"], record.__dict__["fields"]) == ({"tool": "add"}, {"turns": 1})
     lines = await house.lines()
     assert lines[:2] == ["before", "one"]
+
+
+EARLY = """
+import asyncio, logging
+handed_on = logging.Logger.callHandlers
+def watched(self, record):
+    print(record.getMessage())
+    handed_on(self, record)
+logging.Logger.callHandlers = watched
+from antwort.notes import note
+from antwort.telemetry.logs import configure
+configure("info", "json")
+async def main():
+    note(logging.getLogger("antwort.tools"), logging.INFO, "one")
+asyncio.run(main())
+"""
+
+
+def test_who_hands_records_on_since_before_we_came_hears_of_every_note() -> None:
+    done = subprocess.run([sys.executable, "-c", EARLY], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "one\n"
+    assert json.loads(done.stderr)["message"] == "one"
 
 
 @pytest.mark.parametrize(
