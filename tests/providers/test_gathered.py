@@ -240,6 +240,7 @@ BODY = b"".join(ANSWER.pieces)
         Answer((BODY,), headers={"content-type": "application/json"}, framing="chunked"),
         Answer((BODY,), headers={"content-type": "application/json"}, framing="eof"),
         STREAM,
+        whole(b"".join(STREAM.pieces), headers={"content-type": "application/json; charset=utf-8, text/event-stream"}),
     ],
 )
 async def test_whatever_form_an_answer_has_the_same_is_heard_of_it(answer: Answer) -> None:

@@ -13,15 +13,17 @@ _LONGEST = 1024
 class Headers(Mapping[str, str]):
     """Names in any case; fields of the same name are joined by a comma."""
 
-    __slots__ = ("_fields", "coding", "content_type", "media_type")
+    __slots__ = ("_fields", "coding", "is_events", "is_json", "media_type")
 
     def __init__(self, fields: dict[str, str]) -> None:
         """`fields` have their names in lower case. What is asked of each answer is worked out once for each head, and
-        is empty where there is no such field.
+        is empty where there is no such field. Where a type is named more than once, events go before JSON.
         """
         self._fields = fields
-        self.content_type = fields.get("content-type", "").lower()
-        self.media_type = self.content_type.partition(";")[0].strip()
+        kind = fields.get("content-type", "").lower()
+        self.media_type = kind.partition(";")[0].strip()
+        self.is_events = "event-stream" in kind
+        self.is_json = "json" in kind and not self.is_events
         self.coding = fields.get("content-encoding", "").lower()
 
     def __getitem__(self, name: str) -> str:

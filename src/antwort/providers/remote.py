@@ -117,7 +117,7 @@ class Remote(ABC):
         body = self._body(request)
         try:
             reply = await self._http.request("POST", self._inferences, body)
-            if reply.complete and reply.status == 200 and reply.headers.media_type == "application/json":
+            if reply.complete and reply.status == 200 and reply.headers.is_json:
                 heard.append([])  # all of it has come with its head, as it mostly does, and nothing is left to close
                 data = reply.take()
                 answer = self._plain(data) or self._read(data, Asked(request.model, self._secrets, body))
@@ -272,12 +272,7 @@ def _values(query: str) -> Iterator[str]:
 
 def _is_streamed(reply: Reply, *, is_expected: bool) -> bool:
     """A backend may answer in the other form than it was asked for; what it says it sends is believed."""
-    kind = reply.headers.content_type
-    if kind == "application/json":
-        return False
-    if "event-stream" in kind:
-        return True
-    return False if "json" in kind else is_expected
+    return reply.headers.is_events or (is_expected and not reply.headers.is_json)
 
 
 async def _read_on(reply: Reply, reader: Reader, heard: Heard) -> list[Delta]:
