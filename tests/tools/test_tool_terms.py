@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -63,12 +64,18 @@ async def test_whatever_an_executor_raises_when_it_is_asked_about_a_tool_is_an_e
 
 
 class Wishing(Knowing):
+    def __init__(self, wish: Any) -> None:
+        super().__init__()
+        self.wish = wish
+
     def timeout_of(self, tool: ToolDefinition) -> float | None:
-        return "soon"  # type: ignore[return-value] # executors come from anywhere
+        wish: float | None = self.wish
+        return wish
 
 
-async def test_a_time_that_is_none_is_an_error_result() -> None:
-    assert (await Limited(Wishing()).execute(ASKED, context())).is_error
+@pytest.mark.parametrize("wish", ["soon", math.nan])
+async def test_a_time_that_is_none_is_an_error_result(wish: object) -> None:
+    assert (await Limited(Wishing(wish)).execute(ASKED, context())).is_error
 
 
 def test_the_grace_is_asked_of_the_limits_alone() -> None:

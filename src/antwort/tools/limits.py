@@ -151,7 +151,7 @@ class Limited:
         terms = _Terms(
             limits,
             seats_of(tool, limits),
-            float(limits.timeout_of(name, wish)),
+            _as_seconds(limits.timeout_of(name, wish)),
             limits.arguments_bytes_of(name),
             limits.output_bytes_of(name),
             self._is_serial(tool, limits),
@@ -311,6 +311,13 @@ def offers(executor: object, protocol: Callable[..., P]) -> TypeGuard[P]:
     if isinstance(executor, Limited):
         return executor.offered.get(protocol) or executor.offers(protocol)
     return isinstance(executor, cast("type", protocol))
+
+
+def _as_seconds(time: float) -> float:
+    """Executors come from anywhere. Raises `ValueError` or `TypeError` for what no clock can be set to."""
+    if math.isnan(seconds := float(time)):
+        raise ValueError("a time limit must be a number of seconds")
+    return seconds
 
 
 async def _refused(call: ToolCall, context: ToolContext, problem: str) -> ToolResult:
