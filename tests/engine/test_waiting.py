@@ -60,9 +60,13 @@ async def test_what_is_kept_of_the_calls_is_what_the_items_say(
 
     for turn in turns:
         if data.draw(st.booleans(), label="one before it is made anew"):
-            start = len(run.output)
-            happens(_shown([said("Hm.", "incomplete"), called(99, status="incomplete")], start))
+            start, number = len(run.output), number + 3
+            begun: list[OutputItem] = [called(number - 3), called(number - 2), server_called(number - 1)]
+            happens(_shown([said("Hm.", "incomplete"), called(99, status="incomplete"), *begun], start))
+            if data.draw(st.booleans(), label="what came of one that began early is on record"):
+                happens(_answered(begun[0], start + 2, start + 5, "ran"))
             happens([TurnAbandoned(start=start)])
+            assert not run.turns or waiting_calls(run, plan.toolbox) == open_calls(run, plan.toolbox)
         items = [_item(kind, number + at, is_whole=is_whole) for at, (kind, is_whole) in enumerate(turn)]
         number += len(items)
         happens([*_shown(items, len(run.output)), ended()])
@@ -75,5 +79,5 @@ async def test_what_is_kept_of_the_calls_is_what_the_items_say(
             happens(_answered(run.output[at], at, len(run.output), outcome))
             assert (call_id in run.waiting) == (outcome == "handed")
             assert waiting_calls(run, plan.toolbox) == open_calls(run, plan.toolbox)
-    begun = Run(plan.response, is_announced=True)
-    assert [*accumulate(batches, fold, initial=begun)][-1] == fold(begun, [event for each in batches for event in each])
+    new = Run(plan.response, is_announced=True)
+    assert [*accumulate(batches, fold, initial=new)][-1] == fold(new, [event for each in batches for event in each])

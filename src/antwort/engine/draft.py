@@ -32,7 +32,7 @@ from antwort.api.events import (
     TurnEnded,
     is_within,
 )
-from antwort.api.items import CustomToolCall, FunctionCall, McpCall, OutputItem
+from antwort.api.items import CustomToolCall, FunctionCall, FunctionCallOutput, McpCall, OutputItem
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, Usage
 from antwort.api.status import ResponseStatus, close, transition
 from antwort.api.wire import UNSET, UnsetType, replace
@@ -141,8 +141,8 @@ _CALLS = frozenset({FunctionCall, CustomToolCall, McpCall})
 
 
 def open_among(items: Iterable[OutputItem], start: int) -> dict[str, int]:
-    """The calls that are whole and show no result themselves, by their ids, and where they stand if the first item
-    stands at `start`. One of a function has its result in another item.
+    """The calls that are whole and have no result, by their ids, and where they stand if the first item stands at
+    `start`. One of a function has its result in another item, behind it.
     """
     found: dict[str, int] = {}
     for at, item in enumerate(items, start):
@@ -151,6 +151,8 @@ def open_among(items: Iterable[OutputItem], start: int) -> dict[str, int]:
                 found[call_id_of(item)] = at
         elif isinstance(item, FunctionCall | CustomToolCall) and item.status == "completed":
             found[item.call_id] = at
+        elif isinstance(item, FunctionCallOutput):
+            found.pop(item.call_id, None)
     return found
 
 
@@ -170,12 +172,14 @@ def _compacted(run: Run, output: list[OutputItem], event: Compacted) -> Run:
 
 
 def _turn_abandoned(run: Run, output: list[OutputItem], event: TurnAbandoned) -> Run:
-    end = len(output)
+    """A call in it may have begun before all was said: then it is whole, and waits for its result if it has none."""
+    start, end = (0, 0, *run.turn_ends)[-2], len(output)
     return replace(
         run,
         response=replace(run.response, output=tuple(output)),
         marks=(*run.marks, (end, event)),
         abandoned=(*run.abandoned, (event.start, end)),
+        waiting=open_among(output[start:], start) if run.turns else {},
     )
 
 

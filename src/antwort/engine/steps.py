@@ -271,9 +271,8 @@ def waiting_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
 def open_calls(run: Run, toolbox: Toolbox) -> list[OpenCall]:
     """Those calls by the items alone, with what is open of a turn that has not ended."""
     output, start = run.response.output, (0, 0, *run.turn_ends)[-2]
-    answered = results_in(output[start:])
-    found = open_among(output[start:], start).items()
-    return [_open_call(call_id, at, output[at], toolbox) for call_id, at in found if call_id not in answered]
+    found = open_among(output[start:], start)
+    return [_open_call(call_id, at, output[at], toolbox) for call_id, at in found.items()]
 
 
 def _open_call(call_id: str, at: int, item: OutputItem, toolbox: Toolbox) -> OpenCall:
