@@ -29,8 +29,8 @@ async def run_tools(step: RunTools, run: Run, control: Control, running: Running
         else:
             width = len(calls) if step.is_parallel else 1
             async with aclosing(running.results(calls, width)) as results:
-                async for ready in results:
-                    for at, result in sorted(ready, key=itemgetter(0)):
+                async for done in results:
+                    for at, result in sorted(done, key=itemgetter(0)):
                         answers.take(at, result)
                     if batch := answers.batch():
                         yield batch

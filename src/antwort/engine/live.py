@@ -109,6 +109,8 @@ class LiveRun:
             self._control.on_begin = held.journal.begin
         batches = self._on_its_way(advance(plan, provider, self._control), store)
         self._task = asyncio.create_task(self._drive(batches), name=f"run {plan.response.id}")
+        # Nobody else waits with them. There are event loops where the task has begun by now, and looked itself up.
+        self._control.signal.task = self._control.last_call.task = self._task
 
     def _on_its_way(self, batches: Batches, store: ResponseStore | None) -> Batches:
         """What it says, put on record where that is asked for."""
@@ -318,7 +320,6 @@ class LiveRun:
     async def _drive(self, batches: Batches) -> None:
         RESPONSE_ID.set(self._plan.response.id)
         control, outlet = self._control, self._outlet
-        control.signal.task = control.last_call.task = self._task  # nobody else waits with them
         try:
             async for batch in batches:
                 if type(batch[-1]) in self._noted:
