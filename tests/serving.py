@@ -26,6 +26,9 @@ class Recorder:
         self.bodies: list[bytes] = []
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not _may_stream(scope):  # and so may be answered by the shorter way, in which nobody stands
+            await self._app(scope, receive, send)
+            return
         chunks: list[bytes] = []
         is_stream = is_ended = False
 
@@ -41,6 +44,10 @@ class Recorder:
         await self._app(scope, receive, keep)
         if is_ended and chunks[-1] and _is_whole(scope):  # the body of a client that left ends with nothing, or never
             self.bodies.append(b"".join(chunks))
+
+
+def _may_stream(scope: Scope) -> bool:
+    return scope["type"] == "http" and (scope["method"] == "POST" or b"stream" in scope["query_string"])
 
 
 def _is_whole(scope: Scope) -> bool:
