@@ -88,6 +88,17 @@ def test_empty_deltas_open_and_send_nothing() -> None:
 
 
 @pytest.mark.proves("MISTAKE-08")
+class Voiced(TextDelta, frozen=True):
+    """Text of a provider that knows more of it."""
+
+    seconds: float = 0.0
+
+
+def test_what_a_provider_makes_of_a_delta_is_one_and_what_nobody_knows_says_nothing() -> None:
+    unknown: Any = object()
+    assert play(Voiced("a", seconds=0.5), unknown, STOP) == play(TextDelta("a"), STOP)
+
+
 def test_an_empty_first_delta_opens_no_message_beside_a_call() -> None:
     events = play(TextDelta(""), CallDelta(0, "weather", "{}"), CALLS)
     assert events == [

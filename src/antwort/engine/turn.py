@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -21,6 +21,13 @@ from antwort.tools.base import HOUSE_LABEL
 
 CUT = frozenset({"length", "content_filter"})
 """Finish reasons that say the answer was broken off: what was being written is incomplete."""
+
+
+class _Feeds(dict[type, Callable[["Turn", Any], None]]):
+    """What takes a delta, by its kind. A provider may make kinds of its own of ours; others say nothing."""
+
+    def __missing__(self, kind: type) -> Callable[[Turn, Any], None]:
+        return next((feed for known, feed in self.items() if issubclass(kind, known)), lambda _turn, _delta: None)
 
 
 class Turn:
@@ -284,13 +291,15 @@ class Turn:
         for held in self._held[whole:]:
             self._show(msgspec.structs.replace(held.shown, asks=None), held.arguments, "incomplete")
 
-    _FEEDS: ClassVar[Mapping[type[Delta], Callable[[Turn, Any], None]]] = {
-        TextDelta: _feed_text,
-        ReasoningDelta: _feed_reasoning,
-        CallDelta: _feed_call,
-        RefusalDelta: _feed_refusal,
-        Finished: _feed_end,
-    }
+    _FEEDS: ClassVar[_Feeds] = _Feeds(
+        {
+            TextDelta: _feed_text,
+            ReasoningDelta: _feed_reasoning,
+            CallDelta: _feed_call,
+            RefusalDelta: _feed_refusal,
+            Finished: _feed_end,
+        }
+    )
 
 
 def _is_among(item: OpenItem, answered: Collection[str]) -> bool:

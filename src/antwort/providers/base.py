@@ -206,8 +206,8 @@ class Gathers(Protocol):
 
 
 def is_over(stream: AsyncGenerator[list[Delta], None]) -> bool:
-    """Whether an inference is known to have no more batches, and to hold nothing open: nobody has to ask for another, or
-    to close it.
+    """Whether an inference is known to have no more batches, and to hold nothing open: nobody has to ask for another,
+    or to close it.
     """
     return getattr(stream, "is_over", False) is True
 
