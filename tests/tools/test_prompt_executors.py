@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import logging
+import weakref
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Literal
 
 import pytest
@@ -104,3 +108,30 @@ async def test_what_it_holds_is_given_back_however_it_ends() -> None:
     limits = ToolLimits(timeout=0.01, concurrency=1, total=1)
     executor = Limited(Prompt(never), limits)
     assert [(await executor.execute(ASKED, context())).is_error for _ in range(3)] == [True] * 3
+
+
+async def failing() -> ToolResult:
+    raise KeyError("nothing there")
+
+
+@pytest.mark.parametrize("run", [failing, in_trouble, never])
+async def test_nothing_of_the_run_is_held_on_to_by_how_a_call_failed(
+    run: Callable[[], Awaitable[ToolResult]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("antwort.tools"), "disabled", True)  # what is caught here of a log is kept
+    executor, asked = Prompt(run), context()
+    cancelled = weakref.ref(asked.cancelled)
+    gc.disable()  # it would go through all that lives to find out
+    try:
+        asking = asyncio.create_task(Limited(executor, ToolLimits(timeout=5)).execute(ASKED, asked))
+        await executor.has_begun.wait()
+        if run is never:
+            asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
+        executor.tasks.clear()
+        del asking, asked
+        await asyncio.sleep(0)
+        assert cancelled() is None
+    finally:
+        gc.enable()

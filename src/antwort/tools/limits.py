@@ -30,7 +30,7 @@ from antwort.tools.base import (
 )
 from antwort.tools.bounds import Bounded, Prompt, Timed, ToolBounds, ToolLimits, holds_to_its_word
 from antwort.tools.local import LocalExecutor, LocalTool
-from antwort.tools.outcomes import Late, Raised, conclude, is_plain
+from antwort.tools.outcomes import Late, Raised, caught_here, conclude, is_plain
 from antwort.tools.output import cap
 from antwort.tools.places import Crowded, Place, Places, Seats, seats_of, server_of
 from antwort.tools.turnstile import Passage, StillAtWork, turnstile_of
@@ -207,7 +207,7 @@ class Limited:
         try:
             outcome = await self._work(call, context, terms, ends)
         except BaseException as error:
-            outcome = Raised(error)
+            outcome = caught_here(error)
         alarm.cancel()
         if rung:
             task.uncancel()  # it is as if it had not been told

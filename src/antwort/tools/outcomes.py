@@ -20,6 +20,14 @@ class Raised(msgspec.Struct, frozen=True):
     error: BaseException
 
 
+def caught_here(error: BaseException) -> Raised:
+    """For whoever catches it and keeps it: without their own frame, as that and the error would hold on to each other,
+    and to the whole run.
+    """
+    trace = error.__traceback__
+    return Raised(error.with_traceback(None if trace is None else trace.tb_next))
+
+
 class Late(msgspec.Struct, frozen=True):
     seconds: float
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 import sys
 import textwrap
+import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,21 @@ import pytest
 from antwort.testing.mcp import served
 from antwort.tools.base import Progress
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
-from session_kit import PATIENCE, WAYS, puppet, session_by, session_with, spec_of, until
+from antwort.tools.mcp.messages import HEADER_MISMATCH
+from session_kit import (
+    PATIENCE,
+    WAYS,
+    Act,
+    Asked,
+    Send,
+    puppet,
+    sends,
+    session_by,
+    session_with,
+    spec_of,
+    until,
+    whole,
+)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -162,3 +180,33 @@ async def test_what_is_asked_goes_with_the_idempotency_key_and_without_a_token_f
         again = await server.until("tools/call", 2)
         assert again.message["params"]["_meta"]["progressToken"] == again.number
         assert isinstance(again.number, str)
+
+
+def refuses(code: int) -> Act:
+    async def act(asked: Asked, send: Send) -> None:
+        error = {"code": code, "message": "no"}
+        await send(whole(200, json.dumps({"jsonrpc": "2.0", "id": asked.number, "error": error}).encode()))
+
+    return act
+
+
+class Listener:
+    def __call__(self, progress: Progress) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "act", [refuses(-32602), refuses(HEADER_MISMATCH), sends(whole(307, Location="/mcp2"))], ids=range(3)
+)
+async def test_nothing_of_the_run_is_held_on_to_by_how_a_call_was_refused(act: Act) -> None:
+    async with puppet(tools_call=act) as server, session_with(server.spec) as session:
+        listener = Listener()
+        heard = weakref.ref(listener)
+        gc.disable()  # it would go through all that lives to find out
+        try:
+            with suppress(ServerUnavailable):
+                await session.call("do", "{}", key="k", progress=listener)
+            del listener
+            await until(lambda: heard() is None)
+        finally:
+            gc.enable()

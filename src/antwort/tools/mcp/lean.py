@@ -153,8 +153,11 @@ class Lean:
             used = await self._line.login.headers()
             try:
                 return await self._asked(question, used)
-            except (Moved, Unauthorized) as news:
-                return await self._admitted(question, used, news)
+            except Moved as there:
+                moves, self._line = 1, replace(self._line, target=there.target)
+            except Unauthorized:
+                moves = 0
+            return await self._admitted(question, used, moves)
         except asyncio.CancelledError:
             if not self._agreed.is_modern:
                 self._spawn(self._tell_of_cancel(question.number))
@@ -173,25 +176,28 @@ class Lean:
         params = {"requestId": number, "reason": "cancelled"}
         await self.tell({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
 
-    async def _admitted(self, question: Question, used: Mapping[str, str], news: Moved | Unauthorized) -> object:
+    async def _admitted(self, question: Question, used: Mapping[str, str], moves: int) -> object:
         """Where the server says that it is elsewhere within itself, it is asked there from then on; and where it wants
-        other credentials, with those that there are.
+        other credentials, as it does where it has made no `moves`, with those that there are.
         """
-        is_renewed, moves = False, 0
-        while True:
-            if isinstance(news, Moved):
-                moves += 1
-                self._line = replace(self._line, target=news.target)
-                if moves == _MOST_MOVES:
-                    raise Unusual
-            elif is_renewed or not await self._line.login.renew(used):
-                raise news
-            else:
-                used, is_renewed = await self._line.login.headers(), True
+        if is_renewed := not moves:
+            used = await self._renewed(used)
+        while moves < _MOST_MOVES:
             try:
                 return await self._asked(question, used)
-            except (Moved, Unauthorized) as more:
-                news = more
+            except Moved as there:
+                moves, self._line = moves + 1, replace(self._line, target=there.target)
+            except Unauthorized:
+                if is_renewed:
+                    raise
+                used, is_renewed = await self._renewed(used), True
+        raise Unusual
+
+    async def _renewed(self, used: Mapping[str, str]) -> Mapping[str, str]:
+        """Other credentials than those that were `used`. Raises `Unauthorized` where there are none."""
+        if not await self._line.login.renew(used):
+            raise Unauthorized(UNAUTHORIZED)
+        return await self._line.login.headers()
 
     async def _asked(self, question: Question, headers: Mapping[str, str]) -> object:
         line = self._line

@@ -104,9 +104,13 @@ class ServerSession:
         try:
             listed = self._by_name.get(name, _NOT_LISTED)
             answer = await connection.call(Ask(name, text, said, key, progress, *listed))
-        except (Unsent, Refused) as news:
-            put = partial(self._put, Ask(name, text, said, key, progress))
-            return await self._called_again(put, connection, news)
+        except Refused as refused:
+            self._owner.worked()
+            if refused.code != HEADER_MISMATCH:
+                return refusal(refused)
+            return await self._called_anew(partial(self._put, Ask(name, text, said, key, progress)))
+        except Unsent:
+            return await self._called_again(partial(self._put, Ask(name, text, said, key, progress)), connection)
         self._owner.worked()
         return outcome_of(answer)
 
@@ -132,16 +136,16 @@ class ServerSession:
         schema, is_repeatable = self._by_name.get(ask.name, _NOT_LISTED)
         return connection.call(replace(ask, schema=schema, is_repeatable=is_repeatable))
 
-    async def _called_again(
-        self, put: _Question[object], connection: Connection, news: Unsent | Refused
-    ) -> CallOutcome:
-        """A call that was not answered at once."""
+    async def _called_again(self, put: _Question[object], connection: Connection) -> CallOutcome:
+        """A call that the connection has not carried."""
         try:
-            return outcome_of(await self._asked_again(put, connection, news))
+            return outcome_of(await self._asked_again(put, connection))
         except Refused as refused:
-            if refused.code != HEADER_MISMATCH:
-                return refusal(refused)
-        await self._first()  # what it takes is not what it took: the server says so before it runs anything
+            return await self._called_anew(put) if refused.code == HEADER_MISMATCH else refusal(refused)
+
+    async def _called_anew(self, put: _Question[object]) -> CallOutcome:
+        """What it takes is not what it took: the server says so before it runs anything."""
+        await self._first()
         try:
             return outcome_of(await self._asked(put))
         except Refused as refused:
@@ -152,16 +156,16 @@ class ServerSession:
         connection = self._owner.at_hand() or await self._owner.connection()
         try:
             answer = await question(connection)
-        except (Unsent, Refused) as news:
-            return await self._asked_again(question, connection, news)
+        except Unsent:
+            return await self._asked_again(question, connection)
+        except Refused:
+            self._owner.worked()
+            raise
         self._owner.worked()
         return answer
 
-    async def _asked_again(self, question: _Question[T], connection: Connection, news: Unsent | Refused) -> T:
-        """Over a fresh connection, unless the first has carried it."""
-        if isinstance(news, Refused):
-            self._owner.worked()
-            raise news
+    async def _asked_again(self, question: _Question[T], connection: Connection) -> T:
+        """Over a fresh connection, as the first has not carried it."""
         self._owner.replace(connection)
         fresh = self._owner.at_hand() or await self._owner.connection()
         try:
