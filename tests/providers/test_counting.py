@@ -280,7 +280,7 @@ async def test_one_that_was_waited_for_in_vain_is_not_asked_again_at_once(second
 
 
 async def test_a_slow_tokenizer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "SECONDS", 0.01)
+    monkeypatch.setattr(counting, "SECONDS", 0.3)  # long enough that the backend has heard of it by then
     async with asyncio.timeout(10), answering(lambda _: Answer(ending="silence")) as backend:
         provider = ChatProvider(f"{backend.url}/v1")
         assert [await provider.count(ASKED), await provider.count(ASKED)] == [None, None]
