@@ -84,6 +84,8 @@ def _is_held() -> bool:
 def _leave(status: int) -> NoReturn:
     """End the process now, whoever is still at work in it."""
     logging.getLogger("antwort.cli").warning("something that a tool has left behind does not end; leaving without it")
+    for handler in logging.getLogger().handlers:
+        handler.flush()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

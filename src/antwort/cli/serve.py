@@ -65,6 +65,7 @@ async def serve(settings: Settings, file: Path | None = None, berth: Berth | Non
     """Serve until a signal says to stop; the exit status. Raises `CannotStart`. With a `berth`, as one of several."""
     from antwort.app import build
     from antwort.cli.listening import listen_to_clients, listen_to_peers
+    from antwort.telemetry.logs import gathering
 
     with ExitStack() as held:
         front = held.enter_context(listen_to_clients(settings) if berth is None else berth.front)
@@ -77,7 +78,8 @@ async def serve(settings: Settings, file: Path | None = None, berth: Berth | Non
             server = _server(app, settings, (front.getsockname()[1], side), file, berth)
             if berth is not None:
                 await berth.watch(hurried=server.hurry, abandoned=server.told_to_stop)
-            await server.serve(sockets=[front])
+            with gathering():
+                await server.serve(sockets=[front])
         finally:
             await app.close()
     return 1 if server.force_exit else 0

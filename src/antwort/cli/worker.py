@@ -44,10 +44,11 @@ async def work(settings: Settings, file: Path | None = None) -> int:
     from antwort.app import build
     from antwort.cli.greeting import worker_headline, worker_rows, written
     from antwort.cli.signals import Told, unless
+    from antwort.telemetry.logs import gathering
 
     app = await build(settings)
     try:
-        with Told() as told:
+        with Told() as told, gathering():
             await app.start()
             spare_the_collector()
             rows = await unless(told.stop, worker_rows(app, settings, file))

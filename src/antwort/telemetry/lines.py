@@ -111,11 +111,15 @@ class JsonLines(Lines):
         """The line of a note, without a record of it, where no field needs to be looked at by itself: as mostly."""
         if not (_OURS.isdisjoint(said) and _OURS.isdisjoint(fields)):
             return None
-        line = {"time": self._time(when), "level": level, "logger": name, "message": message, **said, **fields}
+        second, stamp = self._second
+        stamp = stamp + self.time_ends[int((when - second) * 1000)] if int(when) == second else self._time(when)
+        line = {"time": stamp, "level": level, "logger": name, "message": message, **said, **fields}
         if not _AS_THEY_ARE.issuperset(map(type, line.values())):
             return None
-        if "request_id" not in line or "response_id" not in line:
-            _add_ids(line)
+        if "request_id" not in line and (request_id := REQUEST_ID.get()):  # as in `_add_ids`
+            line["request_id"] = request_id
+        if "response_id" not in line and (response_id := RESPONSE_ID.get()):
+            line["response_id"] = response_id
         try:
             text = _encoder.encode(line)
         except UnicodeEncodeError:  # as in `_encode`

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Literal, TextIO, TypeAlias
 
 from antwort.telemetry.content import content_log
@@ -30,6 +32,16 @@ def configure(level: str, format: Format = "auto", *, content: bool = False, str
     logging.getLogger("antwort").setLevel(level.upper())
     logging.getLogger("psycopg").setLevel(_OFF)  # it names hosts, users and databases; what it tells is told by us, too
     content_log.setLevel(logging.INFO if content else _OFF)
+
+
+@contextmanager
+def gathering() -> Iterator[None]:
+    """While an event loop is at work that has an orderly end: under load, its lines are written a few at a time."""
+    with ExitStack() as held:
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, LineWriter):
+                held.enter_context(handler.gathering())
+        yield
 
 
 def _lines(form: Format, out: TextIO | None, *, content: bool) -> Lines:

@@ -10,10 +10,12 @@ import stat
 import threading
 from asyncio.events import _get_running_loop
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
-from time import time
+from time import monotonic, time
 from typing import TextIO
+from weakref import WeakSet
 
 from antwort.notes import Fields, NoteTaker
 from antwort.telemetry.lines import JsonLines
@@ -22,6 +24,10 @@ _PIECE = 4096
 """A pipe that has room at all takes so much at once (POSIX: at least 512)."""
 MOST_WAITING = 2**20
 """Bytes that are kept for a reader that has stopped reading."""
+PAUSE = 0.005
+"""Seconds from one write to the next, where lines may wait for each other."""
+HEAP = 64
+"""Lines that are written at once, whoever may still come."""
 _LAST_WORDS = 1.0
 """Seconds that a reader has to take what is waiting when the program ends."""
 
@@ -43,9 +49,9 @@ class LineWriter(NoteTaker):
     what it ends may have something to log. So nobody waits for a lock: what comes meanwhile is left to who has it.
     """
 
-    def __init__(self, stream: TextIO | None) -> None:
+    def __init__(self, stream: TextIO | None, *, clock: Callable[[], float] = monotonic) -> None:
         super().__init__()
-        self._stream = stream
+        self._stream, self._clock = stream, clock
         self._fd = _descriptor(stream)
         self._poll = None if self._fd is None or _never_waits(self._fd) else select.poll()
         if self._poll is not None and self._fd is not None:
@@ -53,7 +59,11 @@ class LineWriter(NoteTaker):
         self._ready: deque[bytes] = deque()
         """What is to be written next, by whoever has the guard."""
         self._due: asyncio.AbstractEventLoop | None = None
-        """The event loop that will see to that in its next turn."""
+        """The event loop that has been told to see to that."""
+        self._gatherer: asyncio.AbstractEventLoop | None = None
+        """The one whose lines may wait for each other."""
+        self._next_time = 0.0
+        """When they have waited long enough."""
         self._at_once: Callable[[float, str, str, str, Fields, Fields], bytes | None] | None = None
         """How a line is made of a note, where no record is needed for that."""
         self._waiting: deque[bytes] = deque()
@@ -61,6 +71,7 @@ class LineWriter(NoteTaker):
         self._dropped = 0
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
+        _writers.add(self)
 
     def setFormatter(self, fmt: logging.Formatter | None) -> None:  # noqa: N802 - logging's own name
         super().setFormatter(fmt)
@@ -74,50 +85,83 @@ class LineWriter(NoteTaker):
         return bool(wanted)
 
     def take(self, name: str, level: int, message: str, said: Fields, fields: Fields) -> bool:
-        """What goes well, and is written at the end of this turn, where no filter wants to see it before."""
+        """What goes well, and can be put off, where no filter wants to see it before."""
         word, at_once, loop = _WELL.get(level), self._at_once, running_loop()
         if word is None or at_once is None or loop is None or level < self.level or self.filters:
             return False
         line = at_once(time(), word, name, message, said, fields)
         if line is None:
             return False
-        self._ready.append(line + b"\n")
+        ready = self._ready
+        ready.append(line + b"\n")
         if self._due is not loop:
             self._put_off(loop)
+        elif len(ready) >= HEAP:
+            self.flush()
         return True
 
     def emit(self, record: logging.LogRecord) -> None:
+        line = b""
         try:
-            line = self.format(record) + "\n"
+            text = self.format(record) + "\n"
             if self._fd is None:
-                self._write(line)
+                self._write(text)
                 return
-            self._ready.append(line.encode("utf-8", "backslashreplace"))
+            line = text.encode("utf-8", "backslashreplace")
+            self._ready.append(line)
         except Exception:
             self.handleError(record)
         loop = running_loop() if _can_wait(record) else None
-        if loop is None:
+        if loop is None or len(self._ready) >= HEAP:
             self.flush()
+        elif len(line) > _PIECE:  # to gather those would be to keep much
+            loop.call_soon(self.flush)
         elif self._due is not loop:
             self._put_off(loop)
 
+    @contextmanager
+    def gathering(self) -> Iterator[None]:
+        """Meanwhile, the lines of this event loop wait for each other where they come thick and fast. Whoever asks for
+        that sees to it that it comes to an end before the event loop does.
+        """
+        self._gatherer = running_loop()
+        try:
+            yield
+        finally:
+            self._gatherer = self._due = None  # the time that was set may never come
+            self.flush()
+
     def _put_off(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Until the next turn of the event loop: all lines of one turn are written together, which takes less time."""
-        self._due = loop  # only its own thread says so, and its flush takes that back before it looks
-        loop.call_soon(self.flush)
+        """Until the next turn of the event loop: all lines of one turn are written together, which takes less time.
+        Where lines are gathered and some were written just now, until the pause after those is over.
+        """
+        self._due = loop  # only its own thread says so, and takes that back before it looks
+        left = self._next_time - self._clock() if loop is self._gatherer else 0.0
+        if left > 0:
+            loop.call_later(left, self._on_time)
+        else:
+            loop.call_soon(self._on_time)
+
+    def _on_time(self) -> None:
+        self._due = None
+        self.flush()
 
     def flush(self) -> None:
         """Write what is there, or leave it to who is writing: whoever that is looks again after letting go of the
         guard. What ends the program calls it, too.
         """
-        self._due, ready = None, self._ready
-        while ready and self._guard.acquire(blocking=False):  # who has it, and nobody else, takes from what is there
+        ready, fd = self._ready, self._fd
+        while ready and fd is not None and self._guard.acquire(blocking=False):  # who has it, and nobody else, takes
             try:
-                self._write_next(b"".join(islice(iter(ready.popleft, None), len(ready))))
+                data = b"".join(islice(iter(ready.popleft, None), len(ready)))
+                rest = self._put(fd, data) if self._thread is None else data
+                if rest:
+                    self._keep_all(rest, data[: len(data) - len(rest)])
             except Exception:  # noqa: S110 - as in `handleError`
                 pass
             finally:
                 self._guard.release()
+            self._next_time = self._clock() + PAUSE
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
         """There is no place left to say it."""
@@ -125,12 +169,6 @@ class LineWriter(NoteTaker):
     def _write(self, line: str) -> None:
         if self._stream is not None:
             self._stream.write(line)
-
-    def _write_next(self, data: bytes) -> None:
-        assert self._fd is not None
-        rest = self._put(self._fd, data) if self._thread is None else data
-        if rest:
-            self._keep_all(rest, data[: len(data) - len(rest)])
 
     def _keep_all(self, rest: bytes, begun: bytes) -> None:
         for line in rest.splitlines(keepends=True):
@@ -205,6 +243,26 @@ class LineWriter(NoteTaker):
         if (thread := self._thread) is not None:
             thread.join(_LAST_WORDS)
         super().close()
+
+    def forget(self) -> None:
+        """In a copy of the process: what waits there is written by who has it, and who was writing is not here."""
+        self._ready.clear()
+        self._waiting.clear()
+        self._size = self._dropped = 0
+        self._guard, self._thread = threading.Lock(), None
+        self._due = self._gatherer = None
+
+
+_writers: WeakSet[LineWriter] = WeakSet()
+
+
+def _forget_all() -> None:
+    for writer in list(_writers):
+        writer.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
 
 
 def _can_wait(record: logging.LogRecord) -> bool:
