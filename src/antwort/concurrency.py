@@ -140,11 +140,11 @@ async def within(seconds: Callable[[], float], work: Coroutine[Any, Any, T]) -> 
     except StopIteration as done:
         return cast("T", done.value)
     async with asyncio.timeout(seconds()):
-        return await _rest_of(work, waits)
+        return await rest_of(work, waits)
 
 
 @coroutine
-def _rest_of(work: Coroutine[Any, Any, T], waits: Any) -> Generator[Any, Any, T]:
+def rest_of(work: Coroutine[Any, Any, T], waits: Any) -> Generator[Any, Any, T]:
     """The rest of what was begun, and waits for that: all that it is told goes on to it."""
     try:
         while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from antwort.concurrency import _rest_of
+from antwort.concurrency import rest_of
 from antwort.testing import ScriptedProvider, answer, say
 from engine_kit import ask, engine_of, text_of
 
@@ -17,7 +17,7 @@ def runs_at_once(loop: asyncio.AbstractEventLoop, work: Any, /, **named: Any) ->
     waits = work.send(None)
 
     async def rest() -> Any:
-        return await _rest_of(work, waits)
+        return await rest_of(work, waits)
 
     return asyncio.Task(rest(), loop=loop, **named)
 

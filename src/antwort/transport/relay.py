@@ -72,7 +72,7 @@ class Relay:
         if address is None:
             return False
         try:
-            await unless_gone(exchange, lambda: self._pass_on(exchange, response_id, address))
+            await unless_gone(exchange, self._pass_on(exchange, response_id, address))
         except PeerGone as gone:
             _log.warning("what another process makes could not be read there: %s", gone)
             if exchange.status:  # the client may come again, for the rest

@@ -5,14 +5,14 @@ again: `GET /v1/responses/{id}?stream=true`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar, cast
 
 from antwort.api.compactions import CompactRequest
 from antwort.api.events import TERMINAL
 from antwort.api.requests import CreateRequest
 from antwort.api.standard import Wording, wording
-from antwort.concurrency import Signal
+from antwort.concurrency import Signal, rest_of
 from antwort.engine.engine import Engine
 from antwort.engine.following import Follower
 from antwort.engine.live import LiveRun
@@ -43,10 +43,10 @@ async def respond(
             run = await engine.enqueue(request, identity, key)
             _mark_replay(exchange, run)
         elif key is None:
-            plan = await watch.unless_gone(lambda: engine.plan(request, identity))
+            plan = await watch.unless_gone(engine.plan(request, identity))
             run = await engine.launch(plan, on_disconnect=on_disconnect)
         else:
-            run = await watch.unless_gone(lambda: engine.join(request, identity, key, on_disconnect))
+            run = await watch.unless_gone(engine.join(request, identity, key, on_disconnect))
             _mark_replay(exchange, run)
         exchange.response_id, exchange.run = run.response_id, run
         watch.follow(run)
@@ -114,7 +114,7 @@ def _mark_replay(exchange: Exchange, run: Watched) -> None:
         exchange.with_answer.append((b"idempotent-replayed", b"true"))
 
 
-async def unless_gone(exchange: Exchange, making: Callable[[], Awaitable[T]]) -> T:
+async def unless_gone(exchange: Exchange, making: Coroutine[Any, Any, T]) -> T:
     """What `making` gives, broken off when the client leaves."""
     watch = Watch(exchange)
     try:
@@ -135,16 +135,25 @@ class Watch:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._run: Watched | None = None
-        self._signal = Signal()
+        self._signal: Signal | None = None
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.is_gone = False
         if not exchange.watch(self._left):
             self._timer = asyncio.get_running_loop().call_later(_A_MOMENT, self._start)
 
-    async def unless_gone(self, planning: Callable[[], Awaitable[T]]) -> T:
+    async def unless_gone(self, planning: Coroutine[Any, Any, T]) -> T:
+        """It is begun right here: what does not have to wait cannot be broken off."""
+        if self.is_gone:
+            planning.close()
+            raise ClientGone
         try:
-            return await self._signal.race(planning)
+            waits = planning.send(None)
+        except StopIteration as done:
+            return cast("T", done.value)
+        self._signal = Signal()
+        try:
+            return await self._signal.race(lambda: rest_of(planning, waits))
         except ClientLeft:
             raise ClientGone from None
 
@@ -164,10 +173,10 @@ class Watch:
 
     def _left(self) -> None:
         self.is_gone = True
-        if self._run is None:
-            self._signal.set(ClientLeft())
-        else:
+        if self._run is not None:
             self._run.leave()
+        elif self._signal is not None:
+            self._signal.set(ClientLeft())
 
     async def end(self) -> None:
         """Leaves no task behind."""

@@ -194,7 +194,7 @@ class Routes:
         identity = exchange.identity
         with self._quotas.of(identity.key).place(exchange.with_answer):
             request = parse_request(await exchange.body(self._body_limit), self._engine.settings.limits)
-            tokens = await unless_gone(exchange, lambda: self._engine.count(request, identity))
+            tokens = await unless_gone(exchange, self._engine.count(request, identity))
         await exchange.answer(self._encode(InputTokens(input_tokens=tokens)))
 
     def _key(self, given: Sequence[bytes]) -> str | None:
