@@ -57,8 +57,8 @@ def without_tools(request: CreateRequest) -> CreateRequest:
 
 def check_compacts(plan: Plan) -> None:
     """Refuse to sum up what has nothing in it."""
-    said = all_said(Run(plan.response), plan) if plan.compacts else None
-    if said is not None and not said.summary and not talk_of(said):
+    said = all_said(Run(plan.response), plan)
+    if not said.summary and not talk_of(said):
         raise InvalidField("input", "there is nothing to compact.", code="missing_required_parameter")
 
 

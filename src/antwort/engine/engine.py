@@ -234,18 +234,20 @@ class Engine:
         """Commit the row, and the claim of its key with it; then set the run going. `on_disconnect` counts instead of
         the setting.
         """
+        request = plan.request
         try:
-            if plan.request.background:
+            if request.background:
                 raise ValueError("A background response is submitted, and made by whoever has a place for it.")
             self._check_open()  # planning may have waited
             if not plan.compacts:
                 check_reachable(plan)
-            if plan.request.is_stored:
+            is_stored = request.is_stored
+            if is_stored:
                 await self._begin(plan, self._store, claim)
             elif plan.decisions:
                 await self._store.decide(plan.identity, plan.response.id, plan.decisions)
-            store = self._store if plan.request.is_stored or plan.request.conversation is not None else None
-            goes_on = plan.request.is_stored and self._goes_on(on_disconnect)
+            store = self._store if is_stored or request.conversation is not None else None
+            goes_on = is_stored and self._goes_on(on_disconnect)
             home = self._background if goes_on else None
             run = LiveRun(plan, self._provider, store, self._ended, self._on_call, goes_on=goes_on, home=home)
         except BaseException:

@@ -39,7 +39,6 @@ from antwort.errors import (
     ShuttingDown,
     StoreFault,
 )
-from antwort.identity import Identity
 from antwort.notes import RESPONSE_ID
 from antwort.providers.base import Provider
 from antwort.storage.base import Link, ResponseStore
@@ -56,6 +55,9 @@ class LiveRun:
     _account: Ended | None = None
     _pulse: Pulse | None = None
     _promotion: Promotion | None = None
+    _journal: Journal | None = None
+    _on_record: Response | None = None
+    _gone: Signal | None = None
     _is_logged = False
     _noted = _FIRST  # the kinds of events that are looked at, where they are the last of a batch
 
@@ -74,43 +76,43 @@ class LiveRun:
         """Without `held` it begins here and now, and is read here. One that `goes_on` when its client leaves is made
         one that another process may go on with, by `home`.
         """
-        loop = asyncio.get_running_loop()
-        settings = plan.settings
+        loop, request, settings = asyncio.get_running_loop(), plan.request, plan.settings
         self._plan = plan
+        self.response_id, self.identity = plan.response.id, plan.identity
         self._on_end = on_end
         self._began = perf_counter()  # the clock of some event loops stands still between two turns
         deadline = loop.time() + plan.budget.seconds if plan.deadline is None else plan.deadline
-        self._control = Control(Run(plan.response)) if held is None else held.control
-        self._control.deadline = deadline
-        self._journal = None if held is None else held.journal
-        self._on_record = None if held is None else self._control.run.response
-        self.said = None if held is not None else said_of(plan, goes_on=goes_on)
+        self._control = control = Control(Run(plan.response)) if held is None else held.control
+        control.deadline = deadline
+        self.said = said = None if held is not None else said_of(plan, goes_on=goes_on)
         """All that it has sent, where that is kept."""
-        self._is_watched = plan.request.stream or held is not None or self.said is not None
+        self._is_watched = request.stream or held is not None or said is not None
         """Whether anybody learns of it before it has ended."""
-        self._gone = Signal() if goes_on else None
-        if home is not None and self.said is not None:
-            self._promotion = Promotion(self, self.said, self._control, home, self._adopted)
-        self._outlet = Outlet(settings.buffer_events, None if self.said is None else self.said.add)
+        if goes_on:
+            self._gone = Signal()
+        if home is not None and said is not None:
+            self._promotion = Promotion(self, said, control, home, self._adopted)
+        self._outlet = Outlet(settings.buffer_events, None if said is None else said.add)
         self._answered: Once[None] = Once()
         self._ended: Once[Response] = Once()
-        self._control.on_answer = self._is_answered
-        self._control.on_call = on_call
+        control.on_answer, control.on_call = self._is_answered, on_call
         self._held_until = loop.time() + settings.hold_back
-        self._timers = [loop.call_at(deadline, self._control.signal.set, DeadlinePassed())]
-        if plan.request.stream:
+        self._timers = [loop.call_at(deadline, control.signal.set, DeadlinePassed())]
+        if request.stream:
             heard = self._outlet if held is None else Beside(held.journal)
-            self._pulse = Pulse(plan, self._control, heard)
-            self._control.on_progress = self._pulse.report
-        if held is not None or not plan.request.stream:
+            self._pulse = Pulse(plan, control, heard)
+            control.on_progress = self._pulse.report
+        else:
             self._outlet.abandon()
         if held is not None:
+            self._outlet.abandon()
+            self._journal, self._on_record = held.journal, control.run.response
             self._began -= held.before
-            self._control.on_begin = held.journal.begin
-        batches = self._on_its_way(advance(plan, provider, self._control), store)
-        self._task = asyncio.create_task(self._drive(batches), name=f"run {plan.response.id}")
+            control.on_begin = held.journal.begin
+        batches = self._on_its_way(advance(plan, provider, control), store)
+        self._task = asyncio.create_task(self._drive(batches), name=f"run {self.response_id}")
         # Nobody else waits with them. There are event loops where the task has begun by now, and looked itself up.
-        self._control.signal.task = self._control.last_call.task = self._task
+        control.signal.task = control.last_call.task = self._task
 
     def _on_its_way(self, batches: Batches, store: ResponseStore | None) -> Batches:
         """What it says, put on record where that is asked for."""
@@ -122,14 +124,6 @@ class LiveRun:
         if self._promotion is not None:
             return kept(batches, store, plan, control, self._log, self._promotion)
         return recorded(batches, store, plan, control, self._log)
-
-    @property
-    def response_id(self) -> str:
-        return self._plan.response.id
-
-    @property
-    def identity(self) -> Identity:
-        return self._plan.identity
 
     @property
     def response(self) -> Response:
@@ -389,10 +383,11 @@ class LiveRun:
         if self._promotion is not None:
             self._promotion.drop()
         self._control.fall_silent()
-        # Broken off: only when its task was cancelled, as at the end of a loop.
-        stopped = HandedOver() if self.is_left else ServerFault("The run was broken off.")
-        self._answered.fail(stopped)
-        self._ended.fail(stopped)
+        if not self._ended.is_set:  # those who wait for an answer have theirs by the end at the latest
+            # Broken off: only when its task was cancelled, as at the end of a loop.
+            stopped = HandedOver() if self.is_left else ServerFault("The run was broken off.")
+            self._answered.fail(stopped)
+            self._ended.fail(stopped)
         self._on_end(self)
 
     def _is_answered(self) -> None:

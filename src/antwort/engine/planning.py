@@ -113,15 +113,17 @@ class Planner:
         """
         clock = asyncio.get_running_loop().time
         if resumed is None:
-            _check_background(request, self._settings)
+            if request.background:
+                _check_background(request, self._settings)
             check_budget(request, self._settings)
-        deadline = clock() + seconds_of(request, self._settings) if resumed is None else resumed.deadline
+            deadline = clock() + seconds_of(request, self._settings)
+        else:
+            deadline = resumed.deadline
         asked = self._means(request, identity, deadline)
         means = await (self._in_time(request, asked, deadline) if request.model is None else asked)  # see `patience`
-        if place is not None and resumed is not None:
-            await place.turn(deadline - clock())
-        elif place is not None:
-            await self._turn(place, request, deadline - clock())
+        if place is not None:
+            left = deadline - clock()
+            await (self._turn(place, request, left) if resumed is None else place.turn(left))
         if not is_all_new(request):
             plan = self._plan_after(request, identity, means, recent, resumed)
             return await self._in_time(request, plan, deadline)
@@ -151,7 +153,11 @@ class Planner:
             raise BackendTimeout("The response could not be prepared in time.") from exc
 
     async def _means(self, request: CreateRequest, identity: Identity, deadline: float) -> Means:
-        model = await self._model_for(request, identity)
+        model = request.model or self._settings.default_model
+        if not model:
+            model = await self._only_model(identity)
+        elif not identity.may_use(model):
+            raise NotPermitted(f"You may not use the model {model!r}.", param="model", code="model_not_allowed")
         capabilities = self._provider.capabilities(model)
         shelf = Shelf(self._executors, identity, self._settings, capabilities, model, deadline)
         compacts = asks_to_compact(request)
@@ -204,7 +210,8 @@ class Planner:
             deadline=means.shelf.deadline,
         )
         check_said(plan)
-        check_compacts(plan)
+        if means.compacts:
+            check_compacts(plan)
         return plan
 
     async def _remembered(
@@ -254,11 +261,8 @@ class Planner:
             earlier = f"input[{shown.skipped - 1}].encrypted_content"
         check_capabilities(shown.stretches, means.shelf.capabilities, earlier, shown.skipped)
 
-    async def _model_for(self, request: CreateRequest, identity: Identity) -> str:
-        if model := request.model or self._settings.default_model:
-            if not identity.may_use(model):
-                raise NotPermitted(f"You may not use the model {model!r}.", param="model", code="model_not_allowed")
-            return model
+    async def _only_model(self, identity: Identity) -> str:
+        """For a request that names none."""
         models = await self._models(identity)
         own = [model for model in models if not isinstance(model, OtherName)] or models
         if len(own) == 1:
@@ -289,7 +293,7 @@ def _response(request: CreateRequest, means: Means, settings: EngineSettings, re
 
 
 def _check_background(request: CreateRequest, settings: EngineSettings) -> None:
-    if request.background and not request.is_stored:
+    if not request.is_stored:
         raise InvalidField("background", "a background response must be stored; 'store' is false.")
-    if request.background and not settings.background.enabled:
+    if not settings.background.enabled:
         raise UnsupportedFeature("Background responses are not offered here.", param="background")
