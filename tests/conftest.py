@@ -62,5 +62,5 @@ def every_stream_is_grammatical(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
     yield
     for run, outlet in runs:
         assert not outlet.faults, outlet.faults
-        if run._ended.is_set and run._ended._error is None:
+        if run._ended.is_set and run._ended.error is None:
             outlet.checker.finish()

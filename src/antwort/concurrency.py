@@ -76,7 +76,8 @@ class Once(Generic[T]):
 
     is_set = False
     _value: T | None = None
-    _error: Exception | None = None
+    error: Exception | None = None
+    """What has come in place of the value."""
     _waiters: tuple[asyncio.Future[None], ...] = ()
 
     def set(self, value: T) -> None:
@@ -87,7 +88,7 @@ class Once(Generic[T]):
 
     def fail(self, error: Exception) -> None:
         if not self.is_set:
-            self._error = error
+            self.error = error
             self._wake()
 
     async def wait(self) -> T:
@@ -95,8 +96,8 @@ class Once(Generic[T]):
             waiter = asyncio.get_running_loop().create_future()
             self._waiters += (waiter,)
             await waiter
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return cast("T", self._value)
 
     def _wake(self) -> None:

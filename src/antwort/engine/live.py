@@ -163,7 +163,8 @@ class LiveRun:
         `ClientLeft` when it goes on without its client.
         """
         response = await (self._ended.wait() if self._gone is None else self._gone.race(self._ended.wait))
-        await self._answered.wait()
+        if self._answered.error is not None:  # by its end it is known
+            raise self._answered.error
         return response
 
     def leave(self) -> None:

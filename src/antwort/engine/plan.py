@@ -19,7 +19,7 @@ from antwort.api.items import (
     McpCall,
     McpListTools,
 )
-from antwort.api.requests import CreateRequest, TextOptions
+from antwort.api.requests import CreateRequest, ReasoningOptions, TextOptions
 from antwort.api.responses import ConversationRef, ReasoningEcho, Response
 from antwort.api.tools import AllowedTools, Tool, ToolChoice, echo_choice, echo_tool
 from antwort.api.wire import UNSET, Plain, encode
@@ -264,8 +264,8 @@ def draft_response(
         model=model,
         tools=_echo_tools(request.tools, settings, {} if toolbox is None else toolbox.memo) if request.tools else (),
         tool_choice=echo_choice(_in_force(request)),
-        text=_echo_text(request.text),
-        reasoning=_echo_reasoning(request),
+        text={"format": {"type": "text"}} if request.text is None else _echo_text(request.text),
+        reasoning=None if request.reasoning is None else _echo_reasoning(request.reasoning),
         store=request.is_stored,
         background=bool(request.background),
         truncation=request.truncation or settings.truncation,
@@ -320,9 +320,7 @@ def _in_force(request: CreateRequest) -> ToolChoice:
     return AllowedTools(tools=request.allowed_tools, mode=choice)
 
 
-def _echo_text(text: TextOptions | None) -> Plain:
-    if text is None:
-        return {"format": {"type": "text"}}
+def _echo_text(text: TextOptions) -> Plain:
     form: dict[str, Any] = {"type": text.format.type}
     if text.format.type == "json_schema":
         form |= {
@@ -334,8 +332,5 @@ def _echo_text(text: TextOptions | None) -> Plain:
     return {"format": form} if text.verbosity is None else {"format": form, "verbosity": text.verbosity}
 
 
-def _echo_reasoning(request: CreateRequest) -> ReasoningEcho | None:
-    options = request.reasoning
-    if options is None:
-        return None
+def _echo_reasoning(options: ReasoningOptions) -> ReasoningEcho:
     return ReasoningEcho(effort=options.effort, summary=options.summary or options.generate_summary)

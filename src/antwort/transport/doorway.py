@@ -49,7 +49,11 @@ class Doorway:
             if _is_far(server):
                 raise NotAuthenticated(_FAR)
             self._near = server if isinstance(server, tuple) else None
-        for name, value in scope["headers"]:
+        headers = [*scope["headers"]]
+        by_name = dict(headers)
+        if by_name.get(b"host") in self._known and len(by_name) == len(headers):  # there is no second name
+            return
+        for name, value in headers:
             if name == b"host" and value not in self._known:
                 self._check_name(value)
 
