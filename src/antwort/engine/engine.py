@@ -239,7 +239,7 @@ class Engine:
             if request.background:
                 raise ValueError("A background response is submitted, and made by whoever has a place for it.")
             self._check_open()  # planning may have waited
-            if not plan.compacts:
+            if plan.history.leftovers and not plan.compacts:
                 check_reachable(plan)
             is_stored = request.is_stored
             if is_stored:

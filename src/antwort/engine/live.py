@@ -77,9 +77,8 @@ class LiveRun:
         one that another process may go on with, by `home`.
         """
         loop, request, settings = asyncio.get_running_loop(), plan.request, plan.settings
-        self._plan = plan
+        self._plan, self._on_end = plan, on_end
         self.response_id, self.identity = plan.response.id, plan.identity
-        self._on_end = on_end
         self._began = perf_counter()  # the clock of some event loops stands still between two turns
         deadline = loop.time() + plan.budget.seconds if plan.deadline is None else plan.deadline
         self._control = control = Control(Run(plan.response)) if held is None else held.control
@@ -313,7 +312,7 @@ class LiveRun:
     # ---- the run's own task ----
 
     async def _drive(self, batches: Batches) -> None:
-        RESPONSE_ID.set(self._plan.response.id)
+        RESPONSE_ID.set(self.response_id)
         control, outlet = self._control, self._outlet
         try:
             async for batch in batches:

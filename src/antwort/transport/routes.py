@@ -180,7 +180,7 @@ class Routes:
         with self._quotas.of(identity.key).place(exchange.with_answer):
             body = await exchange.body(self._body_limit)
             request = parse_request(body, self._engine.settings.limits)
-            await respond(exchange, self._engine, request, identity, self._key(keys))
+            await respond(exchange, self._engine, request, identity, self._key(keys) if keys else None)
 
     async def compact(self, exchange: Exchange, _: str) -> None:
         """It takes a place as a response does, and counts as one."""
@@ -199,7 +199,7 @@ class Routes:
 
     def _key(self, given: Sequence[bytes]) -> str | None:
         """The key, where keys are remembered. Of two that differ nobody knows which is meant."""
-        if not given or not self._engine.settings.idempotency:
+        if not self._engine.settings.idempotency:
             return None
         if len(set(given)) > 1:
             raise RequestError("There is more than one Idempotency-Key.", code="invalid_idempotency_key")
