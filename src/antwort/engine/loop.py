@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
+from typing import NamedTuple
 
 from antwort.api.events import (
     Batch,
@@ -49,7 +50,7 @@ from antwort.engine.turn import Turn
 from antwort.engine.window import Window, window_of
 from antwort.errors import AntwortError, BackendCut, HandedOver, Interrupted
 from antwort.notes import reason_behind
-from antwort.providers.base import Delta, Provider, is_over
+from antwort.providers.base import ChatRequest, Delta, Provider, is_over
 from antwort.tools.base import ToolResult
 
 _log = logging.getLogger("antwort.engine")
@@ -107,22 +108,23 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
                 raise HandedOver
             if plan.compact_threshold is not None and isinstance(step, Infer):
                 step = await weighed(step, run, plan, control)
-            stream = (
-                infer(run, plan, provider, control, running)
+            said = (
+                await infer(run, plan, provider, control, running)
                 if isinstance(step, Infer)
-                else run_tools(step, run, control, running)
+                else await run_tools(step, run, control, running)
                 if isinstance(step, RunTools)
                 else compact(run, plan, provider, control)
             )
-            try:
-                async for batch in stream:
+            if isinstance(said, list):
+                if said:
+                    run = control.run = fold(run, said)
+                    yield said
+                continue
+            async with aclosing(said) as batches:
+                async for batch in batches:
                     run = control.run = fold(run, batch)
                     yield batch
-            except BaseException:  # as `aclosing` does; one that came to its end has closed itself
-                await stream.aclose()
-                raise
-        if step.status != "completed":
-            _check_stopped(control)
+        _check_stopped(step, control)
         closing = settled(run, "completed")
         closing.append(ending(fold(run, closing), step, plan.settings.requires_action))
     except LEFT:
@@ -138,10 +140,11 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
     yield closing
 
 
-def _check_stopped(control: Control) -> None:
-    """Raises the reason to stop that came between two waits."""
-    if control.signal.reason is not None and not isinstance(control.signal.reason, HandedOver):
-        raise control.signal.reason
+def _check_stopped(step: Finish, control: Control) -> None:
+    """Raises the reason to stop that came between two waits, unless all was said by then."""
+    reason = control.signal.reason
+    if reason is not None and step.status != "completed" and not isinstance(reason, HandedOver):
+        raise reason
 
 
 def _reported(error: Exception, run: Run) -> AntwortError | None:
@@ -201,47 +204,89 @@ def _show_list(at: int, item: McpListTools) -> list[RunEvent]:
     ]
 
 
+class _Asked(NamedTuple):
+    """An inference under way, as far as it has come."""
+
+    turn: Turn
+    last: str | None
+    whole: ChatRequest
+    window: Window
+    request: ChatRequest
+    stream: AsyncGenerator[list[Delta], None]
+    said: list[Delta] | None
+    """The first that was, if anything was; None: there is no answer."""
+    failure: Exception | None = None
+
+
 async def infer(
     run: Run, plan: Plan, provider: Provider, control: Control, running: Running
-) -> AsyncGenerator[Batch, None]:
-    """One inference. The items it opened are closed before an error goes on, so the loop never sees half of one."""
+) -> Batch | AsyncGenerator[Batch, None]:
+    """One inference: all that it says, where it said that at once and came to its end; else what it says, bit by bit.
+
+    The items it opened are closed before an error goes on, so the loop never sees half of one.
+    """
     last = closing(run, plan) if plan.settings.final_answer else None
     shown = partial(plan.shown, run=run) if last is None else plan.refused
     is_eager = last is None and plan.may_be_eager
     turn = Turn(first := len(run.response.output), shown, plan.reasoning_style, plan.seal, is_eager=is_eager)
-    whole = chat_request(run, plan)
-    failure: Exception | None
-    said: list[Delta] | None = None  # the first that was, if anything was; None: there is no answer
-    narrowed: Window | None = window_of(plan, provider)
-    while narrowed is not None:
-        window = narrowed
-        request = whole if window.is_far(whole) else await control.signal.race(partial(window.fit, whole))
-        control.is_asking = True
-        stream, is_ended, failure = provider.infer(request), False, None
+    whole, window = chat_request(run, plan), window_of(plan, provider)
+    request = whole if window.is_far(whole) else await control.signal.race(partial(window.fit, whole))
+    control.is_asking = True
+    stream, said = provider.infer(request), None
+    if not plan.request.stream:
         try:
-            while not is_ended:
-                read = await control.signal.race(stream.__anext__)
-                said = said or read
-                control.on_answer()
-                turn.feed_all(read)
+            said = await control.signal.race(stream.__anext__)
+            control.on_answer()
+            turn.feed_all(said)
+        except StopAsyncIteration:
+            pass  # who asks again hears it again
+        except Exception as error:
+            return _bit_by_bit(
+                _Asked(turn, last, whole, window, request, stream, said, error), run, plan, provider, control, running
+            )
+        except BaseException:
+            await stream.aclose()
+            raise
+        if turn.is_finished and not turn.is_cut and is_over(stream):
+            control.is_asking = False
+            control.truncated += request.messages is not whole.messages
+            batch = _finished(turn, control, first, request, window, last)
+            window.learn(whole, request, turn.usage)
+            return batch
+    asked = _Asked(turn, last, whole, window, request, stream, said)
+    return _bit_by_bit(asked, run, plan, provider, control, running)
+
+
+async def _bit_by_bit(
+    asked: _Asked, run: Run, plan: Plan, provider: Provider, control: Control, running: Running
+) -> AsyncGenerator[Batch, None]:
+    """What an inference says, from where it stands."""
+    first, is_ended = len(run.response.output), False
+    again: _Asked | None = asked
+    while again is not None:
+        turn, last, whole, window, request, stream, said, failure = asked = again
+        try:
+            while failure is None and not is_ended:
                 # Where all was said at once, and nobody waits for a part of it, there is one batch less to pass on.
                 if (plan.request.stream or not turn.is_finished) and (batch := turn.take()):
                     yield batch
                     if turn.has_whole and not turn.is_finished and running.may_begin_early:
                         running.begin(beginnings(turn, plan.calls_left(run), plan))  # what was said so far has gone out
-                is_ended = turn.is_finished and is_over(stream)
+                if not (is_ended := turn.is_finished and is_over(stream)):
+                    read = await control.signal.race(stream.__anext__)
+                    said = said or read
+                    control.on_answer()
+                    turn.feed_all(read)
         except Exception as error:
             failure = None if isinstance(error, StopAsyncIteration) else error
         finally:
             if not is_ended:
                 await stream.aclose()
         control.is_asking = False
-        narrowed = None if said else window.narrowed(failure, request, whole)
+        again = None if said else await _asked_again(asked, said, failure, provider, control)
     control.truncated += request.messages is not whole.messages
     if failure is None and turn.is_finished and not turn.is_cut:
-        is_told = turn.finish().usage is not UNSET
-        batch = turn.take()
-        yield batch if last is None and is_told else accounted(batch, control.run, first, request, window.meter, last)
+        yield _finished(turn, control, first, request, window, last)
         window.learn(whole, request, turn.usage)
         return
     failure = failure or (None if turn.is_finished else BackendCut("The backend's answer broke off."))
@@ -249,21 +294,42 @@ async def infer(
     async with aclosing(_cut(turn, plan, control, running, failure)) as batches:
         async for batch in batches:
             yield accounted(batch, control.run, first, request, window.meter, last)
-    if failure is not None:
-        raise failure
     window.learn(whole, request, turn.usage)
+
+
+async def _asked_again(
+    asked: _Asked, said: list[Delta] | None, failure: Exception | None, provider: Provider, control: Control
+) -> _Asked | None:
+    """With what fits into a window that is known better by now; None where it is not."""
+    whole = asked.whole
+    if (window := asked.window.narrowed(failure, asked.request, whole)) is None:
+        return None
+    request = whole if window.is_far(whole) else await control.signal.race(partial(window.fit, whole))
+    control.is_asking = True
+    return _Asked(asked.turn, asked.last, whole, window, request, provider.infer(request), said)
+
+
+def _finished(
+    turn: Turn, control: Control, first: int, request: ChatRequest, window: Window, last: str | None
+) -> Batch:
+    """The end of a turn that came to it."""
+    is_told = turn.finish().usage is not UNSET
+    batch = turn.take()
+    return batch if last is None and is_told else accounted(batch, control.run, first, request, window.meter, last)
 
 
 async def _cut(
     turn: Turn, plan: Plan, control: Control, running: Running, failure: Exception | None
 ) -> AsyncGenerator[Batch, None]:
-    """The end of a turn that was cut, or that broke off for a `failure`."""
+    """The end of a turn that was cut, or that broke off for a `failure`, which goes on behind it."""
     results = await _halted(turn, running, failure)
     (turn.finish if failure is None else turn.abort)(results)
     if batch := turn.take():
         yield batch
     if results:
         yield standing(results, control.run, plan)
+    if failure is not None:
+        raise failure
 
 
 async def _halted(turn: Turn, running: Running, read: Exception | None) -> Mapping[str, ToolResult]:
