@@ -87,7 +87,6 @@ def test_empty_deltas_open_and_send_nothing() -> None:
     assert play(TextDelta("a"), TextDelta(""), TextDelta("b"), STOP) == [*message(0, "msg_1", "a", "b"), ENDED]
 
 
-@pytest.mark.proves("MISTAKE-08")
 class Voiced(TextDelta, frozen=True):
     """Text of a provider that knows more of it."""
 
@@ -99,6 +98,7 @@ def test_what_a_provider_makes_of_a_delta_is_one_and_what_nobody_knows_says_noth
     assert play(Voiced("a", seconds=0.5), unknown, STOP) == play(TextDelta("a"), STOP)
 
 
+@pytest.mark.proves("MISTAKE-08")
 def test_an_empty_first_delta_opens_no_message_beside_a_call() -> None:
     events = play(TextDelta(""), CallDelta(0, "weather", "{}"), CALLS)
     assert events == [

@@ -116,15 +116,19 @@ def test_the_response_that_goes_over_is_the_last_for_a_while() -> None:
 # ---- places ----
 
 
-def test_a_place_is_given_back_however_the_block_is_left() -> None:
+@pytest.mark.parametrize("how", [KeyboardInterrupt, GeneratorExit, ValueError])
+def test_a_place_is_given_back_however_the_block_is_left(how: type[BaseException]) -> None:
     quota = Quota(KeyLimits(concurrent=1), Clock())
-    for how in (KeyboardInterrupt, GeneratorExit, ValueError):
-        place = quota.place([])
-        place.__enter__()
-        assert quota.under_way == 1
-        assert refused(quota).message == "This API key may use 1 response at once. Please try again in 1s."
-        assert not place.__exit__(how, how(), None)
-        assert quota.under_way == 0
+
+    def leave() -> None:
+        with quota.place([]):
+            assert quota.under_way == 1
+            assert refused(quota).message == "This API key may use 1 response at once. Please try again in 1s."
+            raise how
+
+    with pytest.raises(how):
+        leave()
+    assert quota.under_way == 0
 
 
 def test_a_request_without_a_place_is_not_counted_as_a_request() -> None:
