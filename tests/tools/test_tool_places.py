@@ -222,7 +222,7 @@ async def test_a_serial_function_in_a_thread_is_at_work_until_its_thread_has_end
         ended.set()
         return "pressed"
 
-    executor = Limited(LocalExecutor(press), ToolLimits(timeout=0.01, grace=0.01))
+    executor = Limited(LocalExecutor(press), ToolLimits(timeout=0.5, grace=0.01))
     assert "did not answer" in (await executor.execute(call("press"), context())).output
     assert "still at work" in (await executor.execute(call("press"), context())).output
     release.set()
