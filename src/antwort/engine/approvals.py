@@ -135,7 +135,8 @@ def weighed(
     leftovers = tuple(judge.answer(left) for left in history.leftovers)
     for decision in decided(request.input).values():
         judge.note(decision)
-    history = msgspec.structs.replace(history, leftovers=leftovers, fates=judge.fates(history))
+    fates = {**history.fates, **judge.fates(history)}
+    history = msgspec.structs.replace(history, leftovers=leftovers, fates=fates)
     return history, tuple(judge.decisions.values())
 
 

@@ -60,6 +60,8 @@ class Control:
     on_begin: Callable[[str], Awaitable[None]] | None = None
     """Where another process may pick the run up: awaited with the id of a call before a tool is asked. When it
     returns, that is on record."""
+    on_turn: Callable[[Run], Awaitable[None]] | None = None
+    """Awaited before the model is asked again. When it returns, the turns so far are on record."""
     is_leaving = False
     """It is to stop between two steps: another process goes on from there."""
     is_left = False
@@ -87,4 +89,5 @@ class Control:
         """No more signs come. Those who waited for them are held no longer: with what they hold, they would stay until
         somebody looked for circles.
         """
-        self.on_answer, self.on_progress, self.on_call, self.on_begin = nobody_asks, _nobody_watches, (), None
+        self.on_answer, self.on_progress, self.on_call = nobody_asks, _nobody_watches, ()
+        self.on_begin = self.on_turn = None

@@ -101,7 +101,8 @@ async def assemble(
     shown = [item for stretch in counted.stretches for item in stretch]
     own = shown if counted.is_compacted else (*said, *request.input)
     past = Past(chain=chain, shown=shown, own=own, is_compacted=counted.is_compacted, askers=askers)
-    return replace(history, leftovers=await find_leftovers(past, request, toolbox, shelf, credentials))
+    leftovers, fates = await find_leftovers(past, request, toolbox, shelf, credentials)
+    return replace(history, leftovers=leftovers, fates=fates)
 
 
 def _gathered(request: CreateRequest, chain: Sequence[Link], said: tuple[InputItem, ...]) -> History:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 
 from antwort.api.items import (
+    CustomToolCall,
+    CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
     InputItem,
     McpApprovalRequest,
     McpApprovalResponse,
     McpCall,
+    Message,
 )
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET
@@ -28,6 +32,9 @@ from antwort.engine.toolbox import Shelf, model_name, rebuild_toolbox
 from antwort.storage.base import Link
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
 from antwort.tools.routing import Route, Toolbox, find_executor, route
+
+DECLINED = "The call was not run: the client did not continue the turn."
+NOT_YET = "The call has not been run yet: the client has not continued the turn."
 
 
 class Past(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,16 +52,20 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
 
 async def find_leftovers(
     past: Past, request: CreateRequest, toolbox: Toolbox, shelf: Shelf, credentials: Credentials
-) -> tuple[Leftover, ...]:
-    """In the order in which they were asked for, each with the tools and the policy it was asked for under."""
+) -> tuple[tuple[Leftover, ...], Mapping[str, str]]:
+    """The calls to settle, in the order in which they were asked for, each with the tools and the policy it was asked
+    for under; and what the model reads of those that stay open, by call id.
+    """
     decisions, begun = decided(past.shown), _begun(past)
+    follow_up = _FollowUp(request, toolbox, results_in(past.shown))
     settled = results_in(past.shown) | (begun - {requested_call(asked) for asked in decisions})
     found: list[Leftover] = []
     for link in past.chain:
         asked = (item for item in link.input if isinstance(item, McpApprovalRequest))
         left_open = [item for item in (*asked, *link.said()) if not past.is_compacted or item in past.shown]
         if calls := _unanswered(left_open, settled, shelf, decisions):
-            found += await _made_under(link, calls, request, shelf, credentials, decisions)
+            made = await _made_under(link, calls, request, shelf, credentials, decisions)
+            found += follow_up.weigh(made, link.said(), request.input)
     own = _open_in(past.own, settled, shelf)
     for link in past.askers:
         requests = {item.id for item in link.output if isinstance(item, McpApprovalRequest)}
@@ -62,10 +73,59 @@ async def find_leftovers(
             found += await _made_under(link, calls, request, shelf, credentials, decisions)
     # A client that keeps its history itself sends the open calls in the input: they were made under its own tools. So
     # are those of a conversation, as far as anybody knows.
-    found += _leftovers(own, Parent(request), toolbox, most_calls(request, shelf.settings), decisions)
+    made = _leftovers(own, Parent(request), toolbox, most_calls(request, shelf.settings), decisions)
+    turn = last_turn(past.own)
+    found += follow_up.weigh(made, turn, turn)
     # A client's ids may repeat; whoever runs a call answers for all that go by its id.
     first = {left.call.call_id: left for left in reversed(found)}
-    return tuple(_once(left, begun) for left in reversed(first.values()))
+    return tuple(_once(left, begun) for left in reversed(first.values())), follow_up.waiting
+
+
+class _FollowUp:
+    """Decides what a request means for the server's calls of a turn that was paused or cut."""
+
+    def __init__(self, request: CreateRequest, toolbox: Toolbox, answered: Container[str]) -> None:
+        self._answered = answered
+        self._forbids = request.choice_mode == "none"
+        self._allowed = toolbox.allowed
+        self.waiting: dict[str, str] = {}
+        """What the model reads of the calls that stay open, by call id."""
+
+    def weigh(self, made: Sequence[Leftover], turn: Sequence[InputItem], new: Sequence[InputItem]) -> list[Leftover]:
+        """The calls that this request settles: it runs them, or declines them for good. `turn` are the items that hold
+        the turn's calls, `new` those in which the client may continue it. Approvals are decided by themselves.
+        """
+        verdict = self._verdict({left.call.call_id for left in made}, turn, new)
+        settled: list[Leftover] = []
+        for left in made:
+            name = left.call.name
+            if left.asked_as is not None:
+                settled.append(left)
+            elif verdict == "decline" or self._forbids or (self._allowed is not None and name not in self._allowed):
+                settled.append(msgspec.structs.replace(left, refusal=DECLINED, is_declined=True))
+            elif verdict == "run":
+                settled.append(left)
+            else:
+                self.waiting[left.call.call_id] = NOT_YET
+        return settled
+
+    def _verdict(
+        self, server_calls: Collection[str], turn: Sequence[InputItem], new: Sequence[InputItem]
+    ) -> Literal["run", "decline", "wait"]:
+        calls = [item for item in turn if isinstance(item, FunctionCall | CustomToolCall)]
+        calls = [item for item in calls if item.status != "incomplete"]
+        client_calls = {item.call_id for item in calls} - {*server_calls}
+        approvals = {item.id for item in turn if isinstance(item, McpApprovalRequest)}
+        results = {item.call_id for item in new if isinstance(item, FunctionCallOutput | CustomToolCallOutput)}
+        decisions = {item.approval_request_id for item in new if isinstance(item, McpApprovalResponse)}
+        is_missing = any(call_id not in self._answered for call_id in client_calls)
+        if not approvals.isdisjoint(decisions):
+            return "run"
+        if not results.isdisjoint(client_calls | {*server_calls}):
+            return "wait" if is_missing else "run"
+        if any(isinstance(item, Message) and item.role != "assistant" for item in new):
+            return "decline"
+        return "wait" if is_missing or approvals else "run"
 
 
 def _once(left: Leftover, begun: Container[str]) -> Leftover:
@@ -86,7 +146,10 @@ async def _made_under(
     parent = credentials.made_under(link, request)
     tools = await rebuild_toolbox(parent.request, msgspec.structs.replace(shelf, model=link.response.model))
     left = most_calls(parent.request, shelf.settings) - _calls_run(link)
-    return _leftovers(calls, parent, tools, left, decisions)
+    asked_by = link.response.id if link.response.store else None
+    return [
+        msgspec.structs.replace(each, asked_by=asked_by) for each in _leftovers(calls, parent, tools, left, decisions)
+    ]
 
 
 def _unanswered(

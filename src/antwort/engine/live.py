@@ -20,7 +20,7 @@ from antwort.engine.draft import Run
 from antwort.engine.ended import Ended, account_of
 from antwort.engine.journal import Beside, Held, Journal, journaled
 from antwort.engine.loop import advance
-from antwort.engine.pipe import Numbered, Outlet, recorded
+from antwort.engine.pipe import Numbered, Outlet, TurnRecorder, recorded
 from antwort.engine.plan import Plan
 from antwort.engine.promoting import Home, Promotion, kept
 from antwort.engine.pulse import Pulse
@@ -120,6 +120,8 @@ class LiveRun:
             return journaled(batches, self._journal, plan, control)
         if store is None:
             return batches
+        if plan.request.is_stored:
+            control.on_turn = TurnRecorder(store, plan.identity).record
         if self._promotion is not None:
             return kept(batches, store, plan, control, self._log, self._promotion)
         return recorded(batches, store, plan, control, self._log)
@@ -213,6 +215,7 @@ class LiveRun:
     def _adopted(self, journal: Journal) -> None:
         """From now on its log tells what it says: those who read along go there."""
         self._journal, self._on_record = journal, self._control.run.response
+        self._control.on_turn = None  # the log records it
         assert self.said is not None, "it was kept to be adopted"
         self.said.let_go()
         self._outlet.keep_no_more()

@@ -34,6 +34,7 @@ from antwort.api.responses import Response
 from antwort.api.status import transition
 from antwort.api.wire import UNSET, replace
 from antwort.engine.accounting import accounted
+from antwort.engine.answers import NOT_BEGUN
 from antwort.engine.compacting import compact, weighed
 from antwort.engine.control import LEFT, Control
 from antwort.engine.dispatch import run_tools, standing
@@ -43,12 +44,12 @@ from antwort.engine.opened import Seal, half_said
 from antwort.engine.pairs import is_ours
 from antwort.engine.plan import Plan
 from antwort.engine.running import Running
-from antwort.engine.steps import Infer, RunTools, next_step
+from antwort.engine.steps import Infer, RunTools, next_step, unanswered_leftovers
 from antwort.engine.stops import closing
 from antwort.engine.translate import chat_request
 from antwort.engine.turn import Turn
 from antwort.engine.window import Window, window_of
-from antwort.errors import AntwortError, BackendCut, HandedOver, Interrupted
+from antwort.errors import AntwortError, BackendCut, Cancelled, HandedOver, Interrupted
 from antwort.notes import reason_behind
 from antwort.providers.base import ChatRequest, Delta, Provider, is_over
 from antwort.tools.base import ToolResult
@@ -106,8 +107,11 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
         while not isinstance(step := next_step(run, plan), Finish):
             if control.is_leaving:
                 raise HandedOver
-            if plan.compact_threshold is not None and isinstance(step, Infer):
-                step = await weighed(step, run, plan, control)
+            if isinstance(step, Infer):
+                if control.on_turn is not None and run.calls_ended:
+                    await control.on_turn(run)
+                if plan.compact_threshold is not None:
+                    step = await weighed(step, run, plan, control)
             said = (
                 await infer(run, plan, provider, control, running)
                 if isinstance(step, Infer)
@@ -131,6 +135,8 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
         control.is_left = True
         return
     except Exception as error:
+        if isinstance(error, Cancelled) and plan.call_records is not None:
+            await _decline_unbegun(plan, run, running)
         control.error = _reported(error, run)
         closing = settled(run, "incomplete")
         closing.append(interrupted(fold(run, closing), error))
@@ -138,6 +144,16 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
         await running.close()
     control.run = fold(run, closing)
     yield closing
+
+
+async def _decline_unbegun(plan: Plan, run: Run, running: Running) -> None:
+    """A cancelled response settles the calls that it was to run for earlier ones: nothing runs them later."""
+    assert plan.call_records is not None, "there are leftovers"
+    left_open = [left.call.call_id for left in unanswered_leftovers(run, plan)]
+    try:
+        await plan.call_records.decline((each for each in left_open if not running.has_begun(each)), NOT_BEGUN)
+    except AntwortError as error:
+        _log.warning("the open calls of %s could not be declined: %s", run.response.id, error.message)
 
 
 def _check_stopped(step: Finish, control: Control) -> None:

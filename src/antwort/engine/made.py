@@ -11,6 +11,7 @@ from weakref import WeakSet
 
 from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.events import UNSENT, StreamEvent
+from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
 from antwort.api.wire import replace
@@ -26,11 +27,32 @@ from antwort.engine.following import (
     unknown_number,
 )
 from antwort.engine.live import LiveRun
+from antwort.engine.pairs import asked_in, call_id_of
 from antwort.engine.settings import EngineSettings
-from antwort.errors import AntwortError, ApprovalNotFound, Cancelled, Damaged, MakerAway, ResponseNotFound
+from antwort.engine.steps import results_in
+from antwort.errors import (
+    AntwortError,
+    ApprovalInUse,
+    ApprovalNotFound,
+    Cancelled,
+    Damaged,
+    MakerAway,
+    ResponseNotFound,
+)
 from antwort.identity import Identity
 from antwort.runs.base import Gone, Record, RunLog, Unavailable
-from antwort.storage.base import ApprovalPage, ItemPage, Page, ResponsePage, ResponseStore, Wanted, as_of
+from antwort.storage.base import (
+    ApprovalPage,
+    CallClaim,
+    CallResult,
+    Decision,
+    ItemPage,
+    Page,
+    ResponsePage,
+    ResponseStore,
+    Wanted,
+    as_of,
+)
 
 _CANCELLING = 10.0
 """Seconds that a cancelled run is waited for. It is told at once, and what it has under way gets `tool_grace`."""
@@ -129,14 +151,16 @@ class Made:
         return (await self._kept(identity, response_id)).status not in FINAL
 
     async def cancel(self, identity: Identity, response_id: str) -> Response:
-        """The response as it ended; one that had ended before is unchanged. Whoever makes it is told, and waited for;
-        what does not end in time is given as it stands.
+        """The response as it ended; one that had ended before is unchanged, and of a paused one the open calls are
+        settled. Whoever makes it is told, and waited for; what does not end in time is given as it stands.
         """
         run = self._live_run(identity, response_id)
         if run is not None and not run.is_held:
             run.stop(Cancelled())
             return await _result(run)
         found = await self._kept(identity, response_id)
+        if found.status == "requires_action":
+            await self._settle(identity, found)
         if found.status in FINAL or self._runs is None:
             return found
         if run is not None:
@@ -146,6 +170,19 @@ class Made:
                 await self._end_unheld(identity, response_id)
             await self._ended(identity, response_id, _CANCELLING)
         return await self.retrieve(identity, response_id)
+
+    async def _settle(self, identity: Identity, paused: Response) -> None:
+        """Decline the open calls and approvals of a paused response, so that no follow-up runs them."""
+        result = CallResult("The call was not run: the response was cancelled.", is_error=True)
+        for call_id in _open_calls(paused):
+            claim = CallClaim(call_id=call_id, settled_by=paused.id, response_id=paused.id, result=result)
+            await self._store.claim_call(identity, claim)
+        requests = [item.id for item in paused.output if isinstance(item, McpApprovalRequest)]
+        found = await self._store.find_approvals(identity, requests) if requests else {}
+        for approval in found.values():
+            if approval.status == "pending":
+                with suppress(ApprovalInUse):  # decided meanwhile
+                    await self._store.decide(identity, paused.id, [Decision(id=approval.id, status="denied")])
 
     async def follow(self, identity: Identity, response_id: str, after: int) -> Follower:
         """One who reads the events behind that number. Raises `InvalidField` naming `starting_after` where there is no
@@ -257,6 +294,13 @@ class Made:
         if run is not None and run.identity.is_same(identity):
             await run.record_again(self._store)
             self._unwritten.pop(response_id, None)
+
+
+def _open_calls(paused: Response) -> set[str]:
+    """The ids of the calls without a result, whoever is to run them."""
+    asked = {item.call_id for item in paused.output if isinstance(item, FunctionCall | CustomToolCall)}
+    asked |= {call_id_of(call) for item in paused.output if (call := asked_in(item)) is not None}
+    return asked - results_in(paused.output)
 
 
 async def _result(run: LiveRun) -> Response:

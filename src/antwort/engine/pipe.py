@@ -16,10 +16,11 @@ from antwort.api.responses import Response
 from antwort.api.wire import replace
 from antwort.engine.approvals import asked_for
 from antwort.engine.control import Control
-from antwort.engine.draft import error_of
+from antwort.engine.draft import Run, error_of
 from antwort.engine.plan import Plan
 from antwort.engine.rows import new_entries
 from antwort.errors import AntwortError, StoreFault
+from antwort.identity import Identity
 from antwort.storage.base import ResponseStore
 
 _log = logging.getLogger("antwort.engine")
@@ -87,6 +88,27 @@ def _store_fault(error: Exception) -> AntwortError:
 def _as_failed(response: Response, error: AntwortError) -> Response:
     """Instead of the end it would have had: no end that is not on record goes out."""
     return replace(response, status="failed", error=error_of(error), incomplete_details=None, completed_at=None)
+
+
+class TurnRecorder:
+    """Records the turns of a stored foreground run while it goes on, so that they survive the process."""
+
+    def __init__(self, store: ResponseStore, identity: Identity) -> None:
+        self._store, self._identity = store, identity
+        self._items = self._calls = 0  # how many are on record
+
+    async def record(self, run: Run) -> None:
+        """Record all calls that were answered since the last time, with everything before them. A store that fails here
+        does not end the run: its end is recorded whole.
+        """
+        if run.calls_ended == self._calls:
+            return
+        try:
+            await self._store.record_turn(self._identity, run.response, run.marks, self._items)
+        except AntwortError as error:
+            _log.warning("a turn of %s could not be recorded: %s", run.response.id, error.message)
+            return
+        self._items, self._calls = len(run.output), run.calls_ended
 
 
 class Heard(Protocol):

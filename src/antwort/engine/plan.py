@@ -25,6 +25,7 @@ from antwort.api.tools import AllowedTools, Tool, ToolChoice, echo_choice, echo_
 from antwort.api.wire import UNSET, Plain, encode
 from antwort.engine.approving import is_asked
 from antwort.engine.budgets import Budget, budget_of, most_calls
+from antwort.engine.call_records import CallRecords
 from antwort.engine.credentials import Credentials
 from antwort.engine.declared import is_held
 from antwort.engine.draft import Run
@@ -66,6 +67,10 @@ class Leftover(msgspec.Struct, frozen=True):
     """Why it is answered with an error instead of being run."""
     silence: str | None = None
     """Why it was approved and cannot be run now, if nothing else keeps it from that."""
+    asked_by: str | None = None
+    """The stored response that asked for it."""
+    is_declined: bool = False
+    """Whether this request declines it for good: no other follow-up may run it."""
 
     @property
     def asked_as(self) -> str | None:
@@ -84,7 +89,7 @@ class History(msgspec.Struct, frozen=True):
     kept: frozenset[int] = frozenset()
     """Which of those are a conversation: what was compacted in it stands there, too."""
     fates: Mapping[str, str] = {}
-    """What is on record of calls that were to be approved and are not decided about here, by their ids."""
+    """What the model reads of calls that have no result and are not settled by this response, by their ids."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -112,6 +117,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What seals those that the request brought; None: they are not kept."""
     compacts: bool = False
     """Whether nothing is answered, and what was said is summed up instead."""
+    call_records: CallRecords | None = None
+    """The record of the leftovers' calls; None without leftovers."""
     decisions: tuple[Decision, ...] = ()
     """What the request decides about calls that wait for approval, to be put on record when the run begins."""
     clock: Callable[[], float] = time.time

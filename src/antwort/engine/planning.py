@@ -17,6 +17,7 @@ from antwort.api.wire import replace
 from antwort.engine.approvals import check_unchanged, look_again, look_up, weighed
 from antwort.engine.boxes import Boxes
 from antwort.engine.budgets import check_budget, seconds_of
+from antwort.engine.call_records import CallRecords
 from antwort.engine.compacting import asks_to_compact, check_compacts, without_tools
 from antwort.engine.credentials import Credentials
 from antwort.engine.foreign import note_unseen
@@ -24,6 +25,7 @@ from antwort.engine.history import assemble, is_all_new, load_chain, load_said
 from antwort.engine.known import held_in, known_places, referring
 from antwort.engine.memory import since_compaction
 from antwort.engine.meter import Meter
+from antwort.engine.pairs import is_made_here
 from antwort.engine.plan import History, Plan, draft_response
 from antwort.engine.readable import check_capabilities, has_media
 from antwort.engine.recall import is_known_by_id, recall_runs, resolve_references, without_references
@@ -36,7 +38,7 @@ from antwort.engine.turns import Waits
 from antwort.errors import BackendTimeout, ConversationLocked, InvalidField, NotPermitted, UnsupportedFeature
 from antwort.identity import Identity
 from antwort.providers.base import OtherName, Provider
-from antwort.storage.base import Decision, Link, ResponseStore
+from antwort.storage.base import CallClaim, Decision, Link, ResponseStore
 from antwort.tools.base import ToolExecutor
 from antwort.tools.routing import Toolbox
 from antwort.vault import Vault
@@ -189,12 +191,12 @@ class Planner:
         credentials: Credentials,
         resumed: Resumed | None,
     ) -> Plan:
-        request = before.request
+        request, response = before.request, _response(before.request, means, self._settings, resumed)
         plan = Plan(
             request=request,
             identity=identity,
             settings=self._settings,
-            response=_response(request, means, self._settings, resumed),
+            response=response,
             toolbox=means.toolbox,
             capabilities=means.shelf.capabilities,
             history=before.history if before.own is None else sealed.opened_history(before.history, before.own),
@@ -205,6 +207,7 @@ class Planner:
             memories=sealed.memories,
             credentials=credentials,
             compacts=means.compacts,
+            call_records=self._call_records(before, identity, response.id) if before.history.leftovers else None,
             decisions=before.decisions,
             clock=self._clock,
             deadline=means.shelf.deadline,
@@ -213,6 +216,10 @@ class Planner:
         if means.compacts:
             check_compacts(plan)
         return plan
+
+    def _call_records(self, before: Before, identity: Identity, response_id: str) -> CallRecords:
+        claims = _claims(before.history, before.request, response_id)
+        return CallRecords(self._store, identity, response_id, claims, self._is_live)
 
     async def _remembered(
         self,
@@ -269,6 +276,23 @@ class Planner:
             return own[0].id
         problem = "missing, and there is not just one model to choose from."
         raise InvalidField("model", problem, code="missing_required_parameter")
+
+
+def _claims(history: History, request: CreateRequest, response_id: str) -> dict[str, CallClaim]:
+    """The claim on each call that the response settles, by call id. It is kept with the stored response that asked for
+    the call, else with the conversation, else with the response itself; without any of them, there is no record.
+    """
+    claims: dict[str, CallClaim] = {}
+    for left in history.leftovers:
+        call_id = left.call.call_id
+        if not is_made_here(call_id):
+            continue  # a client may use its own ids again for other calls
+        own = response_id if request.is_stored and request.conversation is None else None
+        if (holder := left.asked_by or own) is not None:
+            claims[call_id] = CallClaim(call_id=call_id, settled_by=response_id, response_id=holder)
+        elif request.conversation is not None:
+            claims[call_id] = CallClaim(call_id=call_id, settled_by=response_id, conversation_id=request.conversation)
+    return claims
 
 
 def _must_ask(request: CreateRequest) -> bool:

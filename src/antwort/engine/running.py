@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -31,6 +31,9 @@ from antwort.tools.base import (
 )
 from antwort.tools.limits import Limited
 from antwort.tools.routing import find_executor
+
+T = TypeVar("T")
+HANDED = "The call was handed to the client, which gave no result."
 
 _log = logging.getLogger("antwort.engine")
 _tools_log = logging.getLogger("antwort.tools")  # what a tool says in an exception is not for the log
@@ -109,13 +112,11 @@ class Running:
         self, calls: Sequence[Ready | Refused], width: int
     ) -> AsyncGenerator[list[tuple[int, Outcome]], None]:
         """What the calls come to, as they are ready; at most `width` run at a time."""
-        refused: list[tuple[int, Outcome]] = [
-            (at, _refusal(call)) for at, call in enumerate(calls) if isinstance(call, Refused)
-        ]
+        refused = [(at, call) for at, call in enumerate(calls) if isinstance(call, Refused)]
+        waiting = [(at, call) for at, call in enumerate(calls) if isinstance(call, Ready)]
         if refused:
             self._report_refused(calls)
-            yield refused
-        waiting = [(at, call) for at, call in enumerate(calls) if isinstance(call, Ready)]
+            yield [(at, await self._refusal(call)) for at, call in refused]
         try:
             if self._early:
                 waiting = await self._take_over(waiting)
@@ -191,9 +192,15 @@ class Running:
         """
         call, control = ready.call, self._control
         call_id, definition = call.call_id, ready.definition
+        records = self._plan.call_records if call.at is None else None
+        if records is not None:
+            settled = await self._put_on_record(call_id, records.claim(call_id, ready.may_be_repeated))
+            if settled is not None:
+                control.running.discard(call_id)
+                return settled
         if not ready.is_search:
             if control.on_begin is not None:
-                await self._put_on_record(call_id, control.on_begin)
+                await self._put_on_record(call_id, control.on_begin(call_id))
             control.begun.add(call_id)
         self._seen.add(call_id)
         executor = executor or ready.executor or find_executor(definition, ready.toolbox.executors)
@@ -213,15 +220,25 @@ class Running:
             control.running.discard(call_id)
             if control.on_call:
                 self._report(call, definition.own_name, _end(outcome, failures), perf_counter() - began, executor)
+        if records is not None:
+            handed = ToolResult(call_id, HANDED, is_error=True)
+            await records.finish(outcome if isinstance(outcome, ToolResult) else handed)
         return outcome
 
-    async def _put_on_record(self, call_id: str, on_begin: Callable[[str], Awaitable[None]]) -> None:
+    async def _put_on_record(self, call_id: str, writing: Awaitable[T]) -> T:
         """What could not be put there does not begin."""
         try:
-            await on_begin(call_id)
+            return await writing
         except BaseException:
             self._control.running.discard(call_id)
             raise
+
+    async def _refusal(self, refused: Refused) -> ToolResult:
+        """The answer to a call that is not run here. What an earlier response asked for may be settled already."""
+        call_id, records = refused.call.call_id, self._plan.call_records
+        if refused.call.at is not None or records is None:
+            return ToolResult(call_id, refused.message, is_error=True)
+        return await self._signal.race(partial(records.refuse, call_id, refused.message, for_good=refused.is_declined))
 
     def _report_refused(self, calls: Sequence[Ready | Refused]) -> None:
         for each in calls:
@@ -284,7 +301,3 @@ def _end(outcome: Outcome | None, failures: Sequence[Failure]) -> CallEnd:
     if isinstance(outcome, ToolResult):
         return failures[0] if failures else "error" if outcome.is_error else "ok"
     return "cancelled" if outcome is None else "handed"
-
-
-def _refusal(refused: Refused) -> ToolResult:
-    return ToolResult(refused.call.call_id, refused.message, is_error=True)

@@ -74,6 +74,8 @@ class Refused(msgspec.Struct, frozen=True):
     is_over_limit: bool = False
     is_lost: bool = False
     """It was begun before, and may have run."""
+    is_declined: bool = False
+    """The request declines it for good."""
 
 
 class RunTools(msgspec.Struct, frozen=True):
@@ -143,7 +145,10 @@ def _next_leftovers(waiting: list[Leftover]) -> list[Leftover]:
 
 def _leftover_answer(left: Leftover, run: Run) -> Ready | Refused:
     """By the policy of the response that asked for it, whatever this one says."""
-    answer = ready(left.call, left.toolbox) if left.refusal is None else Refused(left.call, left.refusal)
+    if left.refusal is None:
+        answer: Ready | Refused = ready(left.call, left.toolbox)
+    else:
+        answer = Refused(left.call, left.refusal, is_declined=left.is_declined)
     return _lost(left.call) if _is_lost(left.call, answer, run) else answer
 
 

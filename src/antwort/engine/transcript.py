@@ -236,7 +236,7 @@ class Transcript:
             results = self._results.found.get(call_id)
             turn.has_open_calls = turn.has_open_calls or (self.is_input and not results)
             if result is None:
-                result = results.popleft() if results else NO_RESULT
+                result = results.popleft() if results else self._fates.get(call_id, NO_RESULT)
         turn.outputs.append(result)
         turn.calls.append(ChatCall(id=call_id, function=ChatFunction(name=name, arguments=as_object(arguments))))
 

@@ -10,7 +10,7 @@ import msgspec
 from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.conversations import Conversation
 from antwort.api.events import Mark, Span, is_within
-from antwort.api.items import InputItem, OutputItem
+from antwort.api.items import InputItem, OutputItem, ResultPart
 from antwort.api.responses import Metadata, Response
 from antwort.api.status import ResponseStatus
 from antwort.identity import Identity
@@ -40,6 +40,37 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     status: Literal["approved", "denied"]
     after: str | None = None
     """The response that was told so before, as far as is known, and does not act on it any more."""
+
+
+class CallResult(msgspec.Struct, frozen=True):
+    """The result of a call as the model reads it."""
+
+    output: str | tuple[ResultPart, ...]
+    is_error: bool = False
+
+
+class CallClaim(msgspec.Struct, frozen=True, kw_only=True):
+    """The right of one response to settle a call that an earlier response left open: to run it, or to decline it."""
+
+    call_id: str
+    settled_by: str
+    """The response that settles the call."""
+    response_id: str | None = None
+    """The response whose record holds the claim: the one that asked for the call. The claim is deleted with it."""
+    conversation_id: str | None = None
+    """The conversation whose record holds the claim, if no response does."""
+    result: CallResult | None = None
+    """The result, if it is known without running the call."""
+    instead_of: str | None = None
+    """A response that claimed the call before, ended without recording a result, and loses its claim to this one."""
+
+
+class CallRecord(msgspec.Struct, frozen=True):
+    """A claimed call."""
+
+    settled_by: str
+    result: CallResult | None
+    """None while the call runs, and for good if the process that ran it died."""
 
 
 class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,6 +221,18 @@ class ResponseStore(Protocol):
         """
         ...
 
+    async def record_turn(
+        self,
+        identity: Identity,
+        response: Response,
+        marks: Sequence[tuple[int, Mark]],
+        items_from: int = 0,
+    ) -> None:
+        """Commit what a running response has produced so far: output items that will not change, and marks. The first
+        `items_from` items are on record already. A row that is gone, or final, is left alone.
+        """
+        ...
+
     async def get(self, identity: Identity, response_id: str) -> Response | None: ...
 
     async def delete(self, identity: Identity, response_id: str) -> bool:
@@ -244,6 +287,22 @@ class ResponseStore(Protocol):
         there is passed over. Raises `Conflict` where another response was told a decision since, or another one.
         """
         ...
+
+    # ---- calls that a later response settles ----
+
+    async def claim_call(self, identity: Identity, claim: CallClaim) -> CallRecord | None:
+        """Record the claim before the call is run or declined. None: the claim holds. Otherwise the call is settled by
+        another response, or by the same one before, and this is its record.
+
+        A claim on a response, or conversation, that does not exist holds without a record.
+        """
+        ...
+
+    async def finish_call(self, identity: Identity, call_id: str, settled_by: str, result: CallResult) -> None:
+        """Record the result of a call that this response has claimed. The first result counts."""
+        ...
+
+    async def call_record(self, identity: Identity, call_id: str) -> CallRecord | None: ...
 
     # ---- conversations ----
 

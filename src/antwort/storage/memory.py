@@ -15,8 +15,21 @@ from antwort.api.status import FINAL, transition
 from antwort.api.wire import UNSET, replace
 from antwort.errors import KeyInUse, ResponseNotFound, StoreFault
 from antwort.identity import Identity
-from antwort.storage.base import Claim, Claimed, Entry, ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
+from antwort.storage.base import (
+    CallClaim,
+    CallRecord,
+    Claim,
+    Claimed,
+    Entry,
+    ItemPage,
+    Link,
+    NewResponse,
+    Page,
+    ResponsePage,
+    Wanted,
+)
 from antwort.storage.memory_approvals import MemoryApprovals
+from antwort.storage.memory_calls import MemoryCalls
 from antwort.storage.memory_conversations import Key, MemoryConversations
 from antwort.storage.rules import (
     abandoned,
@@ -56,7 +69,7 @@ class _Row:
         )
 
 
-class MemoryStore(MemoryConversations, MemoryApprovals):
+class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls):
     """Beyond `max_responses`, a new response drives out the oldest that is finished and that no other follows.
 
     So a chain goes from its end, never from its middle, and a store full of running responses grows past the bound
@@ -66,6 +79,7 @@ class MemoryStore(MemoryConversations, MemoryApprovals):
     def __init__(self, max_responses: int = 10_000, max_entries: int = 100_000) -> None:
         MemoryConversations.__init__(self, max_entries)
         MemoryApprovals.__init__(self)
+        MemoryCalls.__init__(self)
         self._max_responses = max_responses
         self._rows: dict[Key, _Row] = {}
         self._items: dict[Key, list[tuple[_Row, InputItem]]] = {}
@@ -117,13 +131,33 @@ class MemoryStore(MemoryConversations, MemoryApprovals):
         if row is None:
             raise ResponseNotFound(response.id)
         check_ending(row.response.status, response.status)
+        recorded = len(row.response.output)
         row.response, row.turn_ends, row.abandoned, row.log = response, turn_ends(marks), abandoned(marks), log
-        self._index(row, response.output)
+        self._index(row, response.output[recorded:])
         self._keep(identity, approvals)
         if not row.children:
             self._loose[row.key] = None
         if response.conversation is not UNSET:
             self._add(identity, response.conversation.id, entries)
+
+    async def record_turn(
+        self,
+        identity: Identity,
+        response: Response,
+        marks: Sequence[tuple[int, Mark]],
+        items_from: int = 0,
+    ) -> None:
+        row = self._find(identity, response.id)
+        if row is not None and row.response.status == "in_progress":
+            row.response, row.turn_ends, row.abandoned = response, turn_ends(marks), abandoned(marks)
+            self._index(row, response.output[items_from:])
+
+    async def claim_call(self, identity: Identity, claim: CallClaim) -> CallRecord | None:
+        places = [
+            claim.response_id is not None and (identity.tenant, identity.owner, claim.response_id) in self._rows,
+            claim.conversation_id is not None and self._look_up(identity, claim.conversation_id) is not None,
+        ]
+        return self._claim_call(identity, claim) if any(places) else None
 
     async def add_entries(
         self, identity: Identity, conversation_id: str, entries: Sequence[Entry], approvals: Sequence[Approval] = ()
@@ -252,6 +286,7 @@ class MemoryStore(MemoryConversations, MemoryApprovals):
         told = self._told.get(key)
         if told is not None:
             self._drop_approvals(key[0], key[1], told.asked)
+            self._drop_calls(key)
         return super()._forget(key)
 
     def _index(self, row: _Row, items: Sequence[InputItem]) -> None:
@@ -277,6 +312,7 @@ class MemoryStore(MemoryConversations, MemoryApprovals):
             self._unindex(row)
             self._unclaim(row)
             self._forget_approvals(row)
+            self._drop_calls(row.key)
             gone = None if row.parent is None else self._release(self._rows[row.parent])
 
     def _release(self, parent: _Row) -> Key | None:

@@ -51,8 +51,8 @@ def input_rows(new: NewResponse) -> list[ItemRow]:
     return [(item.id, "input", at, type_of(item), raw) for at, (item, raw) in enumerate(pairs)]
 
 
-def output_rows(output: Sequence[OutputItem]) -> list[ItemRow]:
-    return [(item.id, "output", at, type_of(item), encode(item)) for at, item in enumerate(output)]
+def output_rows(output: Sequence[OutputItem], first: int = 0) -> list[ItemRow]:
+    return [(item.id, "output", at, type_of(item), encode(item)) for at, item in enumerate(output[first:], first)]
 
 
 def mark_rows(marks: Sequence[tuple[int, Mark]]) -> list[MarkRow]:

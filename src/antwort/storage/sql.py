@@ -16,6 +16,7 @@ from antwort.identity import Identity
 from antwort.storage import claims, logs, reading, writing
 from antwort.storage.approvals import SqlApprovals
 from antwort.storage.base import Claimed, Entry, ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
+from antwort.storage.calls import SqlCalls
 from antwort.storage.conversations import SqlConversations
 from antwort.storage.listing import list_responses
 from antwort.storage.once import write_once
@@ -26,7 +27,7 @@ log = logging.getLogger("antwort.storage")
 _MOST_WARNINGS = 1000
 
 
-class SqlStore(SqlConversations, SqlApprovals):
+class SqlStore(SqlConversations, SqlApprovals, SqlCalls):
     """What it is given is turned into rows before it is queued, so that the writer only writes."""
 
     def __init__(self, database: Database) -> None:
@@ -70,6 +71,18 @@ class SqlStore(SqlConversations, SqlApprovals):
             partial(writing.finish_in, end=end),
             lambda connection, _: writing.has_finished(connection, end),
         )
+
+    async def record_turn(
+        self,
+        identity: Identity,
+        response: Response,
+        marks: Sequence[tuple[int, Mark]],
+        items_from: int = 0,
+    ) -> None:
+        progress = writing.to_progress(identity, response, marks, items_from)
+        await write_once(
+            self._database, partial(writing.record_in, progress=progress), lambda _connection, _: False
+        )  # writing it twice changes nothing
 
     async def get(self, identity: Identity, response_id: str) -> Response | None:
         return await self._database.read(partial(reading.get, values=name_of(identity, response_id)))

@@ -46,8 +46,11 @@ INSERT_CHILD = per_dialect(
 INSERT_ITEM = """
     INSERT INTO items (response_key, tenant, owner, id, direction, position, type, raw)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT DO NOTHING
 """
-INSERT_TURN = "INSERT INTO turns (response_key, number, kind, mark, items_end) VALUES (?, ?, ?, ?, ?)"
+INSERT_TURN = """
+    INSERT INTO turns (response_key, number, kind, mark, items_end) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+"""
 STATUS = per_dialect("""
     SELECT key, status FROM responses
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
@@ -90,6 +93,8 @@ EXPIRE = per_dialect(
         """,
     },
 )
+# What was recorded turn by turn stands already: the inserts above leave it.
+UPDATE_BODY = "UPDATE responses SET body = ? WHERE key = ?"
 UPDATE = "UPDATE responses SET status = ?, completed_at = ?, body = ? WHERE key = ?"
 # Whoever ends or claims a run has its row first, and then the row of its response.
 HOLD_RUN = per_dialect("SELECT 1 FROM runs WHERE tenant = :tenant AND owner = :owner AND id = :id {lock}")

@@ -61,6 +61,14 @@ class Finishing(NamedTuple):
     """Compressed (`logs.compressed`)."""
 
 
+class Progress(NamedTuple):
+    """What a running response has produced since it was recorded last, ready to be written."""
+
+    values: Values
+    items: list[ItemRow]
+    turns: list[MarkRow]
+
+
 def to_beginning(new: NewResponse) -> Beginning:
     """Raises `IllegalTransition` for one that has ended."""
     check_beginning(new.response.status)
@@ -84,6 +92,14 @@ def to_finishing(
         entries=entry_rows(entries),
         asked=approval_rows(identity, approvals),
         log=log,
+    )
+
+
+def to_progress(identity: Identity, response: Response, marks: Sequence[tuple[int, Mark]], items_from: int) -> Progress:
+    return Progress(
+        values=name_of(identity, response.id) | {"body": to_body(response)},
+        items=output_rows(response.output, items_from),
+        turns=mark_rows(marks),
     )
 
 
@@ -144,6 +160,17 @@ def finish_in(connection: Connection, end: Finishing) -> int:
     if end.log is not None:
         logs.keep_in(connection, key, end.log, int(time.time()))
     return int(key)
+
+
+def record_in(connection: Connection, progress: Progress) -> None:
+    """What `ResponseStore.record_turn` does."""
+    row = connection.execute(sql.STATUS[connection.dialect], progress.values).fetchone()
+    if row is None or row[1] != "in_progress":
+        return
+    key = row[0]
+    connection.execute(sql.UPDATE_BODY, (progress.values["body"], key))
+    _insert_items(connection, key, progress.values, progress.items)
+    connection.executemany(sql.INSERT_TURN, [(key, *turn) for turn in progress.turns])
 
 
 def _insert_items(connection: Connection, key: int, values: Values, items: list[ItemRow]) -> None:

@@ -15,6 +15,9 @@ from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import (
     ApprovalPage,
+    CallClaim,
+    CallRecord,
+    CallResult,
     Claimed,
     Decision,
     Entry,
@@ -68,6 +71,15 @@ class MeasuredStore:
     ) -> None:
         await self._timed("finish", self._store.finish(identity, response, marks, entries, approvals, log))
 
+    async def record_turn(
+        self,
+        identity: Identity,
+        response: Response,
+        marks: Sequence[tuple[int, Mark]],
+        items_from: int = 0,
+    ) -> None:
+        await self._timed("record_turn", self._store.record_turn(identity, response, marks, items_from))
+
     async def get(self, identity: Identity, response_id: str) -> Response | None:
         return await self._timed("get", self._store.get(identity, response_id))
 
@@ -94,6 +106,15 @@ class MeasuredStore:
 
     async def decide(self, identity: Identity, response_id: str, decisions: Sequence[Decision]) -> None:
         await self._timed("decide", self._store.decide(identity, response_id, decisions))
+
+    async def claim_call(self, identity: Identity, claim: CallClaim) -> CallRecord | None:
+        return await self._timed("claim_call", self._store.claim_call(identity, claim))
+
+    async def finish_call(self, identity: Identity, call_id: str, settled_by: str, result: CallResult) -> None:
+        await self._timed("finish_call", self._store.finish_call(identity, call_id, settled_by, result))
+
+    async def call_record(self, identity: Identity, call_id: str) -> CallRecord | None:
+        return await self._timed("call_record", self._store.call_record(identity, call_id))
 
     async def begin_conversation(
         self, identity: Identity, conversation: Conversation, entries: Sequence[Entry]

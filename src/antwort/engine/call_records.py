@@ -1,0 +1,109 @@
+"""Calls that an earlier response left open are settled at most once: run, declined or answered from the record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec.structs import replace
+
+from antwort.api.status import FINAL
+from antwort.identity import Identity
+from antwort.storage.base import CallClaim, CallRecord, CallResult, ResponseStore
+from antwort.tools.base import ToolResult
+
+UNKNOWN_OUTCOME = (
+    "The call was begun before, and its outcome is not known: the process that ran it stopped. It is not run again."
+)
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
+"""Seconds between two looks at a call that another response runs."""
+
+
+class CallRecords:
+    """The record of the calls that one response settles for earlier ones.
+
+    A claim is recorded before a call begins, and the result before the model reads it. Every other follow-up of the
+    same response reads that record, and waits for it while the call runs.
+    """
+
+    def __init__(
+        self,
+        store: ResponseStore,
+        identity: Identity,
+        response_id: str,
+        anchors: Mapping[str, CallClaim],
+        is_live: Callable[[str], bool],
+    ) -> None:
+        """`anchors` are the claims to make, by call id. `is_live` tells whether this process makes a response now."""
+        self._store, self._identity, self._response_id = store, identity, response_id
+        self._anchors, self._is_live = anchors, is_live
+
+    async def claim(self, call_id: str, may_be_repeated: bool) -> ToolResult | None:
+        """The result, if the call is settled already. None: this response runs the call, and `finish` must follow."""
+        if (claim := self._anchors.get(call_id)) is None:
+            return None
+        while (found := await self._store.claim_call(self._identity, claim)) is not None:
+            if found.result is None and found.settled_by == self._response_id:
+                return None  # claimed before this run was resumed
+            found = await self._settled(call_id, found)
+            if found.result is not None:
+                return _tool_result(call_id, found.result)
+            if not may_be_repeated:
+                return ToolResult(call_id, UNKNOWN_OUTCOME, is_error=True)
+            claim = replace(claim, instead_of=found.settled_by)
+        return None
+
+    async def finish(self, result: ToolResult) -> None:
+        """Record the result of a call that `claim` gave to this response, even if the caller is cancelled meanwhile."""
+        if result.call_id in self._anchors:
+            outcome = CallResult(result.output, result.is_error)
+            work = self._store.finish_call(self._identity, result.call_id, self._response_id, outcome)
+            await asyncio.shield(asyncio.ensure_future(work))
+
+    async def refuse(self, call_id: str, message: str, *, for_good: bool) -> ToolResult:
+        """The result of a call that is not run here: the recorded one if there is one, else an error with `message`.
+        A refusal `for_good` is recorded, so that no other follow-up runs the call.
+        """
+        refusal = ToolResult(call_id, message, is_error=True)
+        if (claim := self._anchors.get(call_id)) is None:
+            return refusal
+        if for_good:
+            declined = replace(claim, result=CallResult(message, is_error=True))
+            found = await self._store.claim_call(self._identity, declined)
+        else:
+            found = await self._store.call_record(self._identity, call_id)
+        if found is None:
+            return refusal
+        if found.result is None and found.settled_by != self._response_id:
+            found = await self._settled(call_id, found)
+        return refusal if found.result is None else _tool_result(call_id, found.result)
+
+    async def decline(self, call_ids: Iterable[str], message: str) -> None:
+        """Record that these calls are not run, except for those that another response settles."""
+        for call_id in call_ids:
+            if (claim := self._anchors.get(call_id)) is not None:
+                declined = replace(claim, result=CallResult(message, is_error=True))
+                await self._store.claim_call(self._identity, declined)
+
+    async def _settled(self, call_id: str, found: CallRecord) -> CallRecord:
+        """The record when the response that claimed the call has written its result, or has ended."""
+        pause = _FIRST_PAUSE
+        while found.result is None:
+            is_running = await self._is_running(found.settled_by)
+            found = await self._store.call_record(self._identity, call_id) or found
+            if not is_running:
+                break
+            if found.result is None:
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+        return found
+
+    async def _is_running(self, response_id: str) -> bool:
+        if self._is_live(response_id):
+            return True
+        response = await self._store.get(self._identity, response_id)
+        return response is not None and response.status not in FINAL
+
+
+def _tool_result(call_id: str, result: CallResult) -> ToolResult:
+    return ToolResult(call_id, result.output, is_error=result.is_error)
