@@ -73,6 +73,15 @@ class Vault:
                     return _unpacked(key.decrypt(salt, nonce, sealed, _bound(purpose, tenant)))
         raise CannotOpen
 
+    def sign(self, purpose: str, tenant: str, data: bytes) -> bytes:
+        """32 bytes that prove that `data` was signed here, for this purpose and this tenant."""
+        return self._keys[0].mac(_bound(purpose, tenant), data)
+
+    def is_signed(self, purpose: str, tenant: str, data: bytes, signature: bytes) -> bool:
+        """Whether `signature` is the beginning of what `sign` gives, with any of the keys."""
+        bound, size = _bound(purpose, tenant), len(signature)
+        return any(hmac.compare_digest(key.mac(bound, data)[:size], signature) for key in self._keys)
+
     def is_newest(self, token: str) -> bool:
         """Whether it was sealed with the key that seals now."""
         return _read(token)[:_ID] == self._keys[0].id
@@ -81,11 +90,15 @@ class Vault:
 class _Key:
     """A secret of any length, stretched; with another info, a name for it that tells nothing about it."""
 
-    __slots__ = ("_key", "id")
+    __slots__ = ("_key", "_mac_key", "id")
 
     def __init__(self, secret: bytes) -> None:
         self._key = stretched(secret, b"antwort vault key")
+        self._mac_key = stretched(secret, b"antwort vault mac")
         self.id = stretched(secret, b"antwort vault id")[:_ID]
+
+    def mac(self, bound: bytes, data: bytes) -> bytes:
+        return hmac.digest(self._mac_key, len(bound).to_bytes(4) + bound + data, "sha256")
 
     def cipher(self, salt: bytes) -> AESGCM:
         """Of each token its own: so many can be sealed with one key, and no nonce be used twice with it."""

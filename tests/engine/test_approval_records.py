@@ -10,6 +10,7 @@ import pytest
 
 from antwort.api.items import McpApprovalRequest, McpCall
 from antwort.api.wire import replace
+from antwort.engine.answers import NOT_BEGUN
 from antwort.engine.decisions import LOST, NO_APPROVAL
 from antwort.engine.engine import Engine
 from antwort.engine.rows import new_row
@@ -204,18 +205,20 @@ async def test_two_that_were_planned_at_once_do_not_both_run() -> None:
     assert len(server.calls) == 1
 
 
-async def test_a_run_that_nobody_kept_is_not_made_again() -> None:
+@pytest.mark.proves("RULING-3")
+async def test_a_call_that_an_unstored_follow_up_ran_is_answered_from_the_record() -> None:
     server = depot()
     engine, provider = engine_at(Clock(), SHIP, DONE, DONE, server=server)
     first = await engine.create(ask(tools=[GUARDED]))
     await engine.create(ask([decision(first)], previous_response_id=first.id, store=False))
     third = await engine.create(ask([decision(first)], previous_response_id=first.id))
-    assert only(third, McpCall).error_text == LOST
+    assert only(third, McpCall).output == "shipped"
     assert len(server.calls) == 1
     check_pairs(provider)
 
 
-async def test_a_follow_up_that_was_cancelled_before_it_ran_leaves_the_call_to_the_next() -> None:
+@pytest.mark.proves("RULING-3")
+async def test_cancelling_a_follow_up_before_its_call_began_declines_the_call_for_good() -> None:
     server = depot()
     engine, _ = engine_at(Clock(), SHIP, DONE, server=server)
     first = await engine.create(ask(tools=[GUARDED]))
@@ -223,19 +226,19 @@ async def test_a_follow_up_that_was_cancelled_before_it_ran_leaves_the_call_to_t
     ended = await engine.cancel(ANONYMOUS, run.response_id)
     assert (ended.status, kinds(ended), server.calls) == ("cancelled", [], [])
     second = await engine.create(ask([decision(first)], previous_response_id=first.id))
-    assert only(second, McpCall).output == "shipped"
-    assert (await engine.approval(asked(first).id)).decided_by == second.id
+    assert only(second, McpCall).error_text == NOT_BEGUN
+    assert server.calls == []
 
 
-async def test_a_follow_up_may_go_on_from_one_that_was_cancelled_before_it_ran() -> None:
+async def test_a_follow_up_of_a_cancelled_one_does_not_run_its_call_either() -> None:
     server = depot()
     engine, _ = engine_at(Clock(), SHIP, DONE, server=server)
     first = await engine.create(ask(tools=[GUARDED]))
     run = await engine.start(ask([decision(first)], previous_response_id=first.id))
     await engine.cancel(ANONYMOUS, run.response_id)
     third = await engine.create(ask("Go on.", previous_response_id=run.response_id))
-    assert only(third, McpCall).output == "shipped"
-    assert len(server.calls) == 1
+    assert only(third, McpCall).error_text == NOT_BEGUN
+    assert server.calls == []
 
 
 async def test_a_response_that_could_not_be_recorded_asks_when_it_is() -> None:

@@ -102,16 +102,6 @@ async def test_what_runs_are_the_arguments_on_record_however_a_client_writes_the
     assert [each.arguments for each in server.calls] == ['{"box":1}']
 
 
-async def test_ids_that_clients_made_may_be_used_again() -> None:
-    server = depot()
-    engine = engine_of(ScriptedProvider(DONE, DONE), server)
-    for box in ("1", "2"):
-        request = {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "depot", "name": "ship"}
-        given = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
-        await engine.create(ask([{**request, "arguments": f'{{"box":"{box}"}}'}, given], tools=[GUARDED]))
-    assert [each.arguments for each in server.calls] == ['{"box":"1"}', '{"box":"2"}']
-
-
 # ---- one by one ----
 
 

@@ -180,7 +180,9 @@ async def test_a_paused_call_of_a_stand_in_that_is_gone_is_answered_with_an_erro
     engine = engine_of(provider, search(), store=store, **hosted(web_search=RUN))
     first = await engine.create(ask(tools=[WEB_SEARCH, WEATHER]))
     later = engine_of(provider, search(), store=store, **hosted(web_search=policy))
-    second = await later.create(ask(previous_response_id=first.id))
+    (asked,) = [item for item in first.output if not isinstance(item, McpListTools | McpCall)]
+    result = {"type": "function_call_output", "call_id": getattr(asked, "call_id", ""), "output": "sunny"}
+    second = await later.create(ask([result], previous_response_id=first.id))
     made = only(second, McpCall)
     assert made.status == "failed"
     assert "The tool 'find' is not available any more." in str(made.error_text)

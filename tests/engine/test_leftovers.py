@@ -138,10 +138,10 @@ async def test_a_call_left_open_far_back_in_the_chain_is_found() -> None:
     provider = ScriptedProvider(answer(call("lookup"), call("clock")), answer(say("Later.")), answer(say("Now.")))
     gone = engine_of(provider, depot, store=store)
     first = await gone.create(ask(tools=[SERVER, CLOCK]))
-    cancelled = await gone.start(ask("Wait", previous_response_id=first.id, tools=[SERVER], stream=True))
+    cancelled = await gone.start(ask([noon(first)], previous_response_id=first.id, tools=[SERVER], stream=True))
     cancelled.leave()
     assert server_calls(await cancelled.result()) == []
-    last = await gone.create(ask("Go on.", previous_response_id=cancelled.response_id, tools=[SERVER]))
+    last = await gone.create(ask([], previous_response_id=cancelled.response_id, tools=[SERVER]))
     assert [item.output for item in server_calls(last)] == ["found"]
 
 

@@ -20,6 +20,7 @@ from antwort.storage.sqlite import SqliteStore
 from storage_cases import ME, asked, open_conversation, said_in, tell
 
 TABLES = {
+    "calls",
     "responses",
     "items",
     "turns",
@@ -140,7 +141,7 @@ async def test_conversations_can_be_taken_back(path: Path) -> None:
     response = await tell(store, "hello")
     await store.close()
     migrations.downgrade(path, "0002")
-    added = {"conversations", "conversation_items", "approvals", "workers", "runs", "seals", "run_logs"}
+    added = {"calls", "conversations", "conversation_items", "approvals", "workers", "runs", "seals", "run_logs"}
     assert tables(path) == TABLES - added | {"tool_intents", "alembic_version"}
     store = await SqliteStore.open(path)
     assert await store.get(ME, response.id) == response

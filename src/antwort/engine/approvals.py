@@ -14,6 +14,7 @@ from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.status import FINAL, ResponseStatus
 from antwort.api.wire import UNSET
+from antwort.engine.approval_ids import ApprovalIds
 from antwort.engine.decisions import DENIED, LOST, NO_APPROVAL, NOT_RUN, contradiction, decided
 from antwort.engine.known import WAITS
 from antwort.engine.latest import last_turn
@@ -120,29 +121,41 @@ def _is_meant(call: McpApprovalRequest | McpCall, approval: Approval) -> bool:
     return is_same_tool and is_same_value(call.arguments, approval.arguments)
 
 
-def weighed(
-    history: History, request: CreateRequest, record: OnRecord, now: int
-) -> tuple[History, tuple[Decision, ...]]:
-    """The history with what is still to be run of it and what is known of the rest, and the decisions that are to be
-    put on record with that.
+class ApprovalTerms(msgspec.Struct, frozen=True):
+    """What approvals are recognised by, and how long they stand."""
 
-    Raises `InvalidField` when the request approves what has expired or is not what is on record, and `Conflict` when
-    the decision was another one before, or another response acts on it right now.
+    ids: ApprovalIds
+    now: int
+    seconds: int
+    """How long an approval can be given."""
+
+
+def weighed(
+    history: History, request: CreateRequest, record: OnRecord, terms: ApprovalTerms
+) -> tuple[History, tuple[Decision, ...], tuple[Approval, ...]]:
+    """The history with what is still to be run of it and what is known of the rest, the decisions that are to be put on
+    record with that, and the approvals among them that are not on record yet: requests of responses that were not
+    stored, which the client brings back.
+
+    Raises `InvalidField` when the request approves what has expired, is not what is on record, or was never asked for
+    here, and `Conflict` when the decision was another one before, or another response acts on it right now.
     """
-    if not record.approvals:
-        return history, ()
-    judge = _Judge(record, request, now)
+    if not record.approvals and all(left.asked_as is None for left in history.leftovers):
+        return history, (), ()
+    judge = _Judge(record, request, terms)
     leftovers = tuple(judge.answer(left) for left in history.leftovers)
     for decision in decided(request.input).values():
         judge.note(decision)
     fates = {**history.fates, **judge.fates(history)}
     history = msgspec.structs.replace(history, leftovers=leftovers, fates=fates)
-    return history, tuple(judge.decisions.values())
+    return history, tuple(judge.decisions.values()), tuple(judge.brought)
 
 
 class _Judge:
-    def __init__(self, record: OnRecord, request: CreateRequest, now: int) -> None:
-        self._record, self._now = record, now
+    def __init__(self, record: OnRecord, request: CreateRequest, terms: ApprovalTerms) -> None:
+        self._record, self._terms, self._now = record, terms, terms.now
+        self._given = decided(request.input)
+        self.brought: list[Approval] = []
         self._places = {
             item.approval_request_id: f"input[{i}].approval_request_id"
             for i, item in enumerate(request.input)
@@ -156,8 +169,11 @@ class _Judge:
         request was made raises nothing else.
         """
         call = left.call.item
-        approval = self._record.approvals.get(left.asked_as or "")
-        if approval is None or not isinstance(call, McpCall):
+        if left.asked_as is None or not isinstance(call, McpCall):
+            return left
+        approval = self._record.approvals.get(left.asked_as)
+        if approval is None:
+            self._bring(left.asked_as, call)
             return left
         place = self._places.get(approval.id)
         if not _is_meant(call, approval):
@@ -174,6 +190,25 @@ class _Judge:
         self.decisions[approval.id] = Decision(id=approval.id, status="approved", after=approval.decided_by)
         as_asked = msgspec.structs.replace(left.call, arguments=approval.arguments)
         return msgspec.structs.replace(left, call=as_asked)
+
+    def _bring(self, request_id: str, call: McpCall) -> None:
+        """Take an approval that is not on record, because the response that asked for it was not stored."""
+        if not self._terms.ids.is_ours(request_id, call.server_label, call.name, call.arguments):
+            raise InvalidField(self._places.get(request_id, self._otherwise), _INVENTED, code="unknown_approval")
+        if (decision := self._given.get(request_id)) is None:
+            return
+        self.brought.append(
+            Approval(
+                id=request_id,
+                created_at=self._now,
+                expires_at=self._now + self._terms.seconds,
+                response_id="",
+                server_label=call.server_label,
+                name=call.name,
+                arguments=call.arguments,
+            )
+        )
+        self.decisions[request_id] = Decision(id=request_id, status="approved" if decision.approve else "denied")
 
     def _is_lost(self, approval: Approval) -> bool:
         """Whether it may have been begun where nobody has written down what came of it. Raises `Conflict` where it is
@@ -224,6 +259,12 @@ class _Judge:
 _CHANGED = (
     "the call that is to be decided about is not the one that was made: its arguments, its name or its server were "
     "changed. Send the request as it was made, or put it back into the conversation."
+)
+
+
+_INVENTED = (
+    "this server did not ask for the approval of this call, or the call was changed since. Send the "
+    "'mcp_approval_request' as it was given out."
 )
 
 

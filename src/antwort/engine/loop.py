@@ -244,7 +244,8 @@ async def infer(
     last = closing(run, plan) if plan.settings.final_answer else None
     shown = partial(plan.shown, run=run) if last is None else plan.refused
     is_eager = last is None and plan.may_be_eager
-    turn = Turn(first := len(run.response.output), shown, plan.reasoning_style, plan.seal, is_eager=is_eager)
+    first, ids = len(run.response.output), plan.approval_ids
+    turn = Turn(first, shown, plan.reasoning_style, plan.seal, is_eager=is_eager, approval_ids=ids)
     whole, window = chat_request(run, plan), window_of(plan, provider)
     request = whole if window.is_far(whole) else await control.signal.race(partial(window.fit, whole))
     control.is_asking = True

@@ -21,7 +21,7 @@ from antwort.tools.base import Output
 
 _CALL = re.compile(r"call_([0-9a-f]{32})")
 _SHOWN = re.compile(r"mcp_([0-9a-f]{32})(_run)?")
-_REQUEST = re.compile(r"mcpr_([0-9a-f]{32})")
+REQUEST_ID = re.compile(r"mcpr_([0-9a-f]{32})")
 
 
 def shown_id(call_id: str) -> str:
@@ -41,7 +41,7 @@ def run_ids(call_id: str, *, is_approved: bool = False) -> tuple[str, str | Unse
 
 def run_of(item_id: str) -> str | None:
     """The id under which the run of a call shows, by the id of any item that shows the call."""
-    shown = _SHOWN.fullmatch(item_id) or _REQUEST.fullmatch(item_id)
+    shown = _SHOWN.fullmatch(item_id) or REQUEST_ID.fullmatch(item_id)
     return None if shown is None else f"mcp_{shown[1]}_run"
 
 
@@ -62,7 +62,7 @@ def request_id(call_id: str) -> str:
 
 def requested_call(approval_request_id: str) -> str:
     """The id of the call that is to be approved; where the request was not made here, the request's own."""
-    asked = _REQUEST.fullmatch(approval_request_id)
+    asked = REQUEST_ID.fullmatch(approval_request_id)
     return approval_request_id if asked is None else f"call_{asked[1]}"
 
 
@@ -73,7 +73,7 @@ def late_id(call_id: str) -> str:
 
 def is_request_id(item_id: str) -> bool:
     """Whether it may be the id of a request for an approval that was made here."""
-    return _REQUEST.fullmatch(item_id) is not None
+    return REQUEST_ID.fullmatch(item_id) is not None
 
 
 def as_call(request: McpApprovalRequest) -> McpCall:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from antwort.api.approvals import Approval
 from antwort.api.items import (
     CustomToolCall,
     FunctionCall,
@@ -23,6 +24,7 @@ from antwort.api.requests import CreateRequest, ReasoningOptions, TextOptions
 from antwort.api.responses import ConversationRef, ReasoningEcho, Response
 from antwort.api.tools import AllowedTools, Tool, ToolChoice, echo_choice, echo_tool
 from antwort.api.wire import UNSET, Plain, encode
+from antwort.engine.approval_ids import ApprovalIds
 from antwort.engine.approving import is_asked
 from antwort.engine.budgets import Budget, budget_of, most_calls
 from antwort.engine.call_records import CallRecords
@@ -117,8 +119,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What seals those that the request brought; None: they are not kept."""
     compacts: bool = False
     """Whether nothing is answered, and what was said is summed up instead."""
+    approval_ids: ApprovalIds | None = None
+    """What makes the ids of approval requests; None: they prove nothing."""
     call_records: CallRecords | None = None
     """The record of the leftovers' calls; None without leftovers."""
+    brought_approvals: tuple[Approval, ...] = ()
+    """Approvals that the request decides and that no response on record has asked for: recorded with the decisions."""
     decisions: tuple[Decision, ...] = ()
     """What the request decides about calls that wait for approval, to be put on record when the run begins."""
     clock: Callable[[], float] = time.time

@@ -8,13 +8,15 @@ from typing import TypeVar
 
 import msgspec
 
+from antwort.api.approvals import Approval
 from antwort.api.items import InputItem, McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
 from antwort.api.status import transition
 from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
-from antwort.engine.approvals import check_unchanged, look_again, look_up, weighed
+from antwort.engine.approval_ids import ApprovalIds
+from antwort.engine.approvals import ApprovalTerms, check_unchanged, look_again, look_up, weighed
 from antwort.engine.boxes import Boxes
 from antwort.engine.budgets import check_budget, seconds_of
 from antwort.engine.call_records import CallRecords
@@ -75,6 +77,7 @@ class Before(msgspec.Struct, frozen=True):
     own: tuple[InputItem, ...] | None = None
     """Its input in readable form, where it may hold anything sealed."""
     decisions: tuple[Decision, ...] = ()
+    brought_approvals: tuple[Approval, ...] = ()
 
 
 class Planner:
@@ -208,6 +211,8 @@ class Planner:
             credentials=credentials,
             compacts=means.compacts,
             call_records=self._call_records(before, identity, response.id) if before.history.leftovers else None,
+            approval_ids=ApprovalIds(self._vault, identity),
+            brought_approvals=before.brought_approvals,
             decisions=before.decisions,
             clock=self._clock,
             deadline=means.shelf.deadline,
@@ -251,9 +256,12 @@ class Planner:
             request, chain, means.toolbox, means.shelf, credentials, said, sealed.memories, decided.askers
         )
         decided = await look_again(history, decided, self._store, identity)
-        now = int(self._clock())
-        history, decisions = (history, ()) if means.compacts else weighed(history, request, decided, now)
-        return Before(without_references(request), history, kept, own, decisions)
+        if means.compacts:
+            return Before(without_references(request), history, kept, own)
+        ids = ApprovalIds(self._vault, identity)
+        terms = ApprovalTerms(ids, int(self._clock()), max(1, int(self._settings.approval_time)))
+        history, decisions, brought = weighed(history, request, decided, terms)
+        return Before(without_references(request), history, kept, own, decisions, brought)
 
     def _check_readable(self, before: Before, means: Means, sealed: Sealed) -> None:
         """Refuse what the backend cannot read, and say in the log what the model is not shown."""

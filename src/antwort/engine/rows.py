@@ -33,6 +33,7 @@ def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -
         input=(*unkept, *request.input),
         raw_input=(*(encode(item) for item in unkept), *request.raw_input),
         claim=claim,
+        approvals=tuple(replace(each, response_id=plan.response.id) for each in plan.brought_approvals),
         decisions=plan.decisions,
         worker=worker,
     )

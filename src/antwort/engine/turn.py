@@ -11,6 +11,7 @@ from antwort.api.events import Batch, OutputItemAdded, OutputItemDone, TurnEnded
 from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest, McpCall
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, UnsetType
+from antwort.engine.approval_ids import ApprovalIds
 from antwort.engine.held import HeldCall, Shown, settle, unless_refused
 from antwort.engine.opened import OpenItem, OpenMessage, OpenReasoning, ReasoningStyle, Seal
 from antwort.engine.opened_calls import ClosedAs, OpenCall, OpenCustomCall, OpenServerCall, ShownCall
@@ -58,7 +59,9 @@ class Turn:
         seal: Seal | None = None,
         *,
         is_eager: bool = False,
+        approval_ids: ApprovalIds | None = None,
     ) -> None:
+        self._approval_ids = approval_ids
         self._is_eager = is_eager
         self._index = first_index
         self._shown = shown
@@ -257,11 +260,14 @@ class Turn:
     def _ask(self, shown: Shown, arguments: str) -> None:
         """It comes whole: nothing is to be seen of it while it is written."""
         index = self._next_index()
+        label, arguments = shown.server_label or HOUSE_LABEL, arguments.strip() or "{}"
         item = McpApprovalRequest(
-            id=request_id(new_id("call")),
-            server_label=shown.server_label or HOUSE_LABEL,
+            id=request_id(new_id("call"))
+            if self._approval_ids is None
+            else self._approval_ids.new(label, shown.name, arguments),
+            server_label=label,
             name=shown.name,
-            arguments=arguments.strip() or "{}",
+            arguments=arguments,
         )
         self._events += [
             OutputItemAdded(output_index=index, item=item),

@@ -84,6 +84,8 @@ class NewResponse(msgspec.Struct, frozen=True, kw_only=True):
     raw_input: tuple[bytes, ...]
     """The JSON of each input item as it came; `input[i].id` is the id it goes by."""
     claim: Claim | None = None
+    approvals: tuple[Approval, ...] = ()
+    """Those among the decided ones that are not on record: they are kept with this response."""
     decisions: tuple[Decision, ...] = ()
     """What its request decides, and the response acts on."""
     worker: str | None = None

@@ -105,6 +105,7 @@ class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls):
         self._index(row, new.input)
         if new.claim is not None:
             self._claim(row, new.claim)
+        self._keep(identity, new.approvals)
         self._decide(identity, response.id, new.decisions)
         while len(self._rows) > self._max_responses and self._loose:
             self._remove(next(iter(self._loose)))
@@ -277,9 +278,11 @@ class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls):
 
     def _forget_approvals(self, row: _Row) -> None:
         tenant, owner, _ = row.key
-        self._drop_approvals(
-            tenant, owner, [item.id for item in row.response.output if isinstance(item, McpApprovalRequest)]
-        )
+        asked = {item.id for item in row.response.output if isinstance(item, McpApprovalRequest)}
+        brought = {item.id for item in row.input if isinstance(item, McpApprovalRequest)}
+        kept = (self._approvals.get((tenant, owner, each)) for each in brought)
+        asked |= {each.id for each in kept if each is not None and each.response_id == row.response.id}
+        self._drop_approvals(tenant, owner, [*asked])
 
     def _forget(self, key: Key) -> bool:
         """A conversation. The approvals that its turns ask for go with those of them that are kept, else with it."""

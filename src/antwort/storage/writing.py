@@ -45,6 +45,7 @@ class Beginning(NamedTuple):
     values: Values
     items: list[ItemRow]
     claim: Values | None
+    approvals: list[Values]
     decisions: list[Values]
 
 
@@ -73,7 +74,13 @@ def to_beginning(new: NewResponse) -> Beginning:
     """Raises `IllegalTransition` for one that has ended."""
     check_beginning(new.response.status)
     claim = None if new.claim is None else claims.to_values(new.identity, new.response.id, new.claim)
-    return Beginning(_row(new), input_rows(new), claim, decision_rows(new.identity, new.response.id, new.decisions))
+    return Beginning(
+        values=_row(new),
+        items=input_rows(new),
+        claim=claim,
+        approvals=approval_rows(new.identity, new.approvals),
+        decisions=decision_rows(new.identity, new.response.id, new.decisions),
+    )
 
 
 def to_finishing(
@@ -128,6 +135,7 @@ def begin_in(connection: Connection, new: Beginning) -> int:
     _insert_items(connection, key, new.values, new.items)
     if new.claim is not None:
         claims.take(connection, new.claim)
+    insert_approvals(connection, new.approvals, response_key=key)
     decide(connection, new.decisions)
     return key
 

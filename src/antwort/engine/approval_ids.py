@@ -1,0 +1,49 @@
+"""Ids of approval requests. Each proves that this server made the request: an invented one cannot be approved."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+import msgspec
+
+from antwort.api.wire import encode
+from antwort.engine.pairs import REQUEST_ID
+from antwort.identity import Identity
+from antwort.vault import Vault
+
+_PURPOSE = "approval"
+_NONCE_BYTES = _MAC_BYTES = 8
+
+
+class ApprovalIds:
+    """Makes and recognises the ids of one owner's approval requests.
+
+    An id is `mcpr_` with a nonce and a MAC over owner, nonce, server, tool and arguments, both in 16 hex digits.
+    """
+
+    def __init__(self, vault: Callable[[], Vault], identity: Identity) -> None:
+        self._vault, self._tenant, self._owner = vault, identity.tenant, identity.owner
+
+    def new(self, server_label: str, name: str, arguments: str) -> str:
+        nonce = secrets.token_hex(_NONCE_BYTES)
+        signature = self._vault().sign(_PURPOSE, self._tenant, self._signed(nonce, server_label, name, arguments))
+        return f"mcpr_{nonce}{signature[:_MAC_BYTES].hex()}"
+
+    def is_ours(self, request_id: str, server_label: str, name: str, arguments: str) -> bool:
+        """Whether the id was made here for this call, however a client has formatted the arguments since."""
+        if (found := REQUEST_ID.fullmatch(request_id)) is None:
+            return False
+        nonce, signature = found[1][: 2 * _NONCE_BYTES], bytes.fromhex(found[1][2 * _NONCE_BYTES :])
+        data = self._signed(nonce, server_label, name, arguments)
+        return self._vault().is_signed(_PURPOSE, self._tenant, data, signature)
+
+    def _signed(self, nonce: str, server_label: str, name: str, arguments: str) -> bytes:
+        return encode([self._owner, nonce, server_label, name, _canonical(arguments)])
+
+
+def _canonical(arguments: str) -> str:
+    try:
+        return msgspec.json.encode(msgspec.json.decode(arguments or "{}"), order="sorted").decode()
+    except (ValueError, RecursionError):
+        return arguments

@@ -1,0 +1,380 @@
+"""Calls of a paused turn run at most once per stored response, and can be declined."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antwort import Engine, LocalExecutor, Toolset, tool
+from antwort.api.items import FunctionCallOutput, McpApprovalRequest, McpCall
+from antwort.api.responses import Response
+from antwort.errors import RateLimited
+from antwort.identity import ANONYMOUS
+from antwort.storage.base import CallClaim, ResponseStore
+from antwort.storage.memory import MemoryStore
+from antwort.storage.sqlite import SqliteStore
+from antwort.testing import ScriptedProvider, answer, call, say
+from engine_kit import ask, sent_messages
+
+ASK = {"type": "function", "name": "ask"}
+NO = {"type": "function", "name": "no"}
+PAY_AND_ASK = answer(call("pay", amount=5), call("ask"))
+DONE = answer(say("Done."))
+DECLINED = "The call was not run: the client did not continue the turn."
+
+
+class Till:
+    """A tool that counts how often it was asked to pay, offered as a declared function or as a toolset's tool."""
+
+    def __init__(self, kind: str, **traits: bool) -> None:
+        self.paid: list[int] = []
+        self.may_pay, self.begun = asyncio.Event(), asyncio.Event()
+        self.may_pay.set()
+        self.is_function = kind == "function"
+        toolset = Toolset("till")
+        if self.is_function:
+            self.executor: Any = LocalExecutor(tool(**traits)(self._named()) if traits else tool(self._named()))
+            self.offer: dict[str, Any] = {"type": "function", "name": "pay"}
+        else:
+            toolset.tool(self._named(), **traits)
+            self.executor = toolset
+            self.offer = {"type": "mcp", "server_label": "till", "require_approval": "never"}
+
+    def _named(self) -> Callable[[int], Any]:
+        async def pay(amount: int) -> str:
+            """Pay an amount."""
+            self.paid.append(amount)
+            self.begun.set()
+            await self.may_pay.wait()
+            return f"paid {len(self.paid)}"
+
+        return pay
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        return [self.offer, ASK]
+
+
+@pytest.fixture(params=["function", "toolset"])
+def till(request: pytest.FixtureRequest) -> Till:
+    return Till(request.param)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> ResponseStore:
+    return MemoryStore() if request.param == "memory" else await SqliteStore.open(tmp_path / "antwort.db")
+
+
+@asynccontextmanager
+async def paused(
+    till: Till, store: ResponseStore, *answers: Any, first: Any = PAY_AND_ASK, **fields: Any
+) -> AsyncIterator[tuple[Engine, ScriptedProvider, Response]]:
+    """An engine with a response that waits for its client, and the model's later answers."""
+    model = ScriptedProvider(first, *answers)
+    async with Engine(model, store=store, executors=[till.executor]) as engine:
+        response = await engine.create(ask("Pay 5.", tools=till.tools, **fields))
+        assert (response.status, till.paid) == ("requires_action", [])
+        yield engine, model, response
+
+
+def reply(response: Response, name: str = "ask") -> dict[str, Any]:
+    call_id = next(item.call_id for item in response.output if getattr(item, "name", "") == name)
+    return {"type": "function_call_output", "call_id": call_id, "output": "yes"}
+
+
+def results(response: Response) -> list[Any]:
+    """What the calls that a response settled came to."""
+    shown: list[Any] = []
+    for item in response.output:
+        if isinstance(item, FunctionCallOutput):
+            shown.append(item.output)
+        elif isinstance(item, McpCall):
+            shown.append(item.error_text or item.output)
+    return shown
+
+
+def read_by(model: ScriptedProvider, at: int = -1) -> list[Any]:
+    """The tool results that the model was shown, in order: that of `pay` comes first."""
+    return [content for role, content in sent_messages(model.requests[at]) if role == "tool"]
+
+
+# ---- once ----
+
+
+@pytest.mark.proves("RULING-3", "MIXED-2")
+async def test_a_call_of_a_paused_turn_runs_once_however_often_the_turn_is_continued(
+    till: Till, store: ResponseStore
+) -> None:
+    async with paused(till, store, DONE, DONE, DONE) as (engine, model, first):
+        for _ in range(3):
+            response = await engine.create(ask([reply(first)], previous_response_id=first.id))
+            assert response.status == "completed"
+            assert read_by(model) == ["paid 1", "yes"]
+    assert till.paid == [5]
+
+
+@pytest.mark.proves("RULING-3")
+async def test_follow_ups_at_the_same_moment_wait_for_the_one_that_runs_the_call(
+    till: Till, store: ResponseStore
+) -> None:
+    till.may_pay.clear()
+    async with paused(till, store, *[DONE] * 5) as (engine, model, first):
+        asked = [
+            asyncio.create_task(engine.create(ask([reply(first)], previous_response_id=first.id))) for _ in range(5)
+        ]
+        await till.begun.wait()
+        till.may_pay.set()
+        responses = await asyncio.gather(*asked)
+        assert [results(each) for each in responses] == [["paid 1"]] * 5
+        assert [read_by(model, at) for at in range(1, 6)] == [["paid 1", "yes"]] * 5
+    assert till.paid == [5]
+
+
+@pytest.mark.proves("RULING-3")
+async def test_a_retry_after_a_failed_follow_up_reads_the_record(till: Till, store: ResponseStore) -> None:
+    async with paused(till, store, answer(RateLimited("Slow down.")), DONE) as (engine, model, first):
+        with pytest.raises(RateLimited):
+            await engine.create(ask([reply(first)], previous_response_id=first.id))
+        assert (await engine.create(ask([reply(first)], previous_response_id=first.id))).status == "completed"
+        assert read_by(model) == ["paid 1", "yes"]
+    assert till.paid == [5]
+
+
+@pytest.mark.proves("RULING-3")
+@pytest.mark.parametrize("stored", [True, False])
+async def test_a_retry_in_a_conversation_reads_the_record(till: Till, store: ResponseStore, stored: bool) -> None:
+    model = ScriptedProvider(PAY_AND_ASK, answer(RateLimited("Slow down.")), DONE)
+    async with Engine(model, store=store, executors=[till.executor]) as engine:
+        conversation = (await engine.conversations.create()).id
+        fields: dict[str, Any] = {"conversation": conversation, "tools": till.tools, "store": stored}
+        first = await engine.create(ask("Pay 5.", **fields))
+        with pytest.raises(RateLimited):
+            await engine.create(ask([reply(first)], **fields))
+        await engine.create(ask([reply(first)], **fields))
+        assert read_by(model) == ["paid 1", "yes"]
+    assert till.paid == [5]
+
+
+@pytest.mark.proves("RULING-3")
+async def test_a_client_that_sends_the_whole_history_again_runs_nothing_twice(till: Till, store: ResponseStore) -> None:
+    async with paused(till, store, answer(RateLimited("Slow down.")), DONE) as (engine, model, first):
+        shown = [item for item in first.output if getattr(item, "name", "") in ("pay", "ask")]
+        history = [{"role": "user", "content": "Pay 5."}, *map(_plain, shown), reply(first)]
+        with pytest.raises(RateLimited):
+            await engine.create(ask(history, tools=till.tools))
+        await engine.create(ask(history, tools=till.tools))
+        assert read_by(model) == ["paid 1", "yes"]
+    assert till.paid == [5]
+
+
+def _plain(item: Any) -> dict[str, Any]:
+    from antwort.api.wire import to_plain
+
+    plain: dict[str, Any] = to_plain(item)
+    return plain
+
+
+@pytest.mark.proves("RULING-3")
+async def test_an_unstored_follow_up_leaves_a_record_with_the_stored_response(till: Till, store: ResponseStore) -> None:
+    async with paused(till, store, DONE, DONE) as (engine, model, first):
+        await engine.create(ask([reply(first)], previous_response_id=first.id, store=False))
+        await engine.create(ask([reply(first)], previous_response_id=first.id))
+        assert read_by(model) == ["paid 1", "yes"]
+    assert till.paid == [5]
+
+
+# ---- declined ----
+
+_DECLINES: list[Any] = [
+    pytest.param({"input": "Stop! Do not pay."}, id="only new messages"),
+    pytest.param({"input": None, "tool_choice": "none"}, id="tool_choice none"),
+    pytest.param(
+        {"input": None, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [ASK]}},
+        id="allowed_tools without the tool",
+    ),
+]
+
+
+@pytest.mark.proves("RULING-3")
+@pytest.mark.parametrize("fields", _DECLINES)
+async def test_a_follow_up_declines_the_calls_for_good(
+    till: Till, store: ResponseStore, fields: dict[str, Any]
+) -> None:
+    async with paused(till, store, DONE, DONE) as (engine, model, first):
+        given = {**fields, "input": fields["input"] or [reply(first)]}
+        second = await engine.create(ask(previous_response_id=first.id, tools=till.tools, **given))
+        assert results(second) == [DECLINED]
+        assert read_by(model)[0] == DECLINED
+        await engine.create(ask([reply(first)], previous_response_id=first.id))
+        assert read_by(model) == [DECLINED, "yes"]
+    assert till.paid == []
+
+
+@pytest.mark.proves("RULING-3")
+async def test_a_declining_branch_reads_what_another_branch_has_run(till: Till, store: ResponseStore) -> None:
+    async with paused(till, store, DONE, DONE) as (engine, model, first):
+        await engine.create(ask([reply(first)], previous_response_id=first.id))
+        await engine.create(ask("Stop! Do not pay.", previous_response_id=first.id))
+        assert read_by(model)[0] == "paid 1"
+    assert till.paid == [5]
+
+
+@pytest.mark.proves("RULING-3")
+async def test_the_tools_of_the_paused_response_hold_where_the_follow_up_names_none(
+    till: Till, store: ResponseStore
+) -> None:
+    async with paused(till, store, DONE) as (engine, model, first):
+        await engine.create(ask([reply(first)], previous_response_id=first.id, tools=[ASK]))
+        assert read_by(model) == ["paid 1", "yes"]
+
+
+@pytest.mark.proves("RULING-3")
+async def test_with_some_of_the_results_the_rest_of_the_turn_stays_open(till: Till, store: ResponseStore) -> None:
+    both = answer(call("pay", amount=5), call("ask"), call("no"))
+    model = ScriptedProvider(both, DONE, DONE)
+    async with Engine(model, store=store, executors=[till.executor]) as engine:
+        first = await engine.create(ask("Pay 5.", tools=[*till.tools, NO]))
+        second = await engine.create(ask([reply(first)], previous_response_id=first.id))
+        assert "not been run yet" in read_by(model)[0]
+        assert (results(second), till.paid) == ([], [])
+        third = await engine.create(ask([reply(first, "no")], previous_response_id=second.id))
+        assert results(third) == ["paid 1"]
+    assert till.paid == [5]
+
+
+# ---- cancelled ----
+
+
+@pytest.mark.proves("RULING-3", "RULING-7")
+async def test_cancelling_a_paused_response_declines_its_calls_and_keeps_its_status(
+    till: Till, store: ResponseStore
+) -> None:
+    async with paused(till, store, DONE) as (engine, model, first):
+        assert await engine.cancel(ANONYMOUS, first.id) == first
+        await engine.create(ask([reply(first)], previous_response_id=first.id))
+        assert read_by(model) == ["The call was not run: the response was cancelled.", "yes"]
+    assert till.paid == []
+
+
+@pytest.mark.proves("RULING-7")
+async def test_cancelling_a_paused_response_denies_what_waits_for_approval(store: ResponseStore) -> None:
+    till = Till("toolset")
+    till.offer["require_approval"] = "always"
+    async with paused(till, store, DONE, first=answer(call("pay", amount=5))) as (engine, model, first):
+        (asked,) = [item for item in first.output if isinstance(item, McpApprovalRequest)]
+        assert await engine.cancel(ANONYMOUS, first.id) == first
+        assert (await engine.approval(asked.id)).status == "denied"
+        await engine.create(ask("Go on.", previous_response_id=first.id))
+        assert read_by(model) == ["The user denied this call."]
+    assert till.paid == []
+
+
+@pytest.mark.proves("RULING-3")
+async def test_cancelling_a_follow_up_declines_the_calls_that_it_has_not_begun(
+    till: Till, store: ResponseStore
+) -> None:
+    till.may_pay.clear()
+    twice = answer(call("pay", amount=5), call("pay", amount=6), call("ask"))
+    async with paused(till, store, DONE, first=twice, parallel_tool_calls=False) as (engine, model, first):
+        run = await engine.start(ask([reply(first)], previous_response_id=first.id))
+        await till.begun.wait()
+        await engine.cancel(ANONYMOUS, run.response_id)
+        till.may_pay.set()
+        await engine.create(ask([reply(first)], previous_response_id=first.id))
+        assert "not known" in read_by(model)[0]
+        assert read_by(model)[1] == "The call was not run: the response was stopped before it began."
+    assert till.paid == [5]
+
+
+@pytest.mark.proves("RULING-3")
+async def test_a_follow_up_whose_client_left_leaves_what_it_has_not_begun_to_the_retry(
+    till: Till, store: ResponseStore
+) -> None:
+    till.may_pay.clear()
+    twice = answer(call("pay", amount=5), call("pay", amount=6), call("ask"))
+    async with paused(till, store, DONE, first=twice, parallel_tool_calls=False) as (engine, model, first):
+        run = await engine.start(ask([reply(first)], previous_response_id=first.id))
+        await till.begun.wait()
+        run.leave()
+        await run.result()
+        till.may_pay.set()
+        await engine.create(ask([reply(first)], previous_response_id=first.id))
+        assert "not known" in read_by(model)[0]
+        assert read_by(model)[1] == "paid 2"
+    assert till.paid == [5, 6]
+
+
+# ---- lost ----
+
+
+def open_call(response: Response) -> str:
+    item = next(item for item in response.output if getattr(item, "name", "") == "pay")
+    assert isinstance(item.call_id, str)  # type: ignore[union-attr]
+    return item.call_id  # type: ignore[union-attr]
+
+
+@pytest.mark.proves("RULING-3")
+@pytest.mark.parametrize("kind", ["function", "toolset"])
+async def test_a_call_whose_process_died_is_not_run_again(kind: str, store: ResponseStore) -> None:
+    till = Till(kind)
+    async with paused(till, store, DONE) as (engine, model, first):
+        claim = CallClaim(call_id=open_call(first), settled_by="resp_dead", response_id=first.id)
+        await store.claim_call(ANONYMOUS, claim)
+        await engine.create(ask([reply(first)], previous_response_id=first.id))
+        assert "outcome is not known" in read_by(model)[0]
+    assert till.paid == []
+
+
+@pytest.mark.proves("RULING-3")
+@pytest.mark.parametrize("trait", ["read_only", "idempotent"])
+async def test_a_harmless_call_whose_process_died_is_run_again(trait: str, store: ResponseStore) -> None:
+    till = Till("toolset", **{trait: True})
+    async with paused(till, store, DONE, DONE) as (engine, model, first):
+        claim = CallClaim(call_id=open_call(first), settled_by="resp_dead", response_id=first.id)
+        await store.claim_call(ANONYMOUS, claim)
+        for _ in range(2):
+            await engine.create(ask([reply(first)], previous_response_id=first.id))
+            assert read_by(model)[0] == "paid 1"
+    assert till.paid == [5]
+
+
+# ---- turns of a stored run ----
+
+
+class _Reached(asyncio.Event):
+    """A part of an answer that never comes, and says that the model waits for it."""
+
+    def __init__(self, asked: asyncio.Event) -> None:
+        super().__init__()
+        self._asked = asked
+
+    async def wait(self) -> Any:
+        self._asked.set()
+        return await super().wait()
+
+
+@pytest.mark.proves("RULING-15")
+@pytest.mark.parametrize("stream", [True, False])
+async def test_finished_turns_survive_the_process_and_a_follow_up_tells_the_model(
+    till: Till, store: ResponseStore, stream: bool
+) -> None:
+    turns: Sequence[Any] = [answer(call("pay", amount=amount)) for amount in (1, 2)]
+    asked = asyncio.Event()
+    model = ScriptedProvider(*turns, answer(_Reached(asked)), DONE)
+    engine = Engine(model, store=store, executors=[till.executor])
+    run = await engine.start(ask("Pay.", tools=[till.offer], stream=stream))
+    await asked.wait()
+    assert await store.fail_running("The server was stopped.") == 1  # what the next process does when it starts
+    async with Engine(model, store=store, executors=[till.executor]) as other:
+        failed = await other.retrieve(ANONYMOUS, run.response_id)
+        assert (failed.status, results(failed)) == ("failed", ["paid 1", "paid 2"])
+        await other.create(ask("Go on.", previous_response_id=failed.id))
+        assert read_by(model) == ["paid 1", "paid 2"]
+        run.break_off()
+        await run.wait()
+    assert till.paid == [1, 2]
