@@ -12,9 +12,7 @@ from antwort.identity import Identity
 from antwort.storage.base import CallClaim, CallRecord, CallResult, ResponseStore
 from antwort.tools.base import ToolResult
 
-UNKNOWN_OUTCOME = (
-    "The call was begun before, and its outcome is not known: the process that ran it stopped. It is not run again."
-)
+UNKNOWN_OUTCOME = "The call was begun before, and its outcome is not known. It is not run again."
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
 """Seconds between two looks at a call that another response runs."""
 
