@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec.structs import replace
 
 from antwort.api.status import FINAL
+from antwort.engine.decisions import LOST
 from antwort.identity import Identity
 from antwort.storage.base import CallClaim, CallRecord, CallResult, ResponseStore
 from antwort.tools.base import ToolResult
 
-UNKNOWN_OUTCOME = "The call was begun before, and its outcome is not known. It is not run again."
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
 """Seconds between two looks at a call that another response runs."""
 
@@ -47,7 +47,7 @@ class CallRecords:
             if found.result is not None:
                 return _tool_result(call_id, found.result)
             if not may_be_repeated:
-                return ToolResult(call_id, UNKNOWN_OUTCOME, is_error=True)
+                return ToolResult(call_id, LOST, is_error=True)
             claim = replace(claim, instead_of=found.settled_by)
         return None
 
@@ -70,11 +70,10 @@ class CallRecords:
             found = await self._store.claim_call(self._identity, declined)
         else:
             found = await self._store.call_record(self._identity, call_id)
-        if found is None:
+        if found is None or (found.result is None and found.settled_by == self._response_id):
             return refusal
-        if found.result is None and found.settled_by != self._response_id:
-            found = await self._settled(call_id, found)
-        return refusal if found.result is None else _tool_result(call_id, found.result)
+        found = await self._settled(call_id, found)
+        return _tool_result(call_id, found.result or CallResult(LOST, is_error=True))
 
     async def decline(self, call_ids: Iterable[str], message: str) -> None:
         """Record that these calls are not run, except for those that another response settles."""

@@ -9,7 +9,7 @@ from antwort.api.wire import UNSET
 from antwort.errors import Conflict, InvalidField
 
 NO_APPROVAL = "The call was not run: it needs the user's approval, and none was given."
-LOST = "The call was approved and begun before, and what it came to is not known. It is not run a second time."
+LOST = "The call was begun before, and its outcome is not known. It is not run again."
 NOT_RUN = "The call was approved, and it has not been run."
 DENIED = "The user denied this call."
 
