@@ -7,7 +7,7 @@ import contextlib
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -26,7 +26,7 @@ RESPONSES = "/v1/responses"
 SILENCE = 10.0
 """Seconds without a word after which a client tries another server."""
 _POLLS = 0.5
-_BROKEN = (OSError, EOFError, TimeoutError)
+BROKEN = (OSError, EOFError, TimeoutError)
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.requires_action"})
 UNDER_WAY = frozenset({"queued", "in_progress"})
 
@@ -73,10 +73,6 @@ class Refused(Exception):
         super().__init__(f"{reply.status}: {reply.body[:300]!r}")
         self.status = reply.status
 
-    @property
-    def may_pass(self) -> bool:
-        return self.status == 429 or self.status >= 500
-
 
 class Client:
     """One run after the other, each as `told`."""
@@ -106,9 +102,51 @@ class Client:
             told.troubles.append(str(refused))
 
 
-class _Telling:
+class Caller:
+    """Asks one server after the other, each chosen by `fate`, and counts what comes between in `breaks`."""
+
+    passing: frozenset[int] = frozenset({429})
+    """Statuses below 500 after which the same request is sent again."""
+
+    def __init__(self, ports: Sequence[int], fate: random.Random, breaks: Counter[str]) -> None:
+        self._ports, self._fate, self._breaks = ports, fate, breaks
+
+    async def _attempt(self, doing: Awaitable[T]) -> T | None:
+        """What it came to; None where it broke off."""
+        try:
+            return await doing
+        except Refused as refused:
+            if refused.status < 500 and refused.status not in self.passing:
+                raise
+            self._breaks[str(refused.status)] += 1
+        except BROKEN as broken:
+            self._breaks[type(broken).__name__] += 1
+        await asyncio.sleep(self._fate.uniform(0.1, 0.6))
+        return None
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        patience: float = SILENCE,
+    ) -> Reply:
+        async with connected(self._port()) as wire, asyncio.timeout(patience):
+            wire.send(method, path, body, headers)
+            reply = await wire.reply()
+        if reply.status != 200:
+            raise Refused(reply)
+        return reply
+
+    def _port(self) -> int:
+        return self._fate.choice(self._ports)
+
+
+class _Telling(Caller):
     def __init__(self, told: Told, ports: Sequence[int], fate: random.Random, key: str) -> None:
-        self._told, self._ports, self._fate, self._key = told, ports, fate, key
+        super().__init__(ports, fate, told.breaks)
+        self._told, self._key = told, key
 
     async def run(self, enough: int | None) -> None:
         told = self._told
@@ -136,21 +174,8 @@ class _Telling:
 
     # ---- one try, at one server ----
 
-    async def _attempt(self, doing: Awaitable[T]) -> T | None:
-        """What it came to; None where it broke off."""
-        try:
-            return await doing
-        except Refused as refused:
-            if not refused.may_pass:
-                raise
-            self._told.breaks[str(refused.status)] += 1
-        except _BROKEN as broken:
-            self._told.breaks[type(broken).__name__] += 1
-        await asyncio.sleep(self._fate.uniform(0.1, 0.6))
-        return None
-
     async def _submit(self) -> None:
-        reply = await self._ask("POST", RESPONSES, self._body())
+        reply = await self._ask("POST", RESPONSES, self._body(), self._headers())
         self._told.response_id = msgspec.json.decode(reply.body)["id"]
 
     async def _stream_in(self) -> None:
@@ -194,14 +219,6 @@ class _Telling:
     async def _has_ended(self) -> bool:
         return msgspec.json.decode(await self._get())["status"] not in UNDER_WAY
 
-    async def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Reply:
-        async with connected(self._port()) as wire, asyncio.timeout(SILENCE):
-            wire.send(method, path, body, self._headers() if body is not None else None)
-            reply = await wire.reply()
-        if reply.status != 200:
-            raise Refused(reply)
-        return reply
-
     def _body(self) -> dict[str, Any]:
         return {
             "model": MODEL,
@@ -213,9 +230,6 @@ class _Telling:
 
     def _headers(self) -> dict[str, str]:
         return {"idempotency-key": self._key}
-
-    def _port(self) -> int:
-        return self._fate.choice(self._ports)
 
 
 def has_ended(seen: Sequence[Seen]) -> bool:

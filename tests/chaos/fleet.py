@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import math
 import os
 import signal
 import subprocess
@@ -24,7 +25,10 @@ from raw_http import ask
 PATIENCE = 60.0
 COMMAND = (sys.executable, "-m", "antwort")
 LEDGER = "ledger.jsonl"
+INFERENCES = "inferences.jsonl"
 _NO_DATABASE = "antwort: The database cannot be used"
+_NOT_STORED = "could not be stored"
+"""Of a response in the foreground, which does not wait until the database is back."""
 Home: TypeAlias = Literal["sqlite", "postgres"]
 
 
@@ -39,9 +43,10 @@ class Pace(NamedTuple):
 
 
 class Span(NamedTuple):
-    """When a server process stood still, in seconds since 1970."""
+    """When something was wrong with a server process or with the database, in seconds since 1970."""
 
     server: str
+    """Empty: the database."""
     begin: float
     end: float
 
@@ -49,8 +54,9 @@ class Span(NamedTuple):
 class Server:
     """`antwort serve`. It keeps its port and its settings over `kill` and `start`."""
 
-    def __init__(self, number: int, folder: Path, settings: dict[str, Any]) -> None:
+    def __init__(self, number: int, folder: Path, settings: dict[str, Any], work: float) -> None:
         self.number, self.port = number, free_port()
+        self._environment = {"CHAOS_LEDGER": str(folder / LEDGER), "CHAOS_WORK": str(work)}
         self.log = folder / f"server-{number}.log"
         self._file = folder / f"server-{number}.yaml"
         self._settings = settings
@@ -71,7 +77,8 @@ class Server:
         self._file.chmod(0o600)
         command = [*COMMAND, "serve", "--config", str(self._file), "--port", str(self.port)]
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            environment = {**_environment(), **self._environment, "CHAOS_SERVER": self.name}
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
 
     def send(self, what: signal.Signals) -> None:
         assert self._process is not None
@@ -107,7 +114,11 @@ class Fleet:
     ) -> None:
         self.servers, self.folder, self.postgres, self.dsn = servers, folder, postgres, dsn
         self.ledger = folder / LEDGER
+        self.inferences = folder / INFERENCES
         self.stood_still: list[Span] = []
+        """When server processes did."""
+        self.faults: list[Span] = []
+        """All that went wrong. A process that was killed stays so."""
         self.gave_up: list[str] = []
         """The last words of processes that ended by themselves."""
 
@@ -142,19 +153,25 @@ class Fleet:
     async def suffer(self, fault: Fault) -> None:
         """From its beginning to its end."""
         server = self.servers[fault.server]
+        name, begin = "" if fault.kind.startswith("database") else server.name, time.time()
+        await self._suffer(fault, server)
+        ended = math.inf if fault.kind == "kill" else time.time()
+        self.faults.append(Span(name, begin, ended))
+        if fault.kind == "stop":
+            self.stood_still.append(self.faults[-1])
+
+    async def _suffer(self, fault: Fault, server: Server) -> None:
         match fault.kind:
             case "kill":
                 server.kill()
                 await asyncio.sleep(fault.lasts)
                 server.start()
             case "stop":
-                name, begin = server.name, time.time()
                 server.send(signal.SIGSTOP)
                 try:
                     await asyncio.sleep(fault.lasts)
                 finally:
                     server.send(signal.SIGCONT)
-                self.stood_still.append(Span(name, begin, time.time()))
             case "database pause":
                 assert self.postgres is not None
                 self.postgres.pause()
@@ -172,6 +189,7 @@ class Fleet:
         """Lines of the servers' logs that no fault explains."""
         found = [line for server in self.servers for line in server.log.read_text().splitlines()]
         wrong = [line for line in found if "Traceback" in line or "internal error" in line]
+        wrong = [line for line in wrong if not (self.dsn and _NOT_STORED in line)]
         return wrong + [line for line in self.gave_up if not (self.dsn and line.startswith(_NO_DATABASE))]
 
 
@@ -187,16 +205,16 @@ async def _answers(port: int) -> bool:
 def fleet(home: Home, folder: Path, runs: int, pace: Pace) -> Iterator[Fleet]:
     """One server with SQLite, three with PostgreSQL; `runs` are how many may be made at once, over all of them."""
     with ExitStack() as stack:
-        ledger = folder / LEDGER
+        ledger, inferences = folder / LEDGER, folder / INFERENCES
         ledger.touch()
-        model = stack.enter_context(_program("chaos.model", "--pace", str(pace.model)))
+        model = stack.enter_context(_program("chaos.model", "--pace", str(pace.model), "--ledger", str(inferences)))
         tools = stack.enter_context(_program("chaos.tools", "--ledger", str(ledger), "--work", str(pace.work)))
         postgres = stack.enter_context(_postgres()) if home == "postgres" else None
         dsn = None if postgres is None else postgres.fresh_database()
         # Two of three are enough for all; none takes them all.
         settings = _settings(model, tools, at_once=runs if dsn is None else -(-runs // 2), lease=pace.lease)
         settings |= {"data": str(folder)} if dsn is None else {"data": str(folder), "database": dsn}
-        servers = [Server(number, folder, settings) for number in range(1 if dsn is None else 3)]
+        servers = [Server(number, folder, settings, pace.work) for number in range(1 if dsn is None else 3)]
         for server in servers:
             server.start()
             stack.callback(server.kill)
@@ -208,7 +226,7 @@ def _settings(model: str, tools: str, *, at_once: int, lease: float) -> dict[str
         # A process that stands still while it connects has not been refused.
         "backends": [{"name": "teller", "url": model, "timeouts": {"connect": 60.0}}],
         "mcp_servers": [{"label": LABEL, "url": tools, "concurrency": 1000}],
-        "tools": {"limits": {"concurrency": 1000, "total": 1000}},
+        "tools": {"modules": ["chaos.functions"], "limits": {"concurrency": 1000, "total": 1000}},
         "background": {"at_once": at_once, "queue": 10_000, "lease": lease, "attempts": 100},
         "encryption": {"keys": [_KEY]},
         "log": {"level": "warning"},
@@ -222,8 +240,7 @@ _KEY = base64.b64encode(b"k" * 32).decode()
 def _program(module: str, *arguments: str) -> Iterator[str]:
     """One that prints its address in its first line."""
     command = [sys.executable, "-m", module, *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=environment)
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, env=_environment())
     assert process.stdout is not None
     try:
         address = process.stdout.readline().decode().strip()
@@ -232,6 +249,12 @@ def _program(module: str, *arguments: str) -> Iterator[str]:
     finally:
         process.kill()
         process.communicate()
+
+
+def _environment() -> dict[str, str]:
+    """In which the modules of these tests are found."""
+    paths = [str(Path(__file__).parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 @contextmanager

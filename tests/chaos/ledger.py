@@ -1,6 +1,7 @@
 """What the tools of the chaos suite have done, in their own words: a file with a line for each beginning and each end.
 
-A line is on the disk before the tool goes on, so that nothing is missing whoever dies.
+A line is on the disk before the tool goes on, so that nothing is missing whoever dies. What the model was asked stands
+in a file of its own.
 """
 
 from __future__ import annotations
@@ -28,13 +29,23 @@ class Line(msgspec.Struct, frozen=True, array_like=True):
     """Seconds since 1970."""
 
 
+class Inference(msgspec.Struct, frozen=True, array_like=True):
+    """A request to the model."""
+
+    story: int
+    results: dict[str, str]
+    """The calls whose results it was shown, by their places."""
+    at: float
+    """When it came, in seconds since 1970."""
+
+
 class Ledger:
     """The writing side."""
 
     def __init__(self, file: Path) -> None:
         self._number = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def write(self, line: Line) -> None:
+    def write(self, line: Line | Inference) -> None:
         os.write(self._number, msgspec.json.encode(line) + b"\n")
         os.fdatasync(self._number)
 
@@ -71,3 +82,7 @@ def executions(lines: Iterable[Line]) -> list[Execution]:
 
 def read(file: Path) -> list[Execution]:
     return executions(msgspec.json.decode(line, type=Line) for line in file.read_bytes().splitlines())
+
+
+def read_inferences(file: Path) -> list[Inference]:
+    return [msgspec.json.decode(line, type=Inference) for line in file.read_bytes().splitlines()]

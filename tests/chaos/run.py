@@ -1,5 +1,7 @@
 """The chaos suite: many runs under way, while servers and the database are killed and stopped at random.
 
+Of five stories, three are told in the background, one is a tool loop in the foreground, and one has a paused turn.
+
 PYTHONPATH=tests python -m chaos.run --seconds 120 --runs 200 --seed 7
 
 The same seed makes the same plan of faults. It is printed, and so is the verdict; the exit status says whether it is
@@ -15,21 +17,26 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from chaos import followups
 from chaos.client import Client, Manner, Told
 from chaos.faults import MANY, ONE, Conditions, Fault, FaultKind, plan_of
 from chaos.fleet import Fleet, Home, Pace, fleet
-from chaos.ledger import read
+from chaos.followups import PLANS, Chain, Plan
+from chaos.ledger import read, read_inferences
 from chaos.record import logs
 from chaos.report import Outcome, figures, table
-from chaos.verdict import judge
+from chaos.story import Scene
+from chaos.verdict import Foreground, judge
 
 HOMES: tuple[Home, ...] = ("sqlite", "postgres")
+SCENES: tuple[Scene, ...] = ("story", "loop", "story", "pause", "story")
+"""One after the other."""
 
 
 class Scale(NamedTuple):
@@ -52,13 +59,14 @@ async def chaos(home: Home, scale: Scale, seed: int, folder: Path, *, aloud: boo
         conditions = Conditions(scale.kinds[home], len(machines.servers), scale.seconds, scale.pace.lease, scale.pause)
         plan = plan_of(seed, conditions)
         began = time.monotonic()
-        told = await _under_way(machines, scale, seed, plan, aloud=aloud)
+        told, chains = await _under_way(machines, scale, seed, plan, aloud=aloud)
         took = time.monotonic() - began
         await machines.ready()
-        await _look_again(machines, told, seed)
+        await _look_again(machines, told, chains, seed)
         statuses = [await asyncio.to_thread(server.stop) for server in machines.servers]
         await _look_up(machines, told)
-        verdict = judge(told, read(machines.ledger), machines.stood_still)
+        foreground = Foreground(chains, read_inferences(machines.inferences), machines.faults)
+        verdict = judge(told, read(machines.ledger), machines.stood_still, foreground)
         return Outcome(
             home=home,
             seed=seed,
@@ -71,11 +79,27 @@ async def chaos(home: Home, scale: Scale, seed: int, folder: Path, *, aloud: boo
         )
 
 
-async def _under_way(machines: Fleet, scale: Scale, seed: int, plan: Sequence[Fault], *, aloud: bool) -> list[Told]:
+async def _under_way(
+    machines: Fleet, scale: Scale, seed: int, plan: Sequence[Fault], *, aloud: bool
+) -> tuple[list[Told], list[Chain]]:
     told: list[Told] = []
+    chains: list[Chain] = []
     stories = count()
     end = time.monotonic() + scale.seconds
-    clients = [asyncio.create_task(_client(machines.ports, seed, stories, told, end)) for _ in range(scale.runs)]
+
+    async def client() -> None:
+        """One story after the other."""
+        while time.monotonic() < end:
+            number = next(stories)
+            if (scene := scene_of(number)) == "story":
+                told.append(run := Told(story=number, manner=_manner(seed, number)))
+                await Client(machines.ports, seed).tell(run)
+            else:
+                steps = plan_of_pause(seed, number) if scene == "pause" else ()
+                chains.append(chain := Chain(story=number, scene=scene, plan=steps))
+                await followups.tell(chain, machines.ports, seed)
+
+    clients = [asyncio.create_task(client()) for _ in range(scale.runs)]
     looking = asyncio.create_task(machines.look_after())
     await _go_wrong(machines, plan, aloud=aloud)
     _, late = await asyncio.wait(clients, timeout=max(end - time.monotonic(), 0) + scale.settling)
@@ -84,7 +108,7 @@ async def _under_way(machines: Fleet, scale: Scale, seed: int, plan: Sequence[Fa
     for task in (*clients, looking):
         with suppress(asyncio.CancelledError):
             await task
-    return told
+    return told, chains
 
 
 async def _go_wrong(machines: Fleet, plan: Sequence[Fault], *, aloud: bool) -> None:
@@ -96,14 +120,13 @@ async def _go_wrong(machines: Fleet, plan: Sequence[Fault], *, aloud: bool) -> N
         await machines.suffer(fault)
 
 
-async def _client(ports: Sequence[int], seed: int, stories: count[int], told: list[Told], end: float) -> None:
-    """One run after the other."""
-    client = Client(ports, seed)
-    while time.monotonic() < end:
-        number = next(stories)
-        run = Told(story=number, manner=_manner(seed, number))
-        told.append(run)
-        await client.tell(run)
+def scene_of(number: int) -> Scene:
+    return SCENES[number % len(SCENES)]
+
+
+def plan_of_pause(seed: int, number: int) -> Plan:
+    """One plan after the other, so that all come also where few stories are told."""
+    return PLANS[(seed + number // len(SCENES)) % len(PLANS)]
 
 
 def _manner(seed: int, number: int) -> Manner:
@@ -111,17 +134,20 @@ def _manner(seed: int, number: int) -> Manner:
     return "cancel" if fate < 0.1 else "poll" if fate < 0.2 else "stream" if fate < 0.6 else "follow"
 
 
-async def _look_again(machines: Fleet, told: Sequence[Told], seed: int) -> None:
+async def _look_again(machines: Fleet, told: Sequence[Told], chains: Sequence[Chain], seed: int) -> None:
     """So many at a time that none times out."""
     client, places = Client(machines.ports, seed), asyncio.Semaphore(16)
 
-    async def look(run: Told) -> None:
+    async def look(looking: Awaitable[None]) -> None:
         async with places:
             with suppress(TimeoutError):
                 async with asyncio.timeout(60):
-                    await client.look_again(run)
+                    await looking
 
-    await asyncio.gather(*(look(run) for run in told if run.response_id is not None))
+    await asyncio.gather(
+        *(look(client.look_again(run)) for run in told if run.response_id is not None),
+        *(look(followups.look_again(chain, machines.ports, seed)) for chain in chains),
+    )
 
 
 async def _look_up(machines: Fleet, told: Sequence[Told]) -> None:

@@ -21,10 +21,15 @@ SHORT = Scale(
 )
 
 
+WANTED = ("loops cut", "results shown by loops that were cut", "calls of paused turns run", "calls declined")
+
+
 @pytest.mark.parametrize("home", HOMES)
 async def test_no_run_is_lost_and_none_repeats_itself_whoever_is_killed(home: Home, tmp_path: Path) -> None:
     outcome = await chaos(home, SHORT, 8, tmp_path)
     assert outcome.verdict.is_good, "\n".join(map(str, outcome.verdict.examples()))
-    assert outcome.verdict.counts["runs"] >= SHORT.runs
+    counts = outcome.verdict.counts
+    assert counts["runs"] + counts["loops in the foreground"] + counts["paused turns"] >= SHORT.runs
+    assert all(counts[what] for what in WANTED), counts
     assert {fault.kind for fault in outcome.plan} == set(SHORT.kinds[home])
     assert not outcome.complaints, outcome.complaints[:10]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from itertools import pairwise
 from typing import Any
 
@@ -11,9 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from chaos.faults import MANY, ONE, Conditions, plan_of
+from chaos.followups import PLANS
 from chaos.ledger import Line, executions
 from chaos.model import chunks
-from chaos.story import TURNS, Turn, answer, arguments_at, last_words, opening, turn_of
+from chaos.run import plan_of_pause, scene_of
+from chaos.story import (
+    TURNS,
+    UNSAFE,
+    Heard,
+    Scene,
+    Turn,
+    answer,
+    arguments_at,
+    heard,
+    last_words,
+    opening,
+    turn_of,
+)
 
 CONDITIONS = Conditions(MANY, 3, 300.0, 5.0, 4.0)
 
@@ -42,12 +57,12 @@ def test_a_process_stands_still_for_longer_than_its_lease(seed: int) -> None:
     assert all(fault.lasts > CONDITIONS.lease for fault in plan_of(seed, CONDITIONS) if fault.kind == "stop")
 
 
-def play(number: int) -> list[Turn]:
+def play(number: int, scene: Scene = "story") -> list[Turn]:
     """A story as it is told, each turn with all that came before."""
-    messages: list[dict[str, Any]] = [{"role": "user", "content": opening(number)}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": opening(number, scene)}]
     told: list[Turn] = []
     while not told or told[-1].calls:
-        told.append(answer(messages))
+        told.append(answer(heard(messages)))
         calls = [
             {"id": call.place, "function": {"name": call.kind, "arguments": arguments_at(call.place)}}
             for call in told[-1].calls
@@ -59,7 +74,7 @@ def play(number: int) -> list[Turn]:
 
 @pytest.mark.parametrize("number", range(40))
 def test_a_story_has_five_turns_with_calls_and_an_end(number: int) -> None:
-    assert play(number) == [*(turn_of(number, at) for at in range(TURNS)), Turn(last_words(number), ())]
+    assert play(number) == [*(turn_of(number, at) for at in range(TURNS["story"])), Turn(last_words(number), ())]
 
 
 @pytest.mark.parametrize("number", range(40))
@@ -67,6 +82,37 @@ def test_each_story_pays_and_no_place_comes_twice(number: int) -> None:
     calls = [call for turn in play(number) for call in turn.calls]
     assert any(call.kind == "pay" for call in calls)
     assert len({call.place for call in calls}) == len(calls)
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_a_loop_has_three_turns_each_with_one_call_that_must_not_be_repeated(number: int) -> None:
+    *turns, end = play(number, "loop")
+    assert end == Turn(last_words(number), ())
+    assert [sum(call.kind in UNSAFE for call in turn.calls) for turn in turns] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_a_pause_has_one_turn_with_calls_of_the_client_of_a_function_and_of_a_tool_server(number: int) -> None:
+    turn, end = play(number, "pause")
+    assert end == Turn(last_words(number), ())
+    assert {"ask", "order", "pay"} <= {call.kind for call in turn.calls}
+
+
+def test_forty_stories_have_all_scenes_and_fifty_have_all_plans_for_pauses() -> None:
+    scenes = Counter(map(scene_of, range(40)))
+    assert scenes == {"story": 24, "loop": 8, "pause": 8}
+    assert {plan_of_pause(3, number) for number in range(50) if scene_of(number) == "pause"} == set(PLANS)
+
+
+def test_the_model_hears_which_story_it_is_and_what_calls_came_to() -> None:
+    asked = {"id": "1", "function": {"name": "pay", "arguments": arguments_at("7.0.0")}}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": opening(7, "loop")},
+        {"role": "assistant", "content": None, "tool_calls": [asked]},
+        {"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "run_1"}]},
+        {"role": "user", "content": "Go on."},
+    ]
+    assert heard(messages) == Heard("loop", 7, frozenset({"7.0.0"}), {"7.0.0": "run_1"})
 
 
 def test_calls_that_were_asked_for_are_not_asked_for_again() -> None:
@@ -78,7 +124,7 @@ def test_calls_that_were_asked_for_are_not_asked_for_again() -> None:
         {"role": "assistant", "content": None, "tool_calls": [asked]},
         {"role": "tool", "tool_call_id": "1", "content": "done"},
     ]
-    assert answer(cut).calls == tuple(rest)
+    assert answer(heard(cut)).calls == tuple(rest)
 
 
 def test_the_pieces_of_an_answer_are_its_turn() -> None:

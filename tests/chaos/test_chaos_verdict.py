@@ -16,11 +16,11 @@ from antwort.engine.unfold import unfold
 from chaos.client import Seen, Told
 from chaos.fleet import Span
 from chaos.ledger import Execution
-from chaos.story import LABEL, TURNS, Call, arguments_at, last_words, turn_of
+from chaos.story import LABEL, Call, arguments_at, calls_of, last_words
 from chaos.verdict import Rule, judge
 
 STORY = 3
-CALLS = [call for at in range(TURNS) for call in turn_of(STORY, at).calls]
+CALLS = calls_of(STORY, "story")
 PAID = next(place for place, call in enumerate(CALLS) if call.kind == "pay")
 READ = next(place for place, call in enumerate(CALLS) if call.kind != "pay")
 

@@ -4,23 +4,27 @@ Pure.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from antwort.api.events import UNSENT, CallBegun, CallEnded, OutputItemDone, ResponseCreated, StreamEvent
-from antwort.api.items import McpCall, Message
+from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall, Message
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, replace
 from antwort.engine.draft import Run, fold
 from antwort.testing import GrammarError, StreamChecker
 from antwort.testing.frames import read_event
-from chaos.client import UNDER_WAY, Seen, Told
+from chaos.client import ENDS, UNDER_WAY, Seen, Told
 from chaos.fleet import Span
-from chaos.ledger import Execution
-from chaos.story import TURNS, last_words, place_in, turn_of
+from chaos.followups import Chain
+from chaos.ledger import Execution, Inference
+from chaos.story import CLIENTS, UNSAFE, Scene, calls_of, last_words, place_in, story_of
 
 Rule: TypeAlias = Literal[
     "lost",
@@ -39,6 +43,10 @@ Rule: TypeAlias = Literal[
     "finished call run again",
     "call run that is not on record",
     "result that no tool has given",
+    "call of a finished turn run again",
+    "finished call left out of the record",
+    "call of a paused turn run twice",
+    "declined call run",
 ]
 RULES: tuple[Rule, ...] = Rule.__args__  # type: ignore[attr-defined]  # the names of a Literal
 _AWAKE = 5.0
@@ -70,13 +78,37 @@ class Verdict(msgspec.Struct, kw_only=True):
         return not self.breaches
 
 
-def judge(runs: Sequence[Told], executions: Sequence[Execution], stood_still: Sequence[Span]) -> Verdict:
+class Foreground(NamedTuple):
+    """The stories that took several responses, and what else is known of them."""
+
+    chains: Sequence[Chain] = ()
+    inferences: Sequence[Inference] = ()
+    faults: Sequence[Span] = ()
+    """All that went wrong."""
+
+
+NOTHING = Foreground()
+
+
+def judge(
+    runs: Sequence[Told],
+    executions: Sequence[Execution],
+    stood_still: Sequence[Span],
+    foreground: Foreground = NOTHING,
+) -> Verdict:
     counts: Counter[str] = Counter()
     breaches: list[Breach] = []
     items: dict[str, tuple[McpCall, float | None]] = {}
     for told in runs:
         breaches += _judge_run(told, counts, items)
-    breaches += _judge_calls(executions, items, stood_still, counts)
+    chained = {chain.story for chain in foreground.chains}
+    background = [each for each in executions if _story(each) not in chained]
+    breaches += _judge_calls(background, items, stood_still, counts)
+    of_story = defaultdict[int, list[Execution]](list)
+    for each in executions:
+        of_story[_story(each)].append(each)
+    for chain in foreground.chains:
+        breaches += _judge_chain(chain, of_story[chain.story], foreground, stood_still, counts)
     return Verdict(breaches=breaches, counts=counts)
 
 
@@ -178,14 +210,17 @@ def _judge_story(told: Told, final: Response) -> Iterator[Breach]:
     if final.status != "completed":
         return
     answered = {place_in(call.arguments) for call in _mcp_calls(final) if call.status in ("completed", "failed")}
-    for at in range(TURNS):
-        for call in turn_of(told.story, at).calls:
-            if call.place not in answered:
-                yield Breach("call of the story left out", told.story, f"{final.id}: {call.place}")
-    last = final.output[-1]
+    yield from _judge_telling(told.story, "story", final, answered)
+
+
+def _judge_telling(story: int, scene: Scene, final: Response, answered: AbstractSet[str]) -> Iterator[Breach]:
+    for call in calls_of(story, scene):
+        if call.place not in answered:
+            yield Breach("call of the story left out", story, f"{final.id}: {call.place}")
+    last = final.output[-1] if final.output else None
     said = "".join(part.text for part in last.content if hasattr(part, "text")) if isinstance(last, Message) else ""
-    if said != "".join(last_words(told.story)):
-        yield Breach("call of the story left out", told.story, f"{final.id} ends with {last}")
+    if said != "".join(last_words(story)):
+        yield Breach("call of the story left out", story, f"{final.id} ends with {last}")
 
 
 # ---- calls ----
@@ -253,8 +288,7 @@ def _judge_call(call: McpCall, runs: Sequence[Execution], counts: Counter[str]) 
     counts["results on record"] += 1
     came = [each for each in runs if each.run == call.output]
     if not came or came[0].ended is None or came[0].place != place_in(call.arguments):
-        place = place_in(call.arguments)
-        yield Breach("result that no tool has given", int(place.partition(".")[0]), f"{call} of {runs}")
+        yield Breach("result that no tool has given", story_of(place_in(call.arguments)), f"{call} of {runs}")
 
 
 def _judge_repeats(
@@ -282,4 +316,195 @@ def _was_asleep(each: Execution, done: float, stood_still: Sequence[Span]) -> bo
 
 
 def _story(each: Execution) -> int:
-    return int(each.place.partition(".")[0])
+    return story_of(each.place)
+
+
+# ---- stories of several responses ----
+
+
+def _judge_chain(
+    chain: Chain,
+    executions: Sequence[Execution],
+    foreground: Foreground,
+    stood_still: Sequence[Span],
+    counts: Counter[str],
+) -> Iterator[Breach]:
+    counts[_CHAINS[chain.scene]] += 1
+    counts["connections broken off or refused"] += chain.breaks.total()
+    counts["calls run"] += len(executions)
+    for trouble in chain.troubles:
+        yield Breach("told something wrong", chain.story, trouble)
+    finals = [msgspec.json.decode(body, type=Response) for body in chain.final.values()]
+    if chain.is_given_up:
+        counts["loops whose id was lost with the connection"] += 1
+    elif not chain.is_done and not chain.troubles:
+        yield Breach("lost", chain.story, "it did not come to its end")
+    for response_id in chain.streams.keys() - chain.final.keys():
+        yield Breach("lost", chain.story, f"{response_id}: nothing is known of it")
+    for final in finals:
+        if final.status in UNDER_WAY:
+            yield Breach("lost", chain.story, f"{final.id}: {final.status}")
+        yield from _judge_seen(chain.story, chain.streams[final.id], final)
+    results = dict(_results(finals))
+    yield from _judge_results(results, executions)
+    inferences = [each for each in foreground.inferences if each.story == chain.story]
+    if chain.scene == "loop":
+        yield from _judge_loop(chain, finals, results, counts)
+        yield from _judge_finished(executions, inferences, results, stood_still, counts)
+        if not chain.is_given_up:
+            yield from _judge_record(chain, inferences, results)
+    else:
+        yield from _judge_pause(chain, finals, executions, counts)
+        yield from _judge_once(chain, executions, inferences, foreground.faults, counts)
+
+
+_CHAINS: Mapping[Scene, str] = {"loop": "loops in the foreground", "pause": "paused turns"}
+
+
+def _judge_seen(story: int, seen: Sequence[Seen], final: Response) -> Iterator[Breach]:
+    """What was seen of a stream, as far as it came. One that could not be stored says so, and nothing else."""
+    checker = StreamChecker()
+    try:
+        for event, of_stream in zip(_read(seen), seen, strict=True):
+            checker.feed(of_stream.number, event)
+        ended = checker.finish() if seen and seen[-1].type in ENDS else final
+        if ended != final and not (ended.error is not None and ended.error.code == "storage_error"):
+            yield Breach("fold differs from what is stored", story, final.id)
+    except GrammarError as fault:
+        yield Breach("stream against the grammar", story, f"{final.id}: {fault}")
+
+
+def _results(finals: Iterable[Response]) -> Iterator[tuple[tuple[str, str], str]]:
+    """The results on record, by place and text, each with the id of the first response that shows it."""
+    finals = list(finals)
+    calls = [item for final in finals for item in final.output if isinstance(item, FunctionCall)]
+    places = {call.call_id: place_in(call.arguments) for call in calls}
+    for final in reversed(finals):
+        for item in final.output:
+            if isinstance(item, McpCall) and item.output is not UNSET:
+                yield (place_in(item.arguments), item.output), final.id
+            elif isinstance(item, FunctionCallOutput) and isinstance(item.output, str):
+                yield (places.get(item.call_id, ""), item.output), final.id
+
+
+def _judge_results(results: Iterable[tuple[str, str]], executions: Sequence[Execution]) -> Iterator[Breach]:
+    given = {(each.place, each.run) for each in executions if each.ended is not None}
+    for place, text in results:
+        if text.startswith(_RUN) and (place, text) not in given:
+            yield Breach("result that no tool has given", story_of(place), f"{text} at {place}")
+
+
+_RUN = "run_"
+"""How the result of a tool that ran to its end begins; what else stands for a result was written by the server."""
+
+
+def _judge_loop(
+    chain: Chain, finals: Sequence[Response], results: Iterable[tuple[str, str]], counts: Counter[str]
+) -> Iterator[Breach]:
+    """Each response of a loop but the last was cut. All calls of the story are on record in one of them."""
+    for final in finals[:-1] if chain.is_done else finals:
+        counts["loops cut"] += 1
+        counts["results shown by loops that were cut"] += sum(of == final.id for of in dict(_results([final])).values())
+        if final.status not in ("failed", "cancelled"):
+            yield Breach("ended as it should not", chain.story, f"{final.id}: {final.status}")
+    if not chain.is_done or not finals:
+        return
+    last = finals[-1]
+    if last.status != "completed":
+        yield Breach("ended as it should not", chain.story, f"{last.id}: {last.status} {last.error}")
+        return
+    errors = {place_in(item.arguments) for final in finals for item in _mcp_calls(final) if item.status == "failed"}
+    yield from _judge_telling(chain.story, chain.scene, last, {place for place, _ in results} | errors)
+
+
+def _judge_finished(
+    executions: Sequence[Execution],
+    inferences: Sequence[Inference],
+    results: Mapping[tuple[str, str], str],
+    stood_still: Sequence[Span],
+    counts: Counter[str],
+) -> Iterator[Breach]:
+    """A turn is finished when the model is asked again: from then on, none of its calls begins. The calls of a turn
+    that was cut may be made again, since the model does not know of them.
+    """
+    told = dict[str, float]()
+    for inference in inferences:
+        for place in inference.results:
+            told[place] = min(inference.at, told.get(place, inference.at))
+    for place, runs in _by_place(executions).items():
+        finished = told.get(place, math.inf)
+        for each in runs:
+            if each.begun <= finished:
+                continue
+            if _was_asleep(each, finished, stood_still):
+                counts["calls of a process that had stood still"] += 1
+                continue
+            shown = [text for at, text in results if at == place]
+            late = f"{place} ({each.kind}), {each.begun - finished:.2f} s after the model was told; on record: {shown}"
+            yield Breach("call of a finished turn run again", story_of(place), late)
+        counts["calls of cut turns made again"] += sum(each.begun <= finished for each in runs[1:])
+    for key, number in Counter(each.key for each in executions if each.kind in UNSAFE).items():
+        if number > 1:
+            yield Breach("unsafe call run twice", _story(executions[0]), f"{number} times by the key {key}")
+
+
+def _by_place(executions: Iterable[Execution]) -> dict[str, list[Execution]]:
+    found = defaultdict[str, list[Execution]](list)
+    for each in executions:
+        found[each.place].append(each)
+    return found
+
+
+def _judge_record(
+    chain: Chain, inferences: Iterable[Inference], results: Mapping[tuple[str, str], str]
+) -> Iterator[Breach]:
+    """What the model was told is on record: it was before the model was asked."""
+    told = {item for inference in inferences for item in inference.results.items() if item[1].startswith(_RUN)}
+    for place, text in sorted(told - results.keys()):
+        yield Breach("finished call left out of the record", chain.story, f"{text} at {place}")
+
+
+def _judge_pause(
+    chain: Chain, finals: Sequence[Response], executions: Sequence[Execution], counts: Counter[str]
+) -> Iterator[Breach]:
+    for final in finals:
+        wanted = ("requires_action",) if final.id == chain.paused else ("completed", "failed", "cancelled")
+        if final.status not in wanted and final.status not in UNDER_WAY:
+            yield Breach("ended as it should not", chain.story, f"{final.id}: {final.status} {final.error}")
+        is_follow_up = isinstance(final.previous_response_id, str)
+        counts["follow-ups of paused turns"] += is_follow_up
+    if chain.is_declined:
+        counts["calls declined"] += sum(call.kind != CLIENTS for call in calls_of(chain.story, chain.scene))
+        for each in executions:
+            text = f"{each.place} ({each.kind}) after {', '.join(chain.plan[0])}"
+            yield Breach("declined call run", chain.story, text)
+
+
+def _judge_once(
+    chain: Chain,
+    executions: Sequence[Execution],
+    inferences: Sequence[Inference],
+    faults: Sequence[Span],
+    counts: Counter[str],
+) -> Iterator[Breach]:
+    """A call of a paused turn runs once over all follow-ups. One that may be repeated runs again only if the outcome of
+    the run before was lost.
+    """
+    for place, runs in _by_place(executions).items():
+        counts["calls of paused turns run"] += 1
+        for before, each in pairwise(runs):
+            known = min((of.at for of in inferences if of.results.get(place) == before.run), default=math.inf)
+            if each.kind not in UNSAFE and known >= each.begun and _may_be_lost(before, each.begun, chain, faults):
+                counts["calls of paused turns run again, of tools that may be"] += 1
+                continue
+            text = (
+                f"{place} ({each.kind}) by {before.server} and {each.server}, {each.begun - before.begun:.2f} s later"
+            )
+            yield Breach("call of a paused turn run twice", chain.story, text)
+
+
+def _may_be_lost(run: Execution, at: float, chain: Chain, faults: Iterable[Span]) -> bool:
+    """Whether something was wrong with a run, or with its server, before that time; or its client may have left."""
+    if run.ended is None or any("hasty" in moves for moves in chain.plan):
+        return True
+    return any(fault.server in ("", run.server) and fault.begin <= at and fault.end >= run.begun for fault in faults)
