@@ -13,7 +13,7 @@ import pytest
 from antwort import Engine, LocalExecutor, Toolset, tool
 from antwort.api.items import FunctionCallOutput, McpApprovalRequest, McpCall
 from antwort.api.responses import Response
-from antwort.errors import RateLimited
+from antwort.errors import RateLimited, StoreFault
 from antwort.identity import ANONYMOUS
 from antwort.storage.base import CallClaim, ResponseStore
 from antwort.storage.memory import MemoryStore
@@ -378,3 +378,38 @@ async def test_finished_turns_survive_the_process_and_a_follow_up_tells_the_mode
         run.break_off()
         await run.wait()
     assert till.paid == [1, 2]
+
+
+@pytest.mark.proves("RULING-15")
+async def test_the_model_is_not_asked_again_when_another_process_has_ended_the_response(till: Till) -> None:
+    store = MemoryStore()
+    till.may_pay.clear()
+    model = ScriptedProvider(answer(call("pay", amount=1)), DONE)
+    async with Engine(model, store=store, executors=[till.executor]) as engine:
+        run = await engine.start(ask("Pay.", tools=[till.offer]))
+        await till.begun.wait()
+        await store.fail_running("The server was stopped.")
+        till.may_pay.set()
+        assert (await run.result()).status == "failed"
+    assert len(model.requests) == 1
+
+
+@pytest.mark.proves("RULING-15")
+@pytest.mark.parametrize(("faults", "status"), [(1, "completed"), (100, "failed")])
+async def test_a_turn_that_cannot_be_recorded_is_tried_again_before_the_run_fails(
+    till: Till, monkeypatch: pytest.MonkeyPatch, faults: int, status: str
+) -> None:
+    class Away(MemoryStore):
+        faults_left = faults
+
+        async def record_turn(self, *args: Any, **more: Any) -> None:
+            if self.faults_left:
+                self.faults_left -= 1
+                raise StoreFault("The database is away.")
+            await super().record_turn(*args, **more)
+
+    monkeypatch.setattr("antwort.engine.pipe._RECORD_PAUSES", (0, 0))
+    model = ScriptedProvider(answer(call("pay", amount=1)), DONE)
+    async with Engine(model, store=Away(), executors=[till.executor]) as engine:
+        response = await engine.create(ask("Pay.", tools=[till.offer]))
+    assert (response.status, len(model.requests)) == (status, 2 if status == "completed" else 1)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from antwort.api.events import CallEnded, Mark, TurnEnded
 from antwort.api.items import FunctionCall, FunctionCallOutput, InputText
 from antwort.api.responses import Usage
+from antwort.api.status import IllegalTransition
 from antwort.api.wire import replace
+from antwort.errors import ResponseNotFound
 from antwort.storage.base import CallClaim, CallRecord, CallResult, NewResponse, Page, ResponseStore, Wanted
 from storage_cases import COLLEAGUE, ME, STOPPED, STRANGER, asked, ended, message, open_conversation, tell
 
@@ -172,8 +176,10 @@ async def test_nothing_is_recorded_of_a_response_that_has_ended_or_is_gone(store
     await store.begin(new)
     response = ended(new, message("Done."))
     await store.finish(ME, response, STOPPED)
-    await store.record_turn(ME, replace(new.response, output=(CALL, RESULT)), TURN)
+    with pytest.raises(IllegalTransition):
+        await store.record_turn(ME, replace(new.response, output=(CALL, RESULT)), TURN)
     assert await store.get(ME, new.response.id) == response
     await store.delete(ME, new.response.id)
-    await store.record_turn(ME, new.response, TURN)
+    with pytest.raises(ResponseNotFound):
+        await store.record_turn(ME, new.response, TURN)
     assert (await store.responses(ME, Page(), Wanted())).responses == ()

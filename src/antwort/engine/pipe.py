@@ -13,19 +13,22 @@ import msgspec
 
 from antwort.api.events import MARKS, TERMINAL, UNSENT, Batch, ResponseFailed, StreamEvent, Terminal
 from antwort.api.responses import Response
+from antwort.api.status import IllegalTransition
 from antwort.api.wire import replace
 from antwort.engine.approvals import asked_for
 from antwort.engine.control import Control
 from antwort.engine.draft import Run, error_of
 from antwort.engine.plan import Plan
 from antwort.engine.rows import new_entries
-from antwort.errors import AntwortError, StoreFault
+from antwort.errors import AntwortError, ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import ResponseStore
 
 _log = logging.getLogger("antwort.engine")
 
 
+_RECORD_PAUSES = (0.1, 0.4, 1.5)
+"""Seconds between the tries to record a turn."""
 _UNSENT_KINDS = frozenset(UNSENT)
 
 
@@ -98,16 +101,21 @@ class TurnRecorder:
         self._items = self._calls = 0  # how many are on record
 
     async def record(self, run: Run) -> None:
-        """Record all calls that were answered since the last time, with everything before them. A store that fails here
-        does not end the run: its end is recorded whole.
+        """Record all calls that were answered since the last time, with everything before them. Raises `StoreFault` if
+        that fails for some seconds, or another process has ended the response: then the model must not be asked again.
         """
         if run.calls_ended == self._calls:
             return
-        try:
-            await self._store.record_turn(self._identity, run.response, run.marks, self._items)
-        except AntwortError as error:
-            _log.warning("a turn of %s could not be recorded: %s", run.response.id, error.message)
-            return
+        for pause in (*_RECORD_PAUSES, None):
+            try:
+                await self._store.record_turn(self._identity, run.response, run.marks, self._items)
+                break
+            except (IllegalTransition, ResponseNotFound) as error:
+                raise StoreFault("The response was ended by another process.") from error
+            except StoreFault:
+                if pause is None:
+                    raise
+                await asyncio.sleep(pause)
         self._items, self._calls = len(run.output), run.calls_ended
 
 

@@ -231,7 +231,7 @@ class ResponseStore(Protocol):
         items_from: int = 0,
     ) -> None:
         """Commit what a running response has produced so far: output items that will not change, and marks. The first
-        `items_from` items are on record already. A row that is gone, or final, is left alone.
+        `items_from` items are on record already. Raises as `finish` does when the row is final or gone.
         """
         ...
 

@@ -35,6 +35,7 @@ from antwort.storage.rules import (
     abandoned,
     check_beginning,
     check_ending,
+    check_running,
     cycle,
     failed,
     select,
@@ -149,9 +150,11 @@ class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls):
         items_from: int = 0,
     ) -> None:
         row = self._find(identity, response.id)
-        if row is not None and row.response.status == "in_progress":
-            row.response, row.turn_ends, row.abandoned = response, turn_ends(marks), abandoned(marks)
-            self._index(row, response.output[items_from:])
+        if row is None:
+            raise ResponseNotFound(response.id)
+        check_running(row.response.status)
+        row.response, row.turn_ends, row.abandoned = response, turn_ends(marks), abandoned(marks)
+        self._index(row, response.output[items_from:])
 
     async def claim_call(self, identity: Identity, claim: CallClaim) -> CallRecord | None:
         places = [

@@ -21,6 +21,11 @@ def check_beginning(status: ResponseStatus) -> None:
         raise IllegalTransition(f"a response cannot begin as {status}")
 
 
+def check_running(status: ResponseStatus) -> None:
+    if status != "in_progress":
+        raise IllegalTransition(f"a response that is {status} does not go on")
+
+
 def check_ending(old: ResponseStatus, new: ResponseStatus) -> None:
     """An outcome is written once: unlike a transition, staying in a final status is not allowed here."""
     if old in FINAL or new not in FINAL:

@@ -36,7 +36,7 @@ from antwort.storage.rows import (
     to_body,
     to_response,
 )
-from antwort.storage.rules import check_beginning, check_ending, failed
+from antwort.storage.rules import check_beginning, check_ending, check_running, failed
 
 
 class Beginning(NamedTuple):
@@ -173,9 +173,10 @@ def finish_in(connection: Connection, end: Finishing) -> int:
 def record_in(connection: Connection, progress: Progress) -> None:
     """What `ResponseStore.record_turn` does."""
     row = connection.execute(sql.STATUS[connection.dialect], progress.values).fetchone()
-    if row is None or row[1] != "in_progress":
-        return
-    key = row[0]
+    if row is None:
+        raise ResponseNotFound(str(progress.values["id"]))
+    key, status = row
+    check_running(status)
     connection.execute(sql.UPDATE_BODY, (progress.values["body"], key))
     _insert_items(connection, key, progress.values, progress.items)
     connection.executemany(sql.INSERT_TURN, [(key, *turn) for turn in progress.turns])
