@@ -40,6 +40,7 @@ from antwort.ids import new_id
 from antwort.tools.base import Output, ToolResult
 
 INTERRUPTED = "The call was stopped; whether it has run to its end is not known."
+NOT_BEGUN = "The call was not run: the response was stopped before it began."
 
 
 class Handed(msgspec.Struct, frozen=True):
@@ -60,6 +61,7 @@ class Answers:
         self._waiting: dict[int, Outcome] = {}  # of functions: they are written in the order of the calls
         self._due = 0  # the first call whose result has not been written
         self._written: set[int] = set()
+        self._unrun: set[int] = set()
         self._events: Batch = []
 
     def open(self) -> Batch:
@@ -126,15 +128,20 @@ class Answers:
         events, self._events = self._events, []
         return events
 
-    def stop(self, has_begun: Callable[[str], bool]) -> None:
+    def stop(self, has_begun: Callable[[str], bool], is_queued: Callable[[str], bool]) -> None:
         """No more results come. A call that has begun says so: without a result, a function's would be taken for one
-        that is still to be run, and the model would not know that a server's was ever made.
+        that is still to be run, and the model would not know that a server's was ever made. A call that is queued for a
+        slot was not run.
         """
         for at, answer in enumerate(self._calls):
             call_id = answer.call.call_id
-            if at in self._written or at in self._waiting or not has_begun(call_id):
+            if at in self._written or at in self._waiting:
                 continue
-            self.take(at, ToolResult(call_id, INTERRUPTED, is_error=True))
+            if has_begun(call_id):
+                self.take(at, ToolResult(call_id, INTERRUPTED, is_error=True))
+            elif is_queued(call_id):
+                self._unrun.add(at)
+                self.take(at, ToolResult(call_id, NOT_BEGUN, is_error=True))
 
     def rest(self) -> Batch:
         """Results that waited for one before them which will not come: a run that stops keeps what it has."""
@@ -174,7 +181,9 @@ class Answers:
         self._written.add(at)
         answer = self._calls[at]
         outcome: CallOutcome = "ran"
-        if isinstance(answer, Ready):
+        if at in self._unrun:
+            outcome = "refused"
+        elif isinstance(answer, Ready):
             if answer.is_search:
                 outcome = "searched"
         elif not answer.is_lost:

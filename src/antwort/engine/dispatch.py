@@ -67,7 +67,7 @@ async def _broken(rest: Batch, failure: Exception) -> AsyncGenerator[Batch, None
 def _left(failure: Exception, answers: Answers, running: Running) -> Batch:
     """What there is still to tell where the calls have not come to their end."""
     if not isinstance(failure, LEFT):  # whoever goes on decides about what has begun
-        answers.stop(running.has_begun)
+        answers.stop(running.has_begun, running.is_queued)
     return answers.rest()
 
 

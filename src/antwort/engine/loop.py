@@ -335,4 +335,4 @@ async def _cut(
 async def _halted(turn: Turn, running: Running, read: Exception | None) -> Mapping[str, ToolResult]:
     """What calls that began early came to, where their turn did not come to its end; else they go on."""
     came = await running.halt()
-    return {} if isinstance(read, LEFT) else kept(came, turn, is_over=read is None)  # it is inferred again, whole
+    return {} if isinstance(read, LEFT) else kept(came, turn)  # it is inferred again, whole

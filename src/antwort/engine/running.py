@@ -50,7 +50,8 @@ class Running:
         self._plan, self._control, self._signal = plan, control, control.signal
         self._tasks: dict[asyncio.Task[Outcome], int] = {}
         self._early: dict[str, _Begun] = {}
-        self._seen: set[str] = set()  # the calls whose tasks have had their first turn of the event loop
+        self._asked: set[str] = set()  # the calls whose tasks have had their first turn of the event loop
+        self._begun: set[str] = set()  # those of them that have waited for their slot: a tool may have seen them
 
     # ---- those that began early ----
 
@@ -79,7 +80,7 @@ class Running:
             return {}
         self._signal.fired.set()  # a thread can only look there
         await self._end([begun.task for begun in early.values()])
-        came = {call_id: _came_to(begun.task) for call_id, begun in early.items() if call_id in self._seen}
+        came = {call_id: _came_to(begun.task) for call_id, begun in early.items() if call_id in self._begun}
         return {call_id: result for call_id, result in came.items() if not isinstance(result, Handed)}
 
     async def _take_over(self, waiting: list[tuple[int, Ready]]) -> list[tuple[int, Ready]]:
@@ -103,7 +104,11 @@ class Running:
 
     def has_begun(self, call_id: str) -> bool:
         """Whether a tool may have seen the call."""
-        return call_id in self._seen
+        return call_id in self._begun
+
+    def is_queued(self, call_id: str) -> bool:
+        """Whether the call waits for a slot, or waited for one when it was told to stop."""
+        return call_id in self._asked and call_id not in self._begun
 
     async def results(
         self, calls: Sequence[Ready | Refused], width: int
@@ -195,8 +200,10 @@ class Running:
             if control.on_begin is not None:
                 await self._put_on_record(call_id, control.on_begin)
             control.begun.add(call_id)
-        self._seen.add(call_id)
+        self._asked.add(call_id)
         executor = executor or ready.executor or find_executor(definition, ready.toolbox.executors)
+        if not isinstance(executor, Limited):
+            self._begun.add(call_id)
         began = perf_counter()
         failures: list[Failure] = []
         outcome: Outcome | None = None
@@ -252,6 +259,7 @@ class Running:
             cancelled=self._signal.fired,
             progress=partial(self._note_progress, call_id),
             failed=failed,
+            began=partial(self._begun.add, call_id),
         )
 
     def _note_progress(self, call_id: str, news: str | Progress) -> None:
