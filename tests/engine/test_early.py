@@ -227,13 +227,23 @@ async def test_space_behind_a_call_that_has_begun_does_not_make_it_another() -> 
 
 async def test_a_call_that_grows_after_it_has_begun_is_told_to_stop_and_answered_as_what_it_has_become() -> None:
     depot = Depot(is_open=False)
-    script = answer(*lookups("{}", "{"), depot.begun, [CallDelta(0, "", '{"n": 1}')])
+    script = answer(*lookups("{}"), depot.begun, [CallDelta(0, "", '{"n": 1}')])
     outcome = await stream(engine_of(ScriptedProvider(script, answer(say("Ok."))), depot), ask(tools=[SERVER]))
-    first, second = server_calls(outcome.response)
-    assert (first.arguments, first.output, depot.stopped) == ('{}{"n": 1}', first.output, [first.call_id])
-    assert "not valid JSON" in str(first.error)
-    assert "not valid JSON" in str(second.error)
+    (done,) = server_calls(outcome.response)
+    assert (done.arguments, depot.stopped) == ('{}{"n": 1}', [done.call_id])
+    assert "not valid JSON" in str(done.error)
     assert len(depot.calls) == 1
+
+
+@pytest.mark.proves("RULING-3b")
+async def test_a_call_that_grows_after_the_next_one_has_begun_fails_the_response_and_says_that_it_was_begun() -> None:
+    depot = Depot(is_open=False)
+    script = answer(*lookups("{}", "{"), depot.begun, [CallDelta(0, "", '{"n": 1}')])
+    outcome = await stream(engine_of(ScriptedProvider(script), depot), ask(tools=[SERVER]))
+    first, second = server_calls(outcome.response)
+    assert outcome.response.status == "failed"
+    assert (first.arguments, first.error_text, depot.stopped) == ("{}", INTERRUPTED, [first.call_id])
+    assert (second.arguments, second.status) == ("{", "incomplete")
 
 
 async def test_the_limit_of_calls_is_counted_in_the_order_of_the_calls() -> None:

@@ -50,7 +50,7 @@ def kept(came: Mapping[str, ToolResult | None], turn: Turn) -> dict[str, ToolRes
     What came to nothing says so: no open call may be left to be run again, and the model hears of whatever was begun. A
     tool that was told to stop may still run to its end. A call that has grown since it began is not what was asked for.
     """
-    whole = {call.call_id for call in turn.calls() if call.is_whole}
+    whole = {call.call_id for call in turn.calls() if call.written.is_whole}
     return {
         call_id: result or ToolResult(call_id, INTERRUPTED, is_error=True)
         for call_id, result in came.items()
