@@ -67,12 +67,9 @@ _SHOWN = {
 }
 
 
-def play(
-    *deltas: Delta, first: int = 0, style: Style = "text", aborted: bool = False, may_be_malformed: bool = False
-) -> Batch:
-    """All events of the deltas; an id is its prefix and a count."""
-    batches = play_in([deltas], first=first, style=style, aborted=aborted, may_be_malformed=may_be_malformed)
-    return [event for batch in batches for event in batch]
+def play(*deltas: Delta, **how: Any) -> Batch:
+    """All events of the deltas; an id is its prefix and a count. How it is played: see `play_in`."""
+    return [event for batch in play_in([deltas], **how) for event in batch]
 
 
 def play_in(

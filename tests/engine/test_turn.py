@@ -478,6 +478,20 @@ def test_a_call_that_was_cut_is_incomplete_and_what_came_before_it_is_not() -> N
     ]
 
 
+@pytest.mark.proves("EDGE-5", "RULING-3b")
+@pytest.mark.parametrize("last", ["", "{}"])
+def test_what_came_before_a_call_that_was_cut_is_complete_also_where_the_run_may_be_resumed(last: str) -> None:
+    said = (CallDelta(0, "a", "{}"), TextDelta("Hm."), CallDelta(1, "b", last), LENGTH)
+    *_, end = play_in([said], may_be_resumed=True)
+    pieces = [last] if last else []
+    assert end == [
+        *a_call(0, 1, "a", "{}")[2:],
+        *message(1, "msg_1", "Hm."),
+        *a_call(2, 2, "b", *pieces, status="incomplete"),
+        ENDED_BY_LENGTH,
+    ]
+
+
 @pytest.mark.proves("EDGE-5")
 def test_a_servers_call_that_was_cut_is_closed_as_incomplete() -> None:
     events = play(CallDelta(0, "stock", '{"n'), LENGTH)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -39,6 +40,7 @@ _finishes = st.builds(
     Finished, st.sampled_from(["stop", "tool_calls", *sorted(CUT)]), st.sampled_from([None, tokens(1, 2)])
 )
 _styles = st.sampled_from(["text", "summary"])
+_ways = st.fixed_dictionaries({"style": _styles, "aborted": st.booleans(), "may_be_resumed": st.booleans()})
 
 
 def only_first_names(deltas: Iterable[Delta]) -> list[Delta]:
@@ -58,27 +60,25 @@ _answers = st.lists(_deltas, max_size=12).map(only_first_names)
 
 
 @STEADY
-@given(answer=_answers, finish=_finishes, style=_styles, aborted=st.booleans(), data=st.data())
+@given(answer=_answers, finish=_finishes, how=_ways, data=st.data())
 def test_how_deltas_are_batched_changes_nothing(
-    answer: list[Delta], finish: Finished, style: Style, aborted: bool, data: st.DataObject
+    answer: list[Delta], finish: Finished, how: dict[str, Any], data: st.DataObject
 ) -> None:
     deltas = [*answer, finish]
     cuts = sorted(data.draw(st.sets(st.integers(0, len(deltas)))))
     reads = [deltas[start:end] for start, end in zip([0, *cuts], [*cuts, len(deltas)], strict=True)]
-    batches = play_in(reads, style=style, aborted=aborted, may_be_malformed=True)
-    whole = play(*deltas, style=style, aborted=aborted, may_be_malformed=True)
+    batches = play_in(reads, may_be_malformed=True, **how)
+    whole = play(*deltas, may_be_malformed=True, **how)
     assert [event for batch in batches for event in batch] == whole
 
 
 @STEADY
-@given(answer=_answers, finish=_finishes, style=_styles, aborted=st.booleans())
-def test_any_deltas_make_a_grammatical_stream(
-    answer: list[Delta], finish: Finished, style: Style, aborted: bool
-) -> None:
+@given(answer=_answers, finish=_finishes, how=_ways)
+def test_any_deltas_make_a_grammatical_stream(answer: list[Delta], finish: Finished, how: dict[str, Any]) -> None:
     run = Run(RESPONSE)
     opening: Batch = [ResponseCreated(response=run.response), ResponseInProgress(response=run.response)]
-    events = [*opening, *play(*answer, finish, style=style, aborted=aborted, may_be_malformed=True)]
-    aborted = aborted or not any(isinstance(event, TurnEnded) for event in events)
+    events = [*opening, *play(*answer, finish, may_be_malformed=True, **how)]
+    aborted = not any(isinstance(event, TurnEnded) for event in events)
     events += _closing(fold(run, events), aborted=aborted)
     checker = StreamChecker()
     for number, event in enumerate(event for event in events if not isinstance(event, TurnEnded)):
@@ -198,11 +198,7 @@ def test_any_interleaving_of_whole_calls_shows_each_of_them_whole_and_one_after_
     said: tuple[list[tuple[str, str]], list[Delta]], style: Style, may_be_resumed: bool
 ) -> None:
     calls, answer = said
-    finish = Finished("tool_calls")
-    events = [
-        event for batch in play_in([[*answer, finish]], style=style, may_be_resumed=may_be_resumed) for event in batch
-    ]
-    run = fold(Run(RESPONSE), events)
+    run = fold(Run(RESPONSE), play(*answer, Finished("tool_calls"), style=style, may_be_resumed=may_be_resumed))
     assert _called(run, is_stripped=True) == Counter(_read(*call, is_cut=False) for call in calls)
     assert {item.status for item in run.output if not isinstance(item, McpCall)} <= {"completed"}
     words = [delta.text for delta in answer if isinstance(delta, TextDelta)]

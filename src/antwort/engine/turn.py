@@ -214,7 +214,7 @@ class Turn:
         writing = self._writing
         if not isinstance(writing, OpenCall | OpenCustomCall):
             return True
-        if not isinstance(writing, OpenServerCall) and self._may_be_resumed():
+        if not (self.is_finished or isinstance(writing, OpenServerCall)) and self._may_be_resumed():
             return False
         return writing.written.completes() or writing.written.is_whole
 
@@ -332,8 +332,10 @@ class Turn:
         """What was being written when the answer was cut is incomplete, and with it what stands behind it. So is a call
         that may have been cut while another was written beside it.
         """
-        is_answered, is_beside = _is_among(self._writing, answered), self._last_held is not None
-        is_cut = self._writing is not None and not is_answered and not (is_beside and self._is_complete())
+        self._show_waiting()
+        held = self._last_held if self._last_held in self._held else None
+        is_answered, is_whole = _is_among(self._writing, answered), held is not None and self._is_complete()
+        is_cut = not (self._writing is None or is_answered or is_whole)
         self._close("incomplete" if is_cut else "completed")
         self._is_over = True
         waiting, self._waiting = self._waiting, []
@@ -341,7 +343,7 @@ class Turn:
             self._show_item(item)
             self._close("incomplete")
         if self._held:
-            self._show_cut(0 if is_cut or self._last_held is None else self._held.index(self._last_held))
+            self._show_cut(0 if is_cut or held is None else self._held.index(held))
 
     def _show_cut(self, whole: int) -> None:
         """The held calls, of which the first ones are whole. The model is not asked again: nothing is checked."""
