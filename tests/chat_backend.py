@@ -31,6 +31,14 @@ class Calls:
 
 
 @dataclass
+class Deltas:
+    """A stream of these deltas, each in a chunk of its own, as a backend that is not like others writes it."""
+
+    deltas: Sequence[dict[str, Any]]
+    finish: str = "tool_calls"
+
+
+@dataclass
 class Refuses:
     """An error instead of an answer."""
 
@@ -54,7 +62,7 @@ class Breaks:
     pieces: Sequence[str] = ("Hel",)
 
 
-Answer: TypeAlias = Says | Calls | Refuses | Stalls | Breaks
+Answer: TypeAlias = Says | Calls | Deltas | Refuses | Stalls | Breaks
 
 
 class ChatBackend:
@@ -175,15 +183,20 @@ async def _write(answer: Answer, request: dict[str, Any], writer: asyncio.Stream
     elif isinstance(answer, Breaks):
         return False
     else:
+        assert not isinstance(answer, Deltas), "there are no pieces in an answer that is not streamed"
         writer.write(_whole(200, await _completion(answer)))
     await writer.drain()
     return True
 
 
-async def _chunks(answer: Says | Calls | Breaks) -> AsyncIterator[str]:
-    if not isinstance(answer, Breaks) and answer.thinks:
+async def _chunks(answer: Says | Calls | Deltas | Breaks) -> AsyncIterator[str]:
+    if isinstance(answer, Says | Calls) and answer.thinks:
         yield _chunk({"reasoning_content": answer.thinks})
-    if isinstance(answer, Calls):
+    if isinstance(answer, Deltas):
+        for delta in answer.deltas:
+            yield _chunk(delta)
+        yield _chunk({}, answer.finish)
+    elif isinstance(answer, Calls):
         calls = [{"index": i, **_call(i, *call)} for i, call in enumerate(answer.calls)]
         yield _chunk({"role": "assistant", "tool_calls": calls})
         yield _chunk({}, "tool_calls")

@@ -42,6 +42,7 @@ from antwort.api.status import ItemStatus
 from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.engine.held import Shown
 from antwort.engine.turn import Turn
+from antwort.errors import BackendError
 from antwort.providers.base import Delta
 
 Style: TypeAlias = Literal["text", "summary"]
@@ -66,15 +67,21 @@ _SHOWN = {
 }
 
 
-def play(*deltas: Delta, first: int = 0, style: Style = "text", aborted: bool = False) -> Batch:
-    """All events of the deltas; an id is its prefix and a count."""
-    return [event for batch in play_in([deltas], first=first, style=style, aborted=aborted) for event in batch]
+def play(*deltas: Delta, **how: Any) -> Batch:
+    """All events of the deltas; an id is its prefix and a count. How it is played: see `play_in`."""
+    return [event for batch in play_in([deltas], **how) for event in batch]
 
 
 def play_in(
-    reads: Iterable[Sequence[Delta]], *, first: int = 0, style: Style = "text", aborted: bool = False
+    reads: Iterable[Sequence[Delta]],
+    *,
+    first: int = 0,
+    style: Style = "text",
+    aborted: bool = False,
+    may_be_resumed: bool = False,
+    may_be_malformed: bool = False,
 ) -> list[Batch]:
-    """The batches: one for each read, and one for the end."""
+    """The batches: one for each read, and one for the end. An answer that is malformed breaks off where it is."""
     counts = Counter[str]()
 
     def counted(prefix: str) -> str:
@@ -82,19 +89,23 @@ def play_in(
         return f"{prefix}_{counts[prefix]}"
 
     with patch("antwort.engine.turn.new_id", counted):
-        turn = Turn(first, shown, style)
-        batches = [_feed(turn, deltas) for deltas in reads]
+        turn = Turn(first, shown, style, may_be_resumed=lambda: may_be_resumed)
+        batches: list[Batch] = []
+        try:
+            for deltas in reads:
+                batches.append([])
+                for delta in deltas:
+                    turn.feed(delta)
+                batches[-1] = turn.take()
+        except BackendError:
+            if not may_be_malformed:
+                raise
+            batches[-1], aborted = turn.take(), True
         if aborted:
             turn.abort()
         else:
             turn.finish()
         return [*batches, turn.take()]
-
-
-def _feed(turn: Turn, deltas: Sequence[Delta]) -> Batch:
-    for delta in deltas:
-        turn.feed(delta)
-    return turn.take()
 
 
 # ---- messages ----
@@ -177,6 +188,12 @@ def call_closed(at: int, n: int, name: str, arguments: str, status: ItemStatus =
         ArgumentsDone(item_id=f"fc_{n}", output_index=at, name=name, arguments=arguments),
         OutputItemDone(output_index=at, item=item),
     ]
+
+
+def a_call(at: int, n: int, name: str, *deltas: str, status: ItemStatus = "completed") -> Batch:
+    """A function's call, from its opening to its end."""
+    fed = [event for delta in deltas for event in call_fed(at, n, delta)]
+    return [*call_opened(at, n, name), *fed, *call_closed(at, n, name, "".join(deltas), status)]
 
 
 def custom_call(

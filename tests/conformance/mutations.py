@@ -43,6 +43,16 @@ def swap(one: type[StreamEvent], other: type[StreamEvent], *, nth: int = 0, othe
     return mutate
 
 
+def move(kind: type[StreamEvent], nth: int = 0, *, behind: type[StreamEvent], behind_nth: int = 0) -> Mutation:
+    def mutate(events: Events) -> Events:
+        event, other = events[_at(events, kind, nth)], events[_at(events, behind, behind_nth)]
+        rest = [each for each in events if each is not event]
+        at = next(at for at, each in enumerate(rest, 1) if each is other)
+        return [*rest[:at], event, *rest[at:]]
+
+    return mutate
+
+
 def change(kind: type[StreamEvent], nth: int = 0, **fields: object) -> Mutation:
     def mutate(events: Events) -> Events:
         at = _at(events, kind, nth)

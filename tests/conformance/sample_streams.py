@@ -237,10 +237,19 @@ def in_order(*items: Item, first: int = 0) -> Events:
 
 
 def side_by_side(*items: Item, first: int = 0) -> Events:
-    """The events of items that grow at the same time, in turn."""
-    queues = [made(index) for index, made in enumerate(items, first)]
-    opening = [queue.pop(0) for queue in queues]
-    return [*opening, *_in_turn(queues)]
+    """The events of servers' calls that are written one after the other, and run at the same time: the last one ends
+    first.
+    """
+    calls = [made(index) for index, made in enumerate(items, first)]
+    ends = [written(call) for call in calls]
+    asked = [event for call, end in zip(calls, ends, strict=True) for event in call[:end]]
+    return [*asked, *_in_turn([call[end:] for call, end in zip(calls, ends, strict=True)][::-1])]
+
+
+def written(item: Events) -> int:
+    """How many of the events of an item come before the next item may be added."""
+    said = (at for at, event in enumerate(item, 1) if isinstance(event, ev.McpArgumentsDone))
+    return next(said, len(item))
 
 
 def _in_turn(queues: list[Events]) -> Iterator[StreamEvent]:
@@ -291,7 +300,7 @@ ROUND = [
     *in_order(message("msg_2", "3"), first=3),
 ]
 PARALLEL = [
-    *side_by_side(function_call("fc_1", "call_1", "{", "}"), function_call("fc_2", "call_2", "{}")),
+    *in_order(function_call("fc_1", "call_1", "{", "}"), function_call("fc_2", "call_2", "{}")),
     *in_order(result("fco_1", "call_1"), result("fco_2", "call_2"), message("msg_1", "done"), first=2),
 ]
 MCP = [

@@ -24,6 +24,7 @@ from conformance.mutations import (
     change_response,
     drop,
     insert,
+    move,
     repeat,
     swap,
 )
@@ -34,11 +35,16 @@ from conformance.sample_streams import (
     ROUND,
     TOOLS,
     VALID,
+    Events,
+    Item,
+    custom_call,
     ended,
     function_call,
     in_order,
+    mcp_call,
     message,
     output_of,
+    reasoning,
     result,
     stream,
 )
@@ -252,7 +258,7 @@ MUTATIONS: list[tuple[str, Mutation, str]] = [
     ),
     (
         "calls side by side",
-        become(stream([*in_order(function_call("fc_1", "call_1"))[:-1], *in_order(result("r", "call_1"), first=1)])),
+        become(stream([*in_order(mcp_call("mcp_1"))[:-1], *in_order(result("r", "call_mcp_1"), first=1)])),
         "a result comes after its call is done",
     ),
     # calls of free-form tools
@@ -301,7 +307,7 @@ MUTATIONS: list[tuple[str, Mutation, str]] = [
     (SERVER, insert(HALF_WAY, after=ev.McpCallInProgress), "progress comes after the whole arguments"),
     (SERVER, insert(STILL_RUNNING, after=DONE, nth=-1), "is done and not touched any more"),
     (SERVER, insert(replace(STILL_RUNNING, item_id="mcp_9"), after=ev.McpArgumentsDone), "but the item here is mcp_1"),
-    (SERVER, drop(ev.McpArgumentsDone), "the outcome comes after the whole arguments"),
+    (SERVER, drop(ev.McpArgumentsDone, 1), "the outcome comes after the whole arguments"),
     (SERVER, repeat(ev.McpCallCompleted), "there is exactly one outcome"),
     (
         SERVER,
@@ -329,6 +335,42 @@ MUTATIONS: list[tuple[str, Mutation, str]] = [
     ),
 ]
 
+NEXT = "an item is added when the one before it is done, or, of an mcp_call, its arguments are"
+
+
+def in_pieces(one: Item, other: Item) -> Events:
+    """Two items of which each piece of one is followed by a piece of the other."""
+    pairs = zip(one(0), other(1), strict=True)
+    return [event for pair in pairs for event in pair]
+
+
+INTERLEAVED: list[tuple[str, Mutation, str]] = [
+    ("reasoning", move(DONE, behind=ADDED, behind_nth=1), NEXT),
+    (WORK, move(DONE, behind=ADDED, behind_nth=1), NEXT),  # a message, and a call behind it
+    (WORK, move(DONE, 1, behind=ADDED, behind_nth=2), NEXT),  # a call, and its result
+    (WORK, move(DONE, 2, behind=ADDED, behind_nth=3), NEXT),  # a result, and the next message
+    ("calls side by side", move(DONE, behind=ADDED, behind_nth=1), NEXT),
+    ("calls side by side", move(DONE, 1, behind=ADDED, behind_nth=2), NEXT),
+    (CUSTOM, move(DONE, behind=ADDED, behind_nth=1), NEXT),
+    (SERVER, move(DONE, behind=ADDED, behind_nth=1), NEXT),  # a list of tools
+    (SERVER, move(ev.McpArgumentsDone, behind=ADDED, behind_nth=3), NEXT),  # a server's call, and the next one
+    (SERVER, move(ADDED, 4, behind=ev.McpArgumentsDelta, behind_nth=2), NEXT),  # a server's call, and a message
+    ("text", become(stream(in_pieces(message("msg_1", "a"), message("msg_2", "b")))), NEXT),
+    ("text", become(stream(in_pieces(reasoning("rs_1", "a"), reasoning("rs_2", "b")))), NEXT),
+    (
+        "text",
+        become(stream(in_pieces(function_call("fc_1", "call_1", "{}"), function_call("fc_2", "call_2", "{}")))),
+        NEXT,
+    ),
+    ("text", become(stream(in_pieces(custom_call("ctc_1", "call_1", "a"), custom_call("ctc_2", "call_2", "b")))), NEXT),
+    (
+        "text",
+        become(stream(in_pieces(mcp_call("mcp_1", "{}", output="1"), mcp_call("mcp_2", "{}", output="2")))),
+        NEXT,
+    ),
+]
+MUTATIONS += INTERLEAVED
+
 
 def told(name: str, mutate: Mutation) -> str:
     """What the checker says of the stream `name` after `mutate`."""
@@ -340,6 +382,19 @@ def told(name: str, mutate: Mutation) -> str:
 @pytest.mark.parametrize(("name", "mutate", "rule"), MUTATIONS)
 def test_a_stream_that_breaks_a_rule_is_told_which(name: str, mutate: Mutation, rule: str) -> None:
     assert rule in told(name, mutate)
+
+
+@pytest.mark.proves("RULING-3b")
+@pytest.mark.parametrize(("name", "mutate", "rule"), INTERLEAVED)
+def test_a_stream_of_which_items_interleave_is_refused(name: str, mutate: Mutation, rule: str) -> None:
+    assert rule in told(name, mutate)
+
+
+@pytest.mark.proves("RULING-3b", "FR-016")
+@pytest.mark.parametrize("status", ["completed", "failed"])
+def test_items_may_be_added_while_a_servers_call_waits_for_its_result(status: str) -> None:
+    call, behind = in_order(mcp_call("mcp_1", "{}", output="3")), in_order(message("msg_1", "So."), first=1)
+    assert check_stream(enumerate(stream([*call[:-2], *behind, *call[-2:]], status))).status == status
 
 
 def _rules() -> Iterator[str]:

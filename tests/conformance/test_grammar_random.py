@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ from conformance.sample_streams import (
     reasoning,
     result,
     rich_message,
+    written,
 )
 
 steady = settings(deadline=None, derandomize=True)
@@ -33,7 +35,7 @@ pieces = st.lists(st.text("ab", max_size=2), max_size=3)
 
 @st.composite
 def turn(draw: st.DrawFn, number: int) -> list[list[Item]]:
-    """The items of one turn, in groups: those of a group grow at the same time."""
+    """The items of one turn, in groups: what is open of a group is closed before the next."""
     said = [
         reasoning(f"rs_{number}", "x", *draw(pieces), summaries=draw(st.lists(pieces, max_size=2))),
         draw(st.sampled_from([message(f"msg_{number}", *draw(pieces)), rich_message(f"msg_{number}")])),
@@ -62,11 +64,38 @@ def sound_streams(draw: st.DrawFn) -> Events:
     first = 0
     for number in range(draw(st.integers(0, 3))):
         for group in draw(turn(number)):
-            queues = [made(first + i) for i, made in enumerate(group)]
+            inside += draw(one_by_one([made(first + i) for i, made in enumerate(group)]))
             first += len(group)
-            inside += [queue.pop(0) for queue in queues]
-            while rest := [queue for queue in queues if queue]:
-                inside.append(draw(st.sampled_from(rest)).pop(0))
+    return around(inside)
+
+
+@st.composite
+def one_by_one(draw: st.DrawFn, items: list[Events]) -> Events:
+    """Each is written before the next is added; servers' calls end whenever they like."""
+    events: Events = []
+    running: list[Events] = []
+    for item in items:
+        end = written(item)
+        for event in item[:end]:
+            while draw(st.booleans()) and running:
+                events.append(_step(draw, running))
+            events.append(event)
+        if item[end:]:
+            running.append(item[end:])
+    while running:
+        events.append(_step(draw, running))
+    return events
+
+
+def _step(draw: st.DrawFn, running: list[Events]) -> StreamEvent:
+    at = draw(st.integers(0, len(running) - 1))
+    event = running[at].pop(0)
+    if not running[at]:
+        del running[at]
+    return event
+
+
+def around(inside: Events) -> Events:
     opening: Events = [ev.ResponseCreated(response=CREATED), ev.ResponseInProgress(response=CREATED)]
     return [*opening, *inside, ended(inside)]
 
@@ -75,6 +104,28 @@ def sound_streams(draw: st.DrawFn) -> Events:
 @given(sound_streams())
 def test_a_random_stream_that_follows_the_grammar_is_taken(events: Events) -> None:
     assert check_stream(enumerate(events)).output == _last(events).response.output
+
+
+@pytest.mark.proves("RULING-3b")
+@steady
+@given(st.data())
+def test_a_stream_in_which_an_item_is_added_too_early_is_refused(data: st.DataObject) -> None:
+    items = {
+        "message": message("msg_1", *data.draw(pieces)),
+        "reasoning": reasoning("rs_1", "x"),
+        "function": function_call("fc_1", "call_1", *data.draw(pieces)),
+        "custom": custom_call("ctc_1", "call_2", *data.draw(pieces)),
+        "server": mcp_call("mcp_1", *data.draw(pieces), output="3"),
+    }
+    one, other = data.draw(st.permutations(sorted(items)))[:2]
+    first, second = items[one](0), items[other](1)
+    early = data.draw(st.integers(1, written(first) - 1))
+    head, rest = first[:early], [first[early:], second[1:]]
+    mixed = [*head, second[0]]
+    while any(rest):
+        mixed.append(data.draw(st.sampled_from([queue for queue in rest if queue])).pop(0))
+    with pytest.raises(GrammarError, match="an item is added when the one before it is done"):
+        check_stream(enumerate(around(mixed)))
 
 
 def _last(events: Events) -> ev.Terminal:

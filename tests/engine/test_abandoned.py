@@ -20,7 +20,7 @@ from antwort.api.events import (
     TurnAbandoned,
 )
 from antwort.api.items import OutputItem
-from antwort.api.wire import replace
+from antwort.api.wire import UNSET, replace
 from antwort.engine.compacting import _is_compact
 from antwort.engine.control import Control
 from antwort.engine.draft import fold
@@ -35,7 +35,7 @@ from antwort.testing import Answer, ScriptedProvider, answer, call, say, think
 from antwort.tools.base import HOUSE_LABEL
 from antwort.tools.search import SEARCH
 from conversation_kit import begun, said, words
-from engine_kit import ask, kinds, sent, text_of
+from engine_kit import CLOCK, ask, function_calls, kinds, sent, server_calls, text_of
 from plan_kit import called, ended, plan_of, result, run_of, server_called, thought
 from plan_kit import said as spoken
 from takeover_kit import DEPOT, Depot, Log, Watched, engine_on
@@ -63,12 +63,18 @@ async def lose(log: Log) -> None:
 
 @asynccontextmanager
 async def left_by(
-    how: str, log: Log, depot: Depot, provider: ScriptedProvider, **fields: Any
+    how: str,
+    log: Log,
+    depot: Depot,
+    provider: ScriptedProvider,
+    said: Answer | None = None,
+    count: int = 4,
+    **fields: Any,
 ) -> AsyncGenerator[tuple[Watched, str], None]:
     """An engine that goes on with a response which another has left in the middle of its first inference."""
-    async with engine_on(log, ScriptedProvider(half()), depot) as one:
-        queued = await one.create(ask(background=True, stream=False, tools=[DEPOT], **fields))
-        await shows(log, queued.id, 4)
+    async with engine_on(log, ScriptedProvider(said or half()), depot) as one:
+        queued = await one.create(ask(background=True, stream=False, **{"tools": [DEPOT], **fields}))
+        await shows(log, queued.id, count)
         if how == "drained":
             await one.drain(0)
         else:
@@ -91,6 +97,32 @@ async def test_it_is_made_anew_from_what_came_before_it(how: str) -> None:
     assert told(provider) == [("user", "Hello")]
     assert kinds(response) == ["mcp_list_tools", "reasoning", "message", "mcp_call", "message"]
     assert text_of(response) == "I will look.It is there."
+
+
+@pytest.mark.proves("RULING-3b")
+@pytest.mark.parametrize("how", ["killed", "drained"])
+async def test_the_client_gets_each_call_to_run_once(how: str) -> None:
+    """Calls that were whole in an inference which is made anew are not done: the client would run them twice."""
+    calls = [call("clock", zone="UTC"), say("And"), call("clock", zone="CET")]
+    provider = ScriptedProvider(answer(*calls))
+    half_called = answer(*calls, asyncio.Event())
+    tools = [DEPOT, CLOCK]
+    async with left_by(how, Log(), Depot(), provider, half_called, 2, tools=tools) as (engine, response_id):
+        response = await engine.ended(response_id)
+    assert response.status == "requires_action"
+    assert [item.status for item in function_calls(response)] == ["incomplete", "completed", "completed"]
+
+
+@pytest.mark.proves("RULING-3b")
+async def test_a_servers_call_that_waits_for_its_result_is_closed_with_the_inference_that_is_made_anew() -> None:
+    provider = ScriptedProvider(answer(say("It is there.")))
+    half_called = answer(call("look", n=1), call("look", n=2), asyncio.Event())
+    async with left_by("killed", Log(), Depot(), provider, half_called, 3) as (engine, response_id):
+        response = await engine.ended(response_id)
+    assert (response.status, text_of(response)) == ("completed", "It is there.")
+    assert [(item.status, item.output, item.error) for item in server_calls(response)] == [
+        ("incomplete", UNSET, UNSET)
+    ] * 2
 
 
 async def test_a_later_response_reads_only_what_was_said_anew() -> None:

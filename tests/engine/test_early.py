@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from antwort.api.events import McpCallCompleted, OutputItemAdded
 from antwort.api.items import FunctionCall, FunctionCallOutput
+from antwort.api.wire import UNSET
 from antwort.engine.answers import INTERRUPTED
 from antwort.engine.control import Called
 from antwort.engine.draft import Run
@@ -26,6 +27,7 @@ from antwort.providers.base import CallDelta, Finished
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ClientsTurn, ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolResult
+from antwort.tools.limits import ToolLimits
 from antwort.tools.local import LocalExecutor
 from engine_kit import (
     CLOCK,
@@ -45,6 +47,7 @@ from engine_kit import (
 from plan_kit import plan_of
 
 OFF = {"eager": False}
+PATIENT = ToolLimits(grace=30)
 
 
 class Reports:
@@ -224,13 +227,23 @@ async def test_space_behind_a_call_that_has_begun_does_not_make_it_another() -> 
 
 async def test_a_call_that_grows_after_it_has_begun_is_told_to_stop_and_answered_as_what_it_has_become() -> None:
     depot = Depot(is_open=False)
-    script = answer(*lookups("{}", "{"), depot.begun, [CallDelta(0, "", '{"n": 1}')])
+    script = answer(*lookups("{}"), depot.begun, [CallDelta(0, "", '{"n": 1}')])
     outcome = await stream(engine_of(ScriptedProvider(script, answer(say("Ok."))), depot), ask(tools=[SERVER]))
-    first, second = server_calls(outcome.response)
-    assert (first.arguments, first.output, depot.stopped) == ('{}{"n": 1}', first.output, [first.call_id])
-    assert "not valid JSON" in str(first.error)
-    assert "not valid JSON" in str(second.error)
+    (done,) = server_calls(outcome.response)
+    assert (done.arguments, depot.stopped) == ('{}{"n": 1}', [done.call_id])
+    assert "not valid JSON" in str(done.error)
     assert len(depot.calls) == 1
+
+
+@pytest.mark.proves("RULING-3b")
+async def test_a_call_that_grows_after_the_next_one_has_begun_fails_the_response_and_says_that_it_was_begun() -> None:
+    depot = Depot(is_open=False)
+    script = answer(*lookups("{}", "{"), depot.begun, [CallDelta(0, "", '{"n": 1}')])
+    outcome = await stream(engine_of(ScriptedProvider(script), depot), ask(tools=[SERVER]))
+    first, second = server_calls(outcome.response)
+    assert outcome.response.status == "failed"
+    assert (first.arguments, first.error_text, depot.stopped) == ("{}", INTERRUPTED, [first.call_id])
+    assert (second.arguments, second.status) == ("{", "incomplete")
 
 
 async def test_the_limit_of_calls_is_counted_in_the_order_of_the_calls() -> None:
@@ -431,15 +444,87 @@ async def test_a_call_complete_before_the_cut_keeps_its_result_and_the_one_that_
     assert [each.id for each in depot.calls] == [first.call_id]
 
 
-async def test_a_call_that_was_stopped_because_of_a_cut_says_so_and_is_not_run_by_the_follow_up() -> None:
+async def test_of_a_call_that_was_told_to_stop_because_of_a_cut_the_end_is_not_known_and_it_is_not_run_again() -> None:
     depot = Depot(is_open=False)
-    engine = engine_of(ScriptedProvider(cut(depot.begun), answer(say("Ok."))), depot)
+    provider = ScriptedProvider(cut(depot.begun), answer(say("Ok.")))
+    engine = engine_of(provider, depot)
     outcome = await stream(engine, ask(tools=[SERVER]))
     first, second = server_calls(outcome.response)
     assert (first.status, second.status) == ("failed", "incomplete")
-    assert "was stopped before it had ended" in str(first.error)
+    assert first.error_text == INTERRUPTED
     await stream(engine, ask("Go on.", previous_response_id=outcome.response.id, tools=[SERVER]))
     assert len(depot.calls) == 1
+    told = [message["content"] for message in sent(provider.requests[1])["messages"] if message["role"] == "tool"]
+    assert told == [INTERRUPTED]
+
+
+class Thread:
+    """A function in a thread that cannot be told to stop, and ends when it may."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._may_end, self._has_ended = threading.Event(), threading.Event()
+        self.begun = asyncio.Event()
+        self.sent: list[str] = []
+
+    def end(self) -> None:
+        self._may_end.set()
+
+    async def wait(self) -> None:
+        assert await asyncio.to_thread(self._has_ended.wait, 5)
+
+    def mail(self, to: str) -> str:
+        self._loop.call_soon_threadsafe(self.begun.set)
+        self._may_end.wait(30)
+        self.sent.append(to)
+        self._has_ended.set()
+        return f"sent to {to}"
+
+
+MAIL = {"type": "function", "name": "mail"}
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+async def test_of_a_thread_that_is_at_work_behind_a_cut_the_model_is_not_told_that_it_was_stopped_before_its_end(
+    finish: str,
+) -> None:
+    thread = Thread()
+    provider = ScriptedProvider(answer(call("mail", to="bob"), thread.begun, finish=finish), answer(say("Ok.")))
+    engine = engine_of(provider, LocalExecutor(thread.mail), tool_grace=0.01)
+    response = (await stream(engine, ask(tools=[MAIL]))).response
+    assert (response.status, [item.output for item in outputs(response)]) == ("incomplete", [INTERRUPTED])
+    thread.end()
+    await thread.wait()
+    await engine.create(ask("Go on.", previous_response_id=response.id, tools=[MAIL]))
+    told = [message["content"] for message in sent(provider.requests[1])["messages"] if message["role"] == "tool"]
+    assert (told, thread.sent) == ([INTERRUPTED], ["bob"])
+
+
+@pytest.mark.parametrize("finish", ["length", "content_filter"])
+async def test_a_thread_that_ends_soon_after_a_cut_has_its_result(finish: str) -> None:
+    thread = Thread()
+    script = answer(call("mail", to="bob"), thread.begun, finish=finish)
+    engine = engine_of(ScriptedProvider(script), LocalExecutor(thread.mail), tool_grace=30, tool_limits=PATIENT)
+    reading = asyncio.create_task(stream(engine, ask(tools=[MAIL])))
+    await thread.begun.wait()
+    await settle()  # the answer is cut by now, and the tool was told to stop
+    thread.end()
+    response = (await reading).response
+    assert response.status == "incomplete"
+    assert [(item.output, item.is_error) for item in outputs(response)] == [("sent to bob", UNSET)]
+
+
+async def test_a_thread_that_ends_soon_after_its_run_is_cancelled_has_its_result() -> None:
+    thread = Thread()
+    script = answer(call("mail", to="bob"))
+    engine = engine_of(ScriptedProvider(script), LocalExecutor(thread.mail), tool_grace=30, tool_limits=PATIENT)
+    run = await engine.start(ask(stream=True, tools=[MAIL]))
+    await thread.begun.wait()
+    cancelling = asyncio.create_task(engine.cancel(ANONYMOUS, run.response_id))
+    await settle()
+    thread.end()
+    response = await cancelling
+    assert (response.status, [item.output for item in outputs(response)]) == ("cancelled", ["sent to bob"])
 
 
 async def test_a_functions_result_stands_behind_a_call_that_was_cut() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from antwort.api.events import UNSENT, CallBegun, StreamEvent
+from antwort.api.events import UNSENT, ArgumentsDone, CallBegun, StreamEvent
 from antwort.api.items import McpCall
 from antwort.api.responses import Response
 from antwort.engine import journal, made, promoting
@@ -25,7 +25,7 @@ from antwort.runs.base import Lease, Record, Renewed, Unavailable, Worker
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, answer, call, say, think
 from antwort.tools.base import ToolCall, ToolContext
-from engine_kit import ask, items_of, text_of
+from engine_kit import CLOCK, ask, function_calls, items_of, text_of
 from serving import until
 from takeover_kit import DEPOT, Depot, Log, Story, Watched, check_log, engine_on, events_of, records_of
 
@@ -102,6 +102,25 @@ async def test_it_is_made_to_its_end_and_all_it_said_is_in_the_log(fields: dict[
     assert response.status == "completed"
     assert stock.sold == {1}
     assert [ended.response for ended in engine.told] == [response]
+
+
+@pytest.mark.proves("RULING-3b")
+async def test_it_is_not_handed_on_in_a_turn_in_which_a_call_of_the_clients_is_done() -> None:
+    """Another process would make the turn anew, and the client would have the call twice."""
+    log, gate = Log(), asyncio.Event()
+    story = Story(answer(call("clock", zone="UTC"), call("clock", zone="CET"), gate))
+    async with engine_on(log, story, Stock()) as engine:
+        run = await begun(engine, tools=[DEPOT, CLOCK])
+        seen = await read(run, 10)
+        assert sum(isinstance(event, ArgumentsDone) for event in seen) == 1
+        run.leave()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not run.is_held
+        gate.set()
+        response = await run.result()
+    assert response.status == "requires_action"
+    assert [item.status for item in function_calls(response)] == ["completed", "completed"]
 
 
 async def test_a_client_may_leave_after_any_event() -> None:

@@ -39,7 +39,7 @@ from antwort.storage.base import NewResponse
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition
-from antwort.tools.limits import ToolLimits
+from antwort.tools.limits import ToolBounds, ToolLimits
 from antwort.tools.local import LocalExecutor
 from engine_kit import (
     CLOCK,
@@ -283,6 +283,57 @@ async def test_a_function_that_has_begun_is_not_run_again_after_a_stop(
     assert sorted(ran) == (["Oslo", "Rome"] if parallel else ["Rome"])  # what had not begun never runs
     told = [content for role, content in sent_messages(provider.requests[-1]) if role == "tool"]
     assert told == results
+
+
+@pytest.mark.parametrize("stop", [Stopping.by_deadline, Stopping.by_cancel, Stopping.by_leaving])
+@pytest.mark.parametrize(
+    "limits", [ToolLimits(concurrency=2), ToolLimits(tools={"weather": ToolBounds(parallel=False)})]
+)
+async def test_a_call_that_waits_for_a_slot_when_the_run_stops_was_not_run(
+    stop: Callable[[Engine, LiveRun], Awaitable[None]], limits: ToolLimits
+) -> None:
+    at_once = 1 if limits.tools else 2
+    full = asyncio.Event()
+    ran: list[str] = []
+
+    async def weather(city: str) -> str:
+        ran.append(city)
+        if len(ran) == at_once:
+            full.set()
+        await asyncio.Event().wait()
+        return "sunny"
+
+    calls = [call("weather", city=city) for city in ("Rome", "Oslo", "Bonn", "Graz")]
+    provider = ScriptedProvider(answer(*calls), answer(say("Done.")))
+    engine = engine_of(provider, LocalExecutor(weather), tool_limits=limits)
+    run = await engine.start(ask(tools=[WEATHER], stream=True))
+    await full.wait()
+    await stop(engine, run)
+    stopped = await run.result()
+    told = [INTERRUPTED] * at_once + [NOT_BEGUN] * (4 - at_once)
+    assert ([item.output for item in outputs(stopped)], len(ran)) == (told, at_once)
+    await engine.create(ask("Go on.", previous_response_id=stopped.id, tools=[WEATHER]))
+    heard = [content for role, content in sent_messages(provider.requests[-1]) if role == "tool"]
+    assert (heard, len(ran)) == (told, at_once)
+
+
+async def test_a_servers_call_that_waits_for_a_slot_when_the_run_stops_was_not_run() -> None:
+    full = asyncio.Event()
+
+    async def lookup(asked: ToolCall, context: ToolContext) -> str:
+        full.set()
+        await asyncio.Event().wait()
+        return "found"
+
+    depot = ToolServerFake("depot", lookup=lookup)
+    provider = ScriptedProvider(answer(call("lookup", n=1), call("lookup", n=2)))
+    engine = engine_of(provider, depot, tool_limits=ToolLimits(concurrency=1))
+    run = await engine.start(ask(tools=[SERVER], stream=True))
+    await full.wait()
+    run.leave()
+    stopped = await run.result()
+    assert [item.error_text for item in server_calls(stopped)] == [INTERRUPTED, NOT_BEGUN]
+    assert len(depot.calls) == 1
 
 
 async def test_a_leftover_function_that_has_begun_is_not_run_again_after_a_stop() -> None:

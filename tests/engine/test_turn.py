@@ -23,6 +23,7 @@ from antwort.api.events import (
 from antwort.api.items import (
     FunctionCall,
     LogProb,
+    Message,
     OutputText,
     Reasoning,
     Refusal,
@@ -31,9 +32,11 @@ from antwort.api.items import (
 from antwort.api.wire import UNSET
 from antwort.engine.held import Shown
 from antwort.engine.turn import CUT, Turn
+from antwort.errors import BackendError
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.testing import tokens
 from turn_kit import (
+    a_call,
     call_closed,
     call_fed,
     call_opened,
@@ -47,6 +50,7 @@ from turn_kit import (
     refusal_part,
     server_call,
     server_call_written,
+    shown,
     text_part,
 )
 
@@ -225,60 +229,151 @@ def test_a_call_in_the_read_that_finishes_is_kept() -> None:
     assert end == [*call_closed(1, 1, "weather", "{}"), ENDED_WITH_CALLS]
 
 
-def test_text_after_calls_has_its_own_item_behind_them() -> None:
-    events = play(CallDelta(0, "weather", "{}"), TextDelta("Wait."), CALLS)
+@pytest.mark.proves("RULING-3b")
+def test_text_after_a_call_has_its_own_item_and_the_call_is_done_before_it() -> None:
+    events = play(CallDelta(0, "weather", "{}"), TextDelta("Wait."), CallDelta(1, "b", "{}"), CALLS)
     assert events == [
-        *call_opened(0, 1, "weather"),
-        *call_fed(0, 1, "{}"),
-        *message(1, "msg_1", "Wait.")[:3],
-        *call_closed(0, 1, "weather", "{}"),
-        *message(1, "msg_1", "Wait.")[3:],
+        *a_call(0, 1, "weather", "{}"),
+        *message(1, "msg_1", "Wait."),
+        *a_call(2, 2, "b", "{}"),
         ENDED_WITH_CALLS,
     ]
 
 
-def test_text_that_came_after_a_call_is_closed_behind_it() -> None:
-    events = play(CallDelta(0, "a", "{}"), TextDelta("and"), CallDelta(1, "b", "{}"), CALLS)
-    opened, part, delta, *closed = message(1, "msg_1", "and")
+@pytest.mark.proves("RULING-3b")
+def test_reasoning_between_calls_is_done_before_the_next_call() -> None:
+    events = play(CallDelta(0, "a", "{}"), ReasoningDelta("hm"), CallDelta(1, "b", "{}"), CALLS)
     assert events == [
-        *call_opened(0, 1, "a"),
-        *call_fed(0, 1, "{}"),
-        *(opened, part, delta),
-        *call_opened(2, 2, "b"),
-        *call_fed(2, 2, "{}"),
-        *call_closed(0, 1, "a", "{}"),
-        *closed,
-        *call_closed(2, 2, "b", "{}"),
+        *a_call(0, 1, "a", "{}"),
+        *reasoning(1, "rs_1", "hm"),
+        *a_call(2, 2, "b", "{}"),
         ENDED_WITH_CALLS,
     ]
 
 
-def test_what_was_said_after_a_call_that_is_cut_is_cut_with_it() -> None:
-    answer = (CallDelta(0, "a", "{"), ReasoningDelta("hm"), TextDelta("and"), CallDelta(0, "", "}"))
-    events = play(*answer, Finished("length", None))
-    done = [event.item for event in events if isinstance(event, OutputItemDone)]
-    assert [item.status for item in done] == ["incomplete"] * 3
+@pytest.mark.proves("RULING-3b")
+def test_a_call_is_done_as_soon_as_the_next_one_begins() -> None:
+    first, second, end = play_in([[CallDelta(0, "a", "{}")], [CallDelta(1, "b", "{"), CallDelta(1, "", "}"), CALLS]])
+    assert first == a_call(0, 1, "a", "{}")[:2]
+    assert second == [*a_call(0, 1, "a", "{}")[2:], *a_call(1, 2, "b", "{", "}")[:3]]
+    assert end == [*a_call(1, 2, "b", "{", "}")[3:], ENDED_WITH_CALLS]
 
 
-@pytest.mark.proves("MISTAKE-09")
-def test_interleaved_calls_keep_their_own_index_and_arguments() -> None:
-    events = play(
-        CallDelta(0, "a", '{"x":'),
-        CallDelta(1, "b", '{"y":'),
-        CallDelta(0, "", "1}"),
-        CallDelta(1, "", "2}"),
-        CALLS,
-    )
+@pytest.mark.proves("RULING-3b", "FR-016")
+def test_the_arguments_of_a_servers_call_are_done_before_the_next_item_and_the_call_stays_open() -> None:
+    events = play(CallDelta(0, "stock", "{}"), TextDelta("So."), CALLS)
+    assert events == [*server_call_written(0, "{}"), *message(1, "msg_1", "So."), ENDED_WITH_CALLS]
+
+
+@pytest.mark.proves("RULING-3b", "MISTAKE-09")
+def test_of_interleaved_calls_the_later_one_is_held_back_until_the_first_is_complete() -> None:
+    reads: list[list[Delta]] = [
+        [CallDelta(0, "a", '{"x":'), CallDelta(1, "b", '{"y":')],
+        [CallDelta(1, "", " [")],
+        [CallDelta(0, "", "1}")],
+        [CallDelta(1, "", "2]}"), CALLS],
+    ]
+    first, later = a_call(0, 1, "a", '{"x":', "1}"), a_call(1, 2, "b", '{"y": [', "2]}")
+    assert play_in(reads) == [first[:2], [], [*first[2:], *later[:2]], later[2:3], [*later[3:], ENDED_WITH_CALLS]]
+
+
+@pytest.mark.proves("RULING-3b")
+def test_what_is_said_inside_a_call_is_held_back_until_the_call_is_complete() -> None:
+    said = (CallDelta(0, "a", "{"), ReasoningDelta("hm"), TextDelta("an"), RefusalDelta("no"), CallDelta(1, "b", "{}"))
+    events = play(*said, TextDelta("So"), CallDelta(0, "", "}"), TextDelta("."), CALLS)
+    spoken = message(2, "msg_1", "an")
     assert events == [
-        *call_opened(0, 1, "a"),
-        *call_fed(0, 1, '{"x":'),
-        *call_opened(1, 2, "b"),
-        *call_fed(1, 2, '{"y":'),
-        *call_fed(0, 1, "1}"),
-        *call_fed(1, 2, "2}"),
-        *call_closed(0, 1, "a", '{"x":1}'),
-        *call_closed(1, 2, "b", '{"y":2}'),
+        *a_call(0, 1, "a", "{", "}"),
+        *reasoning(1, "rs_1", "hm"),
+        *spoken[:-1],
+        *refusal_part("msg_1", 2, "no", part=1),
+        *message_closed(2, "msg_1", OutputText(text="an"), Refusal(refusal="no")),
+        *a_call(3, 2, "b", "{}"),
+        *message(4, "msg_2", "So", "."),
         ENDED_WITH_CALLS,
+    ]
+
+
+@pytest.mark.proves("RULING-3b")
+@pytest.mark.parametrize("written", ["", "no JSON", "[1]", "12", "null", "{}{"])
+def test_behind_a_call_that_may_yet_go_on_everything_waits_for_the_end(written: str) -> None:
+    """There is no telling whether more of it comes: only an object has an end that shows."""
+    reads: list[list[Delta]] = [
+        [CallDelta(0, "a", written)],
+        [CallDelta(1, "b", "{}"), TextDelta("So.")],
+        [CallDelta(0, "", "1"), CallDelta(2, "a", "{}")],
+        [CALLS],
+    ]
+    first = a_call(0, 1, "a", *filter(None, [written]), "1")
+    rest = [*a_call(1, 2, "b", "{}"), *message(2, "msg_1", "So."), *a_call(3, 3, "a", "{}"), ENDED_WITH_CALLS]
+    assert play_in(reads) == [first[:-3], [], first[-3:-2], [], [*first[-2:], *rest]]
+
+
+@pytest.mark.proves("RULING-3b")
+@pytest.mark.parametrize("name", ["a", "stock", "patch"])
+@pytest.mark.parametrize("behind", [CallDelta(1, "b", "{}"), TextDelta("So."), ReasoningDelta("hm")])
+def test_a_piece_of_a_call_that_is_closed_is_a_malformed_answer(name: str, behind: Delta) -> None:
+    turn = Turn(0, shown)
+    turn.feed(CallDelta(0, name, '{"input": "1"}'))
+    turn.feed(behind)
+    with pytest.raises(BackendError, match="more of a call after it had gone on"):
+        turn.feed(CallDelta(0, "", '{"input": "2"}'))
+
+
+@pytest.mark.proves("RULING-3b")
+@pytest.mark.parametrize("piece", [CallDelta(0), CallDelta(0, "a"), CallDelta(0, "", " \n"), CallDelta(0, "a", " ")])
+def test_an_empty_piece_of_a_call_that_is_closed_says_nothing(piece: CallDelta) -> None:
+    events = play(CallDelta(0, "a", "{}"), CallDelta(1, "b", "{}"), piece, CALLS)
+    assert events == [*a_call(0, 1, "a", "{}"), *a_call(1, 2, "b", "{}"), ENDED_WITH_CALLS]
+
+
+def test_space_behind_the_arguments_of_the_last_call_is_a_part_of_them() -> None:
+    assert play(CallDelta(0, "a", "{}"), CallDelta(0, "", " "), CALLS) == [
+        *a_call(0, 1, "a", "{}", " "),
+        ENDED_WITH_CALLS,
+    ]
+
+
+@pytest.mark.proves("EDGE-5", "RULING-3b")
+@pytest.mark.parametrize("finish", sorted(CUT))
+@pytest.mark.parametrize(
+    ("last", "statuses"),
+    [
+        ("", ["incomplete", "incomplete", "incomplete"]),
+        ("}", ["completed", "completed", "incomplete"]),
+    ],
+    ids=["inside the call", "behind it"],
+)
+def test_what_was_held_back_when_the_answer_was_cut_is_cut_with_the_call(
+    finish: str, last: str, statuses: list[str]
+) -> None:
+    said = (CallDelta(0, "a", "{"), ReasoningDelta("hm"), TextDelta("and"), CallDelta(0, "", last))
+    done = [event.item for event in play(*said, Finished(finish)) if isinstance(event, OutputItemDone)]
+    assert [(type(item), item.status) for item in done] == [
+        *zip((FunctionCall, Reasoning, Message), statuses, strict=True)
+    ]
+
+
+@pytest.mark.proves("EDGE-5", "RULING-3b")
+def test_of_interleaved_calls_that_are_cut_none_is_complete_that_may_have_been_cut() -> None:
+    events = play(CallDelta(0, "a", '{"x":'), CallDelta(1, "b", '{"y": 2}'), LENGTH)
+    assert events == [
+        *a_call(0, 1, "a", '{"x":', status="incomplete"),
+        *a_call(1, 2, "b", '{"y": 2}', status="incomplete"),
+        ENDED_BY_LENGTH,
+    ]
+
+
+@pytest.mark.proves("RULING-3b")
+def test_in_a_run_that_may_be_resumed_a_functions_call_is_done_when_its_turn_has_ended() -> None:
+    """Whoever picks the run up makes the inference anew; a client would run both calls if the first were done."""
+    said: list[list[Delta]] = [[CallDelta(0, "a", "{}")], [TextDelta("So."), CallDelta(1, "b", "{}")], [CALLS]]
+    first, rest = a_call(0, 1, "a", "{}"), [*message(1, "msg_1", "So."), *a_call(2, 2, "b", "{}")]
+    assert play_in(said, may_be_resumed=True) == [first[:2], [], [], [*first[2:], *rest, ENDED_WITH_CALLS]]
+    servers: list[list[Delta]] = [[CallDelta(0, "stock", "{}"), TextDelta("So.")]]
+    assert play_in(servers, may_be_resumed=True, aborted=True)[0] == [
+        *server_call_written(0, "{}"),
+        *message(1, "msg_1", "So.")[:3],
     ]
 
 
@@ -377,12 +472,22 @@ def test_a_call_that_was_cut_is_incomplete_and_what_came_before_it_is_not() -> N
     events = play(TextDelta("Hm."), CallDelta(0, "a", "{}"), CallDelta(1, "b", '{"x'), LENGTH)
     assert events == [
         *message(0, "msg_1", "Hm."),
-        *call_opened(1, 1, "a"),
-        *call_fed(1, 1, "{}"),
-        *call_opened(2, 2, "b"),
-        *call_fed(2, 2, '{"x'),
-        *call_closed(1, 1, "a", "{}"),
-        *call_closed(2, 2, "b", '{"x', "incomplete"),
+        *a_call(1, 1, "a", "{}"),
+        *a_call(2, 2, "b", '{"x', status="incomplete"),
+        ENDED_BY_LENGTH,
+    ]
+
+
+@pytest.mark.proves("EDGE-5", "RULING-3b")
+@pytest.mark.parametrize("last", ["", "{}"])
+def test_what_came_before_a_call_that_was_cut_is_complete_also_where_the_run_may_be_resumed(last: str) -> None:
+    said = (CallDelta(0, "a", "{}"), TextDelta("Hm."), CallDelta(1, "b", last), LENGTH)
+    *_, end = play_in([said], may_be_resumed=True)
+    pieces = [last] if last else []
+    assert end == [
+        *a_call(0, 1, "a", "{}")[2:],
+        *message(1, "msg_1", "Hm."),
+        *a_call(2, 2, "b", *pieces, status="incomplete"),
         ENDED_BY_LENGTH,
     ]
 
@@ -447,19 +552,19 @@ def test_what_was_taken_is_not_given_again() -> None:
         ),
         (
             [CallDelta(0, "a", "{}"), CallDelta(1, "b", "{"), TextDelta("x")],
+            [*a_call(0, 1, "a", "{}"), *a_call(1, 2, "b", "{", status="incomplete")],
+        ),
+        (
+            [CallDelta(0, "stock", "{}"), TextDelta("x")],
             [
-                *call_opened(0, 1, "a"),
-                *call_fed(0, 1, "{}"),
-                *call_opened(1, 2, "b"),
-                *call_fed(1, 2, "{"),
-                *message(2, "msg_1", "x")[:3],
-                *call_closed(0, 1, "a", "{}", "incomplete"),
-                *call_closed(1, 2, "b", "{", "incomplete"),
-                *message(2, "msg_1", "x", status="incomplete")[3:],
+                *server_call_written(0, "{}"),
+                *message(1, "msg_1", "x")[:3],
+                OutputItemDone(output_index=0, item=server_call("{}", "incomplete")),
+                *message(1, "msg_1", "x", status="incomplete")[3:],
             ],
         ),
     ],
-    ids=["nothing", "text", "reasoning", "refusal", "a call", "a server's call", "all at once"],
+    ids=["nothing", "text", "reasoning", "refusal", "a call", "a server's call", "what is held back", "text behind it"],
 )
 def test_what_is_open_when_it_breaks_off_is_closed_as_incomplete_in_order(deltas: list[Delta], events: Batch) -> None:
     assert play(*deltas, aborted=True) == events

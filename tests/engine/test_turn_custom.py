@@ -48,6 +48,32 @@ def test_a_call_that_is_cut_is_incomplete_and_holds_what_was_shown() -> None:
     assert events == [*custom_call(0, 1, "patch", "half", status="incomplete"), *CUT]
 
 
+@pytest.mark.proves("RULING-3b")
+def test_a_call_is_done_before_the_next_one_begins() -> None:
+    said = (CallDelta(0, "patch", '{"input": "a"}'), CallDelta(1, "patch", '{"input": "b"}'))
+    events = play(*said, Finished("tool_calls", None))
+    assert events == [*custom_call(0, 1, "patch", "a"), *custom_call(1, 2, "patch", "b"), *ENDED]
+
+
+@pytest.mark.proves("RULING-3b")
+def test_behind_an_input_in_plain_text_the_next_call_waits_for_the_end() -> None:
+    reads: list[list[Delta]] = [
+        [CallDelta(0, "patch", "*** Begin"), CallDelta(1, "patch", '{"input": "b"}')],
+        [CallDelta(0, "", " Patch")],
+        [Finished("tool_calls", None)],
+    ]
+    first, second = custom_call(0, 1, "patch", "*** Begin", " Patch"), custom_call(1, 2, "patch", "b")
+    assert play_in(reads) == [first[:2], first[2:3], [], [*first[3:], *second, *ENDED]]
+
+
+@pytest.mark.proves("RULING-3b")
+@pytest.mark.parametrize(("more", "status"), [("", "incomplete"), ("}", "completed")])
+def test_a_call_before_a_held_one_that_is_cut_is_complete_only_where_its_arguments_are(more: str, status: str) -> None:
+    said = (CallDelta(0, "clock", "{"), CallDelta(1, "editor__sum", RIGHT), CallDelta(0, "", more))
+    events = play(*said, CallDelta(1, "", " "), Finished("length", None))
+    assert done(events) == [(0, "clock", status), (1, "sum", "incomplete")]
+
+
 def test_the_namespace_of_a_function_stands_apart_from_its_name() -> None:
     events = play(CallDelta(0, "editor__open", "{}"), Finished("tool_calls", None))
     items = [event.item for event in events if isinstance(event, OutputItemAdded | OutputItemDone)]
@@ -113,9 +139,9 @@ def test_calls_behind_a_held_one_wait_for_it() -> None:
     ]
     first, *between, last = play_in(reads)
     assert first == [*call_opened(0, 1, "weather"), *call_fed(0, 1, "{}")]
-    assert between == [[], [], [], []]
-    assert done(last) == [(at, name, "completed") for at, name in enumerate(["weather", "sum", "clock", "patch"])]
-    assert [event.arguments for event in last if isinstance(event, ArgumentsDone)] == ["{}", '{"city": 1}']
+    assert between == [call_closed(0, 1, "weather", "{}"), [], [], []]
+    assert done(last) == [(at, name, "completed") for at, name in enumerate(["sum", "clock", "patch"], 1)]
+    assert [event.arguments for event in last if isinstance(event, ArgumentsDone)] == ['{"city": 1}']
 
 
 def test_a_message_behind_a_held_call_does_not_wait() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
-from hypothesis import given
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from antwort.api.events import Batch, ResponseCreated, ResponseInProgress, TurnEnded
@@ -38,6 +40,7 @@ _finishes = st.builds(
     Finished, st.sampled_from(["stop", "tool_calls", *sorted(CUT)]), st.sampled_from([None, tokens(1, 2)])
 )
 _styles = st.sampled_from(["text", "summary"])
+_ways = st.fixed_dictionaries({"style": _styles, "aborted": st.booleans(), "may_be_resumed": st.booleans()})
 
 
 def only_first_names(deltas: Iterable[Delta]) -> list[Delta]:
@@ -57,25 +60,25 @@ _answers = st.lists(_deltas, max_size=12).map(only_first_names)
 
 
 @STEADY
-@given(answer=_answers, finish=_finishes, style=_styles, aborted=st.booleans(), data=st.data())
+@given(answer=_answers, finish=_finishes, how=_ways, data=st.data())
 def test_how_deltas_are_batched_changes_nothing(
-    answer: list[Delta], finish: Finished, style: Style, aborted: bool, data: st.DataObject
+    answer: list[Delta], finish: Finished, how: dict[str, Any], data: st.DataObject
 ) -> None:
     deltas = [*answer, finish]
     cuts = sorted(data.draw(st.sets(st.integers(0, len(deltas)))))
     reads = [deltas[start:end] for start, end in zip([0, *cuts], [*cuts, len(deltas)], strict=True)]
-    batches = play_in(reads, style=style, aborted=aborted)
-    assert [event for batch in batches for event in batch] == play(*deltas, style=style, aborted=aborted)
+    batches = play_in(reads, may_be_malformed=True, **how)
+    whole = play(*deltas, may_be_malformed=True, **how)
+    assert [event for batch in batches for event in batch] == whole
 
 
 @STEADY
-@given(answer=_answers, finish=_finishes, style=_styles, aborted=st.booleans())
-def test_any_deltas_make_a_grammatical_stream(
-    answer: list[Delta], finish: Finished, style: Style, aborted: bool
-) -> None:
+@given(answer=_answers, finish=_finishes, how=_ways)
+def test_any_deltas_make_a_grammatical_stream(answer: list[Delta], finish: Finished, how: dict[str, Any]) -> None:
     run = Run(RESPONSE)
     opening: Batch = [ResponseCreated(response=run.response), ResponseInProgress(response=run.response)]
-    events = [*opening, *play(*answer, finish, style=style, aborted=aborted)]
+    events = [*opening, *play(*answer, finish, may_be_malformed=True, **how)]
+    aborted = not any(isinstance(event, TurnEnded) for event in events)
     events += _closing(fold(run, events), aborted=aborted)
     checker = StreamChecker()
     for number, event in enumerate(event for event in events if not isinstance(event, TurnEnded)):
@@ -96,15 +99,19 @@ def _closing(run: Run, *, aborted: bool) -> Batch:
 @STEADY
 @given(answer=_answers, finish=_finishes, style=_styles)
 def test_nothing_that_came_is_lost(answer: list[Delta], finish: Finished, style: Style) -> None:
-    run = Run(RESPONSE)
-    run = fold(run, play(*answer, finish, style=style))
+    run = fold(Run(RESPONSE), play(*answer, finish, style=style, may_be_malformed=True))
+    assume(run.turns == 1)  # else it was malformed
     said = [part for item in run.output if isinstance(item, Message) for part in item.content]
-    texts = "".join(part.text for part in said if isinstance(part, OutputText))
-    assert texts == "".join(delta.text for delta in answer if isinstance(delta, TextDelta))
+    assert "".join(_words(run)) == "".join(delta.text for delta in answer if isinstance(delta, TextDelta))
     refusals = "".join(part.refusal for part in said if isinstance(part, Refusal))
     assert refusals == "".join(delta.text for delta in answer if isinstance(delta, RefusalDelta))
     assert _thought(run) == "".join(delta.text for delta in answer if isinstance(delta, ReasoningDelta))
     assert _called(run) == _asked(answer, is_cut=finish.finish in CUT)
+
+
+def _words(run: Run) -> list[str]:
+    said = (part for item in run.output if isinstance(item, Message) for part in item.content)
+    return [part.text for part in said if isinstance(part, OutputText)]
 
 
 def _thought(run: Run) -> str:
@@ -114,9 +121,10 @@ def _thought(run: Run) -> str:
     return "".join((*summaries, *contents))
 
 
-def _called(run: Run) -> Counter[tuple[str, str]]:
-    calls = (item for item in run.output if isinstance(item, FunctionCall | CustomToolCall | McpCall))
-    return Counter(_what_was_called(item) for item in calls)
+def _called(run: Run, *, is_stripped: bool = False) -> Counter[tuple[str, str]]:
+    items = (item for item in run.output if isinstance(item, FunctionCall | CustomToolCall | McpCall))
+    calls = [_what_was_called(item) for item in items]
+    return Counter((name, arguments.strip() if is_stripped else arguments) for name, arguments in calls)
 
 
 def _what_was_called(item: FunctionCall | CustomToolCall | McpCall) -> tuple[str, str]:
@@ -148,8 +156,64 @@ def _read(name: str, arguments: str, *, is_cut: bool) -> tuple[str, str]:
 def test_what_another_process_left_half_said_is_closed_as_it_would_have_closed_it(
     answer: list[Delta], style: Style
 ) -> None:
-    said, expected = play_in([answer], style=style, aborted=True)
+    said, expected = play_in([answer], style=style, aborted=True, may_be_malformed=True)
     closing: Batch = []
     for _, item in sorted(half_said(said).items()):
         item.close("incomplete", closing)
     assert closing == expected
+
+
+# ---- backends that interleave ----
+
+_OBJECTS = ["{}", '{"input": "a"}', '{"input": "}{", "n": {"m": [1, {}]}}', '{"input":"\\"}"}']
+
+
+@st.composite
+def interleaved(draw: st.DrawFn) -> tuple[list[tuple[str, str]], list[Delta]]:
+    """Calls, each of a name and a JSON object, and an answer in which their pieces come in any order of the calls, with
+    words between them; and empty pieces and space behind a call.
+    """
+    calls = draw(st.lists(st.tuples(st.sampled_from(["weather", "stock", *FREE_FORM]), st.sampled_from(_OBJECTS))))
+    queues: list[list[Delta]] = []
+    for at, (name, arguments) in enumerate(calls):
+        cuts = sorted(draw(st.sets(st.integers(1, max(1, len(arguments) - 1)), max_size=4)))
+        pieces = [arguments[start:end] for start, end in zip([0, *cuts], [*cuts, len(arguments)], strict=True)]
+        pieces += draw(st.lists(st.sampled_from(["", " ", "\n"]), max_size=2))
+        queues.append([CallDelta(at, name if first else "", piece) for first, piece in _with_first(pieces)])
+    queues.append(draw(st.lists(st.sampled_from([TextDelta("x"), ReasoningDelta("hm"), RefusalDelta("no")]))))
+    answer: list[Delta] = []
+    while waiting := [queue for queue in queues if queue]:
+        answer.append(draw(st.sampled_from(waiting)).pop(0))
+    return calls, answer
+
+
+def _with_first(pieces: list[str]) -> list[tuple[bool, str]]:
+    return [(at == 0, piece) for at, piece in enumerate(pieces)]
+
+
+@pytest.mark.proves("RULING-3b")
+@STEADY
+@given(interleaved(), _styles, st.booleans())
+def test_any_interleaving_of_whole_calls_shows_each_of_them_whole_and_one_after_the_other(
+    said: tuple[list[tuple[str, str]], list[Delta]], style: Style, may_be_resumed: bool
+) -> None:
+    calls, answer = said
+    run = fold(Run(RESPONSE), play(*answer, Finished("tool_calls"), style=style, may_be_resumed=may_be_resumed))
+    assert _called(run, is_stripped=True) == Counter(_read(*call, is_cut=False) for call in calls)
+    assert {item.status for item in run.output if not isinstance(item, McpCall)} <= {"completed"}
+    words = [delta.text for delta in answer if isinstance(delta, TextDelta)]
+    assert "".join(_words(run)) == "".join(words)
+
+
+@pytest.mark.proves("RULING-3b")
+@STEADY
+@given(interleaved(), st.integers(0, 40))
+def test_a_call_that_is_done_has_all_of_its_arguments_wherever_the_answer_breaks_off(
+    said: tuple[list[tuple[str, str]], list[Delta]], end: int
+) -> None:
+    calls, answer = said
+    run = fold(Run(RESPONSE), play(*answer[:end], aborted=True))
+    for item in run.output:
+        if isinstance(item, FunctionCall) and item.status == "completed":
+            assert (item.name, item.arguments.strip()) in calls
+        assert item.status in ("completed", "incomplete")

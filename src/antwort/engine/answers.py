@@ -61,7 +61,7 @@ class Answers:
         self._waiting: dict[int, Outcome] = {}  # of functions: they are written in the order of the calls
         self._due = 0  # the first call whose result has not been written
         self._written: set[int] = set()
-        self._not_begun: set[int] = set()
+        self._unrun: set[int] = set()
         self._events: Batch = []
 
     def open(self) -> Batch:
@@ -128,9 +128,9 @@ class Answers:
         events, self._events = self._events, []
         return events
 
-    def stop(self, has_begun: Callable[[str], bool]) -> None:
+    def stop(self, has_begun: Callable[[str], bool], is_queued: Callable[[str], bool]) -> None:
         """No more results come. Every call of this response is settled: without a result, it would look like one that
-        is still to be run. An earlier response's call that has not begun stays open.
+        is still to be run. An earlier response's call that has not begun stays open, unless it is queued for a slot.
         """
         for at, answer in enumerate(self._calls):
             call = answer.call
@@ -138,8 +138,8 @@ class Answers:
                 continue
             if has_begun(call.call_id):
                 self.take(at, ToolResult(call.call_id, INTERRUPTED, is_error=True))
-            elif call.at is not None:
-                self._not_begun.add(at)
+            elif call.at is not None or is_queued(call.call_id):
+                self._unrun.add(at)
                 self.take(at, ToolResult(call.call_id, NOT_BEGUN, is_error=True))
 
     def rest(self) -> Batch:
@@ -180,7 +180,7 @@ class Answers:
         self._written.add(at)
         answer = self._calls[at]
         outcome: CallOutcome = "ran"
-        if at in self._not_begun:
+        if at in self._unrun:
             outcome = "refused"
         elif isinstance(answer, Ready):
             if answer.is_search:

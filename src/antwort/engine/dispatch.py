@@ -7,12 +7,13 @@ from contextlib import aclosing
 from operator import itemgetter
 
 from antwort.api.events import Batch
-from antwort.engine.answers import Answers
+from antwort.api.items import FunctionCall
+from antwort.engine.answers import NOT_BEGUN, Answers
 from antwort.engine.control import LEFT, Control
 from antwort.engine.draft import Run
 from antwort.engine.plan import Plan
 from antwort.engine.running import Running
-from antwort.engine.steps import Ready, Refused, RunTools, open_calls, ready
+from antwort.engine.steps import Ready, Refused, RunTools, answer_to, open_calls, ready
 from antwort.tools.base import ToolResult
 
 
@@ -67,7 +68,7 @@ async def _broken(rest: Batch, failure: Exception) -> AsyncGenerator[Batch, None
 def _left(failure: Exception, answers: Answers, running: Running) -> Batch:
     """What there is still to tell where the calls have not come to their end."""
     if not isinstance(failure, LEFT):  # whoever goes on decides about what has begun
-        answers.stop(running.has_begun)
+        answers.stop(running.has_begun, running.is_queued)
     return answers.rest()
 
 
@@ -82,11 +83,19 @@ def _due(step: RunTools, reason: Exception) -> Sequence[Ready | Refused]:
     raise reason
 
 
-def standing(results: Mapping[str, ToolResult], run: Run, plan: Plan) -> Batch:
-    """The results of calls that began early and whose turn did not come to its end, by their ids."""
-    calls = [ready(call, plan.toolbox) for call in open_calls(run, plan.toolbox) if call.call_id in results]
+def standing(results: Mapping[str, ToolResult], run: Run, plan: Plan, *, is_broken: bool) -> Batch:
+    """The results of calls that began early and whose turn did not come to its end, by their ids. Where it `is_broken`,
+    the functions that were called and have not begun are answered as well: nobody is to run them later.
+    """
+    calls: list[Ready | Refused] = []
+    for call in open_calls(run, plan.toolbox):
+        if call.call_id in results:
+            calls.append(ready(call, plan.toolbox))
+        elif is_broken and isinstance(call.item, FunctionCall) and isinstance(answer_to(call, plan), Ready):
+            calls.append(Refused(call, NOT_BEGUN))
     answers = Answers(calls, run.output)
     batch = answers.open()
     for at, each in enumerate(calls):
-        answers.take(at, results[each.call.call_id])
+        call_id = each.call.call_id
+        answers.take(at, results.get(call_id) or ToolResult(call_id, NOT_BEGUN, is_error=True))
     return [*batch, *answers.batch()]

@@ -16,8 +16,6 @@ from antwort.engine.turn import Turn
 from antwort.tools.base import ToolDefinition, ToolResult
 from antwort.tools.routing import Route, Toolbox, route
 
-STOPPED = "The call was stopped before it had ended: the answer that asked for it was cut off."
-
 
 def may_be_early(plan: Plan) -> bool:
     """Whether any call of this request may."""
@@ -46,17 +44,15 @@ def beginnings(turn: Turn, left: int, plan: Plan) -> list[Ready]:
     return found
 
 
-def kept(came: Mapping[str, ToolResult | None], turn: Turn, *, is_over: bool) -> dict[str, ToolResult]:
+def kept(came: Mapping[str, ToolResult | None], turn: Turn) -> dict[str, ToolResult]:
     """What is shown of calls that had begun when their turn was cut or broke off, by what they `came` to.
 
-    What came to nothing says so: no open call may be left to be run again, and the model hears of whatever was begun.
-    Where the turn `is_over`, the answer was cut; else it broke off. A call that has grown since it began is not what
-    was asked for.
+    What came to nothing says so: no open call may be left to be run again, and the model hears of whatever was begun. A
+    tool that was told to stop may still run to its end. A call that has grown since it began is not what was asked for.
     """
-    nothing = STOPPED if is_over else INTERRUPTED
-    whole = {call.call_id for call in turn.calls() if call.is_whole}
+    whole = {call.call_id for call in turn.calls() if call.written.is_whole}
     return {
-        call_id: result or ToolResult(call_id, nothing, is_error=True)
+        call_id: result or ToolResult(call_id, INTERRUPTED, is_error=True)
         for call_id, result in came.items()
         if call_id in whole
     }

@@ -36,10 +36,15 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class HeldCall:
-    """A call that is shown when its turn has ended: what it asks for decides how it shows, or it stands behind one."""
+    """A call that is not shown yet. Mostly it is shown when its turn has ended: what it asks for decides how it shows,
+    or it stands behind one of those. One that was begun before the call in front of it was complete is shown when that
+    is closed.
 
-    def __init__(self, name: str, shown: Shown) -> None:
-        self.name, self.shown = name, shown
+    `number` is its place among the calls of the answer.
+    """
+
+    def __init__(self, name: str, shown: Shown, number: int) -> None:
+        self.name, self.shown, self.number = name, shown, number
         self._pieces: list[str] = []
 
     def feed(self, arguments: str, _events: Batch) -> None:

@@ -20,6 +20,7 @@ from antwort.api.items import (
 )
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET
+from antwort.engine.answers import NOT_BEGUN
 from antwort.engine.budgets import most_calls
 from antwort.engine.credentials import Credentials, Parent
 from antwort.engine.decisions import LOST, NO_APPROVAL, decided, denial
@@ -262,7 +263,7 @@ def _is_counted(item: InputItem, denials: Container[str]) -> bool:
     return item.output is not UNSET or (item.error_text not in _UNRUN and item.error_text not in denials)
 
 
-_UNRUN = (OVER_LIMIT, NO_MORE, NO_APPROVAL, LOST)
+_UNRUN = (OVER_LIMIT, NO_MORE, NO_APPROVAL, LOST, NOT_BEGUN, DECLINED)
 """What calls are answered with that are not run."""
 
 

@@ -66,12 +66,11 @@ def pick_up(
     what it had said. Open calls of a turn that did end wait for their results.
     """
     run = fold(Run(response), events)
-    ended = run.turn_ends[-1] if run.turns else 0
     closing: Batch = []
-    for index, item in sorted(half_said(events, seal).items()):
-        if index >= ended:
-            item.close("incomplete", closing)
     if (start := _unended(run)) is not None:
+        for index, item in sorted(half_said(events, seal).items()):
+            if index >= start:
+                item.close("incomplete", closing)
         closing.append(TurnAbandoned(start=start))
     return Control(run, deadline, closing)
 
@@ -243,9 +242,15 @@ async def infer(
     """
     last = closing(run, plan) if plan.settings.final_answer else None
     shown = partial(plan.shown, run=run) if last is None else plan.refused
-    is_eager = last is None and plan.may_be_eager
-    first, ids = len(run.response.output), plan.approval_ids
-    turn = Turn(first, shown, plan.reasoning_style, plan.seal, is_eager=is_eager, approval_ids=ids)
+    turn = Turn(
+        first := len(run.response.output),
+        shown,
+        plan.reasoning_style,
+        plan.seal,
+        is_eager=last is None and plan.may_be_eager,
+        may_be_resumed=lambda: plan.may_be_resumed or control.on_begin is not None,
+        approval_ids=plan.approval_ids,
+    )
     whole, window = chat_request(run, plan), window_of(plan, provider)
     request = whole if window.is_far(whole) else await control.signal.race(partial(window.fit, whole))
     control.is_asking = True
@@ -343,8 +348,9 @@ async def _cut(
     (turn.finish if failure is None else turn.abort)(results)
     if batch := turn.take():
         yield batch
-    if results:
-        yield standing(results, control.run, plan)
+    is_broken = failure is not None and not isinstance(failure, LEFT)
+    if (results or is_broken) and (batch := standing(results, control.run, plan, is_broken=is_broken)):
+        yield batch
     if failure is not None:
         raise failure
 
@@ -352,4 +358,4 @@ async def _cut(
 async def _halted(turn: Turn, running: Running, read: Exception | None) -> Mapping[str, ToolResult]:
     """What calls that began early came to, where their turn did not come to its end; else they go on."""
     came = await running.halt()
-    return {} if isinstance(read, LEFT) else kept(came, turn, is_over=read is None)  # it is inferred again, whole
+    return {} if isinstance(read, LEFT) else kept(came, turn)  # it is inferred again, whole

@@ -167,14 +167,15 @@ OpenItem: TypeAlias = OpenReasoning | OpenMessage | OpenCall | OpenCustomCall
 
 
 def half_said(events: Iterable[RunEvent], seal: Seal | None = None) -> dict[int, OpenItem]:
-    """The items that `events` opened and did not close, by their place in the output."""
+    """The items that `events` opened and did not close, by their place in the output. Servers' calls that only wait for
+    their results are among them.
+    """
     opened: dict[int, OpenItem] = {}
     for event in events:
         if isinstance(event, OutputItemAdded):
             if (item := _reopened(event.output_index, event.item, seal)) is not None:
                 opened[event.output_index] = item
-        elif isinstance(event, OutputItemDone | McpArgumentsDone):
-            # A server's call whose arguments are whole is not half said: it waits for its result.
+        elif isinstance(event, OutputItemDone):
             opened.pop(event.output_index, None)
         else:
             _feed_again(event, opened)
@@ -211,6 +212,8 @@ def _feed_again(event: RunEvent, opened: dict[int, OpenItem]) -> None:
             item.feed(event.delta, sent)
         case ArgumentsDelta() | McpArgumentsDelta(), OpenCall():
             item.feed(event.delta, sent)
+        case McpArgumentsDone(), OpenServerCall():
+            item.is_said = True
         case CustomInputDelta(), OpenCustomCall():
             item.feed_text(event.delta, sent)
         case _:

@@ -30,31 +30,44 @@ ClosedAs: TypeAlias = Literal["completed", "incomplete"]
 _MARKS = re.compile(r'\\.|["{}]', re.DOTALL)
 
 
-class _Closing:
-    """Sees where an object ends that comes in pieces, as long as it may be JSON. Each character is looked at once."""
+class Arguments:
+    """Arguments that come in pieces. Finds out when they are a whole JSON object, and scans each character once."""
 
-    __slots__ = ("_depth", "_is_over", "_is_quoted", "_unread")
+    __slots__ = ("_depth", "_is_over", "_is_quoted", "_scanned", "is_whole", "pieces")
 
     def __init__(self) -> None:
-        self._unread: list[str] = []
+        self.pieces: list[str] = []
+        self.is_whole = False
+        """Whether they were a whole JSON object when `completes` was called last, and only space has come since."""
+        self._scanned = 0
         self._depth = 0
         self._is_quoted = self._is_over = False
 
-    def ends_with(self, piece: str) -> bool:
-        """Whether the piece ends the object: once, as nothing but space can follow one."""
-        if self._is_over:
+    def feed(self, piece: str) -> None:
+        self.pieces.append(piece)
+        if self.is_whole and not piece.isspace():
+            self.is_whole = False  # text behind an object: that is no JSON any more
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    def completes(self) -> bool:
+        """Return whether the pieces since the last time make the arguments whole: true at most once."""
+        pieces = self.pieces
+        if self._is_over or self._scanned == len(pieces):
             return False
-        self._unread.append(piece)
-        if not piece.rstrip().endswith("}"):
+        if (last := pieces[-1].rstrip()) and not last.endswith("}"):
             return False
-        for mark in _MARKS.findall("".join(self._unread)):  # what ends so does not end within an escape
+        for mark in _MARKS.findall("".join(pieces[self._scanned :])):  # what ends so does not end within an escape
             if mark == '"':
                 self._is_quoted = not self._is_quoted
             elif not self._is_quoted:
-                self._depth += (mark == "{") - (mark == "}")
-        self._unread.clear()
-        self._is_over = self._depth <= 0 and not self._is_quoted
-        return self._is_over
+                self._depth += 1 if mark == "{" else -1 if mark == "}" else 0
+                self._is_over = self._is_over or (mark == "}" and self._depth <= 0)
+        self._scanned = len(pieces)
+        self.is_whole = self._is_over and is_object(self.text)
+        return self.is_whole
 
 
 def is_object(text: str) -> bool:
@@ -68,10 +81,7 @@ def is_object(text: str) -> bool:
 class OpenCall:
     """A call being written."""
 
-    is_whole = False
-    """Whether somebody asked, and it was a call then: see `is_object`."""
     _delta: ClassVar[type[ArgumentsDelta | McpArgumentsDelta]] = ArgumentsDelta
-    _closing: _Closing | None = None
 
     def __init__(self, index: int, item: FunctionCall | McpCall, called: str = "", before: int = 0) -> None:
         self.index = index
@@ -79,8 +89,8 @@ class OpenCall:
         """What the model calls the tool."""
         self.before = before
         """How many calls were shown before it of those that a response runs only so many of."""
+        self.written = Arguments()
         self._item = item
-        self._pieces: list[str] = []
 
     @property
     def call_id(self) -> str:
@@ -88,7 +98,7 @@ class OpenCall:
 
     @property
     def arguments(self) -> str:
-        return "".join(self._pieces)
+        return self.written.text
 
     @property
     def item(self) -> FunctionCall | McpCall:
@@ -99,19 +109,8 @@ class OpenCall:
         events.append(OutputItemAdded(output_index=self.index, item=self._item))
 
     def feed(self, arguments: str, events: Batch) -> None:
-        self._pieces.append(arguments)
-        if self.is_whole and not arguments.isspace():
-            self.is_whole = False  # a backend that writes behind an object: that is no call any more
+        self.written.feed(arguments)
         events.append(self._delta(item_id=self._item.id, output_index=self.index, delta=arguments))
-
-    def is_complete_with(self, arguments: str) -> bool:
-        """Whether these, which it was fed last, make it whole. Asked each time, or never."""
-        if self._closing is None:
-            self._closing = _Closing()
-        if self._closing.ends_with(arguments):
-            self.is_whole = is_object(self.arguments)
-            return self.is_whole
-        return False
 
     def close(self, status: ClosedAs, events: Batch) -> None:
         arguments, item, at = self.arguments, self._item, self.index
@@ -120,9 +119,13 @@ class OpenCall:
 
 
 class OpenServerCall(OpenCall):
-    """One that shows as an `mcp_call`: when it is written, it stays open for its result."""
+    """One that shows as an `mcp_call`: when it is written, it stays open for its result. It is closed as completed by
+    that result, and not here.
+    """
 
     _delta = McpArgumentsDelta
+    is_said = False
+    """Whether its arguments are done; then it is open for its result alone."""
 
     def announce(self, events: Batch) -> None:
         item, at = self._item, self.index
@@ -132,8 +135,10 @@ class OpenServerCall(OpenCall):
         )
 
     def close(self, status: ClosedAs, events: Batch) -> None:
-        arguments, item, at = "".join(self._pieces), self._item, self.index
-        events.append(McpArgumentsDone(item_id=item.id, output_index=at, arguments=arguments))
+        arguments, item, at = self.arguments, self._item, self.index
+        if not self.is_said:
+            self.is_said = True
+            events.append(McpArgumentsDone(item_id=item.id, output_index=at, arguments=arguments))
         if status != "completed":
             events.append(OutputItemDone(output_index=at, item=replace(item, status=status, arguments=arguments)))
 
@@ -143,6 +148,7 @@ class OpenCustomCall:
 
     def __init__(self, index: int, item: CustomToolCall) -> None:
         self.index = index
+        self.written = Arguments()
         self._item = item
         self._reader = InputReader()
         self._pieces: list[str] = []
@@ -151,6 +157,7 @@ class OpenCustomCall:
         events.append(OutputItemAdded(output_index=self.index, item=self._item))
 
     def feed(self, arguments: str, events: Batch) -> None:
+        self.written.feed(arguments)
         self.feed_text(self._reader.feed(arguments), events)
 
     def feed_text(self, text: str, events: Batch) -> None:

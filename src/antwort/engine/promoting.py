@@ -10,7 +10,7 @@ from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Protocol
 
 from antwort.api.events import TERMINAL, Batch
-from antwort.api.items import CustomToolCall, FunctionCall, McpCall
+from antwort.api.items import CustomToolCall, FunctionCall, McpCall, OutputItem
 from antwort.engine.control import LEFT, Control
 from antwort.engine.draft import Run
 from antwort.engine.journal import Journal, ending_of
@@ -77,8 +77,8 @@ class Promotion:
 
     def look(self) -> None:
         """Begin, where that is wanted and may be: between two batches, when all is out that the run stands at. While a
-        call is under way whose turn is still being written, it may not: another process would make that turn anew, and
-        do twice what the call does. Where not all is there that was said, it can only go on here.
+        call is under way, or done, whose turn is still being written, it may not: another process would make that turn
+        anew, and do twice what the call does. Where not all is there that was said, it can only go on here.
         """
         if self._task is not None or not self.is_wanted or self._is_closed:
             return
@@ -212,7 +212,8 @@ class Promotion:
         return sorted(self._control.begun - self._said.ended_calls())
 
     def _early(self) -> bool:
-        return not {*self._begun()} <= {*_asked(self._control.run)}
+        run = self._control.run
+        return not {*self._begun()} <= {*_asked(run)} or any(_is_done(item) for item in _unended(run))
 
 
 async def kept(
@@ -231,6 +232,15 @@ async def kept(
             if going.is_wanted and (journal := await going.settled()) is not None:
                 await journal.append(batch)
             yield batch
+
+
+def _unended(run: Run) -> Sequence[OutputItem]:
+    """The items behind the last turn that has ended."""
+    return run.said(run.turn_ends[-1] if run.turn_ends else 0)
+
+
+def _is_done(item: OutputItem) -> bool:
+    return isinstance(item, FunctionCall | CustomToolCall) and item.status == "completed"
 
 
 def _asked(run: Run) -> Iterator[str]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from antwort.api.items import FunctionCall, McpCall
 from antwort.concurrency import stop
-from antwort.engine.answers import Handed, Outcome
+from antwort.engine.answers import NOT_BEGUN, Handed, Outcome
 from antwort.engine.control import Called, CallEnd, Control
 from antwort.engine.early import may_be_early
 from antwort.engine.plan import OpenCall, Plan
@@ -53,7 +53,8 @@ class Running:
         self._plan, self._control, self._signal = plan, control, control.signal
         self._tasks: dict[asyncio.Task[Outcome], int] = {}
         self._early: dict[str, _Begun] = {}
-        self._seen: set[str] = set()  # the calls whose tasks have had their first turn of the event loop
+        self._asked: set[str] = set()  # the calls whose tasks have had their first turn of the event loop
+        self._begun: set[str] = set()  # those of them that have waited for their slot: a tool may have seen them
 
     # ---- those that began early ----
 
@@ -82,7 +83,7 @@ class Running:
             return {}
         self._signal.fired.set()  # a thread can only look there
         await self._end([begun.task for begun in early.values()])
-        came = {call_id: _came_to(begun.task) for call_id, begun in early.items() if call_id in self._seen}
+        came = {call_id: _came_to(begun.task) for call_id, begun in early.items() if call_id in self._begun}
         return {call_id: result for call_id, result in came.items() if not isinstance(result, Handed)}
 
     async def _take_over(self, waiting: list[tuple[int, Ready]]) -> list[tuple[int, Ready]]:
@@ -106,7 +107,11 @@ class Running:
 
     def has_begun(self, call_id: str) -> bool:
         """Whether a tool may have seen the call."""
-        return call_id in self._seen
+        return call_id in self._begun
+
+    def is_queued(self, call_id: str) -> bool:
+        """Whether the call waits for a slot, or waited for one when it was told to stop."""
+        return call_id in self._asked and call_id not in self._begun
 
     async def results(
         self, calls: Sequence[Ready | Refused], width: int
@@ -202,8 +207,10 @@ class Running:
             if control.on_begin is not None:
                 await self._put_on_record(call_id, control.on_begin(call_id))
             control.begun.add(call_id)
-        self._seen.add(call_id)
+        self._asked.add(call_id)
         executor = executor or ready.executor or find_executor(definition, ready.toolbox.executors)
+        if not isinstance(executor, Limited):
+            self._begun.add(call_id)
         began = perf_counter()
         failures: list[Failure] = []
         outcome: Outcome | None = None
@@ -215,6 +222,8 @@ class Running:
                 result = await executor.execute(asked, self._context(call_id, failures.append))
                 outcome = result if result.call_id == call_id else replace(result, call_id=call_id)
         except (asyncio.CancelledError, Exception) as exc:
+            if records is not None and self.is_queued(call_id):
+                await records.finish(ToolResult(call_id, NOT_BEGUN, is_error=True))
             outcome = _failed(call, exc)
         finally:
             control.running.discard(call_id)
@@ -269,6 +278,7 @@ class Running:
             cancelled=self._signal.fired,
             progress=partial(self._note_progress, call_id),
             failed=failed,
+            began=partial(self._begun.add, call_id),
         )
 
     def _note_progress(self, call_id: str, news: str | Progress) -> None:

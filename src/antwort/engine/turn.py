@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
@@ -16,12 +16,15 @@ from antwort.engine.held import HeldCall, Shown, settle, unless_refused
 from antwort.engine.opened import OpenItem, OpenMessage, OpenReasoning, ReasoningStyle, Seal
 from antwort.engine.opened_calls import ClosedAs, OpenCall, OpenCustomCall, OpenServerCall, ShownCall
 from antwort.engine.pairs import request_id, shown_id
+from antwort.errors import BackendError
 from antwort.ids import new_id
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.tools.base import HOUSE_LABEL
 
 CUT = frozenset({"length", "content_filter"})
 """Finish reasons that say the answer was broken off: what was being written is incomplete."""
+
+_Said: TypeAlias = TextDelta | RefusalDelta | ReasoningDelta
 
 
 class _Feeds(dict[type, Callable[["Turn", Any], None]]):
@@ -34,8 +37,15 @@ class _Feeds(dict[type, Callable[["Turn", Any], None]]):
 class Turn:
     """Feed it the deltas of one inference; `take` gives the events since the last `take`.
 
+    Items never interleave: one is written at a time, and it is closed before the next is added. A call is closed when
+    the backend begins the next item and the arguments of the call are a whole JSON object. Until then, whatever the
+    backend begins behind the call is held back. Of a server's call only the arguments are closed: the item stays open
+    for its result.
+
     `shown` says how a call to a name shows; it is asked once for each call, when its first delta comes. `seal` seals
     the reasoning, where it is to be given out so. Where it `is_eager`, it says which calls are complete as they come.
+    While `may_be_resumed`, a function's call is not closed before the turn has ended: a process that picks the run up
+    makes the inference anew, and a client would run a call that was done as well as the one that comes in its place.
     """
 
     is_finished = False
@@ -44,12 +54,13 @@ class Turn:
     """What the request has cost, where that is known: the inference has ended, and was asked for once."""
 
     _finished: Finished | None = None
-    _speaking: OpenMessage | OpenReasoning | None = None  # the one that is being written
-    _written: OpenItem | HeldCall | None = None  # what the last delta went to
+    _writing: OpenItem | None = None  # the one item that is being written
+    _last_held: HeldCall | None = None  # the call that the last delta went to, if that call is not shown
     _held: tuple[HeldCall, ...] = ()  # those of the calls that are shown at the end, as they were begun
     _has_clients = False  # whether a call was shown that the client is to run
     _counted = 0  # how many were shown of those that a response runs only so many of
     _whole: tuple[OpenCall, ...] = ()  # those that became complete since somebody asked
+    _is_over = False  # whether nothing more is held back
 
     def __init__(
         self,
@@ -60,18 +71,21 @@ class Turn:
         *,
         is_eager: bool = False,
         approval_ids: ApprovalIds | None = None,
+        may_be_resumed: Callable[[], bool] = lambda: False,
     ) -> None:
         self._approval_ids = approval_ids
         self._is_eager = is_eager
+        self._may_be_resumed = may_be_resumed
         self._index = first_index
         self._shown = shown
         self._style, self._seal = reasoning, seal
         self._events: Batch = []
-        self._open: list[OpenItem] = []  # what shows and is not closed, in order
         self._calls: dict[int, ShownCall | HeldCall] = {}
+        self._waiting: list[HeldCall | list[_Said]] = []  # items behind a call that is not complete
         self._early: dict[int, str] = {}  # arguments that came before their call's name
 
     def feed(self, delta: Delta) -> None:
+        """Raises `BackendError` for a piece of a call that is closed."""
         self._FEEDS[type(delta)](self, delta)
 
     def feed_all(self, deltas: Sequence[Delta]) -> None:
@@ -95,11 +109,11 @@ class Turn:
         whole JSON object.
         """
         whole, self._whole = self._whole, ()
-        return [call for call in whole if call.is_whole]
+        return [call for call in whole if call.written.is_whole]
 
     def calls(self) -> list[OpenCall]:
         """All calls that show so far, in order, those in a free-form tool's words apart."""
-        return [item for item in self._open if isinstance(item, OpenCall)]
+        return [call for call in self._calls.values() if isinstance(call, OpenCall)]
 
     def finish(self, answered: Collection[str] = ()) -> TurnEnded:
         """The backend has said all: close the items and mark the end of the inference. Gives the mark, which is
@@ -112,12 +126,7 @@ class Turn:
         if self.is_cut:
             self._close_cut(answered)
         else:
-            if self._early:
-                self._show_nameless()
-            for item in self._open:
-                item.close("completed", self._events)
-            if self._held:
-                self._show_held()
+            self._close_all()
         usage = UNSET if finished.usage is None else finished.usage
         self._events.append(ended := TurnEnded(finish=finished.finish, usage=usage))
         return ended
@@ -126,31 +135,49 @@ class Turn:
         """The inference broke off: what is open is closed as incomplete, and the turn has not ended. Calls that are
         `answered`, by their ids, are complete.
 
-        A call that was held has not been shown, and never is.
+        What was held back has not been shown, and never is.
         """
-        for item in self._open:
-            item.close("completed" if _is_among(item, answered) else "incomplete", self._events)
+        for call in self.calls():
+            is_open = isinstance(call, OpenServerCall) and call is not self._writing
+            if is_open and not _is_among(call, answered):
+                call.close("incomplete", self._events)
+        self._close("completed" if _is_among(self._writing, answered) else "incomplete")
 
     # ---- one kind of delta each ----
 
     def _feed_text(self, delta: TextDelta) -> None:
-        if delta.text:  # an empty first chunk opens nothing
-            self._open_message().feed_text(delta, self._events)
+        if delta.text and (message := self._message_for(delta)) is not None:  # an empty first chunk opens nothing
+            message.feed_text(delta, self._events)
 
     def _feed_refusal(self, delta: RefusalDelta) -> None:
-        if delta.text:
-            self._open_message().feed_refusal(delta.text, self._events)
+        if delta.text and (message := self._message_for(delta)) is not None:
+            message.feed_refusal(delta.text, self._events)
+
+    def _message_for(self, delta: TextDelta | RefusalDelta) -> OpenMessage | None:
+        """The message that takes the delta; None where the delta is held back."""
+        self._last_held = None
+        writing = self._writing
+        if isinstance(writing, OpenMessage):
+            return writing
+        if self._must_wait():
+            self._hold_back(delta)
+            return None
+        message = OpenMessage(self._next_index(), new_id("msg"))
+        self._write(message)
+        return message
 
     def _feed_reasoning(self, delta: ReasoningDelta) -> None:
         if not delta.text:
             return
-        speaking = self._speaking
-        if not isinstance(speaking, OpenReasoning):
-            self._end_saying()
-            speaking = OpenReasoning(self._next_index(), self._style, new_id("rs"), self._seal)
-            self._say(speaking)
-        self._written = speaking
-        speaking.feed(delta.text, self._events)
+        self._last_held = None
+        writing = self._writing
+        if not isinstance(writing, OpenReasoning):
+            if self._must_wait():
+                self._hold_back(delta)
+                return
+            writing = OpenReasoning(self._next_index(), self._style, new_id("rs"), self._seal)
+            self._write(writing)
+        writing.feed(delta.text, self._events)
 
     def _feed_call(self, delta: CallDelta) -> None:
         call = self._calls.get(delta.index)
@@ -161,63 +188,107 @@ class Turn:
             if not delta.name:
                 self._early[delta.index] = arguments
                 return
-            call = self._open_call(delta.index, delta.name)
-        self._written = call
-        if arguments:
+            call = self._begin_call(delta.index, delta.name)
+        if isinstance(call, HeldCall):
+            self._last_held = call
             call.feed(arguments, self._events)
-            if self._is_eager and isinstance(call, OpenCall) and call.is_complete_with(arguments):
-                self._whole = (*self._whole, call)
+        elif call is self._writing:
+            self._last_held = None
+            if arguments:
+                self._feed_writing(call, arguments)
+        elif arguments.strip():  # there are backends that send an empty piece behind the last one
+            raise BackendError("The backend sent more of a call after it had gone on to the next item.")
 
     def _feed_end(self, delta: Finished) -> None:
         self._finished, self.is_finished, self.is_cut = delta, True, delta.finish in CUT
         if not delta.is_sum:
             self.usage = delta.usage
 
-    def _show_nameless(self) -> None:
-        """Arguments whose name never came are a call all the same: whoever made it must hear of it."""
-        for index, arguments in self._early.items():
-            if arguments:
-                self._open_call(index, "").feed(arguments, self._events)
+    # ---- one item at a time ----
 
-    # ---- opening and closing ----
+    def _must_wait(self) -> bool:
+        """Whether what the backend begins now is held back: the call that is being written is not complete."""
+        return bool(self._waiting) or not (self._is_over or self._is_complete())
+
+    def _is_complete(self) -> bool:
+        """Whether nothing more can come of what is being written. Arguments that are no JSON object, such as the plain
+        text of a free-form tool, may go on until the turn ends.
+        """
+        writing = self._writing
+        if not isinstance(writing, OpenCall | OpenCustomCall):
+            return True
+        if not (self.is_finished or isinstance(writing, OpenServerCall)) and self._may_be_resumed():
+            return False
+        return writing.written.completes() or writing.written.is_whole
 
     def _next_index(self) -> int:
+        """The place of the next item. What is being written is closed."""
+        self._close("completed")
         index = self._index
         self._index = index + 1
         return index
 
-    def _open_message(self) -> OpenMessage:
-        speaking = self._speaking
-        if not isinstance(speaking, OpenMessage):
-            self._end_saying()
-            speaking = OpenMessage(self._next_index(), new_id("msg"))
-            self._say(speaking)
-        self._written = speaking
-        return speaking
-
-    def _say(self, item: OpenMessage | OpenReasoning) -> None:
-        self._speaking = item
-        self._open.append(item)
+    def _write(self, item: OpenItem) -> None:
+        self._writing = item
         item.announce(self._events)
 
-    def _end_saying(self) -> None:
-        """What was being said is over. Where a call stands before it that may yet be cut, it is closed with that."""
-        item, self._speaking = self._speaking, None
-        if item is not None and not self._calls:
-            self._open.remove(item)
-            item.close("completed", self._events)
+    def _close(self, status: ClosedAs) -> None:
+        if self._writing is not None:
+            self._writing.close(status, self._events)
+            self._writing = None
 
-    def _open_call(self, index: int, name: str) -> ShownCall | HeldCall:
+    def _feed_writing(self, call: ShownCall, arguments: str) -> None:
+        call.feed(arguments, self._events)
+        if (self._is_eager or self._waiting) and call.written.completes():
+            if self._is_eager and isinstance(call, OpenCall):
+                self._whole = (*self._whole, call)
+            self._show_waiting()
+
+    def _hold_back(self, delta: _Said) -> None:
+        """Deltas of one message, or of one reasoning item, stay together."""
+        last = self._waiting[-1] if self._waiting else None
+        is_reasoning = isinstance(delta, ReasoningDelta)
+        if isinstance(last, list) and isinstance(last[0], ReasoningDelta) == is_reasoning:
+            last.append(delta)
+        else:
+            self._waiting.append([delta])
+
+    def _show_waiting(self) -> None:
+        """Show what was held back, up to a call that is not complete."""
+        waiting, self._waiting, shown = self._waiting, [], 0
+        while shown < len(waiting) and (self._is_over or self._is_complete()):
+            self._show_item(waiting[shown])
+            shown += 1
+        self._waiting = waiting[shown:]
+
+    def _show_item(self, item: HeldCall | list[_Said]) -> None:
+        if isinstance(item, HeldCall):
+            call = self._open_call(item.number, item.name, item.shown)
+            if item.arguments:
+                self._feed_writing(call, item.arguments)
+        else:
+            for delta in item:
+                self.feed(delta)
+
+    # ---- calls ----
+
+    def _begin_call(self, number: int, name: str) -> ShownCall | HeldCall:
         """Clients run calls in the order they see them in: behind one that is held, all are."""
-        if self._speaking is not None:
-            self._end_saying()
-        shown = self._shown(name)
-        if self._held or shown.is_held:
-            held = self._calls[index] = HeldCall(name, shown)
-            self._held = (*self._held, held)
+        shown, must_wait = self._shown(name), self._must_wait()
+        is_held = bool(self._held) or shown.is_held
+        if not (is_held or must_wait):
+            return self._open_call(number, name, shown)
+        held = self._calls[number] = HeldCall(name, shown, number)
+        if not is_held:
+            self._waiting.append(held)
             return held
-        call = self._calls[index] = self._announced(shown, name)
-        self._open.append(call)
+        self._held = (*self._held, held)
+        if not must_wait:
+            self._close("completed")
+        return held
+
+    def _open_call(self, number: int, name: str, shown: Shown) -> ShownCall:
+        call = self._calls[number] = self._announced(shown, name)
         if shown.is_clients:
             self._has_clients = True
         if shown.counts:
@@ -226,8 +297,7 @@ class Turn:
 
     def _announced(self, shown: Shown, called: str = "") -> ShownCall:
         """Its id is ours: backends repeat theirs, or leave them out."""
-        index, call_id, name = self._index, new_id("call"), shown.name
-        self._index = index + 1
+        index, call_id, name = self._next_index(), new_id("call"), shown.name
         call: ShownCall
         if (label := shown.server_label) is not None:
             item_id = shown_id(call_id)
@@ -245,8 +315,46 @@ class Turn:
                 id=new_id("fc"), call_id=call_id, name=name, arguments="", status="in_progress", namespace=_apart(shown)
             )
             call = OpenCall(index, function, called, self._counted)
-        call.announce(self._events)
+        self._write(call)
         return call
+
+    # ---- the end ----
+
+    def _close_all(self) -> None:
+        self._is_over = True
+        self._show_waiting()
+        for number, arguments in self._early.items():
+            if arguments:  # a call whose name never came is a call all the same: whoever made it must hear of it
+                self._begin_call(number, "").feed(arguments, self._events)
+        self._close("completed")
+        if self._held:
+            for shown, arguments in settle(self._held, has_clients=self._has_clients, counted=self._counted):
+                self._show(shown, arguments, "completed")
+
+    def _close_cut(self, answered: Collection[str]) -> None:
+        """What was being written when the answer was cut is incomplete, and with it what stands behind it. So is a call
+        that may have been cut while another was written beside it.
+        """
+        self._show_waiting()
+        held = self._last_held if self._last_held in self._held else None
+        is_answered, is_whole = _is_among(self._writing, answered), held is not None and self._is_complete()
+        is_cut = not (self._writing is None or is_answered or is_whole)
+        self._close("incomplete" if is_cut else "completed")
+        self._is_over = True
+        waiting, self._waiting = self._waiting, []
+        for item in waiting:
+            self._show_item(item)
+            self._close("incomplete")
+        if self._held:
+            self._show_cut(0 if is_cut or held is None else self._held.index(held))
+
+    def _show_cut(self, whole: int) -> None:
+        """The held calls, of which the first ones are whole. The model is not asked again: nothing is checked."""
+        for held in self._held[:whole]:
+            self._show(unless_refused(held, self._counted), held.arguments, "completed")
+            self._counted += held.shown.counts
+        for held in self._held[whole:]:
+            self._show(msgspec.structs.replace(held.shown, asks=None), held.arguments, "incomplete")
 
     def _show(self, shown: Shown, arguments: str, status: ClosedAs) -> None:
         if shown.asks is not None:
@@ -255,7 +363,7 @@ class Turn:
         call = self._announced(shown)
         if arguments:
             call.feed(arguments, self._events)
-        call.close(status, self._events)
+        self._close(status)
 
     def _ask(self, shown: Shown, arguments: str) -> None:
         """It comes whole: nothing is to be seen of it while it is written."""
@@ -274,29 +382,6 @@ class Turn:
             OutputItemDone(output_index=index, item=item),
         ]
 
-    def _show_held(self) -> None:
-        for shown, arguments in settle(self._held, has_clients=self._has_clients, counted=self._counted):
-            self._show(shown, arguments, "completed")
-
-    def _close_cut(self, answered: Collection[str]) -> None:
-        """What was being written when the answer was cut is incomplete, and with it what stands behind it."""
-        written = self._written
-        cut_from = self._index if written is None or isinstance(written, HeldCall) else written.index
-        for item in self._open:
-            is_cut = item.index >= cut_from and not _is_among(item, answered)
-            item.close("incomplete" if is_cut else "completed", self._events)
-        if self._held:
-            self._show_cut()
-
-    def _show_cut(self) -> None:
-        """The model is not asked again: nothing is checked."""
-        whole = self._held.index(self._written) if isinstance(self._written, HeldCall) else 0
-        for held in self._held[:whole]:
-            self._show(unless_refused(held, self._counted), held.arguments, "completed")
-            self._counted += held.shown.counts
-        for held in self._held[whole:]:
-            self._show(msgspec.structs.replace(held.shown, asks=None), held.arguments, "incomplete")
-
     _FEEDS: ClassVar[_Feeds] = _Feeds(
         {
             TextDelta: _feed_text,
@@ -308,7 +393,7 @@ class Turn:
     )
 
 
-def _is_among(item: OpenItem, answered: Collection[str]) -> bool:
+def _is_among(item: OpenItem | None, answered: Collection[str]) -> bool:
     return bool(answered) and isinstance(item, OpenCall) and item.call_id in answered
 
 

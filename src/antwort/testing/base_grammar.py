@@ -30,6 +30,11 @@ class ItemGrammar(Generic[ItemT]):
         self.added = item
         self.done: ItemT | None = None
 
+    @property
+    def is_written(self) -> bool:
+        """Whether the next item may be added."""
+        return self.done is not None
+
     def feed(self, event: ItemEvent) -> None:
         require(event.item_id == self.added.id, f"item_id is {event.item_id}, but the item here is {self.added.id}")
         require(self.done is None, f"item {self.added.id} is done and not touched any more")

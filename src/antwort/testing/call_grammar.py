@@ -87,6 +87,11 @@ class McpCallGrammar(ItemGrammar[McpCall]):
         self._arguments = ArgumentsGrammar()
         self._work = WorkGrammar()
 
+    @property
+    def is_written(self) -> bool:
+        """Once its arguments are whole, it is open for its result alone, and others may be added meanwhile."""
+        return self._arguments.is_said or super().is_written
+
     @singledispatchmethod
     def inside(self, event: Event) -> None:
         super().inside(event)

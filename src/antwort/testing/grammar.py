@@ -131,6 +131,8 @@ class StreamChecker:
         self._is_running()
         index, item = event.output_index, event.item
         require(index == len(self._items), f"the next item has output_index {len(self._items)}, not {index}")
+        is_next = not self._items or self._items[-1].is_written  # so were those before the last when it was added
+        require(is_next, "an item is added when the one before it is done, or, of an mcp_call, its arguments are")
         require(bool(item.id), "every item has an id")
         require(all(item.id != known.added.id for known in self._items), f"there is an item {item.id} already")
         self._note_call(item, index)

@@ -135,6 +135,10 @@ def _ignore(_: str | Progress) -> None:
     """News that nobody listens to."""
 
 
+def _do_nothing() -> None:
+    """Nobody asks when the tool begins."""
+
+
 class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     """What a running call may know and use."""
 
@@ -149,6 +153,8 @@ class ToolContext(msgspec.Struct, frozen=True, kw_only=True):
     progress: Callable[[str | Progress], None] = _ignore
     failed: Callable[[Failure], None] = _ignore
     """For whoever holds a tool to limits: the result does not say it, and those who count want to know."""
+    began: Callable[[], None] = _do_nothing
+    """For whoever holds a tool to limits: the call has waited for its slot, and the tool begins now."""
 
 
 class ClientsTurn(Exception):

@@ -239,13 +239,25 @@ class Limited:
         task = asyncio.create_task(self._attempt(call, context, terms, ends))
         try:
             await _ended(task, terms.seconds)
-            return task.result() if task.done() else Late(terms.seconds)
-        finally:
-            if not task.done() and not await self._stop(task, terms.limits.grace):
-                _log.warning("The tool %r does not stop when told to and is left behind (call %s)", call.name, call.id)
-                place.leave_behind(task)
-                if passage is not None:
-                    passage.leave_behind(task)
+        except asyncio.CancelledError:
+            await self._leave(task, call, terms, place, passage)
+            if task.done() and isinstance(result := task.result(), ToolResult):
+                return result  # it has run to its end meanwhile: that counts, also where the run stops
+            raise
+        if task.done():
+            return task.result()
+        await self._leave(task, call, terms, place, passage)
+        return Late(terms.seconds)
+
+    async def _leave(
+        self, task: asyncio.Task[object], call: ToolCall, terms: _Terms, place: Place, passage: Passage | None
+    ) -> None:
+        """Tell the tool to stop. One that does not is left behind, and holds its place until it ends."""
+        if not await self._stop(task, terms.limits.grace):
+            _log.warning("The tool %r does not stop when told to and is left behind (call %s)", call.name, call.id)
+            place.leave_behind(task)
+            if passage is not None:
+                passage.leave_behind(task)
 
     async def _attempt(self, call: ToolCall, context: ToolContext, terms: _Terms, ends: float) -> object:
         """Whatever is raised is returned: a task that ended in SystemExit would take the event loop with it."""
@@ -262,13 +274,16 @@ class Limited:
             context = replace(context, deadline=ends)
         if terms.schema is not None and not terms.is_foreign:
             return self._checked(call, context, terms.schema)
-        problem = problem_at_once(call.arguments, terms.schema)
-        return self._executor.execute(call, context) if problem is None else _refused(call, context, problem)
+        if (problem := problem_at_once(call.arguments, terms.schema)) is not None:
+            return _refused(call, context, problem)
+        context.began()
+        return self._executor.execute(call, context)
 
     async def _checked(self, call: ToolCall, context: ToolContext, schema: dict[str, Any]) -> ToolResult:
         """To hold them against a schema of the operator's own may take a thread."""
         if problem := await find_problem(call.arguments, schema):
             return await _refused(call, context, problem)
+        context.began()
         return await self._executor.execute(call, context)
 
     async def _stop(self, task: asyncio.Task[object], grace: float) -> bool:

@@ -86,7 +86,8 @@ class LocalTool(Generic[P, R]):
         if is_async:
             return await call()
         try:
-            value = await _outlasted(start_thread(call, f"antwort-tool-{self.definition.name}"), stop)
+            thread = start_thread(call, f"antwort-tool-{self.definition.name}")
+            value = await _outlasted(thread, stop, can_stop=self.signature.context_parameter is not None)
             return await value if inspect.isawaitable(value) else value
         finally:
             stop.set()  # all that an abandoned thread can still be told
@@ -183,15 +184,20 @@ class _Stop(asyncio.Event):
         return super().is_set() or self._run.is_set()
 
 
-async def _outlasted(outcome: asyncio.Future[T], stop: _Stop) -> T:
-    """Told to stop, it waits for the thread to end, so that its end is known; told again, it leaves the thread."""
+async def _outlasted(outcome: asyncio.Future[T], stop: _Stop, *, can_stop: bool) -> T:
+    """Told to stop, it waits for the thread to end, so that its end is known; told again, it leaves the thread. A
+    function that `can_stop`, as it sees that it should, may have ended for that reason; any other has run to its end,
+    and what it came to counts.
+    """
     outcome.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it may be that nobody asks
     try:
         return await asyncio.shield(outcome)
     except asyncio.CancelledError:
         stop.set()
         await asyncio.wait({outcome})
-        raise
+        if can_stop or outcome.exception() is not None or inspect.isawaitable(value := outcome.result()):
+            raise
+        return value
 
 
 def _for_thread(context: ToolContext, stop: _Stop) -> ToolContext:
