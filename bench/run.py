@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run gateways side by side on one core and record one JSON line per measurement.
 
-  run.py --bin DIR --peers servers.toml [--only a,b] [--scen a,b,c,d,e] [--rounds 3] --out results.jsonl
+  run.py --bin DIR --peers servers.toml [--only a,b] [--scen a,b,c,d,e,es] [--rounds 3] --out results.jsonl
 
 Layout: server under test on core 0, mock backend and load generator on core 1.
 Each peer is started fresh in every round (so the cold start is measured as
@@ -128,7 +128,7 @@ class Run:
                 yield s, dict(mode=stream, model=pre + "text-256", c=32, d=f"{a.secs}s", store="true")
             elif s == "d":
                 yield s, dict(mode=stream, model=pre + "text-100-20", c=200, n=200)
-            elif s == "e" and "loop" in peer:
+            elif (s == "e" or (s == "es" and peer.get("store", True))) and "loop" in peer:
                 for c in [c for c in conc if c <= peer.get("max_streams", 128)]:
                     for mode in ["loop"] + (["sloop"] if c == 32 else []):
                         yield (
@@ -139,7 +139,7 @@ class Run:
                                 c=c,
                                 d=f"{a.secs}s",
                                 warm="3s",  # the first call connects to the MCP server
-                                store="false",
+                                store="true" if s == "es" else "false",
                                 extra=json.dumps(peer["loop"]).replace("@BACKEND", f"http://127.0.0.1:{BACKEND_PORT}"),
                             ),
                         )

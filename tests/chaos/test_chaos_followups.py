@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -295,6 +296,12 @@ def test_every_way_to_decline_comes_first_in_some_plan_and_is_followed_by_the_re
     assert {move for plan in declining for move in plan[0]} == {"message", "none", "allowed", "cancel"}
     assert all("result" in plan[-1] or "late result" in plan[-1] for plan in declining)
     assert not pause((("result", "message"),)).is_declined
+
+
+def test_a_call_of_a_paused_turn_that_never_ran_is_found_unless_something_came_between() -> None:
+    assert broken(judge_pause(pause(CONTINUED), pause_runs()[1:])) == {"call of the story left out"}
+    assert judge_pause(pause(CONTINUED, breaks=Counter({"TimeoutError": 1})), pause_runs()[1:]).is_good
+    assert judge_pause(pause((("result", "message"),)), []).is_good
 
 
 def test_a_paused_response_that_has_changed_its_status_is_found() -> None:

@@ -490,7 +490,12 @@ def _judge_once(
     """A call of a paused turn runs once over all follow-ups. One that may be repeated runs again only if the outcome of
     the run before was lost.
     """
-    for place, runs in _by_place(executions).items():
+    by_place = _by_place(executions)
+    if set(chain.plan[0]) == {"result"} and not chain.breaks:  # nothing kept them from running
+        for call in calls_of(chain.story, chain.scene):
+            if call.kind != CLIENTS and call.place not in by_place:
+                yield Breach("call of the story left out", chain.story, f"{call.place} ({call.kind}) never ran")
+    for place, runs in by_place.items():
         counts["calls of paused turns run"] += 1
         for before, each in pairwise(runs):
             known = min((of.at for of in inferences if of.results.get(place) == before.run), default=math.inf)
