@@ -18,7 +18,7 @@ from antwort.testing import ScriptedProvider, answer, call, say
 class Journal:
     """Answers for a function `note` that a request declares."""
 
-    kind = ToolKind.LOCAL  # of this process: only such an executor may answer for a request's own functions
+    kind = ToolKind.LOCAL  # where calls run: LOCAL, MCP or SANDBOX; each may run the functions that requests declare
 
     def __init__(self) -> None:
         self.lines: list[str] = []

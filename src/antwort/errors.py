@@ -115,6 +115,10 @@ class AntwortError(Exception):
         """The type under the strict setting, as the standard names it."""
         return standard_type(self.type, self.code)
 
+    def sent_status(self, *, strict: bool) -> int:
+        """Return the HTTP status to answer with. The standard has 500 for every failure of the server or the model."""
+        return min(self.status, 500) if strict else self.status
+
 
 class RequestError(AntwortError):
     status = 400

@@ -155,7 +155,7 @@ SCENES = [
         runs_here(),
         lambda: [weather_tool()],
         status="incomplete",
-        settings={"stuck_after": 2},
+        settings={"stuck_limit": 3},
     ),
     Scene("the deadline", lambda: [answer(think("Hm"), say("And"), DeadlinePassed())], status="incomplete"),
     Scene("cancelled", lambda: [answer(say("And"), call("clock"), Cancelled())], status="cancelled"),

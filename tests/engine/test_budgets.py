@@ -210,16 +210,16 @@ def same(count: int) -> list[Answer]:
     return [answer(call("weather", city="Paris")) for _ in range(count)]
 
 
-async def test_a_model_that_gets_nowhere_is_told_once_and_then_stopped() -> None:
+async def test_a_model_that_gets_nowhere_is_told_and_then_stopped() -> None:
     provider = ScriptedProvider(*same(5))
-    outcome = await stream(engine_of(provider, weather_tool()), ask(tools=[WEATHER]))
+    outcome = await stream(engine_of(provider, weather_tool(), stuck_limit=4), ask(tools=[WEATHER]))
     response = outcome.response
     assert (response.status, reason_of(response)) == ("incomplete", "stuck")
     assert len(provider.requests) == len(outputs(response)) == 4
     seen = [[content for role, content in sent_messages(each) if role == "tool"] for each in provider.requests]
     assert seen[2] == ["sunny in Paris"] * 2
     assert seen[3][:2] == ["sunny in Paris"] * 2
-    assert seen[3][2].startswith("sunny in Paris\n\n[Note of the server: You have made this same call of 'weather' 3 ")
+    assert seen[3][2].startswith("sunny in Paris\n\n[Note of the server: The last 3 turns made the same calls ")
     assert {item.output for item in outputs(response)} == {"sunny in Paris"}  # what is told is no part of an item
 
 
@@ -245,17 +245,17 @@ async def test_a_tool_that_is_polled_until_it_says_something_else_is_fine() -> N
 
 async def test_turns_of_nothing_but_errors_are_told_and_then_stopped_refused_calls_too() -> None:
     provider = ScriptedProvider(*[answer(call(f"nobody_{n}")) for n in range(5)])
-    response = await engine_of(provider, weather_tool()).create(ask(tools=[WEATHER]))
+    response = await engine_of(provider, weather_tool(), stuck_limit=4).create(ask(tools=[WEATHER]))
     assert (response.status, reason_of(response), len(provider.requests)) == ("incomplete", "stuck", 4)
     assert "The last 3 turns have brought nothing but errors." in str(sent_messages(provider.requests[3]))
 
 
-@pytest.mark.parametrize(("after", "asked"), [(2, 3), (5, 6), (None, 10)])
-async def test_after_how_many_is_a_setting(after: int | None, asked: int) -> None:
+@pytest.mark.parametrize(("limit", "asked"), [(3, 3), (6, 6), (0, 10)])
+async def test_after_how_many_is_a_setting(limit: int, asked: int) -> None:
     provider = ScriptedProvider(*same(10))
-    response = await engine_of(provider, weather_tool(), stuck_after=after).create(ask(tools=[WEATHER]))
+    response = await engine_of(provider, weather_tool(), stuck_limit=limit).create(ask(tools=[WEATHER]))
     assert len(provider.requests) == asked
-    assert reason_of(response) == ("max_turns" if after is None else "stuck")
+    assert reason_of(response) == ("stuck" if limit else "max_turns")
 
 
 # ---- whatever it was stopped for ----
@@ -264,7 +264,7 @@ STOPS: dict[str, tuple[list[Answer], dict[str, Any], dict[str, Any]]] = {
     "max_turns": ([looks(1), looks(2)], {"max_turns": 2}, {}),
     "max_tool_calls": ([looks(1), looks(2), looks(3)], {"max_tool_calls": 1}, {}),
     "token_budget": ([looks(1, (30, 30)), looks(2, (30, 30))], {"token_budget": 100}, {}),
-    "stuck": (same(4), {}, {}),
+    "stuck": (same(4), {}, {"stuck_limit": 4}),
 }
 
 

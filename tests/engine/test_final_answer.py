@@ -63,7 +63,8 @@ STOPS: dict[str, tuple[list[Answer], dict[str, Any], str]] = {
 async def test_the_model_says_what_it_has_in_a_last_turn_without_tools(reason: str) -> None:
     script, fields, why = STOPS[reason]
     provider = ScriptedProvider(*script, LAST)
-    outcome = await stream(engine_of(provider, weather_tool(), final_answer=True), ask(tools=[WEATHER], **fields))
+    engine = engine_of(provider, weather_tool(), final_answer=True, stuck_limit=4)
+    outcome = await stream(engine, ask(tools=[WEATHER], **fields))
     response = outcome.response
     assert (response.status, reason_of(response)) == ("incomplete", reason)
     assert text_of(response) == "It is sunny, as far as I know."
@@ -84,7 +85,7 @@ async def test_it_is_off_unless_set(reason: str) -> None:
     if reason in ("max_turns", "token_budget"):  # which end the loop by themselves one turn later
         script = [*script, looks(9, (60, 60))]
     provider = ScriptedProvider(*script)
-    response = await engine_of(provider, weather_tool()).create(ask(tools=[WEATHER], **fields))
+    response = await engine_of(provider, weather_tool(), stuck_limit=4).create(ask(tools=[WEATHER], **fields))
     assert (response.status, reason_of(response), text_of(response)) == ("incomplete", reason, "")
 
 
@@ -178,7 +179,7 @@ async def test_a_budget_of_tokens_that_is_used_up_has_no_last_turn() -> None:
 
 async def test_without_tokens_left_to_write_there_is_no_last_turn() -> None:
     provider = ScriptedProvider(*same(4))
-    engine = engine_of(provider, weather_tool(), final_answer=True)
+    engine = engine_of(provider, weather_tool(), final_answer=True, stuck_limit=4)
     response = await engine.create(ask(tools=[WEATHER], max_output_tokens=4))
     assert (reason_of(response), len(provider.requests)) == ("stuck", 4)
 

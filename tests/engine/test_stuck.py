@@ -1,151 +1,203 @@
-"""Whether a response gets nowhere, told by its items alone."""
+"""Responses that get nowhere: turns that repeat each other, and turns of nothing but errors."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Iterable
+from typing import Any
 
+import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from antwort.api.events import Mark
-from antwort.api.items import InputImage, OutputItem
-from antwort.api.wire import replace
-from antwort.engine.stuck import Made, Standstill, may_stand_still, standstill, turns_made
-from engine_kit import SERVER, WEATHER, ask, weather_tool
-from plan_kit import STEADY, called, depot, ended, plan_of, ran, result, run_of, server_called
+from antwort import Engine, EngineSettings
+from antwort.api.items import InputImage
+from antwort.api.responses import Response
+from antwort.testing import Answer, ScriptedProvider, ToolServerFake, answer, call, check_frames, say
+from antwort.tools.base import ToolCall, ToolContext, ToolResult
+from antwort.tools.local import LocalExecutor
+from antwort.tools.toolset import Toolset
+from engine_kit import CLOCK, SERVER, ask, engine_of, function_calls, outputs, replies, sent_messages, stream, text_of
+from serving import RESPONSES, serving
 
-Turns = list[list[Made]]
-
-
-def made(what: Hashable, *, is_error: bool = False) -> Made:
-    return Made("f", what, is_error)
+LOOK = {"type": "function", "name": "look"}
+ANSWERED = answer(say("Done."))
 
 
-def turns(text: str) -> Turns:
-    """`AB A x`: a turn of the calls A and B, one of A, and one of x; small letters are errors."""
-    return [[made(each, is_error=each.islower()) for each in turn] for turn in text.split()]
+class Course(msgspec.Struct):
+    """How a response went."""
+
+    reason: str
+    """Why it was stopped; empty where the model came to its answer."""
+    asked: int
+    """How often the model was asked."""
+    told: list[int]
+    """After how many turns the model was told that it gets nowhere."""
 
 
-def found(text: str, after: int = 3) -> str:
-    stands = standstill(turns(text), after)
-    if stands is None:
-        return "goes on"
-    return "ends" if stands.was_told else "is told"
+async def look(at: str) -> str:
+    """The same place always looks the same; at a small letter there is nothing to see."""
+    if at.islower():
+        raise LookupError(f"Nothing at {at}.")
+    return f"{at} is calm."
+
+
+def turns(text: str) -> list[Answer]:
+    """`AB A x`: a turn that looks at A and B side by side, one that looks at A, and one that fails at x."""
+    return [answer(*(call("look", at=each) for each in turn)) for turn in text.split()]
+
+
+async def course(script: Iterable[Answer], **settings: Any) -> Course:
+    provider = ScriptedProvider(*script, ANSWERED)
+    limits = {"max_turns": 100, "stuck_limit": 5, **settings}
+    async with engine_of(provider, LocalExecutor(look), **limits) as engine:
+        response = (await stream(engine, ask(tools=[LOOK]))).response
+    return course_of(response, provider)
+
+
+def course_of(response: Response, provider: ScriptedProvider) -> Course:
+    told = [at for at, asked in enumerate(provider.requests) if "Note of the server" in str(sent_messages(asked))]
+    reason = "" if response.incomplete_details is None else response.incomplete_details.reason
+    assert response.status == ("incomplete" if reason else "completed")
+    return Course(reason, len(provider.requests), told)
+
+
+@pytest.mark.proves("RULING-18")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("A A", []),
+        ("A A A", [3]),
+        ("A A A A", [3, 4]),
+        ("A A A B", [3]),
+        ("A A A B A A", [3]),
+        ("A A A B A A A", [3, 7]),
+        ("AAAA A", []),  # side by side is one turn
+        ("AAAA AAAA AAAA", [3]),
+        ("AB AB AB", [3]),
+        ("AB BA AB", [3]),  # in whatever order
+        ("AB AB A", []),
+        ("AB AB ABB", []),
+        ("A B A B A B", []),  # each turn brings something else than the one before
+        ("a b", []),
+        ("a b c", [3]),
+        ("ab c def g", [3, 4]),
+        ("a b cA d", []),
+        ("a b D e f", []),
+        ("A A b c d", [5]),
+    ],
+)
+async def test_the_model_is_told_after_three_such_turns_in_a_row(text: str, told: list[int]) -> None:
+    script = turns(text)
+    assert await course(script) == Course("", len(script) + 1, told)
+
+
+@pytest.mark.proves("RULING-18")
+@pytest.mark.parametrize("text", ["A A A A A A", "AB BA AB AB BA A", "a b c d e f", "B A A A A A A"])
+async def test_the_response_ends_when_there_are_as_many_as_the_limit(text: str) -> None:
+    ends = 6 if text.startswith("B") else 5
+    assert await course(turns(text)) == Course("stuck", ends, [*range(ends - 2, ends)])
+
+
+@pytest.mark.proves("RULING-18")
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"stuck_limit": 0}, Course("", 13, [*range(3, 13)])),
+        ({"stuck_after": None}, Course("", 13, [])),
+        ({"stuck_after": None, "stuck_limit": 0}, Course("", 13, [])),
+        ({"stuck_after": 2}, Course("stuck", 5, [2, 3, 4])),
+        ({"stuck_after": 6}, Course("stuck", 5, [])),
+        ({"stuck_limit": 12}, Course("stuck", 12, [*range(3, 12)])),
+        ({"stuck_limit": 1}, Course("stuck", 2, [])),  # one turn alone repeats nothing
+        # the turn limit is the reason where it comes first, or at the same time
+        ({"max_turns": 4}, Course("max_turns", 4, [3])),
+        ({"max_turns": 5}, Course("max_turns", 5, [3, 4])),
+        ({"max_turns": 6}, Course("stuck", 5, [3, 4])),
+    ],
+)
+async def test_both_numbers_are_settings(settings: dict[str, Any], expected: Course) -> None:
+    assert await course(turns("A " * 12), **settings) == expected
+
+
+@pytest.mark.proves("RULING-18")
+@pytest.mark.parametrize(("more", "reason"), [({}, "max_turns"), ({"max_turns": 20}, "stuck")])
+async def test_by_default_ten_equal_turns_are_the_end_and_the_turn_limit_is_the_reason(
+    more: dict[str, Any], reason: str
+) -> None:
+    provider = ScriptedProvider(*turns("A " * 12))
+    async with Engine(provider, executors=[LocalExecutor(look)], settings=EngineSettings(**more)) as engine:
+        response = await engine.create(ask(tools=[LOOK]))
+    assert course_of(response, provider) == Course(reason, 10, [*range(3, 10)])
+    assert {item.output for item in outputs(response)} == {"A is calm."}  # what the model is told is in no item
+
+
+@pytest.mark.proves("RULING-18")
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
+async def test_a_job_that_is_polled_until_it_is_done_is_ordinary(is_streamed: bool) -> None:
+    said = iter(["pending"] * 8 + ["ready"])
+
+    async def status(asked: ToolCall, context: ToolContext) -> str:
+        return next(said)
+
+    provider = ScriptedProvider(*[answer(call("status"))] * 9, answer(say("It is ready.")))
+    body = {"model": "scripted", "input": "Wait for it.", "tools": [SERVER], "stream": is_streamed}
+    async with serving(engine_of(provider, ToolServerFake("depot", status=status))) as server:
+        reply = await server.ask("POST", RESPONSES, body)
+    response = check_frames(reply.body) if is_streamed else msgspec.json.decode(reply.body, type=Response)
+    assert (response.status, text_of(response)) == ("completed", "It is ready.")
+
+
+@pytest.mark.proves("RULING-18")
+async def test_over_http_the_reason_is_stuck() -> None:
+    provider = ScriptedProvider(*turns("A " * 9))
+    body = {"model": "scripted", "input": "Look.", "tools": [LOOK]}
+    async with serving(engine_of(provider, LocalExecutor(look), stuck_limit=4)) as server:
+        response = (await server.ask("POST", RESPONSES, body)).json()
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "stuck"})
+    assert len(provider.requests) == 4
 
 
 @pytest.mark.parametrize(
-    ("text", "then"),
+    ("text", "limit", "note"),
     [
-        ("", "goes on"),
-        ("A A", "goes on"),
-        ("A A A", "is told"),
-        ("A A A A", "ends"),
-        ("A A A B", "goes on"),
-        ("AAA", "is told"),  # side by side is three times, too
-        ("AAAA", "is told"),  # and nobody ends who was not told
-        ("AAA A", "ends"),
-        ("A B A B", "goes on"),
-        ("A B A B A B", "is told"),
-        ("A B A B A B A", "is told"),
-        ("A B A B A B A B", "ends"),
-        ("AB AB AB", "is told"),
-        ("AB AB AB A", "ends"),
-        ("A B A C A D A E", "goes on"),  # what is new shows that it gets on
-        ("A A A B A A", "goes on"),
-        ("A A A AB A A A", "ends"),
-        ("a b", "goes on"),
-        ("a b c", "is told"),
-        ("a b c d", "ends"),
-        ("a b c D", "goes on"),
-        ("a b c D e f", "goes on"),
-        ("ab c def", "is told"),
-        ("aA b c", "goes on"),
-        ("a b cA d", "goes on"),
+        (
+            "A A A",
+            5,
+            (
+                "The last 3 turns made the same calls and got the same results. Unless you wait for a result to "
+                "change, do something else, or answer with what you have. After 5 such turns in a row the response "
+                "ends."
+            ),
+        ),
+        (
+            "a b c",
+            0,
+            "The last 3 turns have brought nothing but errors. Do something else, or answer with what you have.",
+        ),
     ],
 )
-def test_when_it_is_said_and_when_it_is_over(text: str, then: str) -> None:
-    assert found(text) == then
+async def test_what_the_model_is_told(text: str, limit: int, note: str) -> None:
+    provider = ScriptedProvider(*turns(text), ANSWERED)
+    await engine_of(provider, LocalExecutor(look), stuck_limit=limit).create(ask(tools=[LOOK]))
+    assert str(sent_messages(provider.requests[-1])[-1][1]).endswith(f"\n\n[Note of the server: {note}]")
 
 
-def test_a_turn_without_answered_calls_breaks_a_row_of_errors() -> None:
-    assert standstill([*turns("a b"), [], *turns("c")], 3) is None
+@pytest.mark.parametrize("last", ["A", "a"])
+async def test_with_a_final_answer_the_model_says_what_it_has_before_the_end(last: str) -> None:
+    provider = ScriptedProvider(*turns(f"{last} " * 5), answer(say("Calm, I think.")))
+    engine = engine_of(provider, LocalExecutor(look), final_answer=True, stuck_limit=5)
+    response = await engine.create(ask(tools=[LOOK]))
+    assert (course_of(response, provider).reason, text_of(response)) == ("stuck", "Calm, I think.")
 
 
-def test_the_model_is_told_what_it_does() -> None:
-    assert standstill(turns("A A A"), 3) == Standstill(
-        "You have made this same call of 'f' 3 times, and its result was the same each time. To make it again brings "
-        "nothing new, and the response is ended then: do something else, or answer with what you have.",
-        was_told=False,
-    )
-    stands = standstill(turns("a b c"), 3)
-    assert stands is not None
-    assert stands.words.startswith("The last 3 turns have brought nothing but errors.")
+# ---- which calls are equal ----
 
-
-CALLS = st.builds(made, st.integers(0, 3), is_error=st.booleans())
-TURNS = st.lists(st.lists(CALLS, min_size=1, max_size=3), max_size=12)
-AFTER = st.integers(2, 5)
-
-
-def course(given_turns: Sequence[Sequence[Made]], after: int) -> list[Standstill | None]:
-    """What is found after each turn."""
-    return [standstill(given_turns[: at + 1], after) for at in range(len(given_turns))]
-
-
-@STEADY
-@given(TURNS, AFTER)
-def test_nobody_ends_who_was_not_told_before(some: Turns, after: int) -> None:
-    was_told = False
-    for stands in course(some, after):
-        if stands is not None and stands.was_told:
-            assert was_told
-            break
-        was_told = was_told or stands is not None
-
-
-@STEADY
-@given(st.integers(2, 6), CALLS, TURNS)
-def test_the_same_again_and_again_is_told_after_so_many_and_over_with_one_more(
-    after: int, same: Made, before: Turns
-) -> None:
-    new = made("new")
-    stands = [standstill([*before, [new], *[[same]] * times], after) for times in (after + 1, after + 2)]
-    assert [each is not None for each in stands] == [True, True]
-    assert stands[1] is not None
-    assert stands[1].was_told
-
-
-@STEADY
-@given(TURNS, AFTER)
-def test_what_brings_something_new_each_turn_and_not_only_errors_goes_on(some: Turns, after: int) -> None:
-    # The same call twice in one turn counts twice.
-    fresh = [[*turn[: after - 1], made(("new", at))] for at, turn in enumerate(some)]
-    assert course(fresh, after) == [None] * len(some)
-
-
-@STEADY
-@given(TURNS, AFTER, st.integers(0, 12))
-def test_it_is_a_matter_of_what_was_called_and_not_of_the_names_of_it(some: Turns, after: int, by: int) -> None:
-    other = [[made((each.what, by), is_error=each.is_error) for each in turn] for turn in some]
-    assert course(some, after) == course(other, after)
-
-
-# ---- reading the items ----
-
-
-async def kinds(*happened: OutputItem | Mark) -> list[list[bool]]:
-    """For each call of each turn whether it is the same as the very first one, result included."""
-    plan = await plan_of(ask(tools=[WEATHER, SERVER]), weather_tool(), depot())
-    read = turns_made(run_of(plan, *happened))
-    first = next(each for turn in read for each in turn)
-    return [[each.what == first.what for each in turn] for turn in read]
+FIRST = '{"a": 1, "b": [true, null, "x"]}'
 
 
 @pytest.mark.parametrize(
     ("arguments", "is_same"),
     [
-        ('{"a": 1, "b": [true, null, "x"]}', True),
+        (FIRST, True),
         ('{"b":[true,null,"x"],"a":1}', True),
         ('{"b": [true, null, "\\u0078"], "a": 1.0}', True),
         ('{"a": 1, "b": [1, null, "x"]}', False),
@@ -158,91 +210,61 @@ async def kinds(*happened: OutputItem | Mark) -> list[list[bool]]:
     ],
 )
 async def test_arguments_are_the_same_when_they_say_the_same(arguments: str, is_same: bool) -> None:
-    first = called(1, arguments='{"a": 1, "b": [true, null, "x"]}')
-    second = called(2, arguments=arguments)
-    assert await kinds(first, ended(), result(1), second, ended(), result(2)) == [[True], [is_same]]
+    provider = ScriptedProvider(*[answer(call("stock", each)) for each in (FIRST, arguments, FIRST)], ANSWERED)
+    response = await engine_of(provider, ToolServerFake("depot", stock=replies("3"))).create(ask(tools=[SERVER]))
+    assert course_of(response, provider).told == ([3] if is_same else [])
 
 
-async def test_what_is_no_json_is_compared_as_it_is_and_nesting_ends_somewhere() -> None:
-    deep = "[" * 100_000
-    items = [called(1, arguments=deep), called(2, arguments=deep), called(3, arguments="[")]
-    assert await kinds(*items, ended(), result(1), result(2), result(3)) == [[True, True, False]]
+async def test_arguments_that_are_no_json_are_compared_as_they_are() -> None:
+    deep, flat = "[" * 100_000, '{"a"'
+    provider = ScriptedProvider(*[answer(call("look", each)) for each in (deep, deep, flat)], ANSWERED)
+    response = await engine_of(provider, LocalExecutor(look)).create(ask(tools=[LOOK]))
+    assert course_of(response, provider).told == [3], "all of them fail"
 
 
-async def test_the_tool_its_server_the_result_and_whether_it_is_an_error_all_count() -> None:
-    first = server_called(1, "stock", status="completed", output="3")
-    others: list[OutputItem] = [
-        server_called(2, "stock", status="completed", output="3"),
-        server_called(3, "price", status="completed", output="3"),
-        server_called(4, "stock", label="shop", status="completed", output="3"),
-        server_called(5, "stock", status="completed", output="4"),
-        server_called(6, "stock", status="failed", error="3"),
-        called(7, "stock"),
+@pytest.mark.parametrize(
+    "results",
+    [
+        ["1 %", "2 %", "3 %"],
+        ["same", ToolResult("", "same", is_error=True), "same"],
+        [(InputImage(image_url="data:a"),), (InputImage(image_url="data:b"),), (InputImage(image_url="data:a"),)],
+    ],
+    ids=["text", "error", "parts"],
+)
+@pytest.mark.parametrize("is_same", [True, False])
+async def test_the_result_counts_in_text_in_parts_and_as_an_error(results: list[Any], is_same: bool) -> None:
+    given = iter(results[:1] * 3 if is_same else results)
+
+    async def stock(asked: ToolCall, context: ToolContext) -> ToolResult:
+        result = next(given)
+        return result if isinstance(result, ToolResult) else ToolResult(asked.id, result)
+
+    provider = ScriptedProvider(*[answer(call("stock"))] * 3, ANSWERED)
+    response = await engine_of(provider, ToolServerFake("depot", stock=stock)).create(ask(tools=[SERVER]))
+    assert course_of(response, provider).told == ([3] if is_same else [])
+
+
+async def test_the_tool_and_its_server_count() -> None:
+    servers = [
+        ToolServerFake(label, f"{label}_", stock=replies("3"), price=replies("3")) for label in ("depot", "shop")
     ]
-    assert await kinds(first, *others, ended(), result(7, "3")) == [[True, True, False, False, False, False, False]]
+    names = ["depot_stock", "shop_stock", "depot_price", "depot_stock"]
+    provider = ScriptedProvider(*[answer(call(name)) for name in names], ANSWERED)
+    tools = [{"type": "mcp", "server_label": label} for label in ("depot", "shop")]
+    response = await engine_of(provider, *servers).create(ask(tools=tools))
+    assert course_of(response, provider).told == []
 
 
-async def test_results_in_parts_are_compared_whole() -> None:
-    parts = (InputImage(image_url="data:a"),)
-    items = [called(n) for n in (1, 2, 3)]
-    outputs = [replace(result(n), output=parts) for n in (1, 2)]
-    other = replace(result(3), output=(InputImage(image_url="data:b"),))
-    assert await kinds(*items, ended(), *outputs, other) == [[True, True, False]]
+async def test_a_call_of_an_earlier_response_that_is_run_first_belongs_to_no_turn() -> None:
+    async def stock() -> str:
+        return "3"
 
-
-async def test_calls_that_have_no_result_or_were_cut_or_are_of_an_earlier_response_are_not_counted() -> None:
-    plan = await plan_of(ask(tools=[WEATHER, SERVER]), weather_tool(), depot())
-    run = run_of(
-        plan,
-        server_called(1, status="completed", output="3"),
-        called(2),
-        called(3, status="incomplete"),
-        server_called(4, status="completed"),
-        called(5),
-        ended(),
-        result(5),
-        ran(5),
-    )
-    assert [[each.name for each in turn] for turn in turns_made(run, {"call_1"})] == [["weather"]]
-    assert [[each.name for each in turn] for turn in turns_made(run)] == [["stock", "weather"]]
-
-
-async def test_results_behind_the_end_of_their_turn_count_for_it() -> None:
-    first, second = (called(1), ended(), result(1, is_error=True)), (called(2), ended(), result(2))
-    plan = await plan_of(ask(tools=[WEATHER]), weather_tool())
-    read = turns_made(run_of(plan, *first, *second))
-    assert [[each.is_error for each in turn] for turn in read] == [[True], [False]]
-
-
-# ---- what need not be looked at ----
-
-ANSWERS = st.tuples(st.sampled_from(["server", "function"]), st.sampled_from(["a", "b", "c"]), st.booleans())
-
-
-def _answered(number: int, answer: tuple[str, str, bool]) -> tuple[OutputItem, OutputItem | None]:
-    """A call, and its result where that is an item of its own."""
-    kind, said, is_error = answer
-    if kind == "function":
-        return called(number), result(number, said, is_error=is_error)
-    if is_error:
-        return server_called(number, status="failed", error=said), None
-    return server_called(number, status="completed", output=said), None
-
-
-@STEADY
-@given(st.lists(st.lists(ANSWERS, max_size=3), min_size=1, max_size=8), AFTER)
-async def test_a_look_at_the_results_misses_no_standstill(some: list[list[tuple[str, str, bool]]], after: int) -> None:
-    plan = await plan_of(ask(tools=[WEATHER, SERVER]), weather_tool(), depot())
-    happened: list[OutputItem | Mark] = []
-    for at, turn in enumerate(some):
-        pairs = [_answered(10 * at + number, answer) for number, answer in enumerate(turn)]
-        happened += [*[call for call, _ in pairs], ended(), *[found for _, found in pairs if found is not None]]
-        run = run_of(plan, *happened)
-        if standstill(turns_made(run), after) is not None:
-            assert may_stand_still(run, after)
-
-
-async def test_different_results_are_not_looked_at() -> None:
-    plan = await plan_of(ask(tools=[SERVER]), depot())
-    calls = [server_called(number, status="completed", output=str(number)) for number in range(5)]
-    assert not may_stand_still(run_of(plan, *[each for call in calls for each in (call, ended())]), 3)
+    tools = [{"type": "mcp", "server_label": "depot", "require_approval": "never"}, CLOCK]
+    again = [answer(call("stock"))] * 3
+    provider = ScriptedProvider(answer(call("stock"), call("clock")), *again, ANSWERED)
+    async with engine_of(provider, Toolset("depot", stock)) as engine:
+        paused = await engine.create(ask(tools=tools))
+        (clock,) = function_calls(paused)
+        told = {"type": "function_call_output", "call_id": clock.call_id, "output": "nine"}
+        response = await engine.create(ask([told], tools=tools, previous_response_id=paused.id))
+    assert course_of(response, provider) == Course("", 5, [4])

@@ -230,14 +230,15 @@ async def test_what_the_discarded_answer_cost_is_in_the_cost() -> None:
         assert (await said(provider, REQUIRED))[-1] == Finished("tool_calls", both, is_sum=is_sum)
 
 
-async def test_once_a_call_came_natively_nothing_is_held_until_one_does_not_come() -> None:
+@pytest.mark.proves("FR-005", "RULING-17")
+async def test_an_answer_is_held_until_its_call_also_where_calls_came_natively_before() -> None:
     words, calls = answer(say("Well then")), answer(say("Well then"), call("now"))
-    provider, inner = auto(calls, calls, words, words, answer(NOW))
-    for held in (True, False, False):
+    provider, inner = auto(calls, calls, words, answer(NOW))
+    for _ in range(2):
         seen = [batch async for batch in provider.infer(REQUIRED)]
-        assert ([TextDelta("Well")] in seen) is not held
-    assert ways(inner) == ["native"] * 3
+        assert seen[1] == [TextDelta("Well"), TextDelta(" then"), CallDelta(0, "now", "{")]
     assert await said(provider, REQUIRED) == NOW_LIFTED
+    assert ways(inner) == ["native", "native", "native", "constrained"]
 
 
 async def test_what_was_found_out_is_found_out_again_after_ten_minutes() -> None:
@@ -253,7 +254,7 @@ async def test_what_was_found_out_is_found_out_again_after_ten_minutes() -> None
 
 
 @pytest.mark.parametrize(
-    "second", [[BackendRefused("response_format of type json_schema is not supported")], answer(say("Words"))]
+    "second", [[BackendRefused("response_format of type json_schema is not supported")], answer(say("Other words"))]
 )
 async def test_where_a_schema_does_not_help_either_it_is_not_asked_twice_for_a_while(second: Answer) -> None:
     now = 0.0

@@ -178,7 +178,7 @@ _LOOK = answer(call("weather", city="Paris"), usage=tokens(10, 10))
         ([_LOOK], {"max_turns": 1}, "max_turns"),
         ([_LOOK] * 3, {"max_tool_calls": 1}, "max_tool_calls"),
         ([_LOOK], {"token_budget": 20}, "token_budget"),
-        ([_LOOK] * 3, {"stuck_after": 2}, "stuck"),
+        ([_LOOK] * 3, {"stuck_limit": 3}, "stuck"),
     ],
 )
 async def test_the_reason_of_an_incomplete_response_is_counted(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import pytest
 
+from antwort.api.tools import McpTool
+from antwort.identity import Identity
 from antwort.testing.executors import ClaimContract, ExecutorContract, call, context
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult
 from antwort.tools.function import ClientsTurn, FunctionExecutor
@@ -132,7 +134,27 @@ class Faulty(LocalExecutor):
 
 
 class ByName(Faulty):
+    """A tool server that claims a function of the request by its name."""
+
     kind = ToolKind.MCP
+
+    async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
+        raise AssertionError("it is asked what it claims")
+
+
+class ByKind(LocalExecutor):
+    """Claims definitions of its own kind, which no request makes."""
+
+    kind = ToolKind.SANDBOX
+
+    def can_execute(self, tool: ToolDefinition) -> bool:
+        return tool.kind is not ToolKind.FUNCTION and super().can_execute(tool)
+
+
+class Client(LocalExecutor):
+    """Says that its calls are the client's, and would run them."""
+
+    kind = ToolKind.FUNCTION
 
 
 Check = Callable[[ExecutorContract], None]
@@ -145,7 +167,9 @@ Check = Callable[[ExecutorContract], None]
         (Faulty("greedy"), ExecutorContract.test_it_does_not_claim_a_tool_of_somebody_else),
         (Faulty("shy"), ExecutorContract.test_it_claims_the_tool_that_it_runs),
         (Faulty("moody"), ExecutorContract.test_a_claim_is_the_same_however_often_it_is_asked_for),
-        (ByName("none"), ExecutorContract.test_it_claims_a_function_of_the_request_only_when_it_is_local),
+        (ByName("none"), ExecutorContract.test_a_tool_server_does_not_claim_a_function_that_the_request_declares),
+        (ByKind(echo), ExecutorContract.test_requests_can_reach_the_tool_that_it_runs),
+        (Client(echo), ExecutorContract.test_requests_can_reach_the_tool_that_it_runs),
         (Faulty("one id"), ExecutorContract.test_calls_side_by_side_keep_their_ids),
         (Faulty("no result"), ExecutorContract.test_a_call_ends_in_a_result_with_its_own_id),
         (Faulty("breaks"), ExecutorContract.test_a_call_ends_in_a_result_with_its_own_id),

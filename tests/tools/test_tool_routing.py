@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Sequence
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antwort.api.tools import McpTool
+from antwort.identity import Identity
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult
 from antwort.tools.function import FunctionExecutor
-from antwort.tools.limits import Limited
+from antwort.tools.limits import Limited, limited
 from antwort.tools.local import LocalExecutor
 from antwort.tools.routing import Route, Toolbox, find_executor, is_registered, refusal, route, route_calls, routed
 
@@ -29,6 +32,13 @@ class ByName:
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
         raise AssertionError("routing runs nothing")
+
+
+class ServerByName(ByName):
+    """The same mistake in a tool server: it lists tools of its own."""
+
+    async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
+        raise AssertionError("routing asks nobody for tools")
 
 
 class Broken(ByName):
@@ -65,8 +75,9 @@ def box(
 
 function, mcp = define("f"), define("m", ToolKind.MCP)
 local = ByName(ToolKind.LOCAL, "f")
-server = ByName(ToolKind.MCP, "f", "m")
+server = ServerByName(ToolKind.MCP, "f", "m")
 sandbox = ByName(ToolKind.SANDBOX, "f", "s")
+remote = ByName(ToolKind.MCP, "f")
 
 
 @pytest.mark.parametrize(
@@ -79,6 +90,8 @@ sandbox = ByName(ToolKind.SANDBOX, "f", "s")
         (box(function, executors=(FunctionExecutor(),)), "never_declared", Route.CLIENT),
         # somebody runs it
         (box(function, executors=(local,)), "f", Route.SERVER),
+        (box(function, executors=(sandbox,)), "f", Route.SERVER),
+        (box(function, executors=(remote,)), "f", Route.SERVER),
         (box(mcp, executors=(server,)), "m", Route.SERVER),
         (box(define("s", ToolKind.SANDBOX), executors=(sandbox,)), "s", Route.SERVER),
         # somebody is here, and runs other things
@@ -122,16 +135,21 @@ def test_an_absent_allowed_list_allows_all_and_a_list_of_none_allows_none() -> N
 
 
 @pytest.mark.proves("MISTAKE-26")
-@pytest.mark.parametrize("namesake", [server, sandbox])
-def test_a_function_of_the_request_is_not_run_by_a_server_or_sandbox_of_that_name(namesake: ToolExecutor) -> None:
+@pytest.mark.parametrize(
+    "namesake", [server, ServerByName(ToolKind.SANDBOX, "f"), ServerByName(ToolKind.LOCAL, "f"), limited(server)]
+)
+def test_a_function_of_the_request_is_not_run_by_a_tool_server_of_that_name(namesake: ToolExecutor) -> None:
     assert namesake.can_execute(function), "the stand-in must make the mistake"
     assert find_executor(function, [namesake]) is None
     assert route("f", box(function, executors=(namesake, ByName(ToolKind.LOCAL, "x")))) is Route.CLIENT
 
 
 @pytest.mark.proves("MISTAKE-26", "FR-003")
-def test_a_function_of_the_request_is_run_by_the_local_executor_behind_a_server_of_that_name() -> None:
-    assert find_executor(function, [server, sandbox, local]) is local
+@pytest.mark.parametrize("claims", [local, sandbox, remote])
+def test_a_function_of_the_request_is_run_by_the_executor_that_claims_it_behind_a_server_of_that_name(
+    claims: ToolExecutor,
+) -> None:
+    assert find_executor(function, [server, claims]) is claims
 
 
 @pytest.mark.proves("FR-003")
@@ -166,6 +184,8 @@ def test_an_executor_that_cannot_say_what_it_runs_is_passed_over_and_logged(capl
         ((server,), [], False),
         ((server,), [function], False),
         ((server,), [mcp], True),
+        ((remote,), [], False),
+        ((remote,), [function], True),
         ((server,), [define("other", ToolKind.MCP)], False),
         ((Broken(ToolKind.MCP),), [mcp], False),
         ((FunctionExecutor(), server, local), [function], True),
@@ -199,7 +219,8 @@ def test_a_refusal_says_why(toolbox: Toolbox, name: str, words: str) -> None:
 names = st.sampled_from(["a", "b", "c", "d"])
 kinds = st.sampled_from(list(ToolKind))
 definitions = st.lists(st.builds(define, names, kinds), unique_by=lambda tool: tool.name)
-executors = st.lists(st.builds(lambda kind, own: ByName(kind, *own), kinds, st.lists(names)), max_size=4)
+makes = st.sampled_from([ByName, ServerByName])
+executors = st.lists(st.builds(lambda make, kind, own: make(kind, *own), makes, kinds, st.lists(names)), max_size=4)
 allowed_lists = st.none() | st.frozensets(names)
 toolboxes = st.builds(
     lambda tools, those, allowed, may_run: Toolbox(
@@ -228,7 +249,8 @@ def test_only_an_allowed_and_claimed_tool_is_run_here(calls: list[Asked], toolbo
         assert toolbox.may_run
         assert not toolbox.allowed or call.name in toolbox.allowed
         assert executor is not None
-        assert toolbox.tools[call.name].kind is not ToolKind.FUNCTION or executor.kind is ToolKind.LOCAL
+        assert executor.kind is not ToolKind.FUNCTION
+        assert toolbox.tools[call.name].kind is not ToolKind.FUNCTION or not isinstance(executor, ServerByName)
 
 
 @given(called, toolboxes)

@@ -24,6 +24,7 @@ from antwort.errors import (
     KeyInUse,
     KeyReused,
     MethodNotAllowed,
+    ModelNotFound,
     NotAuthenticated,
     NotPermitted,
     QuotaUsedUp,
@@ -36,7 +37,10 @@ from antwort.errors import (
     StoreFault,
     WrongMediaType,
 )
-from antwort.transport.errors import failure
+from antwort.testing import ScriptedProvider
+from antwort.transport.errors import failure, socket_failure
+from engine_kit import engine_of
+from serving import HELLO, RESPONSES, serving
 
 CASES: list[tuple[AntwortError, int, str, str]] = [
     # the error, its status, OpenAI's type, the standard's type
@@ -68,10 +72,41 @@ def test_an_error_has_its_status_and_its_type_in_either_vocabulary(
 ) -> None:
     for strict, expected in ((False, kind), (True, standard)):
         sent = failure(error, strict=strict)
-        assert sent.status == status
+        assert sent.status == (min(status, 500) if strict else status)
         assert json.loads(sent.body) == {
             "error": {"message": error.message, "type": expected, "param": error.param, "code": error.code}
         }
+
+
+@pytest.mark.proves("TR-013", "RULING-12")
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    ("error", "status", "standard"),
+    [
+        (BackendError("Broken."), 502, (500, "model_error")),
+        (BackendCut("Broke off."), 502, (500, "model_error")),
+        (BackendTimeout("Slow."), 504, (500, "model_error")),
+        (BackendUnavailable("Away."), 503, (500, "server_error")),
+        (RateLimited("Slow down."), 429, (429, "too_many_requests")),
+        (ModelNotFound("scripted"), 404, (404, "not_found")),
+        (BackendRefused("Too hot."), 400, (400, "invalid_request")),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, AntwortError) else "",
+)
+async def test_a_failure_of_the_backend_has_the_standards_status_and_type_under_the_strict_setting(
+    error: AntwortError, status: int, standard: tuple[int, str], is_streamed: bool
+) -> None:
+    for strict, expected in ((False, (status, error.type)), (True, standard)):
+        async with serving(engine_of(ScriptedProvider([error]), strict=strict)) as server:
+            reply = await server.ask("POST", RESPONSES, {**HELLO, "stream": is_streamed})
+        assert (reply.status, reply.error["type"], reply.error["code"]) == (*expected, error.code)
+        assert reply.headers.get("retry-after") == ("1" if error.may_pass else None)
+
+
+@pytest.mark.proves("RULING-12")
+def test_the_status_in_the_message_of_a_websocket_is_the_same() -> None:
+    told = [json.loads(socket_failure(BackendError("Broken."), strict=strict)) for strict in (False, True)]
+    assert [(each["status"], each["error"]["type"]) for each in told] == [(502, "server_error"), (500, "model_error")]
 
 
 @pytest.mark.parametrize(

@@ -49,3 +49,10 @@ async def test_the_types_that_events_are_told_apart_by_are_those_that_are_writte
 def test_the_event_that_this_setting_never_writes_is_not_described() -> None:
     assert "ResponseRequiresAction" not in json.dumps(document(offer=Offer(strict=True)))
     assert "ResponseRequiresAction" in json.dumps(document())
+
+
+def test_the_statuses_are_those_that_the_standard_has_for_failures() -> None:
+    described = document(offer=Offer(strict=True))["paths"]["/v1/responses"]["post"]["responses"]
+    assert "500" in described
+    assert not {"502", "503", "504"} & set(described)
+    assert {"502", "503", "504"} <= set(document()["paths"]["/v1/responses"]["post"]["responses"])

@@ -62,8 +62,6 @@ class Run(msgspec.Struct, frozen=True):
     """How the last turn ended, if there is one."""
     estimated: int = 0
     """Tokens of the inferences whose backend does not tell what they took."""
-    calls_ended: int = 0
-    """Calls that were answered, whether they were run or not."""
     lost: frozenset[str] = frozenset()
     """The calls that whoever made the run before has begun, and that have no result: nobody knows what came of them.
     What begins here is on record before it is, and not among them."""
@@ -192,7 +190,6 @@ def _call_ended(run: Run, output: list[OutputItem], event: CallEnded) -> Run:
         response=replace(run.response, output=tuple(output)),
         calls_run=run.calls_run + (event.outcome == "ran"),
         marks=(*run.marks, (len(output), event)),
-        calls_ended=run.calls_ended + 1,
         waiting=waiting,
     )
     return after if event.outcome == "ran" and not run.lost else _call_ended_otherwise(after, event)

@@ -74,10 +74,10 @@ class Engine:
         provider: Provider,
         *,
         store: ResponseStore | None = None,
-        executors: Sequence[Runs] = (),
+        executors: Sequence[Runs] | None = None,
         settings: EngineSettings = EngineSettings(),  # noqa: B008 - a frozen value
-        on_end: Sequence[Callable[[Ended], None]] = (),
-        on_call: Sequence[Callable[[Called], None]] = (),
+        on_end: Sequence[Callable[[Ended], None]] | None = None,
+        on_call: Sequence[Callable[[Called], None]] | None = None,
         vault: Vault | None = None,
         clock: Callable[[], float] = time.time,
         runs: RunLog | None = None,
@@ -94,6 +94,7 @@ class Engine:
         self.settings = checked(settings)
         self._provider = provider
         self._store = _memory() if store is None else store
+        executors = () if executors is None else executors
         self._executors = all_limited(executors, settings.tool_limits)
         self.runs = runs or log_over(self._store, self.settings.background)
         """The log of those runs that another process may go on with; None: there are none."""
@@ -110,7 +111,7 @@ class Engine:
         self._opening = asyncio.Lock()
         self._has_begun = False
         """Whether there are rows of its own, which must not be taken for a dead process's."""
-        self._on_end, self._on_call = tuple(on_end), tuple(on_call)
+        self._on_end, self._on_call = tuple(on_end or ()), tuple(on_call or ())
         self._clock = clock
         self._keyed = KeyedRuns(self, self._store, self.settings, clock)
         self.conversations = Conversations(self._store, self.settings.limits, clock, self._open_vault)

@@ -32,7 +32,7 @@ from antwort.engine.stops import NO_MORE
 from antwort.engine.toolbox import Shelf, model_name, rebuild_toolbox
 from antwort.storage.base import Link
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
-from antwort.tools.routing import Route, Toolbox, find_executor, route
+from antwort.tools.routing import Route, Toolbox, may_claim_function, route
 
 DECLINED = "The call was not run: the client did not continue the turn."
 NOT_YET = "The call has not been run yet: the client has not continued the turn."
@@ -199,10 +199,10 @@ def _begun(past: Past) -> frozenset[str]:
 
 
 def _is_local(call: FunctionCall, shelf: Shelf) -> bool:
-    """Whether somebody here would run a function of that name: if not, nobody needs to be asked about it."""
+    """Whether somebody here might run a function of that name: if not, nobody needs to be asked about it."""
     namespace = None if call.namespace is UNSET else call.namespace
     definition = ToolDefinition(name=call.name, kind=ToolKind.FUNCTION, namespace=namespace)
-    return find_executor(definition, shelf.executors) is not None
+    return may_claim_function(definition, shelf.executors)
 
 
 def _leftovers(

@@ -41,8 +41,11 @@ class LoopSettings(Wire):
     token_budget: Annotated[int, Meta(ge=1)] = 5_000_000
     """Tokens that all inferences of one response may take together, read and written; a request may set fewer."""
     stuck_after: Annotated[int, Meta(ge=2, le=1000)] | None = 3
-    """So many equal calls with equal results, or so many turns of nothing but errors, and the model is told that it
-    gets nowhere; if it goes on, the response ends. Null: never."""
+    """After so many turns in a row with the same calls and the same results, or with nothing but errors, the model is
+    told that it gets nowhere. Null: never, and the response does not end for it either."""
+    stuck_limit: Annotated[int, Meta(ge=0, le=10000)] = 10
+    """After so many such turns in a row the response ends with the reason `stuck`, unless a turn limit comes first. 0:
+    never."""
     final_answer: bool = False
     """When a limit is reached, ask the model once more, without tools, for what it has; the last permitted turn is that
     one."""

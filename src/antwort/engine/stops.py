@@ -5,7 +5,7 @@ from __future__ import annotations
 from antwort.engine.budgets import last_tokens, tokens_spent
 from antwort.engine.draft import Run
 from antwort.engine.plan import Plan
-from antwort.engine.stuck import Standstill, may_stand_still, standstill, turns_made
+from antwort.engine.stuck import failed_turns, repeated_turns
 
 NO_MORE = "No tool can be called any more in this response."
 _LAST = "No tool can be called any more: {}. Answer now, in words, with what you have."
@@ -15,6 +15,12 @@ _WHY = {
     "token_budget": "the response has taken nearly all tokens that it may",
     "stuck": "the calls brought nothing new",
 }
+_REPEATED = (
+    "The last {} turns made the same calls and got the same results. Unless you wait for a result to change, do "
+    "something else, or answer with what you have."
+)
+_FAILED = "The last {} turns have brought nothing but errors. Do something else, or answer with what you have."
+_WILL_END = " After {} such turns in a row the response ends."
 
 
 def stop_reason(run: Run, plan: Plan) -> str | None:
@@ -26,8 +32,7 @@ def stop_reason(run: Run, plan: Plan) -> str | None:
         return "max_turns"
     if tokens_spent(run) >= budget.tokens:
         return "token_budget"
-    found = _standstill(run, plan)
-    return "stuck" if found is not None and found.was_told else None
+    return "stuck" if _is_stuck(run, plan) else None
 
 
 def closing(run: Run, plan: Plan) -> str | None:
@@ -42,7 +47,7 @@ def closing(run: Run, plan: Plan) -> str | None:
         return None
     if has_called_past_limit(run):
         return "max_tool_calls"
-    if (found := _standstill(run, plan)) is not None and found.was_told:
+    if _is_stuck(run, plan):
         return "stuck"
     if run.turns == plan.budget.turns - 1:
         return "max_turns"
@@ -54,8 +59,14 @@ def notice(run: Run, plan: Plan) -> str | None:
     """What the model is told in the next inference beside what was said. It is no part of any item."""
     if plan.settings.final_answer and (reason := closing(run, plan)) is not None:
         return _LAST.format(_WHY[reason])
-    found = _standstill(run, plan)
-    return None if found is None else found.words
+    settings = plan.settings
+    if settings.stuck_after is None or run.turns < settings.stuck_after:
+        return None
+    repeated, failed = _turns_without_news(run, plan)
+    if max(repeated, failed) < settings.stuck_after:
+        return None
+    words = _REPEATED.format(repeated) if repeated >= failed else _FAILED.format(failed)
+    return words + (_WILL_END.format(settings.stuck_limit) if settings.stuck_limit else "")
 
 
 def is_spent(run: Run, plan: Plan) -> bool:
@@ -68,17 +79,15 @@ def has_called_past_limit(run: Run) -> bool:
     return bool(run.over_limit_turns) and run.turns > run.over_limit_turns[0]
 
 
-def _standstill(run: Run, plan: Plan) -> Standstill | None:
-    if (after := plan.settings.stuck_after) is None or run.calls_ended < after:
-        return None  # too few calls to tell
-    known: tuple[Run, Standstill | None] | None = plan.memo.get("standstill")
-    if known is None or known[0] is not run:  # it is asked for more than once before each inference
-        known = plan.memo["standstill"] = run, _looked_at(run, plan, after)
-    return known[1]
+def _is_stuck(run: Run, plan: Plan) -> bool:
+    """Return whether the response ends because its turns bring nothing new."""
+    limit = plan.settings.stuck_limit
+    if plan.settings.stuck_after is None or not limit or run.turns < limit:
+        return False
+    return max(_turns_without_news(run, plan)) >= limit
 
 
-def _looked_at(run: Run, plan: Plan, after: int) -> Standstill | None:
-    if not may_stand_still(run, after):
-        return None
-    others = {left.call.call_id for left in plan.leftovers}
-    return standstill(turns_made(run, others), after)
+def _turns_without_news(run: Run, plan: Plan) -> tuple[int, int]:
+    """Return how many turns in a row, up to the last, repeat each other, and how many brought only errors."""
+    earlier = {left.call.call_id for left in plan.leftovers}
+    return repeated_turns(run, earlier), failed_turns(run, earlier)

@@ -1,182 +1,84 @@
-"""Whether a response gets nowhere: told by its items alone. Pure.
+"""Count the turns in which a response got nowhere. Pure.
 
-It does where the model makes the same call again and again and gets the same result, or where turn after turn comes to
-nothing but errors. What is new in between shows that it gets on: a test that is run after each change may well fail in
-the same way, and a tool that is polled says something else in the end.
+A turn repeats the one before it when all its calls and their results are the same; their order does not matter. Turns
+of nothing but errors count too. Polling is ordinary, so a repeated turn is no failure by itself: the settings say after
+how many turns the model is told, and after how many the response ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
-from typing import TypeAlias
+from collections.abc import Collection, Iterator
+from itertools import takewhile
+from typing import NamedTuple
 
 import msgspec
 
-from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall, OutputItem
+from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall
 from antwort.api.wire import UNSET, encode
 from antwort.engine.draft import Run
 from antwort.engine.pairs import call_id_of, result_of
+from antwort.tools.base import Output
 
 
-class Made(msgspec.Struct, frozen=True):
-    """A call that was answered. The same `what` is the same call with the same result."""
+class AnsweredCall(NamedTuple):
+    """A call with its result, in a form in which equal calls are equal."""
 
+    server: str
     name: str
-    what: Hashable
-    is_error: bool = False
+    arguments: bytes
+    result: bytes
+    is_error: bool
 
 
-Turns: TypeAlias = Sequence[Sequence[Made]]
+def repeated_turns(run: Run, earlier: Collection[str] = ()) -> int:
+    """Return how many turns in a row, up to the last, made the same calls and got the same results; 0 for no repeat."""
+    turns = _turns_backwards(run, earlier)
+    last = next(turns, [])
+    repeats = sum(1 for _ in takewhile(lambda turn: turn == last, turns)) if last else 0
+    return repeats + 1 if repeats else 0
 
 
-class Standstill(msgspec.Struct, frozen=True):
-    """It gets nowhere."""
-
-    words: str
-    """What the model is told of it."""
-    was_told: bool
-    """Whether the model was, before the last turn, and went on."""
+def failed_turns(run: Run, earlier: Collection[str] = ()) -> int:
+    """Return how many turns in a row, up to the last, brought nothing but errors."""
+    turns = _turns_backwards(run, earlier)
+    return sum(1 for _ in takewhile(lambda turn: turn and all(call.is_error for call in turn), turns))
 
 
-def standstill(turns: Turns, after: int) -> Standstill | None:
-    """Whether the last turn was one too many; `after` so many it is said, and with one more it is over."""
-    return _repeated(turns, after) or _failing(turns, after)
-
-
-def _repeated(turns: Turns, after: int) -> Standstill | None:
-    if not turns or sum(map(len, turns)) < after:
-        return None
-    *before, last = turns[_last_news(turns) :]
-    earlier = [made.what for turn in before for made in turn]
-    now = [made.what for made in last]
-    counts = [earlier.count(what) + now.count(what) for what in now]
-    if not counts or (most := max(counts)) < after:
-        return None
-    was_told = max(map(earlier.count, now)) >= after
-    return Standstill(_SAME.format(last[counts.index(most)].name, most), was_told)
-
-
-def _last_news(turns: Turns) -> int:
-    """The last turn that brought something that was not there before."""
-    seen: set[Hashable] = set()
-    latest = 0
-    for at, turn in enumerate(turns):
-        for made in turn:
-            if made.what not in seen:
-                seen.add(made.what)
-                latest = at
-    return latest
-
-
-def _failing(turns: Turns, after: int) -> Standstill | None:
-    count = 0
-    for turn in reversed(turns):
-        if not turn or not all(made.is_error for made in turn):
-            break
-        count += 1
-    return Standstill(_ERRORS.format(count), count > after) if count >= after else None
-
-
-_SAME = (
-    "You have made this same call of {!r} {} times, and its result was the same each time. To make it again brings "
-    "nothing new, and the response is ended then: do something else, or answer with what you have."
-)
-_ERRORS = (
-    "The last {} turns have brought nothing but errors. With one more the response is ended: do something else, or "
-    "answer with what you have."
-)
-
-
-# ---- reading the items ----
-
-
-def may_stand_still(run: Run, after: int) -> bool:
-    """Whether there is anything to look at. Mostly there is not: since the last turn began no error has come, and no
-    result that there were so many of.
-    """
-    output, ends = run.response.output, run.turn_ends
-    said = [item.output for item in output if isinstance(item, _ANSWERED)]
-    for item in output[ends[-2] :] if len(ends) > 1 else output:
-        if not isinstance(item, _ANSWERED):
-            continue
-        is_error = item.error is not UNSET if isinstance(item, McpCall) else item.is_error is True
-        if is_error or said.count(item.output) >= after:
-            return True
-    return False
-
-
-_ANSWERED = (McpCall, FunctionCallOutput)
-"""Of a server's call, what its result says in parts is named in its output as well."""
-
-
-def turns_made(run: Run, others: Collection[str] = ()) -> Turns:
-    """The answered calls of each turn so far, but for the `others`, which this response was not asked for."""
-    output, values = run.response.output, _Values()
-    results: dict[str, FunctionCallOutput] | None = None
-    turns: list[list[Made]] = []
-    start = 0
-    for end in run.turn_ends:
-        turn: list[Made] = []
-        for item in output[start:end]:
+def _turns_backwards(run: Run, earlier: Collection[str]) -> Iterator[list[AnsweredCall]]:
+    """Yield the answered calls of each turn, the last turn first. Calls of `earlier` responses belong to no turn."""
+    results = {item.call_id: item for item in run.output if isinstance(item, FunctionCallOutput)}
+    ends = (0, *run.turn_ends)
+    for at in range(run.turns, 0, -1):
+        turn: list[AnsweredCall] = []
+        for item in run.said(ends[at - 1], ends[at]):
             if isinstance(item, McpCall):
-                made = _made_by_server(item, values, others)
-            elif isinstance(item, FunctionCall):
-                results = _results_in(output) if results is None else results
-                made = _made_here(item, results.get(item.call_id), values, others)
+                call_id, result, is_error = call_id_of(item), result_of(item), item.error is not UNSET
+                server = item.server_label
+            elif isinstance(item, FunctionCall) and (found := results.get(item.call_id)) is not None:
+                call_id, result, is_error = item.call_id, found.output, found.is_error is True
+                server = ""
             else:
                 continue
-            if made is not None:
-                turn.append(made)
-        turns.append(turn)
-        start = end
-    return turns
+            if result is not None and item.status != "incomplete" and call_id not in earlier:
+                turn.append(AnsweredCall(server, item.name, _canonical(item.arguments), _as_bytes(result), is_error))
+        yield sorted(turn)
 
 
-def _made_by_server(item: McpCall, values: _Values, others: Collection[str]) -> Made | None:
-    said = result_of(item)
-    if said is None or item.status == "incomplete" or (others and call_id_of(item) in others):
-        return None
-    name, is_error = item.name, item.error is not UNSET
-    text = said if isinstance(said, str) else encode(said)
-    return Made(name, (item.server_label, name, values[item.arguments], text, is_error), is_error)
+def _as_bytes(result: Output) -> bytes:
+    return result.encode(errors="surrogatepass") if isinstance(result, str) else encode(result)
 
 
-def _made_here(
-    item: FunctionCall, result: FunctionCallOutput | None, values: _Values, others: Collection[str]
-) -> Made | None:
-    if result is None or item.status != "completed" or item.call_id in others:
-        return None
-    name, said, is_error = item.name, result.output, result.is_error is True
-    text = said if isinstance(said, str) else encode(said)
-    return Made(name, (None, name, values[item.arguments], text, is_error), is_error)
+def _canonical(arguments: str) -> bytes:
+    """Return the arguments in one form, however they are spaced, ordered and escaped. Invalid JSON stays as it is."""
+    try:
+        return msgspec.json.encode(_decoder.decode(arguments or "{}"), order="sorted")
+    except (ValueError, RecursionError):
+        return arguments.encode(errors="surrogatepass")
 
 
-def _results_in(output: Sequence[OutputItem]) -> dict[str, FunctionCallOutput]:
-    return {item.call_id: item for item in output if isinstance(item, FunctionCallOutput)}
+def _number(text: str) -> int | float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
 
 
-class _Values(dict[str, Hashable]):
-    """What arguments say, however it is written. Each is read once."""
-
-    def __missing__(self, arguments: str) -> Hashable:
-        try:
-            value = _frozen(msgspec.json.decode(arguments or "{}"))
-        except (ValueError, RecursionError):
-            value = arguments
-        self[arguments] = value
-        return value
-
-
-def _frozen(value: object) -> Hashable:
-    match value:
-        case str():
-            return value
-        case bool():
-            return "yes" if value else "no", bool  # for Python, true is 1
-        case dict():
-            return frozenset([(key, _frozen(each)) for key, each in value.items()])
-        case list():
-            return tuple(map(_frozen, value))
-        case _:
-            assert isinstance(value, Hashable)
-            return value
+_decoder = msgspec.json.Decoder(float_hook=_number)

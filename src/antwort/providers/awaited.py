@@ -1,4 +1,4 @@
-"""An answer that must call a tool, held until it is seen that it does. Pure."""
+"""Hold back an answer that must call a tool until its first call. Pure."""
 
 from __future__ import annotations
 
@@ -9,28 +9,23 @@ from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, R
 
 
 class Awaited:
-    """Reads one answer, whose first call tells. Thoughts are let out at once: they commit to nothing.
+    """Buffers one answer until its first call. Reasoning is passed on at once: it commits to nothing.
 
-    `allowed`: the only tools that will do; None: any. `is_trusted`: nothing is held, and only the call looked for.
+    `allowed`: the only tools that will do; None: any. `may_refuse`: a refusal to answer releases the answer, too.
     """
 
-    def __init__(self, allowed: frozenset[str] | None, *, is_trusted: bool = False) -> None:
-        self._allowed, self._is_open = allowed, is_trusted
+    def __init__(self, allowed: frozenset[str] | None, *, may_refuse: bool = True) -> None:
+        self._allowed, self._may_refuse = allowed, may_refuse
         self._is_settled = False
-        self.has_called = False
-        """The first call came, and is one of those that will do."""
+        self.is_released = False
+        """Whether the answer goes out: the first call came and is an allowed one, or the model refused."""
         self.held: list[Delta] = []
 
-    @property
-    def is_kept(self) -> bool:
-        """Whether the answer stands: it was let out."""
-        return self._is_open
-
     def read(self, batch: list[Delta]) -> list[Delta]:
-        """What of it may go out."""
+        """Return what of the answer may go out now."""
         if not self._is_settled:
             self._look(batch)
-        if self._is_open:
+        if self.is_released:
             held, self.held = self.held, []
             return held + batch if held else batch
         self.held += [delta for delta in batch if not isinstance(delta, ReasoningDelta)]
@@ -40,11 +35,14 @@ class Awaited:
         for delta in batch:
             if isinstance(delta, CallDelta) and delta.name:
                 self._is_settled = True
-                self.has_called = self._allowed is None or delta.name in self._allowed
-                self._is_open = self._is_open or self.has_called
+                self.is_released = self.is_released or self._allowed is None or delta.name in self._allowed
                 return
-            if isinstance(delta, RefusalDelta) or (isinstance(delta, Finished) and delta.finish == "content_filter"):
-                self._is_open = True  # it says why it will not
+            is_refusal = isinstance(delta, RefusalDelta) or _is_filtered(delta)
+            self.is_released = self.is_released or (is_refusal and self._may_refuse)
+
+
+def _is_filtered(delta: Delta) -> bool:
+    return isinstance(delta, Finished) and delta.finish == "content_filter"
 
 
 def ending(answer: Sequence[Delta]) -> Finished | None:

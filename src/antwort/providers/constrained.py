@@ -21,9 +21,9 @@ from antwort.providers.base import (
     Capabilities,
     ChatRequest,
     Delta,
-    Finished,
     Heard,
     Provider,
+    TextDelta,
     Whole,
     count_at,
     whole_of,
@@ -50,9 +50,9 @@ LASTS = 600.0
 class Constrained:
     """Goes around a single backend, whose way with tools it knows or, with `auto`, finds out.
 
-    `auto` asks natively first. Where the backend refuses, or a call that must come does not, the same request is asked
-    again constrained, as long as nothing but thoughts of the first answer was let out. What is found out is remembered
-    for each model and kind of choice, for ten minutes.
+    `auto` asks natively first. Where the backend refuses tools, the same request is asked again constrained. So it is
+    where a call that must come does not; the first answer is held back until it has a call, and stands if the second
+    answer has none either. What is found out is remembered for each model and kind of choice, for ten minutes.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Constrained:
         if self._mode == "native" or way == "neither":
             return self._provider.infer(self._native(request))
         if kind in MUST_CALL:
-            return self._held(request, kind, is_trusted=way == "native")
+            return self._held(request, kind)
         return self._watched(request, kind)
 
     @property
@@ -108,7 +108,7 @@ class Constrained:
             if not has_tools or any(heard) or not refuses_tools(error):
                 raise
             refusal = error
-        return await gather(self._again(request, kind_of(request), refusal), heard)
+        return await gather(self._after_refusal(request, kind_of(request), refusal), heard)
 
     async def models(self) -> Sequence[Model]:
         return await self._provider.models()
@@ -179,85 +179,84 @@ class Constrained:
             if has_begun or not refuses_tools(error):
                 raise
             refusal = error
-        async with aclosing(self._again(request, kind, refusal)) as batches:
+        async with aclosing(self._after_refusal(request, kind, refusal)) as batches:
             async for batch in batches:
                 yield batch
 
-    async def _held(self, request: ChatRequest, kind: Kind, *, is_trusted: bool) -> AsyncGenerator[list[Delta], None]:
-        """Natively, if the call that must come comes: until then only thoughts are let out. `is_trusted`: it always
-        came of late, and nothing is held.
-        """
-        first: AntwortError | list[Delta]
-        awaited = Awaited(names_allowed(request), is_trusted=is_trusted)
+    async def _held(self, request: ChatRequest, kind: Kind) -> AsyncGenerator[list[Delta], None]:
+        """Ask natively for a call that must come, and pass on nothing but reasoning until it does."""
+        first = Awaited(names_allowed(request))
         has_begun = False
+        again: AsyncGenerator[list[Delta], None]
         try:
             async with aclosing(self._provider.infer(self._native(request))) as batches:
                 async for batch in batches:
-                    out = awaited.read(batch)
+                    out = first.read(batch)
                     has_begun = has_begun or bool(out)
                     if out or not batch:
                         yield out
-            self._learn_native(request.model, kind, awaited)
-            if awaited.is_kept:
+            if first.is_released:
                 return
-            first = awaited.held
+            again = self._after_miss(request, kind, first.held)
         except AntwortError as error:
             if has_begun or not refuses_tools(error):
                 raise
-            first = error
-        async with aclosing(self._again(request, kind, first)) as batches:
+            again = self._after_refusal(request, kind, error)
+        async with aclosing(again) as batches:
             async for batch in batches:
                 yield batch
 
-    async def _again(
-        self, request: ChatRequest, kind: Kind, first: AntwortError | list[Delta]
+    async def _after_refusal(
+        self, request: ChatRequest, kind: Kind, refusal: AntwortError
     ) -> AsyncGenerator[list[Delta], None]:
-        """The same, constrained. Where that does not work either, what came `first` stands. Both have their cost."""
-        end = None if isinstance(first, AntwortError) else ending(first)
-        second = Awaited(None, is_trusted=True)
+        """Ask constrained, since the backend refuses tools. Where it refuses schemas too, the first refusal stands."""
         has_begun = False
         try:
             async with aclosing(self._constrained(request)) as batches:
                 async for batch in batches:
-                    has_begun = has_begun or bool(batch)
-                    second.read(batch)
-                    self._compare(request.model, kind, end, second, batch)
-                    yield costing(batch, end.usage if end else None)
+                    if batch and not has_begun:
+                        has_begun = True
+                        self._go_constrained(request.model, kind, "the backend refuses tools")
+                    yield batch
         except AntwortError as error:
-            if has_begun:
-                raise
-            if isinstance(error, RequestError) and says_no_schemas(error.message):
-                self._learned.learn(request.model, kind, "neither")
-            if not isinstance(first, AntwortError):
-                yield first
-            elif isinstance(error, RequestError):
-                raise first from error
-            else:
+            if has_begun or not isinstance(error, RequestError):
                 raise  # as it is: an error that is its own cause has no end
+            self._learn_refused_schema(request.model, kind, error)
+            raise refusal from error
+
+    async def _after_miss(
+        self, request: ChatRequest, kind: Kind, first: list[Delta]
+    ) -> AsyncGenerator[list[Delta], None]:
+        """Ask once more, constrained, for a call that did not come. If none comes now either, the `first` answer
+        stands. The cost of both counts.
+        """
+        model, end = request.model, ending(first)
+        is_cut = end is not None and end.finish in CUT  # by a limit: that says nothing of the backend
+        second = Awaited(names_allowed(request), may_refuse=False)
+        try:
+            async with aclosing(self._constrained(request)) as batches:
+                async for batch in batches:
+                    out = second.read(batch)
+                    if second.is_released and not is_cut and self._learned.way(model, kind) != "constrained":
+                        self._go_constrained(model, kind, "the call that was asked for did not come")
+                    if out or not batch:
+                        yield costing(out, end.usage if end else None)
+        except AntwortError as error:
+            if second.is_released:
+                raise
+            self._learn_refused_schema(model, kind, error)
+        if second.is_released:
+            return
+        last = ending(second.held)
+        has_words = any(isinstance(delta, TextDelta) for delta in second.held)
+        if has_words and last is not None and last.finish not in CUT and not is_cut:
+            self._learned.learn(model, kind, "neither")  # words where a schema allows only calls
+        yield costing(first, last.usage if last else None)
 
     # ---- remembering ----
 
-    def _learn_native(self, model: str, kind: Kind, awaited: Awaited) -> None:
-        if awaited.has_called:
-            self._learned.learn(model, kind, "native")
-        else:
-            self._learned.forget(model, kind)
-
-    def _compare(self, model: str, kind: Kind, first: Finished | None, second: Awaited, batch: list[Delta]) -> None:
-        """What the second answer tells, as it comes. `first`: how the first ended, None where tools were refused.
-
-        An answer that a limit cut off says nothing of the backend. One that must call and does not, though it is held
-        to calls, tells that nothing is held here.
-        """
-        if not batch or self._learned.way(model, kind) == "constrained":
-            return
-        if first is None:
-            self._go_constrained(model, kind, "the backend refuses tools")
-        elif first.finish in CUT:
-            return
-        elif second.has_called:
-            self._go_constrained(model, kind, "the call that was asked for did not come")
-        elif (last := ending(batch)) is not None and last.finish not in CUT:
+    def _learn_refused_schema(self, model: str, kind: Kind, error: AntwortError) -> None:
+        if isinstance(error, RequestError) and says_no_schemas(error.message):
             self._learned.learn(model, kind, "neither")
 
     def _go_constrained(self, model: str, kind: Kind, why: str) -> None:

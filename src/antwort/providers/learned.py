@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias
 
 from antwort.providers.choices import Kind
 
-Way: TypeAlias = Literal["native", "constrained", "neither"]
-"""In which calls come. `neither`: not natively, and a schema does not help."""
+Way: TypeAlias = Literal["constrained", "neither"]
+"""In which calls come that did not come natively. `neither`: a schema does not help."""
 
 _MOST = 1024
 """Models and kinds of choice that are remembered; names of models may be a client's invention."""
@@ -36,9 +36,6 @@ class Learned:
         if len(self.ways) >= _MOST:
             self.ways.pop(next(iter(self.ways)))
         self.ways[model, kind] = way, self._clock() + self._lasts
-
-    def forget(self, model: str, kind: Kind) -> None:
-        self.ways.pop((model, kind), None)
 
     def _seen(self, model: str, kind: Kind) -> Way | None:
         way, until = self.ways.get((model, kind), (None, 0.0))

@@ -5,7 +5,7 @@ class TestMyExecutor(ExecutorContract):
         return MyExecutor()
 
     def runnable(self) -> ToolCall:
-        return call("search", '{"query": "cats"}', kind=ToolKind.SANDBOX)
+        return call("search", '{"query": "cats"}', kind=ToolKind.FUNCTION)
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ from unittest import SkipTest
 from msgspec.structs import replace
 
 from antwort.identity import ANONYMOUS, Identity
-from antwort.tools.base import Progress, ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult
+from antwort.tools.base import (
+    Progress,
+    ToolCall,
+    ToolContext,
+    ToolDefinition,
+    ToolExecutor,
+    ToolKind,
+    ToolResult,
+    ToolServer,
+)
 
 _SIDE_BY_SIDE = 25
 _SOON = 1.0
@@ -95,14 +104,16 @@ class ClaimContract:
 
         self._with_executor(check)
 
-    def test_it_claims_a_function_of_the_request_only_when_it_is_local(self) -> None:
-        declared = replace(self.own(), kind=ToolKind.FUNCTION, server_label=None, server_tool=None)
-
+    def test_a_tool_server_does_not_claim_a_function_that_the_request_declares(self) -> None:
         async def check(executor: ToolExecutor) -> None:
-            may_claim = executor.kind is ToolKind.LOCAL
-            assert may_claim or not executor.can_execute(declared), "it claims by name what the request declares"
+            if isinstance(executor, ToolServer):
+                assert not executor.can_execute(self._as_declared()), "it claims by name what the request declares"
 
         self._with_executor(check)
+
+    def _as_declared(self) -> ToolDefinition:
+        """The executor's own tool, as a function that a request declares."""
+        return replace(self.own(), kind=ToolKind.FUNCTION, server_label=None, server_tool=None)
 
     def _with_executor(self, check: Callable[[ToolExecutor], Awaitable[None]]) -> None:
         async def run() -> None:
@@ -133,6 +144,17 @@ class ExecutorContract(ClaimContract):
     def test_it_claims_the_tool_that_it_runs(self) -> None:
         async def check(executor: ToolExecutor) -> None:
             assert executor.can_execute(self.own()) is True, "it does not claim its own tool"
+
+        self._with_executor(check)
+
+    def test_requests_can_reach_the_tool_that_it_runs(self) -> None:
+        """As a function that they declare, or, at a tool server, by its label."""
+
+        async def check(executor: ToolExecutor) -> None:
+            assert executor.kind in (ToolKind.LOCAL, ToolKind.MCP, ToolKind.SANDBOX), "no call is run by this kind"
+            if not isinstance(executor, ToolServer):
+                claimed = executor.can_execute(self._as_declared())
+                assert claimed, "without `discover` it is asked about declared functions only, and claims none"
 
         self._with_executor(check)
 

@@ -28,7 +28,7 @@ LABEL_IN_WORDS = "1 to 64 letters, digits, '_' or '-'"
 class ToolKind(enum.StrEnum):
     """Of a definition: how it was declared. Of an executor: where it runs calls."""
 
-    FUNCTION = "function"  # declared by the request; the client's to run unless a local executor has its name
+    FUNCTION = "function"  # declared by the request; the client's to run unless an executor claims it
     CUSTOM = "custom"  # free-form, declared by the request; always the client's to run
     MCP = "mcp"  # a tool of a labelled server or toolset
     SANDBOX = "sandbox"  # untrusted code
@@ -175,7 +175,11 @@ class Unanswered(Exception):
 class ToolExecutor(Protocol):
     """Runs calls. It may raise: whoever dispatches makes every call end in exactly one result.
 
-    `ClientsTurn` is the exception to that: it hands the call of a declared function to the client after all.
+    Any class with these three members is one; it need not inherit. Of whatever kind, it is asked about the functions
+    that requests declare (definitions of kind `FUNCTION`), and runs those that it claims. To offer tools of its own, it
+    must be a `ToolServer`, and is then asked about those only.
+
+    `ClientsTurn` is the one exception that makes no result: it hands the call of a declared function to the client.
     """
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import math
 from collections.abc import Callable, Coroutine, Sequence
@@ -84,7 +85,7 @@ class Limited:
         self.holds_to_its_word = holds_to_its_word(executor)
         asked = (self._describing, self._bounded_by, self._timed_by)
         self._keeps_terms = self.holds_to_its_word or all(each is None for each in asked)
-        self.offered: dict[Callable[..., object], bool] = {}
+        self.offered: dict[Callable[..., object], bool] = {Describing: self._describing is not None}
         """What was found so far of what it `offers`."""
         self._limits = limits or ToolLimits()
         self._places = Places()
@@ -377,7 +378,7 @@ Runs: TypeAlias = ToolExecutor | LocalTool[..., Any]
 def all_limited(given: Sequence[Runs], limits: ToolLimits | None = None) -> tuple[Limited, ...]:
     """All of them as executors within limits. Functions that are given as they are become one executor, the last.
 
-    Raises `TypeError` for anything else.
+    Raises `TypeError` for anything else, and for an executor that could never be asked.
     """
     if isinstance(given, ToolExecutor):
         raise TypeError("The executors are given as a list, also when there is only one.")
@@ -386,6 +387,11 @@ def all_limited(given: Sequence[Runs], limits: ToolLimits | None = None) -> tupl
     for each in executors:
         if isinstance(each, type) or not isinstance(each, ToolExecutor):
             raise TypeError(_no_executor(each))
+        kind: object = each.kind
+        if not isinstance(kind, ToolKind) or kind is ToolKind.CUSTOM:
+            raise TypeError(_WRONG_KIND.format(type(each).__name__, kind))
+        if inspect.iscoroutinefunction(each.can_execute):
+            raise TypeError(f"The can_execute of a {type(each).__name__} is async; it must return True or False.")
     own = [LocalExecutor(*functions)] if functions else []
     return tuple(limited(each, limits) for each in (*executors, *own))
 
@@ -396,6 +402,8 @@ def _no_executor(given: object) -> str:
         return f"{name!r} is not an executor: make it a @tool, or put it into a LocalExecutor or a Toolset."
     return f"A {type(given).__name__} is not an executor: it has no kind, can_execute and execute."
 
+
+_WRONG_KIND = "The kind of a {} is {!r}; it must be ToolKind.LOCAL, ToolKind.MCP or ToolKind.SANDBOX."
 
 _BUSY = "An earlier call of the tool {!r} is still at work, and its calls must not overlap. Try again later."
 

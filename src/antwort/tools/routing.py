@@ -1,9 +1,9 @@
 """Whose a call is: the client's, ours, or nobody's.
 
 The allowed list comes first, before client and server are told apart: a call outside it is not handed to the client
-either. A tool is claimed by its whole definition: a function that the request declares is run here only by an
-executor of this process's functions, never by a server or sandbox that has a tool of the same name. Free-form tools
-and those in a namespace are always the client's.
+either. A tool is claimed by its whole definition: a function that the request declares is run by the first executor, of
+any kind, whose `can_execute` says so. Tool servers, which list tools of their own (`discover`), are not asked about it:
+a server with a tool of the same name does not run it. Free-form tools and those in a namespace are always the client's.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from antwort.properties import kept_property
-from antwort.tools.base import ToolDefinition, ToolExecutor, ToolKind
+from antwort.tools.base import Describing, ToolDefinition, ToolExecutor, ToolKind, ToolServer
 from antwort.tools.bounds import holds_to_its_word
-from antwort.tools.limits import Limited
+from antwort.tools.limits import Limited, offers
 
 _log = logging.getLogger("antwort.tools")
 
@@ -103,6 +103,16 @@ def find_executor(definition: ToolDefinition, executors: Iterable[ToolExecutor])
     return None
 
 
+def may_claim_function(definition: ToolDefinition, executors: Iterable[ToolExecutor]) -> bool:
+    """Return whether an executor might run a declared function of which only the name is known. One that describes its
+    functions knows them by name; any other may look at the whole definition.
+    """
+    return any(
+        _claims(executor, definition) or (_is_asked(executor, definition) and not offers(executor, Describing))
+        for executor in executors
+    )
+
+
 def is_registered(executors: Iterable[ToolExecutor], tools: Mapping[str, ToolDefinition]) -> bool:
     """Whether there is somebody here to run tools for a request that offers `tools`."""
     return any(_counts(executor, tools) for executor in executors)
@@ -157,13 +167,15 @@ def refusal(name: str, toolbox: Toolbox) -> str:
     return f"The tool {name!r} is not available at the moment."
 
 
-def _claims(executor: ToolExecutor, definition: ToolDefinition) -> bool:
-    kind = executor.kind
-    if kind is ToolKind.FUNCTION:
+def _is_asked(executor: ToolExecutor, definition: ToolDefinition) -> bool:
+    """Return whether the executor may claim a tool of this sort at all."""
+    if executor.kind is ToolKind.FUNCTION or definition.kind is ToolKind.CUSTOM or definition.namespace is not None:
         return False
-    if definition.kind is ToolKind.CUSTOM or definition.namespace is not None:
-        return False  # the client's, whoever has a function of that name
-    if definition.kind is ToolKind.FUNCTION and kind is not ToolKind.LOCAL:
+    return definition.kind is not ToolKind.FUNCTION or not offers(executor, ToolServer)
+
+
+def _claims(executor: ToolExecutor, definition: ToolDefinition) -> bool:
+    if not _is_asked(executor, definition):
         return False
     try:
         return executor.can_execute(definition)

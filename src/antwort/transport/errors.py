@@ -46,8 +46,9 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 def failure(error: AntwortError, *, strict: bool = False) -> Failure:
-    """`strict` writes the standard's types instead of OpenAI's."""
-    return Failure(error.status, _headers(error), encode(ErrorBody(error=_detail(error, strict=strict))))
+    """`strict` writes the standard's types and statuses instead of OpenAI's."""
+    status = error.sent_status(strict=strict)
+    return Failure(status, _headers(error), encode(ErrorBody(error=_detail(error, strict=strict))))
 
 
 def socket_failure(
@@ -57,7 +58,7 @@ def socket_failure(
     hints = [*_headers(error), *(headers or ())]
     return encode(
         SocketError(
-            status=error.status,
+            status=error.sent_status(strict=strict),
             error=_detail(error, strict=strict),
             headers={name.decode(): value.decode() for name, value in hints} if hints else UNSET,
             stream_id=UNSET if lane is None else lane,

@@ -218,7 +218,7 @@ class Transport:
         scope = {"method": refused.method, "path": refused.path, "headers": [], "query_string": b""}
         exchange = Exchange(scope, _nothing_comes, _nobody_reads, linger=self._linger)
         exchange.request_id = refused.request_id
-        exchange.status, exchange.code = refused.error.status, refused.error.code
+        exchange.status, exchange.code = refused.error.sent_status(strict=self._strict), refused.error.code
         self._answered(exchange, refused.seconds)
 
     def _ended(self, exchange: Exchange, seconds: float) -> None:

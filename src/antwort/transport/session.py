@@ -133,7 +133,7 @@ class Session:
             hints = [*hints, *self._forget(heard.previous)]
             given = heard.body.get("stream_id")
             lane = given if isinstance(given, str) and len(given) <= LONGEST_NAME else None
-        exchange.status, exchange.code = error.status, error.code
+        exchange.status, exchange.code = error.sent_status(strict=self._strict), error.code
         await self._channel.tell(socket_failure(error, strict=self._strict, headers=hints, lane=lane))
 
     def _forget(self, previous: str | None) -> Headers:

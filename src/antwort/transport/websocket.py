@@ -103,7 +103,7 @@ class WebSockets:
             await self._serve(exchange, receive, send, protocol)
 
     async def _refuse(self, exchange: Exchange, send: Send, error: AntwortError, began: float) -> None:
-        exchange.status, exchange.code = error.status, error.code
+        exchange.status, exchange.code = error.sent_status(strict=self._strict), error.code
         await deny(exchange.scope, send, error, exchange.request_id, strict=self._strict)
         self._terms.answered(exchange, perf_counter() - began)
 

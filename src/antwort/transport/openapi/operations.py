@@ -286,7 +286,8 @@ def as_offered(row: Operation, offer: Offer) -> Operation:
         whole = answers[200]
         answers[200] = replace(whole, about=f"{whole.about} {_ENDS[offer.requires_action]}")
     parameters = tuple(name for name in row.parameters if name not in left_out)
-    return replace(row, description=about, parameters=parameters, answers=answers)
+    errors = tuple(min(status, 500) for status in row.errors) if offer.strict else row.errors
+    return replace(row, description=about, parameters=parameters, answers=answers, errors=errors)
 
 
 def _with_headers_but(answer: Answered, left_out: set[str]) -> Answered:

@@ -116,7 +116,7 @@ HEADERS: dict[str, Plain] = {
 }
 _WITH_ERRORS = ("X-Request-ID", "X-Should-Retry")
 _LATER = ("Retry-After", "Retry-After-Ms")
-_MORE = {401: ("WWW-Authenticate",), 409: _LATER, 429: _LATER, 502: _LATER, 503: _LATER, 504: _LATER}
+_MORE = {401: ("WWW-Authenticate",), 409: _LATER, 429: _LATER, 500: _LATER, 502: _LATER, 503: _LATER, 504: _LATER}
 
 EVERY_REQUEST = (400, 408, 431)
 """How any request can end, before anybody has looked at what it is for."""
