@@ -281,7 +281,7 @@ async def test_a_message_that_was_added_to_the_conversation_meanwhile_comes_behi
     assert chat(provider) == ["user Time?", "assistant clock", "tool noon", "user Quick!"]
 
 
-async def test_a_long_run_of_messages_takes_no_longer_than_it_is_long() -> None:
+async def test_any_number_of_messages_may_stand_between() -> None:
     steering = [user(f"{number}") for number in range(900)]
     lines = await told(ASKED, called("a"), *steering, called("b"), result("a"), result("b"))
     assert lines[:4] == ["user Time?", "assistant a b", "tool of a", "tool of b"]

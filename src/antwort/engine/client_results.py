@@ -24,7 +24,7 @@ from antwort.api.items import (
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.foreign import foreign_call, foreign_result
-from antwort.engine.known import Call, Form, Result, form_of, is_same_call, words_of
+from antwort.engine.known import Call, Form, form_of, is_same_call, words_of
 from antwort.engine.pairs import (
     call_id_of,
     call_shown_by,
@@ -38,6 +38,11 @@ from antwort.engine.pairs import (
 from antwort.engine.steps import results_in
 from antwort.errors import InvalidField
 from antwort.ids import new_id
+
+_OUTPUTS = (FunctionCallOutput, CustomToolCallOutput)
+_ANSWERS = frozenset({*_OUTPUTS, McpCall})
+_CALLS = (FunctionCall, CustomToolCall)
+
 
 # ---- results for the calls of servers ----
 
@@ -58,7 +63,7 @@ def with_call_ids(items: Sequence[InputItem], earlier: Sequence[InputItem] = ())
     A client may name such a call by its `call_id` or by the `id` of the `mcp_call` item, or send that item back with an
     output. Everything behind this point sees one form.
     """
-    if not any(isinstance(item, Result | McpCall) for item in items):
+    if _ANSWERS.isdisjoint(map(type, items)):
         return tuple(items)
     names = _names((*earlier, *items))
     asked = {call_id_of(item): item for item in earlier if isinstance(item, McpCall) and is_bare(item)}
@@ -66,15 +71,19 @@ def with_call_ids(items: Sequence[InputItem], earlier: Sequence[InputItem] = ())
     found: list[InputItem] = []
     for item in items:
         result: InputItem = item
-        if isinstance(item, Result) and item.call_id in names:
-            result = replace(item, call_id=names[item.call_id])
+        if isinstance(item, _OUTPUTS):
+            if item.call_id in names:
+                result = replace(item, call_id=names[item.call_id])
+            answered.add(names.get(item.call_id, item.call_id))
         elif isinstance(item, McpCall):
             call_id = call_id_of(item)
             if is_bare(item):
                 asked.setdefault(call_id, item)
-            elif call_id in asked and call_id not in answered and not is_run(item) and is_same(item, asked[call_id]):
-                result = _as_output(item, call_id)
-        answered |= results_in([result])
+            else:
+                is_open = call_id in asked and call_id not in answered and not is_run(item)
+                if is_open and is_same(item, asked[call_id]):
+                    result = _as_output(item, call_id)
+                answered.add(call_id)
         found.append(result)
     return tuple(found)
 
@@ -90,7 +99,7 @@ def _names(items: Iterable[InputItem]) -> dict[str, str]:
             found[item.id] = requested_call(item.id)
         elif isinstance(item, ItemReference) and (call_id := call_shown_by(item.id)) is not None:
             found[item.id] = call_id
-        elif isinstance(item, Call):
+        elif isinstance(item, _CALLS):
             taken.add(item.call_id)
     return {item_id: call_id for item_id, call_id in found.items() if item_id not in taken}
 
@@ -113,7 +122,7 @@ def repeated_results(items: Sequence[InputItem], earlier: Iterable[InputItem], f
     approval.
     """
     new = items[first:]
-    if not any(isinstance(item, Result | McpCall | OpaqueItem) for item in new):
+    if (_ANSWERS | {OpaqueItem}).isdisjoint(map(type, new)):
         return frozenset()
     calls = _Calls(new)
     for item in earlier:
@@ -127,7 +136,7 @@ class _Calls:
     def __init__(self, items: Sequence[InputItem]) -> None:
         """The `items` are those that are asked about later: a result may stand before its call."""
         self._open: Counter[str] = Counter()
-        self._results: dict[str, list[Form]] = defaultdict(list)
+        self._results: dict[str, set[Form]] = defaultdict(set)
         self._servers: dict[str, McpCall] = {}
         self._requests: dict[str, str] = {}
         """The ids of approval requests, by the ids of their calls."""
@@ -163,7 +172,7 @@ class _Calls:
             return self._repeats_answer(item, *answer, path)
         elif (call_id := _asked(item)) is not None:
             self._later[call_id] -= 1
-            if isinstance(item, Call) and is_made_here(call_id):
+            if isinstance(item, _CALLS) and is_made_here(call_id):
                 if call_id in self._sent and is_same_call(item, self._sent[call_id]):
                     return True
                 self._sent[call_id] = item
@@ -194,7 +203,7 @@ class _Calls:
                 return True
             if self._later[call_id] > self._early[call_id]:
                 self._early[call_id] += 1
-                self._results[call_id] += forms
+                self._results[call_id].update(forms)
                 return False
             if self._results[call_id]:
                 raise _duplicate(f"{path}.call_id", call_id)
@@ -218,10 +227,10 @@ class _Calls:
 
     def _answer(self, call_id: str, forms: Sequence[Form]) -> None:
         self._open[call_id] -= self._open[call_id] > 0
-        self._results[call_id] += forms
+        self._results[call_id].update(forms)
 
     def _is_equal(self, call_id: str, forms: Sequence[Form]) -> bool:
-        return any(form in self._results[call_id] for form in forms)
+        return not self._results[call_id].isdisjoint(forms)
 
 
 _LONGEST = 100
@@ -235,7 +244,7 @@ def _duplicate(place: str, call_id: str) -> InvalidField:
 
 def _asked(item: InputItem) -> str | None:
     """Return the id of the call that the item is. Servers' calls go by rules of their own."""
-    if isinstance(item, FunctionCall | CustomToolCall):
+    if isinstance(item, _CALLS):
         return item.call_id
     call = foreign_call(item) if isinstance(item, OpaqueItem) else None
     return None if call is None else call.call_id
@@ -243,7 +252,7 @@ def _asked(item: InputItem) -> str | None:
 
 def _answer_in(item: InputItem) -> tuple[str, list[Form]] | None:
     """Return the id of the call that the item is a result of, and what it says."""
-    if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
+    if isinstance(item, _OUTPUTS):
         return item.call_id, [form_of(item.output)]
     result = foreign_result(item) if isinstance(item, OpaqueItem) else None
     return None if result is None else (result[0], [form_of(result[1])])

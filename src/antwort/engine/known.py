@@ -43,7 +43,7 @@ from antwort.tools.base import Output
 Call: TypeAlias = FunctionCall | CustomToolCall
 Result: TypeAlias = FunctionCallOutput | CustomToolCallOutput
 Form: TypeAlias = tuple[object, ...]
-"""What a message or a result says, in a form that can be compared."""
+"""What a message or a result says, in a form that can be compared, and be a key."""
 
 
 def held_in(chain: Sequence[Link]) -> Iterator[InputItem]:
