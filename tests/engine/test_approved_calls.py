@@ -13,6 +13,7 @@ from antwort.engine.decisions import NO_APPROVAL
 from antwort.engine.transcript import NO_RESULT
 from antwort.errors import AntwortError, Conflict, InvalidField
 from antwort.identity import ANONYMOUS
+from antwort.storage.base import Page
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from approval_kit import GUARDED, ONE_GUARDED, again, asked, check_pairs, decision, depot, told
@@ -176,13 +177,24 @@ async def test_a_decision_about_what_nobody_asked_for_is_a_fault() -> None:
     assert (alone.param, alone.code) == ("input[0].approval_request_id", "unknown_approval")
 
 
-@pytest.mark.parametrize("second", [True, False])
-async def test_a_call_is_decided_once_in_an_input(second: bool) -> None:
+async def test_a_call_is_decided_in_one_way_in_an_input() -> None:
     engine = engine_of(ScriptedProvider(SHIP), depot())
     first = await engine.create(ask(tools=[GUARDED]))
-    given = decision(first), decision(first, approve=second)
+    given = decision(first), decision(first, approve=False)
     error = await refused(engine, *given, previous_response_id=first.id)
     assert (error.status, error.param, error.code) == (400, "input[1].approval_request_id", "duplicate_approval")
+
+
+@pytest.mark.proves("RULING-3a")
+async def test_the_same_decision_twice_in_an_input_is_one() -> None:
+    server, provider = depot(), ScriptedProvider(SHIP, DONE)
+    engine = engine_of(provider, server)
+    first = await engine.create(ask(tools=[GUARDED]))
+    second = await engine.create(ask([decision(first), decision(first)], previous_response_id=first.id))
+    assert kinds(second) == ["mcp_call", "message"]
+    assert len(server.calls) == 1
+    listed = await engine.input_items(ANONYMOUS, second.id, Page())
+    assert len(listed.items) == 1
 
 
 @pytest.mark.parametrize("approve", [True, False])

@@ -130,7 +130,7 @@ async def test_another_result_for_a_call_that_has_one_is_refused_as_ever(goes_by
     first = await engine.create(ask("Time?", tools=[CLOCK], **await started(engine, goes_by)))
     asked = only(first, FunctionCall)
     second = await engine.create(ask([result(asked)], tools=[CLOCK], **next_to(first, goes_by)))
-    for again in ([without(asked, "id"), result(asked, "one")], [result(asked)]):
+    for again in ([without(asked, "id"), result(asked, "one")], [result(asked, "one")]):
         with pytest.raises(InvalidField) as caught:
             await engine.create(ask(again, tools=[CLOCK], **next_to(second, goes_by)))
         assert caught.value.code == "duplicate_output"

@@ -15,7 +15,6 @@ from antwort.engine.draft import Run
 from antwort.engine.loop import advance, pick_up
 from antwort.engine.steps import OVER_LIMIT
 from antwort.engine.transcript import NO_RESULT
-from antwort.errors import InvalidField
 from antwort.identity import ANONYMOUS
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, StreamChecker, ToolServerFake, answer, call, say
@@ -143,21 +142,6 @@ async def test_a_call_left_open_far_back_in_the_chain_is_found() -> None:
     assert server_calls(await cancelled.result()) == []
     last = await gone.create(ask([], previous_response_id=cancelled.response_id, tools=[SERVER]))
     assert [item.output for item in server_calls(last)] == ["found"]
-
-
-@pytest.mark.proves("RULING-2")
-async def test_a_client_cannot_answer_a_servers_call_nor_answer_twice() -> None:
-    depot = ToolServerFake("depot", lookup=replies("found"))
-    provider = ScriptedProvider(answer(call("lookup"), call("clock")), answer(say("Ok.")))
-    engine = engine_of(provider, depot)
-    first = await engine.create(ask(tools=[SERVER, CLOCK]))
-    forged = {"type": "function_call_output", "call_id": server_calls(first)[0].call_id, "output": "forged"}
-    with pytest.raises(InvalidField) as caught:
-        await engine.create(ask([noon(first), forged], previous_response_id=first.id))
-    assert (caught.value.param, caught.value.code) == ("input[1].call_id", "not_a_client_call")
-    with pytest.raises(InvalidField) as caught:
-        await engine.create(ask([noon(first), noon(first)], previous_response_id=first.id))
-    assert (caught.value.param, caught.value.code) == ("input[1].call_id", "duplicate_output")
 
 
 async def test_call_ids_that_repeat_in_a_clients_history_are_paired_in_order() -> None:

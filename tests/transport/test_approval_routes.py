@@ -117,7 +117,7 @@ async def test_deleting_the_response_withdraws_its_questions(server: Serving) ->
 async def test_faults_of_decisions_are_told_over_http(server: Serving) -> None:
     response_id, (first, *_) = await asked(server)
     follow = {**HELLO, "previous_response_id": response_id}
-    twice = {**follow, "input": [decision(first, approve=True)] * 2}
+    twice = {**follow, "input": [decision(first, approve=each) for each in (True, False)]}
     unknown = {**follow, "input": [decision("mcpr_x", approve=True)]}
     for body, place, code in (
         (twice, "input[1].approval_request_id", "duplicate_approval"),

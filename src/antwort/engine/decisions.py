@@ -38,27 +38,34 @@ def decided(items: Iterable[InputItem]) -> Mapping[str, McpApprovalResponse]:
     return found
 
 
-def check_decisions(items: Sequence[InputItem], earlier: Iterable[InputItem], first: int = 0) -> None:
-    """A decision is about a request that the conversation knows, and says what was said before, if anything was. Of
-    the items, those from the `first` on count.
+def repeated_decisions(items: Sequence[InputItem], earlier: Iterable[InputItem], first: int = 0) -> frozenset[int]:
+    """Return the places of the decisions that stand in this input already. Of the items, those from the `first` on
+    count.
+
+    Raises `InvalidField` for a decision about a request that the conversation does not know, and for two of one input
+    that differ; `Conflict` for one that contradicts an earlier one.
     """
     given = [(i, item) for i, item in enumerate(items) if i >= first and isinstance(item, McpApprovalResponse)]
     if not given:
-        return
+        return frozenset()
     earlier = [*earlier]
     known = {item.id for item in (*earlier, *items[first:]) if isinstance(item, McpApprovalRequest)}
     before = decided(earlier)
-    seen: set[str] = set()
+    seen: dict[str, bool] = {}
+    repeated: set[int] = set()
     for i, item in given:
         place, meant = f"input[{i}].approval_request_id", item.approval_request_id
         if meant not in known:
             problem = f"no call waits for approval under the id {meant[:_LONGEST]!r} in this conversation."
             raise InvalidField(place, problem, code="unknown_approval")
         if meant in seen:
-            raise InvalidField(place, "it is answered twice in this input.", code="duplicate_approval")
+            if seen[meant] is not item.approve:
+                raise InvalidField(place, "it is decided otherwise in this input.", code="duplicate_approval")
+            repeated.add(i)
         if meant in before and before[meant].approve is not item.approve:
             raise contradiction(place, is_approved=before[meant].approve)
-        seen.add(meant)
+        seen[meant] = item.approve
+    return frozenset(repeated)
 
 
 _LONGEST = 100

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from antwort.api.items import (
-    CustomToolCall,
     CustomToolCallOutput,
-    FunctionCall,
     FunctionCallOutput,
     InputItem,
+    McpApprovalResponse,
     McpCall,
     Message,
     OpaqueItem,
 )
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import replace
+from antwort.engine.client_results import repeated_results
 from antwort.engine.credentials import Credentials
-from antwort.engine.decisions import check_decisions
-from antwort.engine.foreign import foreign_call
+from antwort.engine.decisions import repeated_decisions
+from antwort.engine.known import referring
 from antwort.engine.leftovers import Past, find_leftovers
 from antwort.engine.memory import Memories, MemoryLost, Said, since_compaction
-from antwort.engine.pairs import call_id_of
+from antwort.engine.message_order import in_order
 from antwort.engine.plan import History
 from antwort.engine.recent import Records
 from antwort.engine.toolbox import Shelf
@@ -78,6 +77,27 @@ async def load_said(request: CreateRequest, store: ResponseStore, identity: Iden
     return said
 
 
+def without_repeats(
+    request: CreateRequest,
+    chain: Sequence[Link],
+    said: tuple[InputItem, ...] = (),
+    memories: Memories | None = None,
+) -> CreateRequest:
+    """Return the request with references in the place of results and decisions that were sent before.
+
+    Raises `InvalidField` or `Conflict` for those that contradict what is there, or that answer no call.
+    """
+    if not any(isinstance(item, _ANSWERS) for item in request.input):
+        return request
+    counted = _counted(_gathered(request, chain, said), memories, request)
+    earlier = [item for stretch in counted.stretches[:-1] for item in stretch]
+    repeated = repeated_results(request.input, earlier, counted.skipped)
+    return referring(request, repeated | repeated_decisions(request.input, earlier, counted.skipped))
+
+
+_ANSWERS = (FunctionCallOutput, CustomToolCallOutput, McpApprovalResponse, McpCall, OpaqueItem)
+
+
 async def assemble(
     request: CreateRequest,
     chain: Sequence[Link],
@@ -96,10 +116,9 @@ async def assemble(
     """
     history = _gathered(request, chain, said)
     counted = _counted(history, memories, request)
-    _check_outputs(request.input, counted.stretches[:-1], counted.skipped)
-    check_decisions(request.input, (item for each in counted.stretches[:-1] for item in each), counted.skipped)
-    shown = [item for stretch in counted.stretches for item in stretch]
-    own = shown if counted.is_compacted else (*said, *request.input)
+    ordered = in_order(counted.stretches, counted.inputs)
+    shown = [item for stretch in ordered for item in stretch]
+    own = shown if counted.is_compacted else [item for stretch in ordered[-2 if said else -1 :] for item in stretch]
     past = Past(chain=chain, shown=shown, own=own, is_compacted=counted.is_compacted, askers=askers)
     leftovers, fates = await find_leftovers(past, request, toolbox, shelf, credentials)
     return replace(history, leftovers=leftovers, fates=fates)
@@ -141,41 +160,3 @@ def _stretches(link: Link) -> Iterable[tuple[InputItem, ...]]:
         if said := link.said(start, end):
             yield said
         start = end
-
-
-def _check_outputs(items: Sequence[InputItem], earlier: Sequence[Sequence[InputItem]], first: int = 0) -> None:
-    """An output must answer a call that the conversation knows, that is the client's, and that has no result yet. Of
-    the items, those from the `first` on count.
-    """
-    items, skipped = items[first:], first
-    if not any(isinstance(item, FunctionCallOutput | CustomToolCallOutput) for item in items):
-        return
-    before = [item for stretch in earlier for item in stretch]
-    asked = Counter(call_id for item in (*before, *items) if (call_id := _asked(item)) is not None)
-    answered = Counter(item.call_id for item in before if isinstance(item, FunctionCallOutput | CustomToolCallOutput))
-    ours = {call_id_of(item) for item in (*before, *items) if isinstance(item, McpCall)}
-    for i, item in enumerate(items):
-        if isinstance(item, FunctionCallOutput | CustomToolCallOutput):
-            answered[item.call_id] += 1
-            if problem := _wrong_output(item.call_id, asked, answered, ours):
-                raise InvalidField(f"input[{skipped + i}].call_id", problem[1], code=problem[0])
-
-
-def _wrong_output(
-    call_id: str, asked: Counter[str], answered: Counter[str], ours: Container[str]
-) -> tuple[str, str] | None:
-    if call_id in ours:
-        return "not_a_client_call", f"the call {call_id!r} is not the client's to answer."
-    if call_id not in asked:
-        return "unknown_call_id", f"no call with id {call_id!r} in this conversation."
-    if answered[call_id] > asked[call_id]:
-        return "duplicate_output", f"the call {call_id!r} has a result already."
-    return None
-
-
-def _asked(item: InputItem) -> str | None:
-    if isinstance(item, FunctionCall | CustomToolCall):
-        return item.call_id
-    # A kind of call that this version does not know still has its outputs.
-    call = foreign_call(item) if isinstance(item, OpaqueItem) else None
-    return None if call is None else call.call_id

@@ -10,6 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias, TypeGuard
 
+import msgspec
+
 from antwort.api.faults import without_inner_nulls
 from antwort.api.items import (
     Compaction,
@@ -36,9 +38,12 @@ from antwort.engine.pairs import call_id_of, is_bare, is_made_here, is_same, is_
 from antwort.engine.steps import results_in
 from antwort.errors import InvalidField
 from antwort.storage.base import Link
+from antwort.tools.base import Output
 
 Call: TypeAlias = FunctionCall | CustomToolCall
 Result: TypeAlias = FunctionCallOutput | CustomToolCallOutput
+Form: TypeAlias = tuple[object, ...]
+"""What a message or a result says, in a form that can be compared, and be a key."""
 
 
 def held_in(chain: Sequence[Link]) -> Iterator[InputItem]:
@@ -50,15 +55,22 @@ def held_in(chain: Sequence[Link]) -> Iterator[InputItem]:
         yield from link.output
 
 
-def known_places(items: Sequence[InputItem], held: Sequence[InputItem]) -> frozenset[int]:
+def known_places(
+    items: Sequence[InputItem],
+    held: Sequence[InputItem],
+    messages: Sequence[Message] = (),
+    raw: Sequence[bytes] = (),
+) -> frozenset[int]:
     """Which of the items stand in what is `held` already. Behind a compaction that is new, everything is said anew.
 
     The words of users, and of who instructs, are known where something of the model's that is known follows: then the
-    client sends back what was said. What stands behind that is what they say now, whatever id it goes by.
+    client sends back what was said. What stands behind that is what they say now, whatever id it goes by. So it is with
+    any of the `messages` of the history, also without its id: most clients give none. `raw` are the items as they came.
     """
     if not items or not held:
         return frozenset()
     known, found, last = _Held(held), set[int](), -1
+    unknown: dict[int, Message] = {}
     for place, item in enumerate(items):
         if (field := known.changed(item)) is not None:
             problem = WAITS if isinstance(item, McpApprovalRequest) else _CHANGED
@@ -68,7 +80,25 @@ def known_places(items: Sequence[InputItem], held: Sequence[InputItem]) -> froze
             last = place if known.is_models(item) else last
         elif isinstance(item, Compaction):
             break
+        elif isinstance(item, Message):
+            unknown[place] = item
+    if messages and (sent_back := {place: item for place, item in unknown.items() if place < last}):
+        said = [(each.id, each.role, words_of(each.content)) for each in messages]
+        heard = {*said, *(("", role, words) for _, role, words in said)}
+        for place, item in sent_back.items():
+            item_id = item.id if _has_id(raw[place]) else ""
+            if (item_id, item.role, words_of(item.content)) in heard:
+                found.add(place)
     return frozenset(place for place in found if place < last or not _is_of_others(items[place]))
+
+
+class _Named(msgspec.Struct):
+    id: str | None = None
+
+
+def _has_id(raw: bytes) -> bool:
+    """Whether the client gave the item an id: one that it leaves out is made when the item is read."""
+    return bool(msgspec.json.decode(raw, type=_Named).id)
 
 
 _CHANGED = (
@@ -92,8 +122,6 @@ class _Held:
         self._by_id: dict[str, list[InputItem]] = defaultdict(list)
         self._by_call: dict[str, list[InputItem]] = defaultdict(list)
         self._answered = results_in(items)
-        self._called: set[str] = set()
-        """The calls that were sent again."""
         self._decided = {(item.approval_request_id, item.approve) for item in items if _is_decision(item)}
         for item in items:
             self._by_id[item.id].append(item)
@@ -106,10 +134,7 @@ class _Held:
             return item.id in self._by_id
         if _is_decision(item):  # clients give it no id
             return (item.approval_request_id, item.approve) in self._decided
-        is_known = any(_is_same_item(item, each) for each in self._by_id.get(item.id, ())) or self._has_call(item)
-        if is_known and isinstance(item, Call):
-            self._called.add(item.call_id)
-        return is_known
+        return any(_is_same_item(item, each) for each in self._by_id.get(item.id, ())) or self._has_call(item)
 
     def changed(self, item: InputItem) -> str | None:
         """The field in which a call differs from the one under its id that waits for its result: that would be taken
@@ -118,11 +143,21 @@ class _Held:
         if isinstance(item, McpApprovalRequest):
             held = [each for each in self._by_id.get(item.id, ()) if isinstance(each, McpApprovalRequest)]
             return "arguments" if held and not any(is_same(item, each) for each in held) else None
+        if isinstance(item, McpCall):
+            return self._changed_answer(item)
         if not isinstance(item, Call) or item.status == "incomplete" or item.call_id in self._answered:
             return None
         calls = [each for each in self._by_call.get(item.call_id, ()) if isinstance(each, Call)]
         fields = [_difference(item, each) for each in calls if each.status != "incomplete"]
         return None if None in fields else next(iter(fields), None)
+
+    def _changed_answer(self, item: McpCall) -> str | None:
+        """A client may answer a server's open call by sending it back with an output: the call as it was made."""
+        call_id = call_id_of(item)
+        if is_bare(item) or not is_made_here(call_id) or call_id in self._answered:
+            return None
+        calls = [each for each in self._by_call.get(call_id, ()) if isinstance(each, McpCall)]
+        return "arguments" if calls and not any(is_same(item, each) for each in calls) else None
 
     def is_models(self, item: InputItem) -> bool:
         """Whether the model has said it."""
@@ -136,12 +171,9 @@ class _Held:
             case FunctionCall() | CustomToolCall():
                 is_meant = is_made_here(item.call_id) or item.call_id not in self._answered
                 return is_meant and any(_is_same_item(item, each) for each in self._by_call.get(item.call_id, ()))
-            case FunctionCallOutput() | CustomToolCallOutput():
-                is_meant = is_made_here(item.call_id) and item.call_id in self._called
-                return is_meant and any(_is_same_item(item, each) for each in self._by_call.get(item.call_id, ()))
-            case McpCall():
-                held = self._by_call.get(call_id_of(item), ())
-                return is_made_here(call_id_of(item)) and any(_is_same_item(item, each) for each in held)
+            case FunctionCallOutput() | CustomToolCallOutput() | McpCall():
+                call_id = _call_id(item) or ""
+                return is_made_here(call_id) and any(_is_same_item(item, each) for each in self._by_call[call_id])
             case _:
                 return False
 
@@ -176,17 +208,23 @@ def _is_same_item(item: InputItem, held: InputItem) -> bool:
     if isinstance(item, Call) and isinstance(held, Call):
         return (item.call_id, item.name) == (held.call_id, held.name) and not _is_mended(item, held)
     if isinstance(item, Result) and isinstance(held, Result):
-        return item.call_id == held.call_id and _output(item) == _output(held)
+        return item.call_id == held.call_id and form_of(item.output) == form_of(held.output)
     if isinstance(item, McpCall) and isinstance(held, McpCall):
         is_less = is_bare(item) or (item.output, item.error_text) == (held.output, held.error_text)
         return is_less and is_same(item, held)
     if isinstance(item, McpApprovalRequest):
         return is_same(item, held)
     if isinstance(item, Message) and isinstance(held, Message):
-        return item.role == held.role and _words(item.content) == _words(held.content)
+        return item.role == held.role and words_of(item.content) == words_of(held.content)
     if isinstance(item, Reasoning) and isinstance(held, Reasoning):
         return all(not own or not other or own == other for own, other in _thoughts(item, held))
     return _content(item) == _content(held)
+
+
+def is_same_call(item: Call, other: Call) -> bool:
+    """Whether both ask the same of the same tool, and both are whole or both were cut off."""
+    are_alike = (item.status == "incomplete") is (other.status == "incomplete")
+    return are_alike and _difference(item, other) is None
 
 
 def _is_mended(item: Call, held: Call) -> bool:
@@ -207,13 +245,14 @@ def _difference(item: Call, held: Call) -> str | None:
     return None
 
 
-def _output(item: Result) -> list[object]:
-    return [item.output] if isinstance(item.output, str) else _words(item.output)
+def form_of(output: Output) -> Form:
+    """What a result says. A string says the same as one part with its text."""
+    return (output,) if isinstance(output, str) else words_of(output)
 
 
-def _words(parts: Sequence[ContentPart] | Sequence[ResultPart]) -> list[object]:
+def words_of(parts: Sequence[ContentPart] | Sequence[ResultPart]) -> Form:
     """What is said, without what is told about it."""
-    return [part.text if isinstance(part, InputText | OutputText | Text) else part for part in parts]
+    return tuple(part.text if isinstance(part, InputText | OutputText | Text) else part for part in parts)
 
 
 def _thoughts(item: Reasoning, held: Reasoning) -> Iterator[tuple[object, object]]:

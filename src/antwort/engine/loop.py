@@ -107,7 +107,7 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
             if control.is_leaving:
                 raise HandedOver
             if isinstance(step, Infer):
-                if control.on_turn is not None and run.calls_ended:
+                if control.on_turn is not None and run.marks:
                     await control.signal.race(partial(control.on_turn, run))
                 if plan.compact_threshold is not None:
                     step = await weighed(step, run, plan, control)

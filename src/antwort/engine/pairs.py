@@ -55,6 +55,12 @@ def call_id_of(item: McpCall) -> str:
     return item.id if shown is None else f"call_{shown[1]}"
 
 
+def call_shown_by(item_id: str) -> str | None:
+    """Return the id of the call that an item of this id shows, where the id was made here."""
+    shown = _SHOWN.fullmatch(item_id) or REQUEST_ID.fullmatch(item_id)
+    return None if shown is None else f"call_{shown[1]}"
+
+
 def request_id(call_id: str) -> str:
     """The id of the item that asks for the approval of a call."""
     return call_id.replace("call_", "mcpr_", 1)

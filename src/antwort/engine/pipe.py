@@ -98,13 +98,13 @@ class TurnRecorder:
 
     def __init__(self, store: ResponseStore, identity: Identity) -> None:
         self._store, self._identity = store, identity
-        self._items = self._calls = 0  # how many are on record
+        self._items = self._marks = 0  # how many are on record
 
     async def record(self, run: Run) -> None:
-        """Record all calls that were answered since the last time, with everything before them. Raises `StoreFault` if
+        """Record all that has ended since the last time: turns, and calls with their results. Raises `StoreFault` if
         that fails for some seconds, or another process has ended the response: then the model must not be asked again.
         """
-        if run.calls_ended == self._calls:
+        if len(run.marks) == self._marks:
             return
         for pause in (*_RECORD_PAUSES, None):
             try:
@@ -116,7 +116,7 @@ class TurnRecorder:
                 if pause is None:
                     raise
                 await asyncio.sleep(pause)
-        self._items, self._calls = len(run.output), run.calls_ended
+        self._items, self._marks = len(run.output), len(run.marks)
 
 
 class Heard(Protocol):

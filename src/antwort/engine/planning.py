@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from antwort.api.approvals import Approval
-from antwort.api.items import InputItem, McpListTools
+from antwort.api.items import InputItem, McpListTools, Message
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
 from antwort.api.status import transition
@@ -20,10 +20,11 @@ from antwort.engine.approvals import ApprovalTerms, check_unchanged, look_again,
 from antwort.engine.boxes import Boxes
 from antwort.engine.budgets import check_budget, seconds_of
 from antwort.engine.call_records import CallRecords
+from antwort.engine.client_results import results_by_call_id, with_call_ids
 from antwort.engine.compacting import asks_to_compact, check_compacts, without_tools
 from antwort.engine.credentials import Credentials
 from antwort.engine.foreign import note_unseen
-from antwort.engine.history import assemble, is_all_new, load_chain, load_said
+from antwort.engine.history import assemble, is_all_new, load_chain, load_said, without_repeats
 from antwort.engine.known import held_in, known_places, referring
 from antwort.engine.memory import since_compaction
 from antwort.engine.meter import Meter
@@ -244,14 +245,18 @@ class Planner:
         if request.previous_response_id is not None:
             await self._catch_up(identity, request.previous_response_id)
         kept = await load_chain(request, records, self._store, identity)
-        known = known_places(request.input, [*items, *held_in(kept)])
-        request = referring(request, known)
+        items = with_call_ids(items)
+        earlier = [*items, *(item for link in kept for item in (*link.input, *link.output))]
+        messages = [item for item in earlier if isinstance(item, Message)]
+        known = known_places(request.input, [*items, *held_in(kept)], messages, request.raw_input)
+        request = results_by_call_id(referring(request, known), earlier)
         own = sealed.opened_input(request.input)
         decided = await look_up((*items, *request.input), kept, self._store, identity, self._is_live, response_id)
         check_unchanged(request.input, decided)
         request = await resolve_references(request, records, identity, known)
         said, chain = sealed.opened_said(items), sealed.opened_chain(kept)
         request = await recall_runs(request, chain, records, identity, said)
+        request = without_repeats(request, chain, said, sealed.memories)
         history = await assemble(
             request, chain, means.toolbox, means.shelf, credentials, said, sealed.memories, decided.askers
         )

@@ -10,7 +10,7 @@ from typing import TypeGuard
 from antwort.api.items import InputItem, ItemReference, McpApprovalRequest, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, encode, replace
-from antwort.engine.pairs import asked_in, call_id_of, is_bare, is_run, is_same, requested_call, run_of, shown_id
+from antwort.engine.pairs import asked_in, call_id_of, call_shown_by, is_bare, is_run, is_same, run_of, shown_id
 from antwort.engine.recent import Records
 from antwort.engine.steps import results_in
 from antwort.errors import ItemNotFound
@@ -96,16 +96,14 @@ def is_known_by_id(item: InputItem) -> TypeGuard[ItemReference | McpCall | McpAp
 
 def _ids_of(item: ItemReference | McpCall | McpApprovalRequest, answered: Container[str] = ()) -> Iterator[str]:
     """Where the store may have it. A client that drops the id of the item may still send that of the call. Of a request
-    for an approval only the run is wanted, unless it is there.
+    for an approval only the run is wanted. The run of a call that the input has a result of is not.
     """
-    if isinstance(item, McpApprovalRequest):
-        run = None if requested_call(item.id) in answered else _run_of(item)
-        yield from () if run is None else (run,)
-        return
-    yield item.id
+    if not isinstance(item, McpApprovalRequest):
+        yield item.id
     if isinstance(item, McpCall) and (shown := shown_id(call_id_of(item))) != item.id:
         yield shown
-    if (run := _run_of(item)) is not None:
+    call_id = call_id_of(item) if isinstance(item, McpCall) else call_shown_by(item.id)
+    if call_id not in answered and (run := _run_of(item)) is not None:
         yield run
 
 

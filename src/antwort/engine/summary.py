@@ -193,6 +193,8 @@ def _names(items: Iterable[InputItem]) -> Iterator[tuple[str, str]]:
     for item in items:
         if isinstance(item, FunctionCall | CustomToolCall):
             yield item.call_id, item.name
+        elif isinstance(item, McpCall):
+            yield call_id_of(item), item.name
         elif isinstance(item, OpaqueItem) and (call := foreign_call(item)) is not None:
             yield call.call_id, call.name
 

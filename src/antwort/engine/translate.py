@@ -27,6 +27,7 @@ from antwort.engine.chosen import forced_names
 from antwort.engine.deferred import in_prompt
 from antwort.engine.draft import Run
 from antwort.engine.memory import Said, since_compaction
+from antwort.engine.message_order import in_order
 from antwort.engine.naming import OWN
 from antwort.engine.plan import Plan, given
 from antwort.engine.recap import recap_of
@@ -215,13 +216,14 @@ def messages_of(said: Said, plan: Plan) -> list[ChatMessage]:
 
 
 def _conversation(said: Said, plan: Plan) -> Transcript:
-    conversation = Transcript(plan.capabilities, plan.toolbox, said.stretches, plan.history.fates)
+    stretches = in_order(said.stretches, said.inputs)
+    conversation = Transcript(plan.capabilities, plan.toolbox, stretches, plan.history.fates)
     if told := "\n\n".join(filter(None, (plan.request.instructions, *plan.toolbox.instructions))):
         conversation.messages.append(ChatMessage(role="system", content=told))
     for item in said.instructions:
         conversation.add(item)
     conversation.recap = recap_of(said.summary) if said.summary else ""
-    for at, stretch in enumerate(said.stretches):
+    for at, stretch in enumerate(stretches):
         conversation.is_input = at in said.inputs
         conversation.add_stretch(stretch)
     conversation.is_input = False
