@@ -28,8 +28,8 @@ WHEN = {
     "response.created": "first of all; held back until the backend has answered",
     "response.queued": "a background response waits for its turn, right after `response.created`",
     "response.in_progress": (
-        "right after; again while a function of the request works here, after `loop.longest_silence` without an event, "
-        "and as a sign of life under `loop.keepalive: in_progress`"
+        "right after; again, with `output: []`, when no event came for `loop.progress_interval` (20 s) while a tool "
+        "works here, or for `loop.longest_silence` (60 s) otherwise; and under `loop.keepalive: in_progress`"
     ),
     "response.completed": "the end: `completed`, or `requires_action` when the client has calls to run",
     "response.failed": "the end: something failed after the first event had gone out",
@@ -57,7 +57,7 @@ WHEN = {
     "response.custom_tool_call_input.done": "the input, whole",
     "response.mcp_call_arguments.delta": "a piece of the arguments of a call that the server runs",
     "response.mcp_call_arguments.done": "the arguments, whole",
-    "response.mcp_call.in_progress": "the server runs the call; again at `loop.progress_interval` while it works",
+    "response.mcp_call.in_progress": "the server runs the call; again when the tool reports progress",
     "response.mcp_call.progress": 'with `include: ["mcp_call.progress"]`, an extension: how far the tool says it is',
     "response.mcp_call.completed": "the call has its output",
     "response.mcp_call.failed": "the call ended in an error, which the model is told",

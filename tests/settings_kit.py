@@ -16,6 +16,9 @@ def in_front_of(*urls: str, data: Path | None = None, connect: float = TimeoutSe
     return Settings(backends=backends, data=None if data is None else str(data), memory=data is None)
 
 
+_BY_DEFAULT = LoopSettings().longest_silence or 0.0
+
+
 def repeats_itself(settings: LoopSettings) -> bool:
     """Whether a stream under these settings may say `response.in_progress` again while a test watches."""
-    return settings.keepalive == "in_progress" or settings.longest_silence < LoopSettings().longest_silence
+    return settings.keepalive == "in_progress" or (settings.longest_silence or _BY_DEFAULT) < _BY_DEFAULT

@@ -471,7 +471,7 @@ def test_a_stream_without_an_end_says_how_far_it_came() -> None:
         pytest.param("text", ev.OutputTextDelta, 0, id="inside an item"),
         pytest.param(WORK, ev.ArgumentsDone, 0, id="inside a call"),
         pytest.param(WORK, DONE, 2, id="after the result of a call"),
-        pytest.param(SERVER, ev.McpArgumentsDone, 0, id="while a server's tool works"),
+        pytest.param(SERVER, DONE, -1, id="after a server's tools have ended"),
     ],
 )
 def test_keep_alives_repeat_in_progress_only_where_that_is_expected(
@@ -484,9 +484,14 @@ def test_keep_alives_repeat_in_progress_only_where_that_is_expected(
 
 
 @pytest.mark.proves("RULING-10", "FR-023")
-def test_the_response_may_go_on_in_so_many_words_while_a_function_works_here() -> None:
-    again = insert(GOES_ON, after=DONE, nth=1)
-    events = again(again(VALID[WORK]))
+@pytest.mark.parametrize(
+    ("name", "after"), [(WORK, DONE), (SERVER, ev.McpArgumentsDone)], ids=["a function", "a server's tool"]
+)
+def test_the_response_may_go_on_in_so_many_words_while_a_tool_works_here(
+    name: str, after: type[ev.StreamEvent]
+) -> None:
+    again = insert(GOES_ON, after=after, nth=1)
+    events = again(again(VALID[name]))
     assert check_stream(enumerate(events)).status == "completed"
 
 

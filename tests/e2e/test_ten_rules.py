@@ -150,6 +150,8 @@ LANGCHAIN, CODEX = 120.0, 300.0
 def test_rule_5_by_default_no_silence_lasts_as_long_as_a_client_waits_for_an_event() -> None:
     settings = LoopSettings()
     looked_at = 1.25  # a silence is noticed that much later at most
+    assert settings.progress_interval is not None
+    assert settings.longest_silence is not None
     assert settings.progress_interval <= settings.longest_silence
     assert settings.longest_silence * looked_at < min(LANGCHAIN, CODEX)
 

@@ -12,7 +12,7 @@ from antwort.api.events import (
     ArgumentsDone,
     McpArgumentsDone,
     McpCallInProgress,
-    OutputItemAdded,
+    ResponseCreated,
     ResponseInProgress,
     StreamEvent,
 )
@@ -57,54 +57,39 @@ def waits_for(gate: asyncio.Event) -> Callable[[ToolCall, ToolContext], Awaitabl
 
 
 @pytest.mark.proves("RULING-10", "FR-023")
-async def test_a_server_tool_that_works_for_long_is_shown_again_and_again_in_numbered_events() -> None:
+async def test_while_a_server_tool_works_for_long_the_response_goes_on_in_numbered_events() -> None:
     gate = asyncio.Event()
     provider = ScriptedProvider(answer(call("dig")), answer(say("Ok")))
     engine = engine_of(provider, ToolServerFake("depot", dig=waits_for(gate)), progress_interval=SOON)
     run = await engine.start(ask(tools=[SERVER], stream=True))
     before = await until(run, McpArgumentsDone)
-    (added,) = [event for event in before if isinstance(event, OutputItemAdded) and isinstance(event.item, McpCall)]
+    assert isinstance(before[0], ResponseCreated)
     number = len(before)
     for _ in range(3):
         (batch,) = await run.read()
-        assert (batch.first, batch.events) == (
-            number,
-            [McpCallInProgress(item_id=added.item.id, output_index=added.output_index)],
-        )
+        assert (batch.first, batch.events) == (number, [ResponseInProgress(response=before[0].response)])
+        assert before[0].response.output == ()
         number += 1
     gate.set()
     assert (await run.result()).status == "completed"
 
 
-async def test_only_the_calls_that_are_still_running_are_shown() -> None:
+async def test_the_response_goes_on_as_long_as_one_of_the_calls_is_running() -> None:
     quick, slow = asyncio.Event(), asyncio.Event()
     provider = ScriptedProvider(answer(call("quick"), call("slow")), answer(say("Ok")))
     depot = ToolServerFake("depot", quick=waits_for(quick), slow=waits_for(slow))
     run = await engine_of(provider, depot, progress_interval=SOON).start(ask(tools=[SERVER], stream=True))
     await until(run, McpArgumentsDone, times=2)
-    assert await names(run) == [AT_WORK, AT_WORK]
+    assert await names(run) == [GOES_ON]
     quick.set()
     while "response.mcp_call.completed" not in await names(run):
         pass
-    assert await names(run) == [AT_WORK]
+    assert await names(run) == [GOES_ON]
     slow.set()
     assert (await run.result()).status == "completed"
 
 
-async def test_a_call_that_waits_for_its_turn_is_not_running() -> None:
-    gate = asyncio.Event()
-    provider = ScriptedProvider(answer(call("first"), call("second")), answer(say("Ok")))
-    depot = ToolServerFake("depot", first=waits_for(gate), second=waits_for(gate))
-    request = ask(tools=[SERVER], stream=True, parallel_tool_calls=False)
-    run = await engine_of(provider, depot, progress_interval=SOON).start(request)
-    await until(run, McpArgumentsDone, times=2)
-    (batch,) = await run.read()
-    assert [event.output_index for event in batch.events if isinstance(event, McpCallInProgress)] == [1]
-    gate.set()
-    assert (await run.result()).status == "completed"
-
-
-async def test_an_approved_call_at_work_is_shown_as_any_other() -> None:
+async def test_while_an_approved_call_works_it_is_the_same() -> None:
     gate = asyncio.Event()
     provider = ScriptedProvider(answer(call("ship")), answer(say("Ok")))
     engine = engine_of(provider, ToolServerFake("depot", ship=waits_for(gate)), progress_interval=SOON)
@@ -112,13 +97,13 @@ async def test_an_approved_call_at_work_is_shown_as_any_other() -> None:
     request = ask([decision(paused)], previous_response_id=paused.id, tools=[GUARDED], stream=True)
     run = await engine.start(request)
     await until(run, McpArgumentsDone)
-    assert await names(run) == [AT_WORK]
+    assert await names(run) == [GOES_ON]
     gate.set()
     assert (await run.result()).status == "completed"
 
 
 @pytest.mark.proves("RULING-10")
-async def test_a_declared_function_that_works_here_has_no_item_to_show_so_the_response_goes_on() -> None:
+async def test_while_a_declared_function_works_here_it_is_the_same() -> None:
     gate = asyncio.Event()
 
     async def weather(city: str) -> str:
@@ -152,7 +137,7 @@ async def test_progress_is_for_those_who_read_and_is_no_part_of_the_response() -
     await _let_looks_pass(20)
     assert run._outlet.sent == sent, "nobody reads"
     before = run.response
-    await until(run, McpCallInProgress, times=3)
+    await until(run, ResponseInProgress, times=3)
     assert run.response is before
     gate.set()
     assert (await run.result()).status == "completed"
@@ -272,7 +257,7 @@ async def test_a_silence_that_is_broken_in_time_needs_no_event() -> None:
     reader: list[asyncio.Task[None]] = []
     run, reading = await _silent(reader)
     assert run._pulse is not None
-    looks = round(run._plan.settings.longest_silence / run._pulse._step)
+    looks = round(run._pulse._longest / run._pulse._step)
     for _ in range(3):
         for _ in range(looks - 1):
             run._pulse._look()

@@ -38,6 +38,7 @@ async def test_a_model_that_is_allowed_by_name_or_beginning_answers(model: str, 
     assert reply.status == 200
 
 
+@pytest.mark.proves("RULING-12")
 @pytest.mark.parametrize("asked", [{"model": "large"}, {"model": "Small"}, {"model": "small2"}, {"model": "org"}, {}])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_model_that_is_not_is_a_403_before_any_work(asked: dict[str, str], stream: bool) -> None:

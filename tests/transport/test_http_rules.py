@@ -265,7 +265,7 @@ class BrokenStore(MemoryStore):
         raise ZeroDivisionError("a defect of ours, at /secret/place")
 
 
-@pytest.mark.proves("TR-025", "TR-013", "TR-JSON")
+@pytest.mark.proves("TR-025", "TR-013", "TR-JSON", "RULING-12")
 async def test_an_unexpected_exception_is_a_clean_500_and_a_logged_traceback(caplog: pytest.LogCaptureFixture) -> None:
     engine = Engine(demo_provider(), store=BrokenStore())
     async with serving(engine) as server:
@@ -277,6 +277,26 @@ async def test_an_unexpected_exception_is_a_clean_500_and_a_logged_traceback(cap
     assert record.name == "antwort.transport"
     assert record.exc_info is not None
     assert record.exc_info[0] is ZeroDivisionError
+
+
+@pytest.mark.proves("RULING-12")
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "status", "code"),
+    [
+        ("POST", RESPONSES, b"{", {}, 400, "invalid_json"),
+        ("GET", f"{RESPONSES}/resp_1", None, {}, 404, "response_not_found"),
+        ("GET", "/v1/nowhere", None, {}, 404, "unknown_url"),
+        ("PUT", RESPONSES, None, {}, 405, "method_not_allowed"),
+        ("POST", RESPONSES, b"x" * (LIMIT + 1), {}, 413, "body_too_large"),
+        ("POST", RESPONSES, b"{}", {"content-type": "text/plain"}, 415, "unsupported_media_type"),
+        ("GET", "/v1/models", None, {"x-long": "x" * 100_000}, 431, "request_head_too_large"),
+    ],
+)
+async def test_what_is_wrong_with_a_request_has_one_type_and_a_code_of_its_own(
+    server: Serving, method: str, path: str, body: bytes | None, headers: dict[str, str], status: int, code: str
+) -> None:
+    reply = await server.ask(method, path, body, headers)
+    assert (reply.status, reply.error["type"], reply.error["code"]) == (status, "invalid_request_error", code)
 
 
 @pytest.mark.proves("RULING-12")

@@ -187,6 +187,7 @@ def limited(**limits: int) -> Keyring:
     return Keyring([a_key(limits=KeyLimits(**limits)), a_key("sk-other", "other")], clock=lambda: 0.0)
 
 
+@pytest.mark.proves("RULING-12")
 async def test_requests_over_the_limit_are_a_429_that_says_when_to_come_back() -> None:
     async with behind(limited(requests_per_minute=2)) as server:
         first = await server.ask("POST", RESPONSES, STREAMED, ANN)

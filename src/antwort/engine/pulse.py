@@ -1,12 +1,14 @@
 """Signs of life: what a reader gets while there is nothing to read.
 
 A comment keeps a connection open. It does not keep every client waiting: some count only events, and give up on a
-stream that brings none for two minutes. So a silence that lasts is broken by an event, sooner where tools work here.
+stream that brings none for two minutes. So `response.in_progress` is repeated in a long silence, sooner where tools
+work here.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Collection, Sequence
 
 from antwort.api.events import Batch, McpCallInProgress, ResponseInProgress
@@ -45,8 +47,8 @@ class Pulse:
         self._settings, self._response = plan.settings, plan.response
         self._control, self._outlet = control, outlet
         self._progress_told = ProgressTold(control, outlet) if asks_for_progress(plan.request) else None
-        self._longest = self._settings.longest_silence
-        self._progress = min(self._settings.progress_interval, self._longest)
+        self._longest = self._settings.longest_silence or math.inf
+        self._progress = min(self._settings.progress_interval or math.inf, self._longest)
         self._step = min(self._settings.keepalive_interval, self._progress) / _LOOKS
         self._seen = 0
         self._without_event = self._without_anything = 0
@@ -77,7 +79,8 @@ class Pulse:
         if not may_tell or self._loop.time() < self._next_report:
             return
         self._next_report = self._loop.time() + _BETWEEN_REPORTS
-        self._show_work((call_id,))
+        # A function that the request declares has no item that shows work: there it is the response that goes on.
+        self._publish(at_work(self._control.run.output, (call_id,)) or self._in_progress())
 
     def _look(self) -> None:
         self._timer = self._loop.call_later(self._step, self._look)
@@ -89,13 +92,9 @@ class Pulse:
         self._without_anything += 1
         running = self._control.running
         if self._without_event * self._step >= (self._progress if running else self._longest):
-            self._show_work(running)
+            self._publish(self._in_progress())
         elif self._without_anything * self._step >= self._settings.keepalive_interval:
             self._show_life()
-
-    def _show_work(self, running: Collection[str]) -> None:
-        """A function that the request declares has no item that shows work: there it is the response that goes on."""
-        self._publish(at_work(self._control.run.output, running) or self._in_progress())
 
     def _show_life(self) -> None:
         if self._settings.keepalive == "in_progress":

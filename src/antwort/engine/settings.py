@@ -68,11 +68,12 @@ class LoopSettings(Wire):
     """What is sent while nothing happens: a comment, or the event `response.in_progress` once more."""
     keepalive_interval: _Seconds = 15.0
     """Seconds of silence after which it is sent."""
-    progress_interval: _Seconds = 20.0
-    """While a tool works here: seconds after which an event says that it still does. Some clients give up on a stream
-    that brings no events, and comments are none."""
-    longest_silence: _Seconds = 60.0
-    """Seconds without an event after which `response.in_progress` is sent once more, whatever `keepalive` says."""
+    progress_interval: _Seconds | None = 20.0
+    """While a tool works here: seconds without an event after which `response.in_progress` is sent once more. Some
+    clients give up on a stream that brings no events, and comments are none. Null: never."""
+    longest_silence: _Seconds | None = 60.0
+    """Seconds without an event after which `response.in_progress` is sent once more in any case, whatever `keepalive`
+    says. Null: never."""
     buffer_events: Annotated[int, Meta(ge=1)] = 1024
     """Events kept for a slow reader before the run waits for it."""
     truncation: Literal["disabled", "auto"] = "disabled"

@@ -63,8 +63,8 @@ _STATUSES: dict[type[Terminal], tuple[str, ...]] = {
 class StreamChecker:
     """Follows one stream, event by event.
 
-    `response.in_progress` may come again while a function of the request works here; `keepalive` allows it at any
-    time, as after a long silence. `takeover` allows items that a worker which died left behind as incomplete, whatever
+    `response.in_progress` may come again while a tool works here; `keepalive` allows it at any time, as after a long
+    silence. `takeover` allows items that a worker which died left behind as incomplete, whatever
     became of the response afterwards.
     """
 
@@ -213,13 +213,12 @@ class StreamChecker:
         return self._response
 
     def _is_at_work(self) -> bool:
-        """Whether a function of the request may be at work here: its call is whole, and nothing is being written.
-
-        A server's call shows that itself.
-        """
-        is_written = all(item.done is not None or isinstance(item.added, McpCall) for item in self._items)
+        """Whether a tool may be at work here: there is a call without a result, and nothing else is being written."""
+        still_open = [item for item in self._items if item.done is None]
+        if still_open:
+            return all(isinstance(item.added, McpCall) for item in still_open)
         unanswered = self._calls.keys() - self._answers.keys()
-        return is_written and any(not isinstance(self._items[self._calls[call]].added, McpCall) for call in unanswered)
+        return any(not isinstance(self._items[self._calls[call]].added, McpCall) for call in unanswered)
 
     def _is_running(self) -> None:
         require(self._has_started, "items come after response.in_progress")
