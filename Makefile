@@ -108,7 +108,7 @@ $(BENCH)/.ready: requirements/bench.lock requirements/run.lock bench/mock/*.go b
 	@cd bench && ../$(BENCH)/pyraw/bin/go build -o ../$(BENCH)/bin/ ./mock ./loadgen
 	@touch $(BENCH)/.ready
 
-bench: $(READY) $(BENCH)/.ready  ## measure against the backend itself and the least a Python gateway can do
+bench: $(READY) $(BENCH)/.ready  ## measure against the backend itself and the least a Python gateway can do (SCEN=e,es: tool loops, not stored and stored)
 	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w $(BENCH)/dist .
 	@$(BENCH)/antwort/bin/pip install --quiet --disable-pip-version-check --no-deps --no-index --force-reinstall \
 		-f $(BENCH)/dist antwort
