@@ -117,7 +117,7 @@ async def pause(client: AsyncOpenAI, backend: ChatBackend, number: int) -> tuple
     """The id of a response that waits for its client, and the input that continues it."""
     backend.answers = [Calls([("step", json.dumps({"n": number})), ("ask", "{}")])]
     paused = await client.responses.create(model="test-model", input="Go.", tools=[STEP, ASK])
-    call_id = next(item.call_id for item in paused.output if getattr(item, "name", "") == "ask")
+    (call_id,) = [item.call_id for item in paused.output if item.type == "function_call" and item.name == "ask"]
     return paused.id, [{"type": "function_call_output", "call_id": call_id, "output": "yes"}]
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from antwort import Engine, LocalExecutor, Toolset, tool
-from antwort.api.items import FunctionCallOutput, McpApprovalRequest, McpCall
+from antwort.api.items import FunctionCall, FunctionCallOutput, McpApprovalRequest, McpCall
 from antwort.api.responses import Response
+from antwort.api.wire import to_plain
 from antwort.errors import RateLimited, StoreFault
 from antwort.identity import ANONYMOUS
 from antwort.storage.base import CallClaim, ResponseStore
@@ -31,17 +32,17 @@ DECLINED = "The call was not run: the client did not continue the turn."
 class Till:
     """A tool that counts how often it was asked to pay, offered as a declared function or as a toolset's tool."""
 
-    def __init__(self, kind: str, **traits: bool) -> None:
+    def __init__(self, kind: str, *, read_only: bool = False, idempotent: bool = False) -> None:
         self.paid: list[int] = []
         self.may_pay, self.begun = asyncio.Event(), asyncio.Event()
         self.may_pay.set()
         self.is_function = kind == "function"
         toolset = Toolset("till")
         if self.is_function:
-            self.executor: Any = LocalExecutor(tool(**traits)(self._named()) if traits else tool(self._named()))
+            self.executor: Any = LocalExecutor(tool(read_only=read_only, idempotent=idempotent)(self._named()))
             self.offer: dict[str, Any] = {"type": "function", "name": "pay"}
         else:
-            toolset.tool(self._named(), **traits)
+            toolset.tool(read_only=read_only, idempotent=idempotent)(self._named())
             self.executor = toolset
             self.offer = {"type": "mcp", "server_label": "till", "require_approval": "never"}
 
@@ -82,9 +83,15 @@ async def paused(
         yield engine, model, response
 
 
+def call_id_in(response: Response, name: str) -> str:
+    """The id of the response's call of that tool."""
+    found = next(item for item in response.output if isinstance(item, FunctionCall | McpCall) and item.name == name)
+    assert isinstance(found.call_id, str)
+    return found.call_id
+
+
 def reply(response: Response, name: str = "ask") -> dict[str, Any]:
-    call_id = next(item.call_id for item in response.output if getattr(item, "name", "") == name)
-    return {"type": "function_call_output", "call_id": call_id, "output": "yes"}
+    return {"type": "function_call_output", "call_id": call_id_in(response, name), "output": "yes"}
 
 
 def results(response: Response) -> list[Any]:
@@ -164,19 +171,12 @@ async def test_a_retry_in_a_conversation_reads_the_record(till: Till, store: Res
 async def test_a_client_that_sends_the_whole_history_again_runs_nothing_twice(till: Till, store: ResponseStore) -> None:
     async with paused(till, store, answer(RateLimited("Slow down.")), DONE) as (engine, model, first):
         shown = [item for item in first.output if getattr(item, "name", "") in ("pay", "ask")]
-        history = [{"role": "user", "content": "Pay 5."}, *map(_plain, shown), reply(first)]
+        history = [{"role": "user", "content": "Pay 5."}, *map(to_plain, shown), reply(first)]
         with pytest.raises(RateLimited):
             await engine.create(ask(history, tools=till.tools))
         await engine.create(ask(history, tools=till.tools))
         assert read_by(model) == ["paid 1", "yes"]
     assert till.paid == [5]
-
-
-def _plain(item: Any) -> dict[str, Any]:
-    from antwort.api.wire import to_plain
-
-    plain: dict[str, Any] = to_plain(item)
-    return plain
 
 
 @pytest.mark.proves("RULING-3")
@@ -312,18 +312,12 @@ async def test_a_follow_up_whose_client_left_leaves_what_it_has_not_begun_to_the
 # ---- lost ----
 
 
-def open_call(response: Response) -> str:
-    item = next(item for item in response.output if getattr(item, "name", "") == "pay")
-    assert isinstance(item.call_id, str)  # type: ignore[union-attr]
-    return item.call_id  # type: ignore[union-attr]
-
-
 @pytest.mark.proves("RULING-3")
 @pytest.mark.parametrize("kind", ["function", "toolset"])
 async def test_a_call_whose_process_died_is_not_run_again(kind: str, store: ResponseStore) -> None:
     till = Till(kind)
     async with paused(till, store, DONE) as (engine, model, first):
-        claim = CallClaim(call_id=open_call(first), settled_by="resp_dead", response_id=first.id)
+        claim = CallClaim(call_id=call_id_in(first, "pay"), settled_by="resp_dead", response_id=first.id)
         await store.claim_call(ANONYMOUS, claim)
         await engine.create(ask([reply(first)], previous_response_id=first.id))
         assert "outcome is not known" in read_by(model)[0]
@@ -331,11 +325,14 @@ async def test_a_call_whose_process_died_is_not_run_again(kind: str, store: Resp
 
 
 @pytest.mark.proves("RULING-3")
-@pytest.mark.parametrize("trait", ["read_only", "idempotent"])
-async def test_a_harmless_call_whose_process_died_is_run_again(trait: str, store: ResponseStore) -> None:
-    till = Till("toolset", **{trait: True})
+@pytest.mark.parametrize("is_read_only", [True, False])
+@pytest.mark.parametrize("kind", ["function", "toolset"])
+async def test_a_harmless_call_whose_process_died_is_run_again(
+    kind: str, is_read_only: bool, store: ResponseStore
+) -> None:
+    till = Till(kind, read_only=is_read_only, idempotent=not is_read_only)
     async with paused(till, store, DONE, DONE) as (engine, model, first):
-        claim = CallClaim(call_id=open_call(first), settled_by="resp_dead", response_id=first.id)
+        claim = CallClaim(call_id=call_id_in(first, "pay"), settled_by="resp_dead", response_id=first.id)
         await store.claim_call(ANONYMOUS, claim)
         for _ in range(2):
             await engine.create(ask([reply(first)], previous_response_id=first.id))

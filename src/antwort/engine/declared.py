@@ -86,6 +86,8 @@ def _function(tool: FunctionTool, shelf: Shelf) -> ToolDefinition:
         declared,
         description=own.description if tool.description is None else tool.description,
         parameters=own.parameters if tool.parameters is None else tool.parameters,
+        read_only=own.read_only,
+        idempotent=own.idempotent,
         needs_approval=own.needs_approval is True,
     )
 

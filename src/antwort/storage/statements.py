@@ -46,11 +46,17 @@ INSERT_CHILD = per_dialect(
 INSERT_ITEM = """
     INSERT INTO items (response_key, tenant, owner, id, direction, position, type, raw)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-    ON CONFLICT DO NOTHING
 """
-INSERT_TURN = """
-    INSERT INTO turns (response_key, number, kind, mark, items_end) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
-"""
+INSERT_TURN = "INSERT INTO turns (response_key, number, kind, mark, items_end) VALUES (?, ?, ?, ?, ?)"
+# How much of its output and of its marks is on record: a response in the foreground records each turn.
+RECORDED = per_dialect("""
+    SELECT key, status,
+           (SELECT count(*) FROM items WHERE items.response_key = responses.key AND items.direction = 'output'),
+           (SELECT count(*) FROM turns WHERE turns.response_key = responses.key)
+    FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
+    {lock}
+""")
 STATUS = per_dialect("""
     SELECT key, status FROM responses
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
@@ -93,7 +99,6 @@ EXPIRE = per_dialect(
         """,
     },
 )
-# What was recorded turn by turn stands already: the inserts above leave it.
 UPDATE_BODY = "UPDATE responses SET body = ? WHERE key = ?"
 UPDATE = "UPDATE responses SET status = ?, completed_at = ?, body = ? WHERE key = ?"
 # Whoever ends or claims a run has its row first, and then the row of its response.

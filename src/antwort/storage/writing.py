@@ -154,14 +154,14 @@ def has_finished(connection: Connection, end: Finishing) -> bool:
 def finish_in(connection: Connection, end: Finishing) -> int:
     """What `ResponseStore.finish` does, and raises; the key of the row."""
     response = end.response
-    row = connection.execute(sql.STATUS[connection.dialect], end.values).fetchone()
+    row = connection.execute(sql.RECORDED[connection.dialect], end.values).fetchone()
     if row is None:
         raise ResponseNotFound(response.id)
-    key, status = row
+    key, status, items, turns = row
     check_ending(status, response.status)
     connection.execute(sql.UPDATE, (response.status, response.completed_at, end.values["body"], key))
-    _insert_items(connection, key, end.values, end.items)
-    connection.executemany(sql.INSERT_TURN, [(key, *turn) for turn in end.turns])
+    _insert_items(connection, key, end.values, end.items[items:])
+    connection.executemany(sql.INSERT_TURN, [(key, *turn) for turn in end.turns[turns:]])
     insert_approvals(connection, end.asked, response_key=key)
     if end.entries and response.conversation is not UNSET:
         add(connection, end.values | {"id": response.conversation.id}, end.entries)
@@ -172,14 +172,14 @@ def finish_in(connection: Connection, end: Finishing) -> int:
 
 def record_in(connection: Connection, progress: Progress) -> None:
     """What `ResponseStore.record_turn` does."""
-    row = connection.execute(sql.STATUS[connection.dialect], progress.values).fetchone()
+    row = connection.execute(sql.RECORDED[connection.dialect], progress.values).fetchone()
     if row is None:
         raise ResponseNotFound(str(progress.values["id"]))
-    key, status = row
+    key, status, items, turns = row
     check_running(status)
     connection.execute(sql.UPDATE_BODY, (progress.values["body"], key))
-    _insert_items(connection, key, progress.values, progress.items)
-    connection.executemany(sql.INSERT_TURN, [(key, *turn) for turn in progress.turns])
+    _insert_items(connection, key, progress.values, [item for item in progress.items if item[2] >= items])
+    connection.executemany(sql.INSERT_TURN, [(key, *turn) for turn in progress.turns[turns:]])
 
 
 def _insert_items(connection: Connection, key: int, values: Values, items: list[ItemRow]) -> None:
