@@ -28,6 +28,7 @@ from antwort.storage.rules import (
     select_responses,
     turn_ends,
 )
+from antwort.storage.writing_tools import MemoryWritingTools
 
 
 @dataclass(slots=True, eq=False)
@@ -56,7 +57,7 @@ class _Row:
         )
 
 
-class MemoryStore(MemoryConversations, MemoryApprovals):
+class MemoryStore(MemoryConversations, MemoryApprovals, MemoryWritingTools):
     """Beyond `max_responses`, a new response drives out the oldest that is finished and that no other follows.
 
     So a chain goes from its end, never from its middle, and a store full of running responses grows past the bound
@@ -66,6 +67,7 @@ class MemoryStore(MemoryConversations, MemoryApprovals):
     def __init__(self, max_responses: int = 10_000, max_entries: int = 100_000) -> None:
         MemoryConversations.__init__(self, max_entries)
         MemoryApprovals.__init__(self)
+        MemoryWritingTools.__init__(self)
         self._max_responses = max_responses
         self._rows: dict[Key, _Row] = {}
         self._items: dict[Key, list[tuple[_Row, InputItem]]] = {}

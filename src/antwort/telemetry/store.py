@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from time import perf_counter
 from typing import TypeVar
 
@@ -94,6 +94,12 @@ class MeasuredStore:
 
     async def decide(self, identity: Identity, response_id: str, decisions: Sequence[Decision]) -> None:
         await self._timed("decide", self._store.decide(identity, response_id, decisions))
+
+    async def note_writing_tools(
+        self, tenant: str, server: str, names: Collection[str], now: int
+    ) -> frozenset[str] | None:
+        work = self._store.note_writing_tools(tenant, server, names, now)
+        return await self._timed("note_writing_tools", work)
 
     async def begin_conversation(
         self, identity: Identity, conversation: Conversation, entries: Sequence[Entry]
