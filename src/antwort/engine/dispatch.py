@@ -6,13 +6,16 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from operator import itemgetter
 
-from antwort.api.events import Batch
+from antwort.api.events import Batch, OutputItemAdded, OutputItemDone
+from antwort.api.items import McpApprovalRequest, McpCall
 from antwort.engine.answers import Answers
 from antwort.engine.control import LEFT, Control
 from antwort.engine.draft import Run
+from antwort.engine.pairs import request_id
 from antwort.engine.plan import Plan
 from antwort.engine.running import Running
-from antwort.engine.steps import Ready, Refused, RunTools, open_calls, ready
+from antwort.engine.steps import Ready, Refused, RunTools, asked_again, open_calls, ready
+from antwort.ids import new_id
 from antwort.tools.base import ToolResult
 
 
@@ -90,3 +93,20 @@ def standing(results: Mapping[str, ToolResult], run: Run, plan: Plan) -> Batch:
     for at, each in enumerate(calls):
         answers.take(at, results[each.call.call_id])
     return [*batch, *answers.batch()]
+
+
+def ask_again(run: Run, plan: Plan) -> Batch:
+    """Ask about calls whose tools have changed since they were approved. The questions go out with the end of the
+    response, so that one that is shown is on record.
+    """
+    batch: Batch = []
+    for index, left in enumerate(asked_again(run.output, plan), len(run.output)):
+        assert isinstance(left.call.item, McpCall), "nothing else is approved"
+        item = McpApprovalRequest(
+            id=request_id(new_id("call")),
+            server_label=left.call.item.server_label,
+            name=left.call.item.name,
+            arguments=left.call.arguments,
+        )
+        batch += [OutputItemAdded(output_index=index, item=item), OutputItemDone(output_index=index, item=item)]
+    return batch

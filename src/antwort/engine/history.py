@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from antwort.api.items import (
     CustomToolCall,
@@ -86,13 +86,13 @@ async def assemble(
     credentials: Credentials,
     said: tuple[InputItem, ...] = (),
     memories: Memories | None = None,
-    askers: Sequence[Link] = (),
+    askers: Mapping[str, Link] | None = None,
 ) -> History:
     """All that was said before and the new input, and the calls in it that are ours to run first.
 
     What was `said` in a conversation counts as put together by clients: they may have changed it at will. Of what was
-    compacted, what is sealed counts, and not what stands before it. `askers` are responses besides the chain that have
-    asked for approvals which stand in it.
+    compacted, what is sealed counts, and not what stands before it. `askers` are the responses under whose
+    tools calls were made that wait for approval, by the ids of the requests, where the chain does not tell.
     """
     history = _gathered(request, chain, said)
     counted = _counted(history, memories, request)
@@ -100,7 +100,7 @@ async def assemble(
     check_decisions(request.input, (item for each in counted.stretches[:-1] for item in each), counted.skipped)
     shown = [item for stretch in counted.stretches for item in stretch]
     own = shown if counted.is_compacted else (*said, *request.input)
-    past = Past(chain=chain, shown=shown, own=own, is_compacted=counted.is_compacted, askers=askers)
+    past = Past(chain=chain, shown=shown, own=own, is_compacted=counted.is_compacted, askers=askers or {})
     return replace(history, leftovers=await find_leftovers(past, request, toolbox, shelf, credentials))
 
 

@@ -66,6 +66,8 @@ class Leftover(msgspec.Struct, frozen=True):
     """Why it is answered with an error instead of being run."""
     silence: str | None = None
     """Why it was approved and cannot be run now, if nothing else keeps it from that."""
+    asks_again: bool = False
+    """Whether its approval is asked for once more, because the tool has changed since: then it is not run."""
 
     @property
     def asked_as(self) -> str | None:
@@ -114,6 +116,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Whether nothing is answered, and what was said is summed up instead."""
     decisions: tuple[Decision, ...] = ()
     """What the request decides about calls that wait for approval, to be put on record when the run begins."""
+    asked_elsewhere: frozenset[str] = frozenset()
+    """Approval requests that another process has shown for this response: how their tools looked then is not known."""
     clock: Callable[[], float] = time.time
     deadline: float | None = None
     """When the response has to be done, by the clock of the event loop; None: its time begins with its run."""
