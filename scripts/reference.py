@@ -91,6 +91,10 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
         errors.InvalidField,
         "the call waited longer than `tools.approval_time`; it can only be denied",
     ),
+    "tool_changed": (
+        errors.Conflict,
+        "the tool has changed since the call was asked about; another response asks again",
+    ),
     "approval_in_use": (errors.ApprovalInUse, "another request acts on the same approval; its result is there soon"),
     "approval_not_found": (errors.ApprovalNotFound, "no such approval of yours"),
     "context_length_exceeded": (errors.ContextTooLong, "more than the model can read"),

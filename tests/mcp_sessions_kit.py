@@ -30,7 +30,7 @@ class ScriptedSession:
     def __init__(self, server: ScriptedServer) -> None:
         self._server = server
 
-    async def tools(self) -> ServerTools:
+    async def tools(self, *, fresh: bool = False) -> ServerTools:
         self._server.lists += 1
         if self._server.down is not None:
             raise self._server.down

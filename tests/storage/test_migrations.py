@@ -14,7 +14,7 @@ from antwort.api.wire import encode
 from antwort.db.postgres import PostgresDatabase
 from antwort.errors import StoreFault
 from antwort.storage import migrations
-from antwort.storage.base import Page, Wanted
+from antwort.storage.base import Decision, Page, Wanted
 from antwort.storage.postgres import PostgresStore
 from antwort.storage.sqlite import SqliteStore
 from storage_cases import ME, asked, open_conversation, said_in, tell
@@ -33,6 +33,7 @@ TABLES = {
     "conversations",
     "conversation_items",
     "approvals",
+    "writing_tools",
 }
 
 
@@ -141,7 +142,8 @@ async def test_conversations_can_be_taken_back(path: Path) -> None:
     response = await tell(store, "hello")
     await store.close()
     migrations.downgrade(path, "0002")
-    added = {"calls", "conversations", "conversation_items", "approvals", "workers", "runs", "seals", "run_logs"}
+    added = {"conversations", "conversation_items", "approvals", "workers", "runs", "seals", "run_logs"}
+    added |= {"calls", "writing_tools"}
     assert tables(path) == TABLES - added | {"tool_intents", "alembic_version"}
     store = await SqliteStore.open(path)
     assert await store.get(ME, response.id) == response
@@ -161,6 +163,25 @@ async def test_a_file_from_before_runs_were_kept_gets_their_tables_and_keeps_the
     assert await store.get(ME, "r") is not None
     await store.close()
     assert tables(path) == TABLES | {"alembic_version"}
+
+
+async def test_approvals_from_before_tools_had_a_digest_are_not_compared(tmp_path: Path) -> None:
+    path = tmp_path / "antwort.db"
+    migrations.upgrade(path, "0007")
+    execute(
+        path,
+        "INSERT INTO approvals (tenant, owner, id, response_id, status, created_at, expires_at, server_label, name, "
+        "arguments) VALUES ('acme', 'ann', 'mcpr_1', 'r', 'pending', 1, 2, 'depot', 'ship', '{}')",
+    )
+    store = await SqliteStore.open(path)
+    found = (await store.find_approvals(ME, ["mcpr_1"]))["mcpr_1"]
+    assert (found.tool_digest, found.replaces) == ("", None)
+    await store.decide(ME, "resp_1", [Decision(id="mcpr_1", status="outdated")])
+    await store.close()
+    migrations.downgrade(path, "0007")
+    connection = sqlite3.connect(path)
+    assert connection.execute("SELECT status FROM approvals").fetchall() == [("denied",)]
+    connection.close()
 
 
 # ---- PostgreSQL ----

@@ -277,3 +277,40 @@ async def test_what_a_conversation_asks_for_goes_with_it_where_its_turn_is_not_k
 async def test_a_conversation_that_is_gone_asks_for_nothing(store: ResponseStore) -> None:
     assert await store.add_entries(ME, "conv_none", [], [waiting("mcpr_1", "resp_none")]) is None
     assert await listed(store) == []
+
+
+# ---- tools that change ----
+
+
+async def test_what_the_tool_looked_like_is_kept_with_the_question(store: ResponseStore) -> None:
+    new = asked("hello")
+    response = ended(new, status="requires_action")
+    approval = replace(waiting("mcpr_1", response.id), tool_digest="abc", replaces="mcpr_0")
+    await store.begin(new)
+    await store.finish(ME, response, STOPPED, (), [approval])
+    assert await store.find_approvals(ME, ["mcpr_1"]) == {"mcpr_1": approval}
+
+
+async def test_an_approval_may_become_outdated_and_nothing_else_after_that(store: ResponseStore) -> None:
+    await asking(store, "mcpr_1", "mcpr_2", "mcpr_3")
+    await store.decide(ME, "resp_a", [approve("mcpr_1"), deny("mcpr_3")])
+    outdated = [Decision(id="mcpr_1", status="outdated", after="resp_a"), Decision(id="mcpr_2", status="outdated")]
+    await store.decide(ME, "resp_b", outdated)
+    assert await status_of(store, "mcpr_1") == ("outdated", "resp_b")
+    assert await status_of(store, "mcpr_2") == ("outdated", "resp_b")
+    assert await listed(store, status="outdated") == ["mcpr_2", "mcpr_1"]
+    for wrong in (approve("mcpr_1", after="resp_b"), Decision(id="mcpr_3", status="outdated", after="resp_a")):
+        with pytest.raises(ApprovalInUse):
+            await store.decide(ME, "resp_c", [wrong])
+
+
+async def test_a_question_that_is_asked_again_makes_the_approval_before_it_outdated(store: ResponseStore) -> None:
+    await asking(store, "mcpr_1", "mcpr_2")
+    await store.decide(ME, "resp_a", [approve("mcpr_1"), deny("mcpr_2")])
+    new = asked("yes")
+    response = ended(new, status="requires_action")
+    again = [replace(waiting(f"mcpr_{n + 2}", response.id), replaces=f"mcpr_{n}") for n in (1, 2)]
+    await store.begin(new)
+    await store.finish(ME, response, STOPPED, (), again)
+    assert await status_of(store, "mcpr_1") == ("outdated", "resp_a")
+    assert await status_of(store, "mcpr_2") == ("denied", "resp_a")

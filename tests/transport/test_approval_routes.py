@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -49,6 +50,7 @@ async def test_an_approval_is_shown_with_all_that_it_takes_to_decide(server: Ser
     response_id, (first, *_) = await asked(server)
     shown = (await server.ask("GET", f"{APPROVALS}/{first}")).json()
     assert shown.pop("expires_at") - shown.pop("created_at") == 86400
+    assert re.fullmatch("[0-9a-f]{32}", shown.pop("tool_digest"))
     assert shown == {
         "id": first,
         "object": "approval",
@@ -58,6 +60,7 @@ async def test_an_approval_is_shown_with_all_that_it_takes_to_decide(server: Ser
         "name": "ship",
         "arguments": '{"box":"1"}',
         "decided_by": None,
+        "replaces": None,
     }
 
 

@@ -6,7 +6,8 @@ from typing import Literal, TypeAlias
 
 from antwort.api.wire import Wire
 
-ApprovalStatus: TypeAlias = Literal["pending", "approved", "denied", "expired"]
+ApprovalStatus: TypeAlias = Literal["pending", "approved", "denied", "expired", "outdated"]
+"""`outdated`: it was approved, and not run, because the tool had changed since the question."""
 
 
 class Approval(Wire, kw_only=True):
@@ -26,3 +27,7 @@ class Approval(Wire, kw_only=True):
     arguments: str
     decided_by: str | None = None
     """The response that was told the decision, and acts on it."""
+    tool_digest: str = ""
+    """Fingerprint of the tool as it was when the question was asked; empty where it was not recorded."""
+    replaces: str | None = None
+    """The outdated approval that this one asks for again."""

@@ -54,7 +54,7 @@ class McpToolSettings(Wire):
     parallel: bool | UnsetType = UNSET
     """Off, its calls never overlap; unset, as for the server."""
     read_only: bool | UnsetType = UNSET
-    """Whether it changes nothing; unset, what the server says."""
+    """Whether it changes nothing; unset, what the server says, unless it once said otherwise."""
     idempotent: bool | UnsetType = UNSET
     """Whether to run it twice does no more than once; unset, what the server says."""
     require_approval: bool | UnsetType = UNSET
@@ -91,8 +91,8 @@ class McpServerSettings(Wire):
     allowed_tools: tuple[str, ...] | None = None
     """Which of its tools are offered; unset, all."""
     require_approval: Literal["always", "writes", "never"] = "never"
-    """Which calls the client must approve; `writes`: those of tools that do not say that they change nothing. A request
-    can ask for more approvals, never for fewer."""
+    """Which calls the client must approve; `writes`: those of tools that do not say that they change nothing, or once
+    did not. A request can ask for more approvals, never for fewer; it holds for the address as for the label."""
     standing: StandingSettings | None = None
     """For whom it is there without being named; unset, for nobody. `{}`: for all."""
     connect: Seconds = 30.0

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import msgspec
 
 from antwort.api.wire import encode
-from antwort.engine.pairs import REQUEST_ID
+from antwort.engine.pairs import REQUEST_ID, request_id
 from antwort.identity import Identity
+from antwort.ids import new_id
 from antwort.vault import Vault
 
 _PURPOSE = "approval"
@@ -40,6 +41,11 @@ class ApprovalIds:
 
     def _signed(self, nonce: str, server_label: str, name: str, arguments: str) -> bytes:
         return encode([self._owner, nonce, server_label, name, _canonical(arguments)])
+
+
+def new_request_id(ids: ApprovalIds | None, server_label: str, name: str, arguments: str) -> str:
+    """Return the id of a new request; without `ids`, one that proves nothing."""
+    return request_id(new_id("call")) if ids is None else ids.new(server_label, name, arguments)
 
 
 def _canonical(arguments: str) -> str:

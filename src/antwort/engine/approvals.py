@@ -4,7 +4,9 @@ was decided is decided otherwise.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 
 import msgspec
 
@@ -15,16 +17,21 @@ from antwort.api.responses import Response
 from antwort.api.status import FINAL, ResponseStatus
 from antwort.api.wire import UNSET
 from antwort.engine.approval_ids import ApprovalIds
-from antwort.engine.decisions import DENIED, LOST, NO_APPROVAL, NOT_RUN, contradiction, decided
+from antwort.engine.decisions import CHANGED, DENIED, LOST, NO_APPROVAL, NOT_RUN, contradiction, decided, superseded
 from antwort.engine.known import WAITS
 from antwort.engine.latest import last_turn
 from antwort.engine.pairs import call_id_of, is_bare, is_request_id, is_same_value, requested_call
 from antwort.engine.plan import History, Leftover, Plan
 from antwort.engine.rows import ADDING
-from antwort.engine.steps import results_in
+from antwort.engine.steps import asked_again, results_in
+from antwort.engine.toolbox import model_name
 from antwort.errors import ApprovalInUse, InvalidField, ToolServerUnavailable
 from antwort.identity import Identity
+from antwort.notes import note
 from antwort.storage.base import Decision, Link, ResponseStore, as_of
+from antwort.tools.routing import Toolbox
+
+_log = logging.getLogger("antwort.engine")
 
 
 class OnRecord(msgspec.Struct, frozen=True):
@@ -33,8 +40,9 @@ class OnRecord(msgspec.Struct, frozen=True):
     approvals: Mapping[str, Approval] = {}
     ends: Mapping[str, ResponseStatus] = {}
     """How the responses stand that were told the decisions; those that are kept nowhere are not there."""
-    askers: tuple[Link, ...] = ()
-    """The responses that asked for what is to be run, as far as they are not in the chain."""
+    askers: Mapping[str, Link] = {}
+    """The responses under whose tools calls were made that are to be run, by the ids of the approval requests, where
+    that is not the response in the chain that asks."""
     asked: frozenset[str] = frozenset()
     """The ids that were looked for."""
     own: str | None = None
@@ -99,12 +107,30 @@ async def look_again(history: History, record: OnRecord, store: ResponseStore, i
 
 async def _askers(
     approvals: Iterable[Approval], chain: Sequence[Link], store: ResponseStore, identity: Identity
-) -> tuple[Link, ...]:
-    """Those of a conversation, or of a client that sends all again: their tools are those that were meant."""
-    known = {link.response.id for link in chain}
-    wanted = dict.fromkeys(each.response_id for each in approvals if each.response_id not in known)
-    chains = [await store.chain(identity, response_id) for response_id in wanted]
-    return tuple(links[-1] for links in chains if links)
+) -> Mapping[str, Link]:
+    """Those of a conversation, or of a client that sends all again, and those whose call was asked about again: their
+    tools are those that were meant.
+    """
+    links = {link.response.id: link for link in chain}
+    wanted = {
+        each.id: await _maker(each, store, identity)
+        for each in approvals
+        if each.response_id not in links or each.replaces is not None
+    }
+    for response_id in dict.fromkeys(wanted.values()):
+        if response_id not in links and (found := await store.chain(identity, response_id)):
+            links[response_id] = found[-1]
+    return {each: links[response_id] for each, response_id in wanted.items() if response_id in links}
+
+
+async def _maker(approval: Approval, store: ResponseStore, identity: Identity) -> str:
+    """The response that made the call: one that asks again may have no tools of its own."""
+    while approval.replaces is not None:
+        first = (await store.find_approvals(identity, [approval.replaces])).get(approval.replaces)
+        if first is None:
+            break
+        approval = first
+    return approval.response_id
 
 
 def check_unchanged(items: Sequence[InputItem], record: OnRecord) -> None:
@@ -144,6 +170,10 @@ def weighed(
         return history, (), ()
     judge = _Judge(record, request, terms)
     leftovers = tuple(judge.answer(left) for left in history.leftovers)
+    for left in leftovers:
+        if left.asks_again and isinstance(call := left.call.item, McpCall):
+            text = "A tool has changed since a call of it was asked about: the approval is asked for again."
+            note(_log, logging.WARNING, text, event="approval_outdated", server=call.server_label, tool=call.name)
     for decision in decided(request.input).values():
         judge.note(decision)
     fates = {**history.fates, **judge.fates(history)}
@@ -185,10 +215,18 @@ class _Judge:
             if place is not None:
                 raise _late(place) if approval.status == "expired" else contradiction(place, is_approved=False)
             return msgspec.structs.replace(left, refusal=NO_APPROVAL)
+        if approval.status == "outdated" and self._was_asked_again(approval):
+            is_known = any(each.replaces == approval.id for each in self._record.approvals.values())
+            if place is not None and not is_known:
+                raise superseded(place, approval.decided_by)
+            return msgspec.structs.replace(left, refusal=CHANGED)
         if approval.status == "approved" and self._is_lost(approval):
             return msgspec.structs.replace(left, refusal=LOST)
-        self.decisions[approval.id] = Decision(id=approval.id, status="approved", after=approval.decided_by)
         as_asked = msgspec.structs.replace(left.call, arguments=approval.arguments)
+        if approval.status == "outdated" or _has_changed(left, approval):
+            self.decisions[approval.id] = Decision(id=approval.id, status="outdated", after=approval.decided_by)
+            return msgspec.structs.replace(left, call=as_asked, refusal=CHANGED, asks_again=True)
+        self.decisions[approval.id] = Decision(id=approval.id, status="approved", after=approval.decided_by)
         return msgspec.structs.replace(left, call=as_asked)
 
     def _bring(self, request_id: str, call: McpCall) -> None:
@@ -221,10 +259,19 @@ class _Judge:
             raise ApprovalInUse
         return end in (None, "failed")
 
+    def _was_asked_again(self, approval: Approval) -> bool:
+        """Whether the response that was to ask again has done so, or may still do so."""
+        if approval.decided_by is not None and approval.decided_by == self._record.own:
+            return False
+        end = self._record.ends.get(approval.decided_by or "")
+        return end in ("requires_action", "completed") or (end is not None and end not in FINAL)
+
     def note(self, decision: McpApprovalResponse) -> None:
         """A decision of the request, whatever there is to be done about it."""
         approval = self._record.approvals.get(decision.approval_request_id)
         if approval is None or approval.id in self.decisions:
+            return
+        if approval.status == "outdated":
             return
         if approval.status != "pending":
             if (approval.status == "approved") is not decision.approve:
@@ -252,6 +299,8 @@ class _Judge:
         """What the model is told of such a call, where nothing shows what it came to."""
         if approval.status == "denied":
             return DENIED
+        if approval.status == "outdated":
+            return CHANGED
         end = self._record.ends.get(approval.decided_by or "")
         return LOST if has_begun or end is None or end == "failed" or end not in FINAL else NOT_RUN
 
@@ -286,23 +335,46 @@ def _late(place: str) -> InvalidField:
     return InvalidField(place, problem, code="approval_expired")
 
 
+_UNKNOWN = "unknown"
+"""The digest of a tool that nobody has seen: it fits none, so that the question is asked again."""
+
+
+def _has_changed(left: Leftover, approval: Approval) -> bool:
+    """Whether the tool is not the one any more that the client was asked about."""
+    if not approval.tool_digest or left.silence is not None:
+        return False
+    return _digest_of(left.toolbox, left.call.name) != approval.tool_digest
+
+
+def _digest_of(toolbox: Toolbox, name: str) -> str:
+    tool = toolbox.tools.get(name)
+    return _UNKNOWN if tool is None else tool.digest
+
+
 def asked_for(plan: Plan, response: Response) -> list[Approval]:
     """What the response as it ended asks the client to approve. A turn that adds nothing to its conversation asks for
     nothing: nobody could answer.
     """
     if plan.request.conversation is not None and response.status not in ADDING:
         return []
+    items = [item for item in response.output if isinstance(item, McpApprovalRequest) and item.status == "completed"]
+    again = asked_again(response.output, plan) or repeat(None)
+    return [_approval(item, left, plan, response) for item, left in zip(items, again, strict=False)]
+
+
+def _approval(item: McpApprovalRequest, again: Leftover | None, plan: Plan, response: Response) -> Approval:
+    """`again` is the call that was asked about before."""
     now = int(plan.clock())
-    return [
-        Approval(
-            id=item.id,
-            created_at=now,
-            expires_at=now + max(1, int(plan.settings.approval_time)),
-            response_id=response.id,
-            server_label=item.server_label,
-            name=item.name,
-            arguments=item.arguments,
-        )
-        for item in response.output
-        if isinstance(item, McpApprovalRequest) and item.status == "completed"
-    ]
+    toolbox = plan.toolbox if again is None else again.toolbox
+    name = model_name(toolbox, item.server_label, item.name)
+    return Approval(
+        id=item.id,
+        created_at=now,
+        expires_at=now + max(1, int(plan.settings.approval_time)),
+        response_id=response.id,
+        server_label=item.server_label,
+        name=item.name,
+        arguments=item.arguments,
+        tool_digest=_UNKNOWN if item.id in plan.asked_elsewhere else _digest_of(toolbox, name),
+        replaces=None if again is None else again.asked_as,
+    )

@@ -12,6 +12,7 @@ NO_APPROVAL = "The call was not run: it needs the user's approval, and none was 
 LOST = "The call was begun before, and its outcome is not known. It is not run again."
 NOT_RUN = "The call was approved, and it has not been run."
 DENIED = "The user denied this call."
+CHANGED = "The call was not run: the tool has changed since the user was asked about it. The user is asked again."
 
 
 def denial(response: McpApprovalResponse) -> str:
@@ -74,6 +75,13 @@ _LONGEST = 100
 def contradiction(place: str, *, is_approved: bool) -> Conflict:
     verdict = "approved" if is_approved else "denied"
     return Conflict(f"The call was {verdict} before, and that cannot be taken back.", param=place, code=CODE_DECIDED)
+
+
+def superseded(place: str, response_id: str | None) -> Conflict:
+    """What is said to an approval of what was asked about again."""
+    where = "" if response_id is None else f" in the response {response_id!r}"
+    problem = f"The tool has changed since this call was asked about. It was not run, and is asked about again{where}."
+    return Conflict(problem, param=place, code="tool_changed")
 
 
 CODE_DECIDED = "approval_decided"

@@ -6,14 +6,15 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from operator import itemgetter
 
-from antwort.api.events import Batch
-from antwort.api.items import FunctionCall
+from antwort.api.events import Batch, OutputItemAdded, OutputItemDone
+from antwort.api.items import FunctionCall, McpApprovalRequest, McpCall
 from antwort.engine.answers import NOT_BEGUN, Answers
+from antwort.engine.approval_ids import new_request_id
 from antwort.engine.control import LEFT, Control
 from antwort.engine.draft import Run
 from antwort.engine.plan import Plan
 from antwort.engine.running import Running
-from antwort.engine.steps import Ready, Refused, RunTools, answer_to, open_calls, ready
+from antwort.engine.steps import Ready, Refused, RunTools, answer_to, asked_again, open_calls, ready
 from antwort.tools.base import ToolResult
 
 
@@ -99,3 +100,17 @@ def standing(results: Mapping[str, ToolResult], run: Run, plan: Plan, *, is_brok
         call_id = each.call.call_id
         answers.take(at, results.get(call_id) or ToolResult(call_id, NOT_BEGUN, is_error=True))
     return [*batch, *answers.batch()]
+
+
+def ask_again(run: Run, plan: Plan) -> Batch:
+    """Ask about calls whose tools have changed since they were approved. The questions go out with the end of the
+    response, so that one that is shown is on record.
+    """
+    batch: Batch = []
+    for index, left in enumerate(asked_again(run.output, plan), len(run.output)):
+        assert isinstance(left.call.item, McpCall), "nothing else is approved"
+        label, name, arguments = left.call.item.server_label, left.call.item.name, left.call.arguments
+        item_id = new_request_id(plan.approval_ids, label, name, arguments)
+        item = McpApprovalRequest(id=item_id, server_label=label, name=name, arguments=arguments)
+        batch += [OutputItemAdded(output_index=index, item=item), OutputItemDone(output_index=index, item=item)]
+    return batch

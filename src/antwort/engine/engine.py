@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from typing import Self, Unpack
 
 import msgspec
@@ -46,6 +46,7 @@ from antwort.providers.base import Provider
 from antwort.runs.base import RunLog
 from antwort.runs.over import log_over
 from antwort.storage.base import EVERYTHING, ApprovalPage, Claim, ItemPage, Page, ResponsePage, ResponseStore, Wanted
+from antwort.tools.base import Remembering
 from antwort.tools.limits import Limited, Runs, all_limited
 from antwort.vault import Vault
 
@@ -96,6 +97,9 @@ class Engine:
         self._store = _memory() if store is None else store
         executors = () if executors is None else executors
         self._executors = all_limited(executors, settings.tool_limits)
+        for executor in self._executors:
+            if isinstance(executor, Remembering):
+                executor.remember_with(self._note_writing_tools)
         self.runs = runs or log_over(self._store, self.settings.background)
         """The log of those runs that another process may go on with; None: there are none."""
         self._labels = check_labels(executors)
@@ -164,6 +168,9 @@ class Engine:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    async def _note_writing_tools(self, tenant: str, server: str, names: Collection[str]) -> frozenset[str] | None:
+        return await self._store.note_writing_tools(tenant, server, names, int(self._clock()))
 
     # ---- making a response ----
 

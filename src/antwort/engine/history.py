@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from antwort.api.items import (
     CustomToolCallOutput,
@@ -106,20 +106,20 @@ async def assemble(
     credentials: Credentials,
     said: tuple[InputItem, ...] = (),
     memories: Memories | None = None,
-    askers: Sequence[Link] = (),
+    askers: Mapping[str, Link] | None = None,
 ) -> History:
     """All that was said before and the new input, and the calls in it that are ours to run first.
 
     What was `said` in a conversation counts as put together by clients: they may have changed it at will. Of what was
-    compacted, what is sealed counts, and not what stands before it. `askers` are responses besides the chain that have
-    asked for approvals which stand in it.
+    compacted, what is sealed counts, and not what stands before it. `askers` are the responses under whose
+    tools calls were made that wait for approval, by the ids of the requests, where the chain does not tell.
     """
     history = _gathered(request, chain, said)
     counted = _counted(history, memories, request)
     ordered = in_order(counted.stretches, counted.inputs)
     shown = [item for stretch in ordered for item in stretch]
     own = shown if counted.is_compacted else [item for stretch in ordered[-2 if said else -1 :] for item in stretch]
-    past = Past(chain=chain, shown=shown, own=own, is_compacted=counted.is_compacted, askers=askers)
+    past = Past(chain=chain, shown=shown, own=own, is_compacted=counted.is_compacted, askers=askers or {})
     leftovers, fates = await find_leftovers(past, request, toolbox, shelf, credentials)
     return replace(history, leftovers=leftovers, fates=fates)
 

@@ -23,7 +23,7 @@ from antwort.api.wire import UNSET
 from antwort.engine.answers import NOT_BEGUN
 from antwort.engine.budgets import most_calls
 from antwort.engine.credentials import Credentials, Parent
-from antwort.engine.decisions import LOST, NO_APPROVAL, decided, denial
+from antwort.engine.decisions import CHANGED, LOST, NO_APPROVAL, decided, denial
 from antwort.engine.latest import last_turn
 from antwort.engine.pairs import as_call, call_id_of, is_bare, is_ours, is_run, requested_call
 from antwort.engine.plan import Leftover, OpenCall
@@ -47,8 +47,9 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     own: Sequence[InputItem]
     """What clients have put together of it."""
     is_compacted: bool = False
-    askers: Sequence[Link] = ()
-    """Responses besides the chain that have asked for approvals."""
+    askers: Mapping[str, Link] = {}
+    """The responses under whose tools calls were made, by the ids of the approval requests; for others it is the
+    response in the chain that asks."""
 
 
 async def find_leftovers(
@@ -64,19 +65,22 @@ async def find_leftovers(
     for link in past.chain:
         asked = (item for item in link.input if isinstance(item, McpApprovalRequest))
         left_open = [item for item in (*asked, *link.said()) if not past.is_compacted or item in past.shown]
-        if calls := _unanswered(left_open, settled, shelf, decisions):
-            made = await _made_under(link, calls, request, shelf, credentials, decisions)
-            found += follow_up.weigh(made, link.said(), request.input)
+        calls = _unanswered(left_open, settled, shelf, decisions)
+        of_link: list[Leftover] = []
+        for maker, asked_for in _by_maker(calls, past.askers, link):
+            of_link += await _made_under(maker, asked_for, request, shelf, credentials, decisions)
+        found += follow_up.weigh(of_link, link.said(), request.input)
     own = _open_in(past.own, settled, shelf)
-    for link in past.askers:
-        requests = {item.id for item in link.output if isinstance(item, McpApprovalRequest)}
-        if calls := [call for call in own if _request_of(call) in requests]:
-            found += await _made_under(link, calls, request, shelf, credentials, decisions)
+    for maker, made in _by_maker(own, past.askers):
+        found += await _made_under(maker, made, request, shelf, credentials, decisions)
     # A client that keeps its history itself sends the open calls in the input: they were made under its own tools. So
     # are those of a conversation, as far as anybody knows.
-    made = _leftovers(own, Parent(request), toolbox, most_calls(request, shelf.settings), decisions)
+    unknown = [call for call in own if _request_of(call) not in past.askers]
+    if labels := _approved_at(unknown, decisions):
+        toolbox = await rebuild_toolbox(request, msgspec.structs.replace(shelf, fresh=labels))
+    of_own = _leftovers(own, Parent(request), toolbox, most_calls(request, shelf.settings), decisions)
     turn = last_turn(past.own)
-    found += follow_up.weigh(made, turn, turn)
+    found += follow_up.weigh(of_own, turn, turn)
     # A client's ids may repeat; whoever runs a call answers for all that go by its id.
     first = {left.call.call_id: left for left in reversed(found)}
     return tuple(_once(left, begun) for left in reversed(first.values())), follow_up.waiting
@@ -129,6 +133,17 @@ class _FollowUp:
         return "wait" if is_missing or approvals else "run"
 
 
+def _by_maker(
+    calls: Sequence[OpenCall], askers: Mapping[str, Link], otherwise: Link | None = None
+) -> list[tuple[Link, list[OpenCall]]]:
+    """The calls by the responses under whose tools they were made; those of nobody are left out."""
+    found: dict[str, tuple[Link, list[OpenCall]]] = {}
+    for call in calls:
+        if (link := askers.get(_request_of(call) or "", otherwise)) is not None:
+            found.setdefault(link.response.id, (link, []))[1].append(call)
+    return [*found.values()]
+
+
 def _once(left: Leftover, begun: Container[str]) -> Leftover:
     """What was begun and came to nothing that anybody knows is not begun again."""
     if left.call.call_id not in begun or left.refusal is not None:
@@ -145,12 +160,20 @@ async def _made_under(
     decisions: Mapping[str, McpApprovalResponse],
 ) -> list[Leftover]:
     parent = credentials.made_under(link, request)
-    tools = await rebuild_toolbox(parent.request, msgspec.structs.replace(shelf, model=link.response.model))
+    asked = msgspec.structs.replace(shelf, model=link.response.model, fresh=_approved_at(calls, decisions))
+    tools = await rebuild_toolbox(parent.request, asked)
     left = most_calls(parent.request, shelf.settings) - _calls_run(link)
     asked_by = link.response.id if link.response.store else None
     return [
         msgspec.structs.replace(each, asked_by=asked_by) for each in _leftovers(calls, parent, tools, left, decisions)
     ]
+
+
+def _approved_at(calls: Sequence[OpenCall], decisions: Mapping[str, McpApprovalResponse]) -> frozenset[str]:
+    """The labels of the servers at which approved calls are to be run: their tools may have changed since."""
+    approved = {each for each, decision in decisions.items() if decision.approve}
+    calls = [call for call in calls if _request_of(call) in approved]
+    return frozenset(call.item.server_label for call in calls if isinstance(call.item, McpCall))
 
 
 def _unanswered(
@@ -263,7 +286,7 @@ def _is_counted(item: InputItem, denials: Container[str]) -> bool:
     return item.output is not UNSET or (item.error_text not in _UNRUN and item.error_text not in denials)
 
 
-_UNRUN = (OVER_LIMIT, NO_MORE, NO_APPROVAL, LOST, NOT_BEGUN, DECLINED)
+_UNRUN = (OVER_LIMIT, NO_MORE, NO_APPROVAL, LOST, NOT_BEGUN, DECLINED, CHANGED)
 """What calls are answered with that are not run."""
 
 

@@ -37,7 +37,7 @@ from antwort.engine.accounting import accounted
 from antwort.engine.answers import NOT_BEGUN
 from antwort.engine.compacting import compact, weighed
 from antwort.engine.control import LEFT, Control
-from antwort.engine.dispatch import run_tools, standing
+from antwort.engine.dispatch import ask_again, run_tools, standing
 from antwort.engine.draft import Finish, Run, as_ours, ending, fold, interrupted, settled
 from antwort.engine.early import beginnings, kept
 from antwort.engine.opened import Seal, half_said
@@ -129,6 +129,7 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
                     yield batch
         _check_stopped(step, control)
         closing = settled(run, "completed")
+        closing += ask_again(fold(run, closing), plan)
         closing.append(ending(fold(run, closing), step, plan.settings.requires_action))
     except LEFT:
         control.is_left = True

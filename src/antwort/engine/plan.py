@@ -73,6 +73,8 @@ class Leftover(msgspec.Struct, frozen=True):
     """The stored response that asked for it."""
     is_declined: bool = False
     """Whether this request declines it for good: no other follow-up may run it."""
+    asks_again: bool = False
+    """Whether its approval is asked for once more, because the tool has changed since: then it is not run."""
 
     @property
     def asked_as(self) -> str | None:
@@ -127,6 +129,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Approvals that the request decides and that no response on record has asked for: recorded with the decisions."""
     decisions: tuple[Decision, ...] = ()
     """What the request decides about calls that wait for approval, to be put on record when the run begins."""
+    asked_elsewhere: frozenset[str] = frozenset()
+    """Approval requests that another process has shown for this response: how their tools looked then is not known."""
     clock: Callable[[], float] = time.time
     deadline: float | None = None
     """When the response has to be done, by the clock of the event loop; None: its time begins with its run."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from antwort.api.approvals import Approval
-from antwort.api.items import InputItem, McpListTools, Message
+from antwort.api.items import InputItem, McpApprovalResponse, McpListTools, Message
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
 from antwort.api.status import transition
@@ -165,7 +165,7 @@ class Planner:
         elif not identity.may_use(model):
             raise NotPermitted(f"You may not use the model {model!r}.", param="model", code="model_not_allowed")
         capabilities = self._provider.capabilities(model)
-        shelf = Shelf(self._executors, identity, self._settings, capabilities, model, deadline)
+        shelf = Shelf(self._executors, identity, self._settings, capabilities, model, deadline, _fresh(request))
         compacts = asks_to_compact(request)
         asked = without_tools(request) if compacts else request
         toolbox, listings = await build_toolbox(asked, shelf, with_standing=not compacts, boxes=self._boxes)
@@ -306,6 +306,15 @@ def _claims(history: History, request: CreateRequest, response_id: str) -> dict[
         elif request.conversation is not None:
             claims[call_id] = CallClaim(call_id=call_id, settled_by=response_id, conversation_id=request.conversation)
     return claims
+
+
+def _fresh(request: CreateRequest) -> frozenset[str]:
+    """The labels of the servers that are asked for their tools now: whoever approves a call that is asked about again
+    sees what has changed.
+    """
+    labels = frozenset(tool.server_label for tool in request.tools if isinstance(tool, McpTool))
+    approves = labels and any(isinstance(item, McpApprovalResponse) and item.approve for item in request.input)
+    return labels if approves else frozenset()
 
 
 def _must_ask(request: CreateRequest) -> bool:

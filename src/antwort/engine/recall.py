@@ -10,6 +10,7 @@ from typing import TypeGuard
 from antwort.api.items import InputItem, ItemReference, McpApprovalRequest, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, encode, replace
+from antwort.engine.decisions import CHANGED
 from antwort.engine.pairs import asked_in, call_id_of, call_shown_by, is_bare, is_run, is_same, run_of, shown_id
 from antwort.engine.recent import Records
 from antwort.engine.steps import results_in
@@ -125,6 +126,11 @@ def _recalled(item: InputItem, found: Mapping[str, InputItem]) -> InputItem:
     return next((record for record in asked if isinstance(record, McpCall)), item)
 
 
+def _is_asked_again(run: InputItem) -> bool:
+    """Whether it only says that the call is asked about again: what came of that is on record with the new question."""
+    return isinstance(run, McpCall) and run.error_text == CHANGED
+
+
 def _missing_runs(
     items: Sequence[InputItem], known: Iterable[InputItem], found: Mapping[str, InputItem]
 ) -> Iterable[InputItem]:
@@ -133,6 +139,6 @@ def _missing_runs(
         if isinstance(item, ItemReference) or not is_known_by_id(item):
             continue
         run = found.get(_run_of(item) or "")
-        if run is not None and run.id not in sent and is_same(item, run):
+        if run is not None and run.id not in sent and is_same(item, run) and not _is_asked_again(run):
             sent.add(run.id)
             yield run

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from antwort.api.events import Batch, OutputItemAdded, OutputItemDone, RunEvent, TurnAbandoned
-from antwort.api.items import McpCall, McpListTools
+from antwort.api.items import McpApprovalRequest, McpCall, McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, encode, replace
@@ -170,7 +170,8 @@ class Resuming:
         )
         try:
             async with asyncio.timeout_at(found.deadline):
-                return _answering(await patiently(partial(_heard, prepare, found.events)))
+                plan = _answering(await patiently(partial(_heard, prepare, found.events)))
+                return msgspec.structs.replace(plan, asked_elsewhere=_asked_in(found.events))
         except (TimeoutError, AntwortError) as error:
             if asyncio.get_running_loop().time() >= found.deadline:
                 raise DeadlinePassed from error
@@ -206,6 +207,12 @@ def _servers_in(events: Sequence[RunEvent]) -> tuple[set[str], set[str]]:
             case OutputItemAdded(item=McpCall(server_label=label)):
                 used.add(label)
     return used, failed
+
+
+def _asked_in(events: Sequence[RunEvent]) -> frozenset[str]:
+    """The ids of the approval requests that were shown."""
+    items = (event.item for event in events if isinstance(event, OutputItemDone))
+    return frozenset(item.id for item in items if isinstance(item, McpApprovalRequest))
 
 
 def check_worth(found: Found, settings: EngineSettings) -> None:

@@ -24,6 +24,7 @@ from antwort.tools.base import (
     Hosting,
     Instructing,
     Labelled,
+    Refreshing,
     Standing,
     ToolDefinition,
     ToolExecutor,
@@ -50,6 +51,8 @@ class Shelf(msgspec.Struct, frozen=True):
     """What the request asks for: some servers stand in the requests for some models."""
     deadline: float | None = None
     """When the response has to be done, by the clock of the event loop."""
+    fresh: frozenset[str] = frozenset()
+    """The labels of servers that are asked for their tools now, whatever they said before."""
 
     def patience(self) -> float:
         """Seconds that a tool server gets to say what it offers. Something is left of what the response has, so that it
@@ -156,7 +159,7 @@ async def _ask(tool: McpTool, shelf: Shelf, known: Offer | None) -> Offer | None
     for executor in shelf.executors:
         if offers(executor, ToolServer):
             try:
-                offer = await within(shelf.patience, _offered(tool, executor, shelf.identity, known))
+                offer = await within(shelf.patience, _offered(tool, executor, shelf, known))
                 if offer is not None:
                     return offer
             except InvalidField:
@@ -176,8 +179,11 @@ async def _ask(tool: McpTool, shelf: Shelf, known: Offer | None) -> Offer | None
     return None
 
 
-async def _offered(tool: McpTool, server: ToolServer, identity: Identity, known: Offer | None) -> Offer | None:
+async def _offered(tool: McpTool, server: ToolServer, shelf: Shelf, known: Offer | None) -> Offer | None:
     """A server of which no tool is used has nothing to say."""
+    identity = shelf.identity
+    if tool.server_label in shelf.fresh and offers(server, Refreshing):
+        await server.refresh(tool, identity)
     found = await server.discover(tool, identity)
     if found is None:
         return None

@@ -22,6 +22,7 @@ from antwort.api.items import (
 from antwort.api.tools import Forced
 from antwort.api.wire import UNSET
 from antwort.engine.approving import unasked
+from antwort.engine.decisions import CHANGED
 from antwort.engine.draft import Finish, Run, open_among
 from antwort.engine.lost import lost_before
 from antwort.engine.pairs import call_id_of, is_bare
@@ -121,8 +122,9 @@ def _before_all(run: Run, plan: Plan) -> Step | None:
     if plan.compacts:
         made = (mark for _, mark in run.marks if isinstance(mark, Compacted) and mark.is_missing is UNSET)
         return Compact() if next(made, None) is None else Finish("completed")
-    earlier = _earlier_answers(run, plan)
-    return RunTools(earlier) if earlier else None
+    if earlier := _earlier_answers(run, plan):
+        return RunTools(earlier)
+    return Finish("requires_action") if asked_again(run.output, plan) else None
 
 
 def _after_last_turn(stop: str, run: Run, plan: Plan) -> RunTools | Finish:
@@ -308,6 +310,17 @@ def unanswered_leftovers(run: Run, plan: Plan) -> list[Leftover]:
         return []
     answered = results_in(run.output) | run.handed
     return [left for left in plan.leftovers if left.call.call_id not in answered]
+
+
+def asked_again(output: Iterable[OutputItem], plan: Plan) -> list[Leftover]:
+    """The earlier calls that the client is asked about once more, in the place of an inference: those that the output
+    shows as not run for that reason. A run that was picked up may have run one before its tool changed.
+    """
+    left = {each.call.call_id: each for each in plan.leftovers if each.asks_again}
+    if not left:
+        return []
+    shown = [call_id_of(item) for item in output if isinstance(item, McpCall) and item.error_text == CHANGED]
+    return [left[call_id] for call_id in shown if call_id in left]
 
 
 def ended_with_calls(run: Run, plan: Plan) -> bool:

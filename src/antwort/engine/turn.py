@@ -11,11 +11,11 @@ from antwort.api.events import Batch, OutputItemAdded, OutputItemDone, TurnEnded
 from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest, McpCall
 from antwort.api.responses import Usage
 from antwort.api.wire import UNSET, UnsetType
-from antwort.engine.approval_ids import ApprovalIds
+from antwort.engine.approval_ids import ApprovalIds, new_request_id
 from antwort.engine.held import HeldCall, Shown, settle, unless_refused
 from antwort.engine.opened import OpenItem, OpenMessage, OpenReasoning, ReasoningStyle, Seal
 from antwort.engine.opened_calls import ClosedAs, OpenCall, OpenCustomCall, OpenServerCall, ShownCall
-from antwort.engine.pairs import request_id, shown_id
+from antwort.engine.pairs import shown_id
 from antwort.errors import BackendError
 from antwort.ids import new_id
 from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
@@ -370,9 +370,7 @@ class Turn:
         index = self._next_index()
         label, arguments = shown.server_label or HOUSE_LABEL, arguments.strip() or "{}"
         item = McpApprovalRequest(
-            id=request_id(new_id("call"))
-            if self._approval_ids is None
-            else self._approval_ids.new(label, shown.name, arguments),
+            id=new_request_id(self._approval_ids, label, shown.name, arguments),
             server_label=label,
             name=shown.name,
             arguments=arguments,

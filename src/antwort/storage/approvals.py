@@ -29,12 +29,15 @@ _FIELDS = (
     "server_label",
     "name",
     "arguments",
+    "tool_digest",
+    "replaces",
 )
 _TERMS: dict[ApprovalStatus, str] = {
     "pending": "AND status = 'pending' AND expires_at > :now",
     "expired": "AND status = 'pending' AND expires_at <= :now",
     "approved": "AND status = 'approved'",
     "denied": "AND status = 'denied'",
+    "outdated": "AND status = 'outdated'",
 }
 
 
@@ -80,6 +83,7 @@ def insert(
     """They go with the response, or the conversation, of this key."""
     keys: Values = {"response_key": response_key, "conversation_key": conversation_key}
     connection.executemany(sql.INSERT, [values | keys for values in approvals])
+    connection.executemany(sql.OUTDATE, [values for values in approvals if values["replaces"] is not None])
 
 
 def decide(connection: Connection, decisions: Sequence[Values]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -37,7 +37,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     """Of the approval."""
-    status: Literal["approved", "denied"]
+    status: Literal["approved", "denied", "outdated"]
+    """`outdated`: approved, and not run, because the tool had changed since."""
     after: str | None = None
     """The response that was told so before, as far as is known, and does not act on it any more."""
 
@@ -172,6 +173,14 @@ class ApprovalPage(msgspec.Struct, frozen=True, kw_only=True):
     has_more: bool
 
 
+WRITING_TOOLS_PER_SERVER = 500
+"""Names on record for one server. Beyond that, all of its tools count as writing: so no server can push out its own."""
+WRITING_TOOLS_PER_TENANT = 20_000
+"""Names on record for one tenant. Beyond that, the servers that were listed least recently are forgotten."""
+SEEN_AGAIN_SECONDS = 86_400
+"""How old the time may be at which a server was listed, before it is written anew."""
+
+
 def as_of(approval: Approval, now: int) -> Approval:
     """As it stands at that time: one that nobody has decided expires, and no store writes that down."""
     is_late = approval.status == "pending" and approval.expires_at <= now
@@ -286,7 +295,19 @@ class ResponseStore(Protocol):
 
     async def decide(self, identity: Identity, response_id: str, decisions: Sequence[Decision]) -> None:
         """What `begin` does with the decisions of a response, for one that is not kept: all or nothing. What is not
-        there is passed over. Raises `Conflict` where another response was told a decision since, or another one.
+        there is passed over. Raises `Conflict` where another response was told a decision since, or another one. What
+        was approved may still become outdated.
+        """
+        ...
+
+    async def note_writing_tools(
+        self, tenant: str, server: str, names: Collection[str], now: int
+    ) -> frozenset[str] | None:
+        """Record the tools that a server lists as writing, and return all that were ever recorded for it; None when
+        every tool of it counts as writing, because there were more than `WRITING_TOOLS_PER_SERVER`.
+
+        Names are never removed one by one. Beyond `WRITING_TOOLS_PER_TENANT`, whole servers go, the least recently
+        listed first, and never the one that is noted.
         """
         ...
 

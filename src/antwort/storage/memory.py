@@ -42,6 +42,7 @@ from antwort.storage.rules import (
     select_responses,
     turn_ends,
 )
+from antwort.storage.writing_tools import MemoryWritingTools
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +71,7 @@ class _Row:
         )
 
 
-class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls):
+class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls, MemoryWritingTools):
     """Beyond `max_responses`, a new response drives out the oldest that is finished and that no other follows.
 
     So a chain goes from its end, never from its middle, and a store full of running responses grows past the bound
@@ -81,6 +82,7 @@ class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls):
         MemoryConversations.__init__(self, max_entries)
         MemoryApprovals.__init__(self)
         MemoryCalls.__init__(self)
+        MemoryWritingTools.__init__(self)
         self._max_responses = max_responses
         self._rows: dict[Key, _Row] = {}
         self._items: dict[Key, list[tuple[_Row, InputItem]]] = {}

@@ -38,7 +38,11 @@ class MemoryApprovals:
         """Before anything is written."""
         for each in decisions:
             known = self._approvals.get((identity.tenant, identity.owner, each.id))
-            if known is not None and (known.decided_by != each.after or known.status not in ("pending", each.status)):
+            if known is None:
+                continue
+            becomes_outdated = each.status == "outdated" and known.status == "approved"
+            may_be = known.status in ("pending", each.status) or becomes_outdated
+            if known.decided_by != each.after or not may_be:
                 raise ApprovalInUse
 
     def _decide(self, identity: Identity, response_id: str, decisions: Sequence[Decision]) -> None:
@@ -50,6 +54,9 @@ class MemoryApprovals:
     def _keep(self, identity: Identity, approvals: Sequence[Approval]) -> None:
         for approval in approvals:
             self._approvals.setdefault((identity.tenant, identity.owner, approval.id), approval)
+            replaced = identity.tenant, identity.owner, approval.replaces or ""
+            if (known := self._approvals.get(replaced)) is not None and known.status == "approved":
+                self._approvals[replaced] = replace(known, status="outdated")
 
     def _drop_approvals(self, tenant: str, owner: str, ids: Sequence[str]) -> None:
         for each in ids:

@@ -21,13 +21,14 @@ from antwort.storage.conversations import SqlConversations
 from antwort.storage.listing import list_responses
 from antwort.storage.once import write_once
 from antwort.storage.rows import Values, name_of
+from antwort.storage.writing_tools import SqlWritingTools
 
 log = logging.getLogger("antwort.storage")
 
 _MOST_WARNINGS = 1000
 
 
-class SqlStore(SqlConversations, SqlApprovals, SqlCalls):
+class SqlStore(SqlConversations, SqlApprovals, SqlCalls, SqlWritingTools):
     """What it is given is turned into rows before it is queued, so that the writer only writes."""
 
     def __init__(self, database: Database) -> None:

@@ -123,6 +123,7 @@ _MORE_CODES = frozenset(
         "reserved_label",
         "response_in_progress",
         "server_not_allowed",
+        "tool_changed",
         "server_not_started",
         "string_above_max_length",
         "too_many_items",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from time import perf_counter
 from typing import TypeVar
 
@@ -115,6 +115,12 @@ class MeasuredStore:
 
     async def call_record(self, identity: Identity, call_id: str) -> CallRecord | None:
         return await self._timed("call_record", self._store.call_record(identity, call_id))
+
+    async def note_writing_tools(
+        self, tenant: str, server: str, names: Collection[str], now: int
+    ) -> frozenset[str] | None:
+        work = self._store.note_writing_tools(tenant, server, names, now)
+        return await self._timed("note_writing_tools", work)
 
     async def begin_conversation(
         self, identity: Identity, conversation: Conversation, entries: Sequence[Entry]

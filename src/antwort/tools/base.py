@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -70,6 +71,16 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def own_name(self) -> str:
         """What its server calls it. The name that the model sees may be made up to tell it from others."""
         return self.server_tool or self.name
+
+    @kept_property
+    def digest(self) -> str:
+        """Fingerprint of what its server says of it: another one means that the tool has changed."""
+        said = (self.own_name, self.description, self.parameters, self.annotations)
+        try:
+            text = msgspec.json.encode(said, order="sorted")
+        except (TypeError, ValueError):  # an executor may describe its tools in anything
+            text = repr(said).encode()
+        return hashlib.sha256(text).hexdigest()[:32]
 
     @kept_property
     def is_search(self) -> bool:
@@ -255,6 +266,29 @@ class Standing(Protocol):
 
     def standing(self, model: str, identity: Identity) -> Sequence[McpTool]:
         """The declarations that join those of a request of this identity for this model."""
+        ...
+
+
+@runtime_checkable
+class Refreshing(Protocol):
+    """A tool server whose list of tools may be older than what it would say now."""
+
+    async def refresh(self, declared: McpTool, identity: Identity) -> None:
+        """Ask for the list now, so that `discover` finds that one. Raises as `discover` does."""
+        ...
+
+
+NoteWritingTools: TypeAlias = Callable[[str, str, Collection[str]], Awaitable[frozenset[str] | None]]
+"""Records, for a tenant and a server, the tools that the server lists as writing; gives all that were ever recorded,
+None for every tool of the server. Raises `StoreFault`."""
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """An executor that remembers which tools of its servers write, however often they say otherwise later."""
+
+    def remember_with(self, note: NoteWritingTools) -> None:
+        """Called once, before anything is discovered."""
         ...
 
 

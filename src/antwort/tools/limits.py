@@ -19,7 +19,10 @@ from antwort.tools.base import (
     Closing,
     Describing,
     Instructing,
+    NoteWritingTools,
     Opening,
+    Refreshing,
+    Remembering,
     Standing,
     ToolCall,
     ToolContext,
@@ -310,6 +313,14 @@ class LimitedServer(Limited):
 
     async def instruct(self, declared: McpTool, identity: Identity) -> str | None:
         return None if self._instructing is None else await self._instructing.instruct(declared, identity)
+
+    async def refresh(self, declared: McpTool, identity: Identity) -> None:
+        if isinstance(self._server, Refreshing):
+            await self._server.refresh(declared, identity)
+
+    def remember_with(self, note: NoteWritingTools) -> None:
+        if isinstance(self._server, Remembering):
+            self._server.remember_with(note)
 
     def standing(self, model: str, identity: Identity) -> Sequence[McpTool]:
         return () if self._standing is None else self._standing.standing(model, identity)

@@ -176,3 +176,12 @@ def test_the_first_failure_has_no_pause_and_the_next_ones_grow_up_to_half_a_minu
     assert pauses.left(100.0) == 0.0
     pauses.failed(100.0)
     assert pauses.left(100.0) == 0.0
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_tool_that_is_listed_twice_with_other_hints_has_none(first: bool) -> None:
+    tools = [{"name": "wipe", "annotations": {"readOnlyHint": hint}} for hint in (first, not first)]
+    found = ToolList(lambda schema: True)
+    found.feed({"tools": tools[:1], "nextCursor": "more"})
+    found.feed({"tools": tools[1:]})
+    assert [(tool.name, tool.annotations) for tool in found.tools] == [("wipe", None)]

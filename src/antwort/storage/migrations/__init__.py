@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from antwort.db.postgres import PostgresDatabase
     from antwort.db.sqlite import SqliteDatabase
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 """All revisions, oldest first."""
 HEAD = REVISIONS[-1]
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from antwort.tools.base import Progress, Unanswered
+from antwort.tools.mcp.addresses import canonical_address
 
 Transport: TypeAlias = Literal["http", "sse", "stdio"]
 """Streamable HTTP, its predecessor, or a process of ours."""
@@ -60,8 +61,24 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The same for those who share a session: what is reached, how, and in whose name."""
         return hashlib.sha256(msgspec.msgpack.encode(self)).digest()
 
+    @cached_property
+    def server_id(self) -> str:
+        """The same for all who reach the server, whatever they call it and however they write its address. A digest: an
+        address may hold a key of its user. A program has its label.
+        """
+        return _digest(f"program {self.label}") if self.transport == "stdio" else server_id_of(self.url)
+
     def __repr__(self) -> str:
         return f"ServerSpec({self.label!r})"
+
+
+def server_id_of(url: str) -> str:
+    """`ServerSpec.server_id` of a server at this address. Raises `OutOfReach`."""
+    return _digest(canonical_address(url))
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
 
 
 class ServerTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,9 +127,9 @@ class NotReached(ServerUnavailable):
 class Session(Protocol):
     """With one server, in one name. It connects when it is asked, and again after a failure, with growing pauses."""
 
-    async def tools(self) -> ServerTools:
+    async def tools(self, *, fresh: bool = False) -> ServerTools:
         """From the list that was had before, unless that has aged or the server has said that it changed. While a new
-        one is asked for, the old one serves. Raises `ServerUnavailable`.
+        one is asked for, the old one serves; with `fresh`, it does not. Raises `ServerUnavailable`.
         """
         ...
 

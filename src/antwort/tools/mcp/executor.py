@@ -6,9 +6,10 @@ import asyncio
 import logging
 import re
 import weakref
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Hashable, Sequence
 from functools import partial
+from operator import is_
 from typing import Literal
 
 import msgspec
@@ -17,13 +18,14 @@ from antwort.api.tools import McpTool
 from antwort.api.wire import UNSET
 from antwort.concurrency import stop
 from antwort.identity import Identity
-from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
+from antwort.tools.base import NoteWritingTools, ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from antwort.tools.limits import ToolLimits
-from antwort.tools.mcp.base import ServerSpec, ServerTools, ServerUnavailable, Session, Sessions
+from antwort.tools.mcp.base import ServerSpec, ServerTools, ServerUnavailable, Session, Sessions, server_id_of
 from antwort.tools.mcp.listing import Rules, define, instructions_of, rules_for, strangers_rules, unknown_names
 from antwort.tools.mcp.results import output_of
 from antwort.tools.mcp.servers import McpPolicy, McpServer
 from antwort.tools.mcp.specs import base_spec, own_spec, remembered, strangers_spec
+from antwort.tools.mcp.tool_memory import SHARED, ToolMemory, Writing
 
 _log = logging.getLogger("antwort.tools.mcp")
 
@@ -57,7 +59,11 @@ class _Made(msgspec.Struct, frozen=True):
     listed: weakref.ReferenceType[ServerTools]
     """Whoever keeps the list decides how long this is kept."""
     declared: McpTool
+    writing: Writing
     tools: tuple[ToolDefinition, ...]
+
+    def is_of(self, listed: ServerTools, declared: McpTool, writing: Writing) -> bool:
+        return self.listed() is listed and self.declared == declared and all(map(is_, self.writing, writing))
 
 
 class McpExecutor:
@@ -88,6 +94,11 @@ class McpExecutor:
             spec, declared = base_spec(server, self._policy), McpTool(server_label=server.label)
             self._own[server.label] = _Own(server, spec, rules_for(server), declared)
         self._strangers = strangers_rules(self._policy)
+        self._by_server: dict[str, list[_Own]] = defaultdict(list)
+        """The operator's servers by what they are: a request may reach one by its address, under another label."""
+        for own in self._own.values():
+            self._by_server[own.spec.server_id].append(own)
+        self._memory = ToolMemory()
         self._sessions = sessions
         self._made: OrderedDict[bytes, _Made] = OrderedDict()
         self._able: ToolDefinition | None = None
@@ -107,6 +118,9 @@ class McpExecutor:
     def labels(self) -> Sequence[str]:
         return tuple(self._own)
 
+    def remember_with(self, note: NoteWritingTools) -> None:
+        self._memory.note = note
+
     # ---- what a request is offered ----
 
     async def discover(self, declared: McpTool, identity: Identity) -> Sequence[ToolDefinition] | None:
@@ -120,7 +134,16 @@ class McpExecutor:
         if own is not None:
             self._note_unknown(own.server, listed)
         kept = own.declared if own is not None and is_same_for_all else remembered(declared)
-        return self._defined(spec, listed, kept, self._strangers if own is None else own.rules)
+        writing = self._memory.at_hand(spec, self._tenants(spec))
+        made = self._made.get(spec.key)
+        if made is None or writing is None or not made.is_of(listed, kept, writing):
+            writing = await self._memory.learn(spec, self._tenants(spec), listed)
+        rules = [own.rules] if own is not None else [self._strangers, *self._rules_at(spec)]
+        return self._defined(spec, listed, kept, rules, writing)
+
+    async def refresh(self, declared: McpTool, identity: Identity) -> None:
+        if declared.server_label in self._own or declared.server_url is not UNSET:
+            await self._list(self._spec(declared, identity), fresh=True)
 
     async def instruct(self, declared: McpTool, identity: Identity) -> str | None:
         own = self._own.get(declared.server_label)
@@ -165,14 +188,27 @@ class McpExecutor:
             spec = self._specs[asked] = strangers_spec(declared, identity, self._policy)
         return spec
 
+    def _rules_at(self, spec: ServerSpec) -> list[Rules]:
+        """What the operator has set for a server that a request names by its address."""
+        return [own.rules for own in self._by_server.get(spec.server_id, ())]
+
+    def _tenants(self, spec: ServerSpec) -> tuple[str, ...]:
+        """For whom the server's writing tools are remembered. Of the operator's servers, what the shared session has
+        seen counts for all.
+        """
+        if spec.owner is None:
+            return (SHARED,)
+        return (spec.owner[0], SHARED) if spec.server_id in self._by_server else (spec.owner[0],)
+
     def _defined(
-        self, spec: ServerSpec, listed: ServerTools, declared: McpTool, rules: Rules
+        self, spec: ServerSpec, listed: ServerTools, declared: McpTool, rules: Sequence[Rules], writing: Writing
     ) -> tuple[ToolDefinition, ...]:
         """The same objects as long as the list is the same: requests come more often than lists change."""
         made = self._made.get(spec.key)
-        if made is None or made.listed() is not listed or made.declared != declared:
+        if made is None or not made.is_of(listed, declared, writing):
             known = weakref.ref(listed, partial(self._forget, spec.key))
-            made = self._made[spec.key] = _Made(known, declared, define(listed, declared, rules))
+            tools = define(listed, declared, *rules, writing=writing)
+            made = self._made[spec.key] = _Made(known, declared, writing, tools)
             if len(self._made) > _MOST_MADE:
                 self._made.popitem(last=False)
         self._made.move_to_end(spec.key)
@@ -182,9 +218,9 @@ class McpExecutor:
         if (made := self._made.get(key)) is not None and made.listed is listed:
             del self._made[key]
 
-    async def _list(self, spec: ServerSpec) -> ServerTools:
+    async def _list(self, spec: ServerSpec, *, fresh: bool = False) -> ServerTools:
         try:
-            listed = await self._pool().get(spec).tools()
+            listed = await self._pool().get(spec).tools(fresh=fresh)
         except ServerUnavailable as news:
             self._note_down(spec, named := _named(news, spec.label))
             raise named from news
@@ -205,8 +241,12 @@ class McpExecutor:
         return is_ours
 
     def limits_of(self, tool: ToolDefinition) -> ToolLimits | None:
-        """What the operator has set for the server; others have what holds for all tools."""
+        """What the operator has set for the server, also where a request names it by its address; others have what
+        holds for all tools.
+        """
         own = self._own.get(tool.server_label or "")
+        if own is None and tool.declared is not None and isinstance(tool.declared.server_url, str):
+            own = next(iter(self._by_server.get(server_id_of(tool.declared.server_url), ())), None)
         return None if own is None else own.server.limits
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
@@ -239,7 +279,7 @@ class McpExecutor:
 
     async def _warm(self, spec: ServerSpec) -> None:
         try:
-            await self._list(spec)
+            await self._memory.learn(spec, self._tenants(spec), await self._list(spec))
         except ServerUnavailable:
             pass  # it has been noted
         except Exception:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -39,13 +39,31 @@ def strangers_rules(policy: McpPolicy) -> Rules:
     return Rules(require_approval="always") if policy.force_approval else Rules(default=None)
 
 
-def define(listed: ServerTools, declared: McpTool, rules: Rules) -> tuple[ToolDefinition, ...]:
-    """Each tool once, by the first of its name. One without a usable name is left out."""
+def define(
+    listed: ServerTools, declared: McpTool, *rules: Rules, writing: Collection[Container[str]] = ()
+) -> tuple[ToolDefinition, ...]:
+    """Each tool once, by the first of its name. One without a usable name is left out.
+
+    Of several `rules` all hold: a tool must be allowed by each, and the strictest decides about approvals. Tools in one
+    of `writing` were listed as writing before, and stay so unless the rules say otherwise.
+    """
     first: dict[str, ServerTool] = {}
     for tool in listed.tools:
-        if _is_usable(tool.name) and (rules.allowed is None or tool.name in rules.allowed):
+        if _is_usable(tool.name) and all(each.allowed is None or tool.name in each.allowed for each in rules):
             first.setdefault(tool.name, tool)
-    return tuple(_define(tool, declared, rules) for tool in first.values())
+    return tuple(
+        _define(tool, declared, rules, may_read=not any(tool.name in names for names in writing))
+        for tool in first.values()
+    )
+
+
+def writing_names(listed: ServerTools) -> frozenset[str]:
+    """The tools that the list does not call read-only."""
+    return frozenset(tool.name for tool in listed.tools if _is_usable(tool.name) and not _reads(tool))
+
+
+def read_only_names(listed: ServerTools) -> frozenset[str]:
+    return frozenset(tool.name for tool in listed.tools if _is_usable(tool.name) and _reads(tool))
 
 
 def unknown_names(listed: ServerTools, server: McpServer) -> tuple[str, ...]:
@@ -67,11 +85,17 @@ def _is_usable(name: str) -> bool:
     return bool(name.strip()) and len(name) <= _LONGEST_NAME and name.isprintable()
 
 
-def _define(tool: ServerTool, declared: McpTool, rules: Rules) -> ToolDefinition:
-    own = rules.tools.get(tool.name, _AS_LISTED)
+def _reads(tool: ServerTool) -> bool:
+    return isinstance(tool.annotations, Mapping) and tool.annotations.get("readOnlyHint") is True
+
+
+def _define(tool: ServerTool, declared: McpTool, rules: Iterable[Rules], *, may_read: bool) -> ToolDefinition:
+    own = [(each, each.tools.get(tool.name, _AS_LISTED)) for each in rules]
     hints = tool.annotations if isinstance(tool.annotations, Mapping) else {}
-    read_only = hints.get("readOnlyHint") is True if own.read_only is None else own.read_only
-    is_idempotent = hints.get("idempotentHint") is True if own.idempotent is None else own.idempotent
+    said = [policy.read_only for _, policy in own if policy.read_only is not None]
+    read_only = all(said) if said else may_read and _reads(tool)
+    said = [policy.idempotent for _, policy in own if policy.idempotent is not None]
+    is_idempotent = all(said) if said else read_only or hints.get("idempotentHint") is True
     return ToolDefinition(
         name=tool.name,
         kind=ToolKind.MCP,
@@ -79,11 +103,11 @@ def _define(tool: ServerTool, declared: McpTool, rules: Rules) -> ToolDefinition
         parameters=_schema(tool.input_schema),
         server_label=declared.server_label,
         read_only=read_only,
-        idempotent=is_idempotent or (read_only and own.idempotent is None),
+        idempotent=is_idempotent,
         annotations={name: hint for name, hint in hints.items() if hint is not None} or None,
         declared=declared,
-        needs_approval=_needs_approval(own, rules, read_only=read_only),
-        is_serial=not own.parallel,
+        needs_approval=_strictest([_needs_approval(policy, each, read_only=read_only) for each, policy in own]),
+        is_serial=not all(policy.parallel for _, policy in own),
     )
 
 
@@ -99,6 +123,11 @@ def _schema(schema: object) -> dict[str, Any]:
     if not isinstance(schema, Mapping) or not schema:
         return {"type": "object", "properties": {}}
     return schema if isinstance(schema, dict) else dict(schema)  # the same one for all: what is made of it is kept
+
+
+def _strictest(demands: Collection[bool | None]) -> bool | None:
+    """True before None before False, as `ToolDefinition.needs_approval` has them."""
+    return True if True in demands else None if None in demands else False
 
 
 def _needs_approval(own: McpToolPolicy, rules: Rules, *, read_only: bool) -> bool | None:

@@ -83,7 +83,7 @@ class McpServer(msgspec.Struct, frozen=True):
     allowed_tools: tuple[str, ...] | None = None
     require_approval: Approval = "never"
     """Which calls the client must approve, whatever the request says; `writes`: those of tools that do not say that
-    they change nothing."""
+    they change nothing, or once did not."""
     standing: Audience | None = None
     """For whom it is there without being named; None: for nobody."""
     connect: float = 30.0

@@ -51,6 +51,8 @@ _BETWEEN_CHANGES = 1.0
 """Seconds between lists that a server makes us ask for by saying that it has changed."""
 _BETWEEN_WARNINGS = 600.0
 """Seconds between two lines of the log about what a server lists."""
+_MOST_CHANGES = 100
+"""Changed tools that are logged in that time: the log is not a server's to fill."""
 _AFTER_FAILURE = 10.0
 """Seconds after which a list that could not be had is asked for again; meanwhile the old one serves."""
 
@@ -77,7 +79,9 @@ class ServerSession:
         self._by_name: dict[str, _Listed] = {}
         self._stale_at = 0.0
         self._changes = Changes(self._refresh, _BETWEEN_CHANGES)
-        self._told_at = float("-inf")
+        self._told_at = self._changed_at = float("-inf")
+        self._change_lines = 0
+        """Changed tools that may be logged until `_BETWEEN_WARNINGS` have passed since the first."""
         self._listing: Once[ServerTools] | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -86,8 +90,8 @@ class ServerSession:
         """Whether there is anything to close."""
         return self._owner.is_open or self._listing is not None
 
-    async def tools(self) -> ServerTools:
-        return self.at_hand() or await self._first()
+    async def tools(self, *, fresh: bool = False) -> ServerTools:
+        return (None if fresh else self.at_hand()) or await self._first()
 
     def at_hand(self) -> ServerTools | None:
         """The list that there is, so that nobody has to wait; one that has aged is asked for beside."""
@@ -218,7 +222,9 @@ class ServerSession:
         try:
             async with asyncio.timeout(_LISTING):
                 tools = await self._asked(self._pages)
-            self._list = tools if tools != self._list else self._list
+            if tools != self._list:
+                self._tell_changes(self._list, tools)
+                self._list = tools
             self._by_name = {tool.name: (tool.input_schema, _is_repeatable(tool)) for tool in self._list.tools}
             listing.set(self._list)
         except ServerUnavailable as exc:
@@ -262,6 +268,21 @@ class ServerSession:
             text = f"An MCP server's list of tools is not taken whole: {found.left_out}."
             note(_log, level, text, server=self.spec.label, tools=len(found.tools))
 
+    def _tell_changes(self, before: ServerTools | None, after: ServerTools) -> None:
+        """Log each tool that is another one under the same name, and nothing of what is said of it."""
+        known = {} if before is None else {tool.name: tool for tool in before.tools}
+        changed = [tool.name for tool in after.tools if tool.name in known and _is_other(known[tool.name], tool)]
+        if changed and self._now() - self._changed_at >= _BETWEEN_WARNINGS:
+            self._changed_at, self._change_lines = self._now(), _MOST_CHANGES
+        level = logging.WARNING if self.spec.owner is None else logging.INFO
+        for name in changed[: self._change_lines]:
+            text = "An MCP server has changed a tool."
+            note(_log, level, text, event="tool_changed", server=self.spec.label, tool=name)
+        if len(changed) > self._change_lines > 0:
+            text = "An MCP server changes more tools than are logged; it is heard again in ten minutes."
+            note(_log, level, text, event="tool_changed", server=self.spec.label, tools=len(changed))
+        self._change_lines = max(0, self._change_lines - len(changed))
+
     def _change(self) -> None:
         """The server says that its list has changed, or may have without our hearing of it."""
         self._stale_at = 0.0
@@ -270,6 +291,14 @@ class ServerSession:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _is_other(tool: ServerTool, now: ServerTool) -> bool:
+    """Whether something is said of it that was not said before, to the model or about its use."""
+    return any(getattr(tool, field) != getattr(now, field) for field in _SAID)
+
+
+_SAID = ("title", "description", "input_schema", "annotations")
 
 
 def _is_repeatable(tool: ServerTool) -> bool:

@@ -161,10 +161,10 @@ class PooledSession:
         self._spec = spec
         self._key = spec.key
 
-    async def tools(self) -> ServerTools:
+    async def tools(self, *, fresh: bool = False) -> ServerTools:
         entry = self._pool.take(self._spec, self._key)
         try:
-            return entry.session.at_hand() or await entry.session.tools()
+            return (None if fresh else entry.session.at_hand()) or await entry.session.tools(fresh=fresh)
         finally:
             self._pool.give_back(entry)
 

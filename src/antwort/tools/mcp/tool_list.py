@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from antwort.tools.mcp.base import ServerTool, ServerUnavailable
 from antwort.tools.mcp.messages import NOT_AN_ANSWER
@@ -74,7 +75,13 @@ class ToolList:
 
     def _add(self, one: object, size: int) -> bool:
         tool = read_tool(one)
-        if tool is None or not self._usable(tool.input_schema) or tool.name in self._found:
+        if tool is None:
+            return False
+        if (first := self._found.get(tool.name)) is not None:
+            if first.annotations != tool.annotations:  # nobody knows which of the two a call would run
+                self._found[tool.name] = replace(first, annotations=None)
+            return False
+        if not self._usable(tool.input_schema):
             return False
         if len(self._found) < MOST_TOOLS and self._bytes + size <= self._most:
             self._found[tool.name] = tool

@@ -1,0 +1,120 @@
+"""Remember which tools a server has listed as writing: it cannot take that back by listing them as read-only."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Container, Sequence
+from time import monotonic
+from typing import NamedTuple, TypeAlias
+
+from antwort.errors import StoreFault
+from antwort.notes import note
+from antwort.tools.base import NoteWritingTools
+from antwort.tools.mcp.base import ServerSpec, ServerTools
+from antwort.tools.mcp.listing import read_only_names, writing_names
+
+_log = logging.getLogger("antwort.tools.mcp")
+
+SHARED = ""
+"""The tenant under which a server is remembered whose session all tenants share."""
+_MOST_SERVERS = 512
+_RETRY_SECONDS = 5.0
+"""After which a record that could not be read is asked for again."""
+_MOST_LINES = 20
+"""Lines of the log about one list."""
+
+
+class _EveryTool:
+    """Contains all names."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+
+_EVERY_TOOL = _EveryTool()
+
+Writing: TypeAlias = tuple[Container[str], ...]
+"""Sets of names, one for each tenant that was asked about: a tool in any of them counts as writing. They are the same
+objects as long as they hold the same."""
+
+
+class _Server(NamedTuple):
+    seen: frozenset[str] = frozenset()
+    """The names that this process knows as writing."""
+    is_all: bool = False
+    """Whether every tool counts as writing: there were too many to record."""
+    is_read: bool = False
+    """Whether the record was read, now or before."""
+    stale_at: float = 0.0
+    """When it is read again: other processes may have recorded more."""
+
+    @property
+    def writing(self) -> Container[str]:
+        return self.seen if self.is_read and not self.is_all else _EVERY_TOOL
+
+
+_UNKNOWN = _Server()
+
+
+class ToolMemory:
+    """Cache the record of writing tools. It is read once for each list of a server, and after `list_age` seconds.
+
+    Without a record (`note`), tools are remembered as long as the process lives. Until the record of a server could be
+    read, all of its tools count as writing.
+    """
+
+    def __init__(self) -> None:
+        self.note: NoteWritingTools | None = None
+        self._servers: OrderedDict[tuple[str, str], _Server] = OrderedDict()
+
+    def at_hand(self, spec: ServerSpec, tenants: Sequence[str]) -> Writing | None:
+        """What is known by now; None where `learn` has to be asked."""
+        now, found = monotonic(), [self._servers.get((tenant, spec.server_id), _UNKNOWN) for tenant in tenants]
+        return tuple([each.writing for each in found]) if all(now < each.stale_at for each in found) else None
+
+    async def learn(self, spec: ServerSpec, tenants: Sequence[str], listed: ServerTools) -> Writing:
+        """Record what a list says for the first of the `tenants`, and return what is known for each."""
+        first, *others = tenants
+        own = await self._learn(first, spec, writing_names(listed), listed)
+        return own, *[await self._learn(tenant, spec, frozenset(), listed) for tenant in others]
+
+    async def _learn(self, tenant: str, spec: ServerSpec, names: frozenset[str], listed: ServerTools) -> Container[str]:
+        key = tenant, spec.server_id
+        known = self._servers.get(key, _UNKNOWN)
+        if monotonic() < known.stale_at and (known.is_all or names <= known.seen):
+            return known.writing
+        seen = known.seen | names
+        try:
+            recorded = seen if self.note is None else await self.note(*key, seen)
+        except StoreFault:
+            recorded, is_read, age = frozenset[str](), False, _RETRY_SECONDS
+        else:
+            is_read, age = True, spec.list_age
+        known = self._servers.get(key, _UNKNOWN)  # another request may have learned more meanwhile
+        seen = seen | known.seen | (recorded or frozenset())
+        if not known.is_read:
+            _tell(spec, read_only_names(listed) & seen, is_read=is_read)
+        known = self._servers[key] = _Server(
+            known.seen if known.seen == seen else seen,
+            is_all=known.is_all or recorded is None,
+            is_read=known.is_read or is_read,
+            stale_at=monotonic() + age,
+        )
+        self._servers.move_to_end(key)
+        while len(self._servers) > _MOST_SERVERS:
+            self._servers.popitem(last=False)
+        return known.writing
+
+
+def _tell(spec: ServerSpec, lifted: frozenset[str], *, is_read: bool) -> None:
+    """What there is to say of a server that this process has not known. `lifted` are the tools that it lists as
+    read-only, and that are on record as writing.
+    """
+    level = logging.WARNING if spec.owner is None else logging.INFO
+    if not is_read:
+        text = "The record of writing tools cannot be read: all tools of an MCP server count as writing."
+        note(_log, level, text, server=spec.label)
+    for name in sorted(lifted)[:_MOST_LINES]:
+        text = "An MCP server lists a tool as read-only that it has listed as writing: it still counts as writing."
+        note(_log, level, text, event="tool_changed", server=spec.label, tool=name)
