@@ -96,12 +96,13 @@ class ToolMemory:
         else:
             is_read, age = True, spec.list_age
         known = self._servers.get(key, _UNKNOWN)  # another request may have learned more meanwhile
-        seen = seen | known.seen | (recorded or frozenset())
+        is_all = known.is_all or recorded is None
+        seen = frozenset() if is_all else seen | known.seen | (recorded or frozenset())  # else it would grow for ever
         if not known.is_read:
             _tell(spec, read_only_names(listed) & seen, is_read=is_read)
         known = self._servers[key] = _Server(
             known.seen if known.seen == seen else seen,
-            is_all=known.is_all or recorded is None,
+            is_all=is_all,
             is_read=known.is_read or is_read,
             stale_at=monotonic() + age,
         )
