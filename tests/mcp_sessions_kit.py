@@ -30,11 +30,14 @@ class ScriptedSession:
     def __init__(self, server: ScriptedServer) -> None:
         self._server = server
 
-    async def tools(self, *, fresh: bool = False) -> ServerTools:
+    async def tools(self) -> ServerTools:
         self._server.lists += 1
         if self._server.down is not None:
             raise self._server.down
         return self._server.listed
+
+    async def refresh(self) -> ServerTools:
+        return await self.tools()
 
     async def call(
         self, name: str, arguments: str, *, key: str, progress: Callable[[Progress], None] | None = None

@@ -292,3 +292,18 @@ async def test_a_server_that_changes_everything_does_not_fill_the_log(
         await ours.ask("ops")
         assert len(changes_in(caplog)) == 101
         assert changes_in(caplog)[-1] == ("ops", None)
+
+
+async def test_a_list_is_asked_for_when_somebody_approves_and_not_for_approvals_of_old() -> None:
+    async with served(disk := Disk()) as server, house(ops(server, require_approval="always")) as ours:
+        tools = [{"type": "mcp", "server_label": "ops"}]
+        first = await ours.ask("ops", WIPE)
+        lists = disk.record.count("listed")
+        second = await approve(ours, first, tools=tools)
+        assert called(second)[0]["output"] == "wiped"
+        assert (fresh := disk.record.count("listed")) > lists
+        yes = {"type": "mcp_approval_response", "approval_request_id": asked(first)["id"], "approve": True}
+        said = [{"role": "user", "content": "Wipe it."}, *first["output"], yes, *second["output"]]
+        body = {"model": "test-model", "input": [*said, {"role": "user", "content": "Thanks."}], "tools": tools}
+        assert (await ours.server.ask("POST", RESPONSES, body)).status == 200
+        assert disk.record.count("listed") == fresh

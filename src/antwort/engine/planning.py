@@ -310,11 +310,15 @@ def _claims(history: History, request: CreateRequest, response_id: str) -> dict[
 
 def _fresh(request: CreateRequest) -> frozenset[str]:
     """The labels of the servers that are asked for their tools now: whoever approves a call that is asked about again
-    sees what has changed.
+    sees what has changed. Approvals with anything behind them but words of the user were acted on before.
     """
-    labels = frozenset(tool.server_label for tool in request.tools if isinstance(tool, McpTool))
-    approves = labels and any(isinstance(item, McpApprovalResponse) and item.approve for item in request.input)
-    return labels if approves else frozenset()
+    for item in reversed(request.input):
+        if isinstance(item, McpApprovalResponse):
+            if item.approve:
+                return frozenset(tool.server_label for tool in request.tools if isinstance(tool, McpTool))
+        elif not isinstance(item, Message) or item.role == "assistant":
+            break
+    return frozenset()
 
 
 def _must_ask(request: CreateRequest) -> bool:

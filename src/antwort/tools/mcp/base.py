@@ -127,10 +127,14 @@ class NotReached(ServerUnavailable):
 class Session(Protocol):
     """With one server, in one name. It connects when it is asked, and again after a failure, with growing pauses."""
 
-    async def tools(self, *, fresh: bool = False) -> ServerTools:
+    async def tools(self) -> ServerTools:
         """From the list that was had before, unless that has aged or the server has said that it changed. While a new
-        one is asked for, the old one serves; with `fresh`, it does not. Raises `ServerUnavailable`.
+        one is asked for, the old one serves. Raises `ServerUnavailable`.
         """
+        ...
+
+    async def refresh(self) -> ServerTools:
+        """The list as the server says it now. Raises `ServerUnavailable`."""
         ...
 
     async def call(

@@ -134,16 +134,18 @@ class McpExecutor:
         if own is not None:
             self._note_unknown(own.server, listed)
         kept = own.declared if own is not None and is_same_for_all else remembered(declared)
-        writing = self._memory.at_hand(spec, self._tenants(spec))
-        made = self._made.get(spec.key)
-        if made is None or writing is None or not made.is_of(listed, kept, writing):
-            writing = await self._memory.learn(spec, self._tenants(spec), listed)
+        tenants, made = self._tenants(spec), self._made.get(spec.key)
+        is_made = made is not None and made.listed() is listed and made.declared == kept
+        if made is not None and is_made and self._memory.holds(spec, tenants, made.writing):
+            self._made.move_to_end(spec.key)
+            return made.tools  # the same objects as long as nothing changes: requests come more often than lists do
+        writing = await self._memory.learn(spec, tenants, listed)
         rules = [own.rules] if own is not None else [self._strangers, *self._rules_at(spec)]
-        return self._defined(spec, listed, kept, rules, writing)
+        return self._define(spec, listed, kept, rules, writing)
 
     async def refresh(self, declared: McpTool, identity: Identity) -> None:
         if declared.server_label in self._own or declared.server_url is not UNSET:
-            await self._list(self._spec(declared, identity), fresh=True)
+            await self._list(self._spec(declared, identity), is_fresh=True)
 
     async def instruct(self, declared: McpTool, identity: Identity) -> str | None:
         own = self._own.get(declared.server_label)
@@ -200,10 +202,10 @@ class McpExecutor:
             return (SHARED,)
         return (spec.owner[0], SHARED) if spec.server_id in self._by_server else (spec.owner[0],)
 
-    def _defined(
+    def _define(
         self, spec: ServerSpec, listed: ServerTools, declared: McpTool, rules: Sequence[Rules], writing: Writing
     ) -> tuple[ToolDefinition, ...]:
-        """The same objects as long as the list is the same: requests come more often than lists change."""
+        """Unless another request has done so meanwhile, or nothing but the age of the record has changed."""
         made = self._made.get(spec.key)
         if made is None or not made.is_of(listed, declared, writing):
             known = weakref.ref(listed, partial(self._forget, spec.key))
@@ -218,9 +220,10 @@ class McpExecutor:
         if (made := self._made.get(key)) is not None and made.listed is listed:
             del self._made[key]
 
-    async def _list(self, spec: ServerSpec, *, fresh: bool = False) -> ServerTools:
+    async def _list(self, spec: ServerSpec, *, is_fresh: bool = False) -> ServerTools:
+        session = self._pool().get(spec)
         try:
-            listed = await self._pool().get(spec).tools(fresh=fresh)
+            listed = await (session.refresh() if is_fresh else session.tools())
         except ServerUnavailable as news:
             self._note_down(spec, named := _named(news, spec.label))
             raise named from news

@@ -90,8 +90,11 @@ class ServerSession:
         """Whether there is anything to close."""
         return self._owner.is_open or self._listing is not None
 
-    async def tools(self, *, fresh: bool = False) -> ServerTools:
-        return (None if fresh else self.at_hand()) or await self._first()
+    async def tools(self) -> ServerTools:
+        return self.at_hand() or await self._first()
+
+    async def refresh(self) -> ServerTools:
+        return await self._first()
 
     def at_hand(self) -> ServerTools | None:
         """The list that there is, so that nobody has to wait; one that has aged is asked for beside."""

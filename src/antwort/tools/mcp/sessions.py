@@ -161,10 +161,17 @@ class PooledSession:
         self._spec = spec
         self._key = spec.key
 
-    async def tools(self, *, fresh: bool = False) -> ServerTools:
+    async def tools(self) -> ServerTools:
         entry = self._pool.take(self._spec, self._key)
         try:
-            return (None if fresh else entry.session.at_hand()) or await entry.session.tools(fresh=fresh)
+            return entry.session.at_hand() or await entry.session.tools()
+        finally:
+            self._pool.give_back(entry)
+
+    async def refresh(self) -> ServerTools:
+        entry = self._pool.take(self._spec, self._key)
+        try:
+            return await entry.session.refresh()
         finally:
             self._pool.give_back(entry)
 

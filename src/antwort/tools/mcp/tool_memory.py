@@ -68,10 +68,14 @@ class ToolMemory:
         self.note: NoteWritingTools | None = None
         self._servers: OrderedDict[tuple[str, str], _Server] = OrderedDict()
 
-    def at_hand(self, spec: ServerSpec, tenants: Sequence[str]) -> Writing | None:
-        """What is known by now; None where `learn` has to be asked."""
-        now, found = monotonic(), [self._servers.get((tenant, spec.server_id), _UNKNOWN) for tenant in tenants]
-        return tuple([each.writing for each in found]) if all(now < each.stale_at for each in found) else None
+    def holds(self, spec: ServerSpec, tenants: Sequence[str], writing: Writing) -> bool:
+        """Whether `learn` would return the same, for the same list. It is asked with each request."""
+        now = monotonic()
+        for tenant, names in zip(tenants, writing, strict=True):
+            known = self._servers.get((tenant, spec.server_id), _UNKNOWN)
+            if now >= known.stale_at or known.writing is not names:
+                return False
+        return True
 
     async def learn(self, spec: ServerSpec, tenants: Sequence[str], listed: ServerTools) -> Writing:
         """Record what a list says for the first of the `tenants`, and return what is known for each."""
@@ -92,12 +96,13 @@ class ToolMemory:
         else:
             is_read, age = True, spec.list_age
         known = self._servers.get(key, _UNKNOWN)  # another request may have learned more meanwhile
-        seen = seen | known.seen | (recorded or frozenset())
+        is_all = known.is_all or recorded is None
+        seen = frozenset() if is_all else seen | known.seen | (recorded or frozenset())  # else it would grow for ever
         if not known.is_read:
             _tell(spec, read_only_names(listed) & seen, is_read=is_read)
         known = self._servers[key] = _Server(
             known.seen if known.seen == seen else seen,
-            is_all=known.is_all or recorded is None,
+            is_all=is_all,
             is_read=known.is_read or is_read,
             stale_at=monotonic() + age,
         )
