@@ -527,6 +527,35 @@ async def test_a_thread_that_ends_soon_after_its_run_is_cancelled_has_its_result
     assert (response.status, [item.output for item in outputs(response)]) == ("cancelled", ["sent to bob"])
 
 
+async def test_arguments_that_do_not_fit_are_told_of_also_where_the_turn_is_cut() -> None:
+    reports = Reports()
+    script = answer(call("weather", town="Rome"), [CallDelta(1, "weather", "{")], reports.first, finish="length")
+    response = (
+        await stream(reports.engine(ScriptedProvider(script), LocalExecutor(weather)), ask(tools=[WEATHER]))
+    ).response
+    assert ["do not fit" in str(item.output) for item in outputs(response)] == [True]
+
+
+async def test_a_call_that_waits_for_a_slot_when_the_turn_is_cut_is_left_for_the_follow_up() -> None:
+    """As without `eager`: it has not begun."""
+    ran: list[str] = []
+    begun, gate = asyncio.Event(), asyncio.Event()
+
+    async def weather(city: str) -> str:
+        ran.append(city)
+        begun.set()
+        await gate.wait()
+        return f"sunny in {city}"
+
+    calls = [call("weather", city="Rome"), call("weather", city="Oslo")]
+    provider = ScriptedProvider(answer(*calls, say("And"), begun, finish="length"), answer(say("Ok.")))
+    engine = engine_of(provider, LocalExecutor(weather), tool_limits=ToolLimits(concurrency=1))
+    response = (await stream(engine, ask(tools=[WEATHER]))).response
+    assert [item.output for item in outputs(response)] == [INTERRUPTED]
+    assert [item.status for item in function_calls(response)] == ["completed", "completed"]
+    assert ran == ["Rome"]
+
+
 async def test_a_functions_result_stands_behind_a_call_that_was_cut() -> None:
     reports = Reports()
     script = answer(call("weather", city="Rome"), [CallDelta(1, "weather", "{")], reports.first, finish="length")

@@ -83,8 +83,12 @@ class Running:
             return {}
         self._signal.fired.set()  # a thread can only look there
         await self._end([begun.task for begun in early.values()])
-        came = {call_id: _came_to(begun.task) for call_id, begun in early.items() if call_id in self._begun}
-        return {call_id: result for call_id, result in came.items() if not isinstance(result, Handed)}
+        came = {call_id: _came_to(begun.task) for call_id, begun in early.items()}
+        return {
+            call_id: result
+            for call_id, result in came.items()
+            if isinstance(result, ToolResult) or (result is None and call_id in self._begun)
+        }
 
     async def _take_over(self, waiting: list[tuple[int, Ready]]) -> list[tuple[int, Ready]]:
         """Those that have begun go on; gives the others. One that has grown since then was never what was asked for."""
