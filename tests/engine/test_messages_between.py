@@ -220,6 +220,28 @@ async def test_a_user_may_steer_while_tools_run(goes_by: str, place: int) -> Non
     assert chat(provider) == [*steered, "assistant Ok.", "user Thanks"]
 
 
+@pytest.mark.proves("RULING-3a")
+async def test_a_correction_stands_before_the_call_that_it_led_to(goes_by: str) -> None:
+    """The client leaves a call open, corrects itself, and brings both results later."""
+    provider = ScriptedProvider(answer(call("clock")), answer(call("weather")), answer(say("Sunny.")))
+    engine = engine_of(provider)
+    fields: Plain = {"conversation": await begun(engine)} if goes_by == "conversation" else {}
+    results: list[Plain] = []
+    for items in ([ASKED], [MORE], results):
+        response = await engine.create(ask(items, tools=[CLOCK, WEATHER], **fields))
+        if goes_by == "previous_response_id":
+            fields = {"previous_response_id": response.id}
+        results += [result(item.call_id, item.name) for item in function_calls(response)]
+    assert chat(provider) == [
+        "user Time?",
+        "assistant clock",
+        "tool clock",
+        "user Quick!",
+        "assistant weather",
+        "tool weather",
+    ]
+
+
 async def test_the_same_words_to_a_call_that_is_left_open_are_said_again() -> None:
     """The client goes on without a result: then it says what it says."""
     provider = ScriptedProvider(answer(call("clock")), answer(say("Hm.")), answer(say("Noon.")))
@@ -258,13 +280,13 @@ async def test_a_servers_call_of_a_paused_turn_is_run_and_the_message_comes_behi
     assert chat(provider) == ["user Time?", "assistant lookup clock", "tool found", "tool noon", "user Quick!"]
 
 
-async def test_a_client_that_keeps_its_history_may_have_a_message_between_the_calls_of_a_paused_turn() -> None:
+async def test_a_client_that_keeps_its_history_may_have_a_message_behind_the_calls_of_a_paused_turn() -> None:
     server = ToolServerFake("depot", lookup=replies("found"))
     provider = ScriptedProvider(answer(call("lookup"), call("clock")), answer(say("Ok.")))
     engine = engine_of(provider, server)
     first = await engine.create(ask([ASKED], tools=[SERVER, CLOCK], store=False))
     *listed, lookup, clock = map(to_plain, first.output)
-    items = [ASKED, *listed, lookup, MORE, clock, result(clock["call_id"], "noon")]
+    items = [ASKED, *listed, lookup, clock, MORE, result(clock["call_id"], "noon")]
     await engine.create(ask(items, tools=[SERVER, CLOCK], store=False))
     assert chat(provider) == ["user Time?", "assistant lookup clock", "tool found", "tool noon", "user Quick!"]
     assert len(server.calls) == 1

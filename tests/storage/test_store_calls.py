@@ -11,7 +11,7 @@ from antwort.api.items import FunctionCall, FunctionCallOutput, InputText
 from antwort.api.responses import Usage
 from antwort.api.status import IllegalTransition
 from antwort.api.wire import replace
-from antwort.errors import ResponseNotFound
+from antwort.errors import ConversationNotFound, ResponseNotFound
 from antwort.storage.base import CallClaim, CallRecord, CallResult, NewResponse, Page, ResponseStore, Wanted
 from storage_cases import COLLEAGUE, ME, STOPPED, STRANGER, asked, ended, message, open_conversation, tell
 
@@ -92,13 +92,30 @@ async def test_a_claim_is_its_owners(store: ResponseStore) -> None:
     await store.claim_call(ME, claim("call_1", paused.id))
     for other in (COLLEAGUE, STRANGER):
         assert await store.call_record(other, "call_1") is None
-        assert await store.claim_call(other, claim("call_1", paused.id)) is None  # holds without a record
-        assert await store.call_record(other, "call_1") is None
+        await store.release_call(other, "call_1", "resp_2")
+        with pytest.raises(ResponseNotFound):
+            await store.claim_call(other, claim("call_1", paused.id))
+    assert await store.call_record(ME, "call_1") == CallRecord("resp_2", None)
 
 
-async def test_a_claim_on_what_does_not_exist_leaves_no_record(store: ResponseStore) -> None:
-    assert await store.claim_call(ME, claim("call_1", "resp_gone")) is None
+async def test_what_does_not_exist_holds_no_claim(store: ResponseStore) -> None:
+    with pytest.raises(ResponseNotFound):
+        await store.claim_call(ME, claim("call_1", "resp_gone"))
+    with pytest.raises(ConversationNotFound):
+        await store.claim_call(ME, CallClaim(call_id="call_1", settled_by="resp_2", conversation_id="conv_gone"))
     assert await store.call_record(ME, "call_1") is None
+
+
+async def test_a_claim_whose_call_has_not_begun_can_be_given_up(store: ResponseStore) -> None:
+    paused = await tell(store, "hello")
+    await store.claim_call(ME, claim("call_1", paused.id))
+    await store.release_call(ME, "call_1", "resp_3")
+    assert await store.call_record(ME, "call_1") == CallRecord("resp_2", None)
+    await store.release_call(ME, "call_1", "resp_2")
+    assert await store.claim_call(ME, claim("call_1", paused.id, by="resp_3")) is None
+    await store.finish_call(ME, "call_1", "resp_3", PAID)
+    await store.release_call(ME, "call_1", "resp_3")
+    assert await store.call_record(ME, "call_1") == CallRecord("resp_3", PAID)
 
 
 async def test_a_claim_goes_with_its_response(store: ResponseStore) -> None:

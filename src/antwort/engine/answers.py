@@ -130,7 +130,7 @@ class Answers:
 
     def stop(self, has_begun: Callable[[str], bool], is_queued: Callable[[str], bool]) -> None:
         """No more results come. Every call of this response is settled: without a result, it would look like one that
-        is still to be run. An earlier response's call that has not begun stays open, unless it is queued for a slot.
+        is still to be run. An earlier response's call that has not begun stays open; where it shows, it says so.
         """
         for at, answer in enumerate(self._calls):
             call = answer.call

@@ -40,7 +40,7 @@ class ApprovalIds:
         return self._vault().is_signed(_PURPOSE, self._tenant, data, signature)
 
     def _signed(self, nonce: str, server_label: str, name: str, arguments: str) -> bytes:
-        return encode([self._owner, nonce, server_label, name, _canonical(arguments)])
+        return encode([self._owner, nonce, server_label, name, canonical_arguments(arguments)])
 
 
 def new_request_id(ids: ApprovalIds | None, server_label: str, name: str, arguments: str) -> str:
@@ -48,7 +48,8 @@ def new_request_id(ids: ApprovalIds | None, server_label: str, name: str, argume
     return request_id(new_id("call")) if ids is None else ids.new(server_label, name, arguments)
 
 
-def _canonical(arguments: str) -> str:
+def canonical_arguments(arguments: str) -> str:
+    """Return the arguments in one form: keys sorted, the last of two with one name."""
     try:
         return msgspec.json.encode(msgspec.json.decode(arguments or "{}"), order="sorted").decode()
     except (ValueError, RecursionError):

@@ -16,7 +16,7 @@ from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.status import FINAL, ResponseStatus
 from antwort.api.wire import UNSET
-from antwort.engine.approval_ids import ApprovalIds
+from antwort.engine.approval_ids import ApprovalIds, canonical_arguments
 from antwort.engine.decisions import CHANGED, DENIED, LOST, NO_APPROVAL, NOT_RUN, contradiction, decided, superseded
 from antwort.engine.known import WAITS
 from antwort.engine.latest import last_turn
@@ -203,8 +203,9 @@ class _Judge:
             return left
         approval = self._record.approvals.get(left.asked_as)
         if approval is None:
-            self._bring(left.asked_as, call)
-            return left
+            arguments = canonical_arguments(call.arguments)  # that is what the id proves
+            self._bring(left.asked_as, call, arguments)
+            return msgspec.structs.replace(left, call=msgspec.structs.replace(left.call, arguments=arguments))
         place = self._places.get(approval.id)
         if not _is_meant(call, approval):
             raise InvalidField(place or self._otherwise, _CHANGED)
@@ -229,7 +230,7 @@ class _Judge:
         self.decisions[approval.id] = Decision(id=approval.id, status="approved", after=approval.decided_by)
         return msgspec.structs.replace(left, call=as_asked)
 
-    def _bring(self, request_id: str, call: McpCall) -> None:
+    def _bring(self, request_id: str, call: McpCall, arguments: str) -> None:
         """Take an approval that is not on record, because the response that asked for it was not stored."""
         if not self._terms.ids.is_ours(request_id, call.server_label, call.name, call.arguments):
             raise InvalidField(self._places.get(request_id, self._otherwise), _INVENTED, code="unknown_approval")
@@ -243,7 +244,7 @@ class _Judge:
                 response_id="",
                 server_label=call.server_label,
                 name=call.name,
-                arguments=call.arguments,
+                arguments=arguments,
             )
         )
         self.decisions[request_id] = Decision(id=request_id, status="approved" if decision.approve else "denied")
@@ -312,8 +313,8 @@ _CHANGED = (
 
 
 _INVENTED = (
-    "this server did not ask for the approval of this call, or the call was changed since. Send the "
-    "'mcp_approval_request' as it was given out."
+    "this server did not ask for the approval of this call, the call was changed since, or the key that proves it is "
+    "gone. Send the 'mcp_approval_request' as it was given out, or ask for the call again."
 )
 
 

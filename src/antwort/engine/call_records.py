@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from msgspec.structs import replace
 
 from antwort.api.status import FINAL
 from antwort.engine.decisions import LOST
+from antwort.errors import ConversationNotFound, ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import CallClaim, CallRecord, CallResult, ResponseStore
 from antwort.tools.base import ToolResult
 
+DELETED = "The call was not run: the response or conversation that asked for it was deleted."
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
 """Seconds between two looks at a call that another response runs."""
 
@@ -29,18 +31,23 @@ class CallRecords:
         store: ResponseStore,
         identity: Identity,
         response_id: str,
-        anchors: Mapping[str, CallClaim],
+        claims: Mapping[str, CallClaim],
+        *,
         is_live: Callable[[str], bool],
+        catch_up: Callable[[Identity, str], Awaitable[None]],
     ) -> None:
-        """`anchors` are the claims to make, by call id. `is_live` tells whether this process makes a response now."""
+        """`claims` are those to make, by call id; one with a result is of a call that the client has answered itself.
+        `is_live` tells whether this process makes a response now, `catch_up` records an end that could not be recorded
+        when it came.
+        """
         self._store, self._identity, self._response_id = store, identity, response_id
-        self._anchors, self._is_live = anchors, is_live
+        self._claims, self._is_live, self._catch_up = claims, is_live, catch_up
 
     async def claim(self, call_id: str, may_be_repeated: bool) -> ToolResult | None:
         """The result, if the call is settled already. None: this response runs the call, and `finish` must follow."""
-        if (claim := self._anchors.get(call_id)) is None:
+        if (claim := self._claims.get(call_id)) is None:
             return None
-        while (found := await self._store.claim_call(self._identity, claim)) is not None:
+        while (found := await self._claim(claim)) is not None:
             if found.result is None and found.settled_by == self._response_id:
                 return None  # claimed before this run was resumed
             found = await self._settled(call_id, found)
@@ -51,9 +58,27 @@ class CallRecords:
             claim = replace(claim, instead_of=found.settled_by)
         return None
 
+    async def _claim(self, claim: CallClaim) -> CallRecord | None:
+        try:
+            return await self._store.claim_call(self._identity, claim)
+        except (ResponseNotFound, ConversationNotFound):
+            return CallRecord(self._response_id, CallResult(DELETED, is_error=True))
+
+    async def release(self, call_id: str) -> None:
+        """Give up the claim on a call that has not begun, even if the caller is cancelled meanwhile."""
+        if call_id in self._claims:
+            work = self._store.release_call(self._identity, call_id, self._response_id)
+            await asyncio.shield(asyncio.ensure_future(work))
+
+    async def record_answers(self) -> None:
+        """Record the results that the client itself has given, so that no other follow-up runs those calls."""
+        for claim in self._claims.values():
+            if claim.result is not None:
+                await self._claim(claim)
+
     async def finish(self, result: ToolResult) -> None:
         """Record the result of a call that `claim` gave to this response, even if the caller is cancelled meanwhile."""
-        if result.call_id in self._anchors:
+        if result.call_id in self._claims:
             outcome = CallResult(result.output, result.is_error)
             work = self._store.finish_call(self._identity, result.call_id, self._response_id, outcome)
             await asyncio.shield(asyncio.ensure_future(work))
@@ -63,11 +88,11 @@ class CallRecords:
         A refusal `for_good` is recorded, so that no other follow-up runs the call.
         """
         refusal = ToolResult(call_id, message, is_error=True)
-        if (claim := self._anchors.get(call_id)) is None:
+        if (claim := self._claims.get(call_id)) is None:
             return refusal
         if for_good:
             declined = replace(claim, result=CallResult(message, is_error=True))
-            found = await self._store.claim_call(self._identity, declined)
+            found = await self._claim(declined)
         else:
             found = await self._store.call_record(self._identity, call_id)
         if found is None or (found.result is None and found.settled_by == self._response_id):
@@ -78,9 +103,9 @@ class CallRecords:
     async def decline(self, call_ids: Iterable[str], message: str) -> None:
         """Record that these calls are not run, except for those that another response settles."""
         for call_id in call_ids:
-            if (claim := self._anchors.get(call_id)) is not None:
+            if (claim := self._claims.get(call_id)) is not None:
                 declined = replace(claim, result=CallResult(message, is_error=True))
-                await self._store.claim_call(self._identity, declined)
+                await self._claim(declined)
 
     async def _settled(self, call_id: str, found: CallRecord) -> CallRecord:
         """The record when the response that claimed the call has written its result, or has ended."""
@@ -98,6 +123,7 @@ class CallRecords:
     async def _is_running(self, response_id: str) -> bool:
         if self._is_live(response_id):
             return True
+        await self._catch_up(self._identity, response_id)
         response = await self._store.get(self._identity, response_id)
         return response is not None and response.status not in FINAL
 

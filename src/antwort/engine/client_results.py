@@ -122,7 +122,7 @@ def repeated_results(items: Sequence[InputItem], earlier: Iterable[InputItem], f
     approval.
     """
     new = items[first:]
-    if (_ANSWERS | {OpaqueItem}).isdisjoint(map(type, new)):
+    if (_ANSWERS | {*_CALLS, OpaqueItem}).isdisjoint(map(type, new)):
         return frozenset()
     calls = _Calls(new)
     for item in earlier:

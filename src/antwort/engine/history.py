@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from antwort.api.items import (
+    CustomToolCall,
     CustomToolCallOutput,
+    FunctionCall,
     FunctionCallOutput,
     InputItem,
     McpApprovalResponse,
@@ -19,7 +21,7 @@ from antwort.engine.client_results import repeated_results
 from antwort.engine.credentials import Credentials
 from antwort.engine.decisions import repeated_decisions
 from antwort.engine.known import referring
-from antwort.engine.leftovers import Past, find_leftovers
+from antwort.engine.leftovers import Past, answered_by_client, find_leftovers
 from antwort.engine.memory import Memories, MemoryLost, Said, since_compaction
 from antwort.engine.message_order import in_order
 from antwort.engine.plan import History
@@ -87,7 +89,7 @@ def without_repeats(
 
     Raises `InvalidField` or `Conflict` for those that contradict what is there, or that answer no call.
     """
-    if not any(isinstance(item, _ANSWERS) for item in request.input):
+    if not any(isinstance(item, _PAIRED) for item in request.input):
         return request
     counted = _counted(_gathered(request, chain, said), memories, request)
     earlier = [item for stretch in counted.stretches[:-1] for item in stretch]
@@ -95,7 +97,16 @@ def without_repeats(
     return referring(request, repeated | repeated_decisions(request.input, earlier, counted.skipped))
 
 
-_ANSWERS = (FunctionCallOutput, CustomToolCallOutput, McpApprovalResponse, McpCall, OpaqueItem)
+_PAIRED = (
+    FunctionCall,
+    FunctionCallOutput,
+    CustomToolCall,
+    CustomToolCallOutput,
+    McpApprovalResponse,
+    McpCall,
+    OpaqueItem,
+)
+"""Calls and results: what may be sent again."""
 
 
 async def assemble(
@@ -121,7 +132,8 @@ async def assemble(
     own = shown if counted.is_compacted else [item for stretch in ordered[-2 if said else -1 :] for item in stretch]
     past = Past(chain=chain, shown=shown, own=own, is_compacted=counted.is_compacted, askers=askers or {})
     leftovers, fates = await find_leftovers(past, request, toolbox, shelf, credentials)
-    return replace(history, leftovers=leftovers, fates=fates)
+    answered = answered_by_client(chain, request.input, shelf)
+    return replace(history, leftovers=leftovers, answered=answered, fates=fates)
 
 
 def _gathered(request: CreateRequest, chain: Sequence[Link], said: tuple[InputItem, ...]) -> History:

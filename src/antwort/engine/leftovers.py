@@ -30,7 +30,7 @@ from antwort.engine.plan import Leftover, OpenCall
 from antwort.engine.steps import OVER_LIMIT, results_in
 from antwort.engine.stops import NO_MORE
 from antwort.engine.toolbox import Shelf, model_name, rebuild_toolbox
-from antwort.storage.base import Link
+from antwort.storage.base import CallClaim, CallResult, Link
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
 from antwort.tools.routing import Route, Toolbox, may_claim_function, route
 
@@ -131,6 +131,23 @@ class _FollowUp:
         if any(isinstance(item, Message) and item.role != "assistant" for item in new):
             return "decline"
         return "wait" if is_missing or approvals else "run"
+
+
+def answered_by_client(chain: Sequence[Link], new: Sequence[InputItem], shelf: Shelf) -> tuple[CallClaim, ...]:
+    """Claims on the server's open calls of stored responses that results among the `new` items answer."""
+    results = {item.call_id: item for item in new if isinstance(item, FunctionCallOutput)}
+    if not results:
+        return ()
+    found: list[CallClaim] = []
+    for link in chain:
+        if link.response.store:
+            for call in _unanswered(link.said(), results_in(link.output), shelf, ()):
+                if (given := results.get(call.call_id)) is not None:
+                    result = CallResult(given.output, is_error=given.is_error is True)
+                    found.append(
+                        CallClaim(call_id=call.call_id, settled_by="", response_id=link.response.id, result=result)
+                    )
+    return tuple(found)
 
 
 def _by_maker(

@@ -103,6 +103,8 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
         for batch in opening(control, plan):
             run = control.run = fold(run, batch)
             yield batch
+        if plan.call_records is not None:
+            await control.signal.race(plan.call_records.record_answers)
         while not isinstance(step := next_step(run, plan), Finish):
             if control.is_leaving:
                 raise HandedOver

@@ -25,7 +25,7 @@ from antwort.api.items import (
 )
 from antwort.engine.foreign import foreign_call, foreign_result
 from antwort.engine.known import words_of
-from antwort.engine.pairs import call_id_of, is_bare, is_ours, requested_call
+from antwort.engine.pairs import call_id_of, is_bare, is_made_here, is_ours, requested_call
 
 Place = tuple[int, int]
 """The number of a stretch, and a place in it."""
@@ -154,7 +154,9 @@ class _Walk:
             self.end_turn()
 
     def _add_call(self, call_id: str) -> None:
-        if not self._goes_on():
+        # The calls of one of our turns are given out together: behind a message, a call is of the next turn.
+        is_next = self._turn is not None and bool(self._turn.messages) and is_made_here(call_id)
+        if is_next or not self._goes_on():
             self.end_turn()
             self._turn = _Turn(self._stretch, dict(self._last))
         assert self._turn is not None

@@ -47,10 +47,10 @@ def run_of(item_id: str) -> str | None:
 
 def call_id_of(item: McpCall) -> str:
     """The id of the call, by which what shows it and what answers it are tied together."""
+    if item.approval_request_id is not UNSET:  # whatever call id a client sends with it
+        return requested_call(item.approval_request_id)
     if item.call_id is not UNSET:
         return item.call_id
-    if item.approval_request_id is not UNSET:
-        return requested_call(item.approval_request_id)
     shown = _SHOWN.fullmatch(item.id)
     return item.id if shown is None else f"call_{shown[1]}"
 

@@ -42,7 +42,7 @@ from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.properties import kept_property
 from antwort.providers.base import Capabilities
-from antwort.storage.base import Decision, Link
+from antwort.storage.base import CallClaim, Decision, Link
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
 from antwort.tools.grammar import Checks, Grammar
 from antwort.tools.routing import Route, Toolbox, route
@@ -92,6 +92,8 @@ class History(msgspec.Struct, frozen=True):
     """Which of the stretches clients have put together; of the others each is one turn for certain."""
     kept: frozenset[int] = frozenset()
     """Which of those are a conversation: what was compacted in it stands there, too."""
+    answered: tuple[CallClaim, ...] = ()
+    """Claims on open calls of stored responses that the client has answered itself, with its results."""
     fates: Mapping[str, str] = {}
     """What the model reads of calls that have no result and are not settled by this response, by their ids."""
 

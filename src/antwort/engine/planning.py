@@ -211,7 +211,7 @@ class Planner:
             memories=sealed.memories,
             credentials=credentials,
             compacts=means.compacts,
-            call_records=self._call_records(before, identity, response.id) if before.history.leftovers else None,
+            call_records=self._call_records(before, identity, response.id),
             approval_ids=ApprovalIds(self._vault, identity),
             brought_approvals=before.brought_approvals,
             decisions=before.decisions,
@@ -223,9 +223,11 @@ class Planner:
             check_compacts(plan)
         return plan
 
-    def _call_records(self, before: Before, identity: Identity, response_id: str) -> CallRecords:
+    def _call_records(self, before: Before, identity: Identity, response_id: str) -> CallRecords | None:
+        if not before.history.leftovers and not before.history.answered:
+            return None
         claims = _claims(before.history, before.request, response_id)
-        return CallRecords(self._store, identity, response_id, claims, self._is_live)
+        return CallRecords(self._store, identity, response_id, claims, is_live=self._is_live, catch_up=self._catch_up)
 
     async def _remembered(
         self,
@@ -305,6 +307,8 @@ def _claims(history: History, request: CreateRequest, response_id: str) -> dict[
             claims[call_id] = CallClaim(call_id=call_id, settled_by=response_id, response_id=holder)
         elif request.conversation is not None:
             claims[call_id] = CallClaim(call_id=call_id, settled_by=response_id, conversation_id=request.conversation)
+    for answered in history.answered:
+        claims[answered.call_id] = msgspec.structs.replace(answered, settled_by=response_id)
     return claims
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from antwort.api.items import FunctionCall, McpCall
 from antwort.concurrency import stop
-from antwort.engine.answers import NOT_BEGUN, Handed, Outcome
+from antwort.engine.answers import Handed, Outcome
 from antwort.engine.control import Called, CallEnd, Control
 from antwort.engine.early import may_be_early
 from antwort.engine.plan import OpenCall, Plan
@@ -33,7 +33,6 @@ from antwort.tools.limits import Limited
 from antwort.tools.routing import find_executor
 
 T = TypeVar("T")
-HANDED = "The call was handed to the client, which gave no result."
 
 _log = logging.getLogger("antwort.engine")
 _tools_log = logging.getLogger("antwort.tools")  # what a tool says in an exception is not for the log
@@ -227,15 +226,14 @@ class Running:
                 outcome = result if result.call_id == call_id else replace(result, call_id=call_id)
         except (asyncio.CancelledError, Exception) as exc:
             if records is not None and self.is_queued(call_id):
-                await records.finish(ToolResult(call_id, NOT_BEGUN, is_error=True))
+                await records.release(call_id)
             outcome = _failed(call, exc)
         finally:
             control.running.discard(call_id)
             if control.on_call:
                 self._report(call, definition.own_name, _end(outcome, failures), perf_counter() - began, executor)
         if records is not None:
-            handed = ToolResult(call_id, HANDED, is_error=True)
-            await records.finish(outcome if isinstance(outcome, ToolResult) else handed)
+            await (records.finish(outcome) if isinstance(outcome, ToolResult) else records.release(call_id))
         return outcome
 
     async def _put_on_record(self, call_id: str, writing: Awaitable[T]) -> T:

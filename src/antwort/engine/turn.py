@@ -335,8 +335,8 @@ class Turn:
         """What was being written when the answer was cut is incomplete, and with it what stands behind it. So is a call
         that may have been cut while another was written beside it.
         """
-        self._show_waiting()
         held = self._last_held if self._last_held in self._held else None
+        self._show_waiting()
         is_answered, is_whole = _is_among(self._writing, answered), held is not None and self._is_complete()
         is_cut = not (self._writing is None or is_answered or is_whole)
         self._close("incomplete" if is_cut else "completed")

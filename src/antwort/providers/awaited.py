@@ -9,13 +9,14 @@ from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, R
 
 
 class Awaited:
-    """Buffers one answer until its first call. Reasoning is passed on at once: it commits to nothing.
+    """Buffers one answer until its first call. The reasoning of a `first` answer is passed on at once: it stands in
+    any case.
 
-    `allowed`: the only tools that will do; None: any. `may_refuse`: a refusal to answer releases the answer, too.
+    `allowed`: the only tools that will do; None: any. A refusal releases a first answer, too.
     """
 
-    def __init__(self, allowed: frozenset[str] | None, *, may_refuse: bool = True) -> None:
-        self._allowed, self._may_refuse = allowed, may_refuse
+    def __init__(self, allowed: frozenset[str] | None, *, is_first: bool = True) -> None:
+        self._allowed, self._is_first = allowed, is_first
         self._is_settled = False
         self.is_released = False
         """Whether the answer goes out: the first call came and is an allowed one, or the model refused."""
@@ -28,8 +29,9 @@ class Awaited:
         if self.is_released:
             held, self.held = self.held, []
             return held + batch if held else batch
-        self.held += [delta for delta in batch if not isinstance(delta, ReasoningDelta)]
-        return [delta for delta in batch if isinstance(delta, ReasoningDelta)]
+        passed: list[Delta] = [delta for delta in batch if self._is_first and isinstance(delta, ReasoningDelta)]
+        self.held += [delta for delta in batch if not (self._is_first and isinstance(delta, ReasoningDelta))]
+        return passed
 
     def _look(self, batch: Sequence[Delta]) -> None:
         for delta in batch:
@@ -38,7 +40,7 @@ class Awaited:
                 self.is_released = self.is_released or self._allowed is None or delta.name in self._allowed
                 return
             is_refusal = isinstance(delta, RefusalDelta) or _is_filtered(delta)
-            self.is_released = self.is_released or (is_refusal and self._may_refuse)
+            self.is_released = self.is_released or (is_refusal and self._is_first)
 
 
 def _is_filtered(delta: Delta) -> bool:

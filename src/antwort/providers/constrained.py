@@ -70,6 +70,8 @@ class Constrained:
             return self._provider.infer(request)
         kind = kind_of(request)
         way = self._learned.way(request.model, kind)
+        if self._mode == "auto" and way == "constrained" and kind in MUST_CALL:
+            return self._constrained_first(request)
         if self._mode == "constrained" or way == "constrained":
             return self._constrained(request)
         if self._mode == "native" or way == "neither":
@@ -206,6 +208,28 @@ class Constrained:
             async for batch in batches:
                 yield batch
 
+    async def _constrained_first(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+        """Ask constrained for a call that must come, since that has worked before. If none comes, ask natively: what
+        the model says then stands, unless the backend refuses tools.
+        """
+        first = Awaited(names_allowed(request), is_first=False)
+        async with aclosing(self._constrained(request)) as batches:
+            async for batch in batches:
+                if (out := first.read(batch)) or not batch:
+                    yield out
+        if first.is_released:
+            return
+        end, has_begun = ending(first.held), False
+        try:
+            async with aclosing(self._provider.infer(self._native(request))) as batches:
+                async for batch in batches:
+                    has_begun = has_begun or bool(batch)
+                    yield costing(batch, end.usage if end else None)
+        except AntwortError as error:
+            if has_begun or not refuses_tools(error):
+                raise
+            yield first.held
+
     async def _after_refusal(
         self, request: ChatRequest, kind: Kind, refusal: AntwortError
     ) -> AsyncGenerator[list[Delta], None]:
@@ -232,7 +256,7 @@ class Constrained:
         """
         model, end = request.model, ending(first)
         is_cut = end is not None and end.finish in CUT  # by a limit: that says nothing of the backend
-        second = Awaited(names_allowed(request), may_refuse=False)
+        second = Awaited(names_allowed(request), is_first=False)
         try:
             async with aclosing(self._constrained(request)) as batches:
                 async for batch in batches:

@@ -317,8 +317,12 @@ class ResponseStore(Protocol):
         """Record the claim before the call is run or declined. None: the claim holds. Otherwise the call is settled by
         another response, or by the same one before, and this is its record.
 
-        A claim on a response, or conversation, that does not exist holds without a record.
+        Raises `ResponseNotFound` or `ConversationNotFound` where the one that holds the claim is gone.
         """
+        ...
+
+    async def release_call(self, identity: Identity, call_id: str, settled_by: str) -> None:
+        """Take back a claim of this response whose call has not begun. One with a result stands."""
         ...
 
     async def finish_call(self, identity: Identity, call_id: str, settled_by: str, result: CallResult) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 import msgspec
 
 from antwort.db import Connection, Database
-from antwort.errors import Damaged
+from antwort.errors import ConversationNotFound, Damaged, ResponseNotFound
 from antwort.identity import Identity
 from antwort.storage.base import CallClaim, CallRecord, CallResult
 from antwort.storage.once import write_once
@@ -30,6 +30,10 @@ _TAKE_OVER = """
 """
 _FINISH = """
     UPDATE calls SET result = :result
+    WHERE tenant = :tenant AND owner = :owner AND call_id = :call_id AND settled_by = :settled_by AND result IS NULL
+"""
+_RELEASE = """
+    DELETE FROM calls
     WHERE tenant = :tenant AND owner = :owner AND call_id = :call_id AND settled_by = :settled_by AND result IS NULL
 """
 _FOUND = "SELECT settled_by, result FROM calls WHERE tenant = :tenant AND owner = :owner AND call_id = :call_id"
@@ -59,6 +63,10 @@ class SqlCalls:
         values: Values = _name(identity, call_id) | {"settled_by": settled_by, "result": msgspec.json.encode(result)}
         await write_once(self._database, partial(_finish, values=values), lambda _connection, _: False)
 
+    async def release_call(self, identity: Identity, call_id: str, settled_by: str) -> None:
+        values: Values = _name(identity, call_id) | {"settled_by": settled_by}
+        await self._database.write(partial(_release, values=values))
+
     async def call_record(self, identity: Identity, call_id: str) -> CallRecord | None:
         found = await self._database.read(partial(_find, values=_name(identity, call_id)))
         return None if found is None else _record(found)
@@ -74,7 +82,9 @@ def _name(identity: Identity, call_id: str) -> Values:
 def _claim(connection: Connection, values: Values) -> _Row | None:
     response_key, conversation_key = connection.execute(_ANCHOR, values).fetchone()
     if response_key is None and conversation_key is None:
-        return None
+        if values["response_id"] is not None:
+            raise ResponseNotFound(str(values["response_id"]))
+        raise ConversationNotFound(str(values["conversation_id"]))
     keys: Values = {"response_key": response_key, "conversation_key": conversation_key}
     if connection.execute(_CLAIM, values | keys).rowcount:
         return None
@@ -90,6 +100,10 @@ def _is_held(connection: Connection, values: Values) -> bool:
 
 def _finish(connection: Connection, values: Values) -> None:
     connection.execute(_FINISH, values)
+
+
+def _release(connection: Connection, values: Values) -> None:
+    connection.execute(_RELEASE, values)
 
 
 def _find(connection: Connection, values: Values) -> _Row | None:

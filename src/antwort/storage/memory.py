@@ -13,7 +13,7 @@ from antwort.api.items import InputItem, McpApprovalRequest
 from antwort.api.responses import Response
 from antwort.api.status import FINAL, transition
 from antwort.api.wire import UNSET, replace
-from antwort.errors import KeyInUse, ResponseNotFound, StoreFault
+from antwort.errors import ConversationNotFound, KeyInUse, ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import (
     CallClaim,
@@ -159,11 +159,12 @@ class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls, MemoryWriti
         self._index(row, response.output[items_from:])
 
     async def claim_call(self, identity: Identity, claim: CallClaim) -> CallRecord | None:
-        places = [
-            claim.response_id is not None and (identity.tenant, identity.owner, claim.response_id) in self._rows,
-            claim.conversation_id is not None and self._look_up(identity, claim.conversation_id) is not None,
-        ]
-        return self._claim_call(identity, claim) if any(places) else None
+        if claim.response_id is not None:
+            if (identity.tenant, identity.owner, claim.response_id) not in self._rows:
+                raise ResponseNotFound(claim.response_id)
+        elif claim.conversation_id is None or self._look_up(identity, claim.conversation_id) is None:
+            raise ConversationNotFound(claim.conversation_id or "")
+        return self._claim_call(identity, claim)
 
     async def add_entries(
         self, identity: Identity, conversation_id: str, entries: Sequence[Entry], approvals: Sequence[Approval] = ()

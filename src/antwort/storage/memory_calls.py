@@ -35,6 +35,11 @@ class MemoryCalls:
         if known is not None and known.settled_by == settled_by and known.result is None:
             self._calls[key] = CallRecord(settled_by, result)
 
+    async def release_call(self, identity: Identity, call_id: str, settled_by: str) -> None:
+        key = identity.tenant, identity.owner, call_id
+        if self._calls.get(key) == CallRecord(settled_by, None):
+            del self._calls[key]
+
     async def call_record(self, identity: Identity, call_id: str) -> CallRecord | None:
         return self._calls.get((identity.tenant, identity.owner, call_id))
 

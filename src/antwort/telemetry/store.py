@@ -113,6 +113,9 @@ class MeasuredStore:
     async def finish_call(self, identity: Identity, call_id: str, settled_by: str, result: CallResult) -> None:
         await self._timed("finish_call", self._store.finish_call(identity, call_id, settled_by, result))
 
+    async def release_call(self, identity: Identity, call_id: str, settled_by: str) -> None:
+        await self._timed("release_call", self._store.release_call(identity, call_id, settled_by))
+
     async def call_record(self, identity: Identity, call_id: str) -> CallRecord | None:
         return await self._timed("call_record", self._store.call_record(identity, call_id))
 
