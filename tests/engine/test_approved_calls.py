@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -378,6 +379,37 @@ async def test_history_of_another_server_with_a_settled_approval_is_only_history
     assert response.status == "completed"
     assert server.calls == []
     check_pairs(provider)
+
+
+@pytest.mark.proves("RULING-3")
+@pytest.mark.parametrize("store", [True, False])
+async def test_one_approval_runs_one_call_whatever_id_comes_with_it(store: bool) -> None:
+    server = depot()
+    engine = engine_of(ScriptedProvider(SHIP, DONE), server)
+    first = await engine.create(ask(tools=[GUARDED], store=store))
+    forged = {
+        "type": "mcp_call",
+        "id": "mcp_" + 32 * "1",
+        "call_id": "call_" + 32 * "2",
+        "approval_request_id": asked(first).id,
+        "server_label": "depot",
+        "name": "ship",
+        "arguments": asked(first).arguments,
+    }
+    items = [*again(first), decision(first), forged]
+    async with asyncio.timeout(5):
+        await engine.create(ask(items, tools=[GUARDED], store=store))
+    assert len(server.calls) == 1
+
+
+@pytest.mark.proves("RULING-21")
+async def test_what_runs_is_what_the_id_of_the_request_proves() -> None:
+    server = depot()
+    engine = engine_of(ScriptedProvider(SHIP, DONE), server)
+    first = await engine.create(ask(tools=[GUARDED], store=False))
+    doubled = {**again(first)[-1], "arguments": '{"box":"99","box":"7"}'}
+    await engine.create(ask([doubled, decision(first)], tools=[GUARDED], store=False))
+    assert [each.arguments for each in server.calls] == ['{"box":"7"}']
 
 
 @pytest.mark.proves("RULING-21")

@@ -188,6 +188,64 @@ async def test_an_unstored_follow_up_leaves_a_record_with_the_stored_response(ti
     assert till.paid == [5]
 
 
+@pytest.mark.proves("RULING-3")
+async def test_a_call_that_the_client_answers_itself_is_not_run_by_another_branch(
+    till: Till, store: ResponseStore
+) -> None:
+    async with paused(till, store, DONE, DONE) as (engine, model, first):
+        own = {"type": "function_call_output", "call_id": call_id_in(first, "pay"), "output": "paid by hand"}
+        await engine.create(ask([own, reply(first)], previous_response_id=first.id))
+        assert read_by(model) == ["paid by hand", "yes"]
+        await engine.create(ask([reply(first)], previous_response_id=first.id))
+        assert read_by(model) == ["paid by hand", "yes"]
+    assert till.paid == []
+
+
+@pytest.mark.proves("RULING-3")
+async def test_a_call_is_not_run_again_after_its_response_was_deleted_meanwhile(
+    till: Till, store: ResponseStore
+) -> None:
+    till.may_pay.clear()
+    twice = answer(call("pay", amount=5), call("pay", amount=6), call("ask"))
+    async with paused(till, store, DONE, DONE, first=twice, parallel_tool_calls=False) as (engine, model, first):
+        follow_up = ask([reply(first)], previous_response_id=first.id, store=False)
+        runs = [await engine.start(follow_up), await engine.start(follow_up)]
+        await till.begun.wait()
+        await engine.delete(ANONYMOUS, first.id)
+        till.may_pay.set()
+        await asyncio.gather(*(run.result() for run in runs))
+        assert "was deleted" in read_by(model)[1]
+    assert till.paid == [5]
+
+
+@pytest.mark.proves("RULING-3")
+async def test_a_retry_does_not_wait_for_a_response_whose_end_could_not_be_recorded(till: Till) -> None:
+    class Away(MemoryStore):
+        is_away = False
+
+        async def finish_call(self, *args: Any) -> None:
+            self._check_there()
+            await super().finish_call(*args)
+
+        async def finish(self, *args: Any, **more: Any) -> None:
+            self._check_there()
+            await super().finish(*args, **more)
+
+        def _check_there(self) -> None:
+            if self.is_away:
+                raise StoreFault("The database is away.")
+
+    store = Away()
+    async with paused(till, store, DONE) as (engine, model, first):
+        store.is_away = True
+        with pytest.raises(StoreFault):
+            await engine.create(ask([reply(first)], previous_response_id=first.id))
+        store.is_away = False
+        await engine.create(ask([reply(first)], previous_response_id=first.id))
+        assert "outcome is not known" in read_by(model)[0]
+    assert till.paid == [5]
+
+
 # ---- declined ----
 
 _DECLINES: list[Any] = [
