@@ -305,6 +305,27 @@ async def test_with_some_of_the_results_the_rest_of_the_turn_stays_open(till: Ti
     assert till.paid == [5]
 
 
+@pytest.mark.proves("RULING-3")
+@pytest.mark.parametrize("is_declined", [True, False])
+async def test_the_rest_of_a_turn_stays_open_in_a_conversation_too(
+    till: Till, store: ResponseStore, is_declined: bool
+) -> None:
+    both = answer(call("pay", amount=5), call("ask"), call("no"))
+    model = ScriptedProvider(both, DONE, DONE, DONE)
+    async with Engine(model, store=store, executors=[till.executor]) as engine:
+        conversation = (await engine.conversations.create()).id
+        fields: dict[str, Any] = {"conversation": conversation, "tools": [*till.tools, NO]}
+        first = await engine.create(ask("Pay 5.", **fields))
+        await engine.create(ask([reply(first)], **fields))
+        assert "not been run yet" in read_by(model)[0]
+        third = await engine.create(ask("Stop." if is_declined else [reply(first, "no")], **fields))
+        expected = DECLINED if is_declined else "paid 1"
+        assert results(third) == [expected]
+        await engine.create(ask("Go on.", **fields))
+        assert read_by(model)[0] == expected
+    assert till.paid == ([] if is_declined else [5])
+
+
 # ---- cancelled ----
 
 

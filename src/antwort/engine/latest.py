@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from itertools import pairwise
 
 from antwort.api.items import (
     CustomToolCall,
@@ -45,6 +46,13 @@ class Turns:
         elif isinstance(item, McpApprovalRequest):
             self._known.add(requested_call(item.id))
         return begins
+
+
+def turns_of(items: Sequence[InputItem]) -> list[Sequence[InputItem]]:
+    """The items of each turn of the model, with what came from the client behind it."""
+    turns = Turns()
+    begins = [i for i, item in enumerate(items) if turns.add(item)]
+    return [items[start:end] for start, end in pairwise([*begins, len(items)])]
 
 
 def last_turn(items: Sequence[InputItem]) -> Sequence[InputItem]:

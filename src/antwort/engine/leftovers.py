@@ -24,8 +24,8 @@ from antwort.engine.answers import NOT_BEGUN
 from antwort.engine.budgets import most_calls
 from antwort.engine.credentials import Credentials, Parent
 from antwort.engine.decisions import CHANGED, LOST, NO_APPROVAL, decided, denial
-from antwort.engine.latest import last_turn
-from antwort.engine.pairs import as_call, call_id_of, is_bare, is_ours, is_run, requested_call
+from antwort.engine.latest import last_turn, turns_of
+from antwort.engine.pairs import as_call, call_id_of, is_bare, is_made_here, is_ours, is_run, requested_call
 from antwort.engine.plan import Leftover, OpenCall
 from antwort.engine.steps import OVER_LIMIT, results_in
 from antwort.engine.stops import NO_MORE
@@ -81,6 +81,11 @@ async def find_leftovers(
     of_own = _leftovers(own, Parent(request), toolbox, most_calls(request, shelf.settings), decisions)
     turn = last_turn(past.own)
     found += follow_up.weigh(of_own, turn, turn)
+    if request.conversation is not None:  # it shows what each of its calls came to: what has no result is open
+        for earlier in turns_of(past.own[: len(past.own) - len(turn)]):
+            calls = [call for call in _open_in(earlier, settled, shelf) if is_made_here(call.call_id)]
+            of_turn = _leftovers(calls, Parent(request), toolbox, most_calls(request, shelf.settings), {})
+            found += follow_up.weigh(of_turn, earlier, request.input)
     # A client's ids may repeat; whoever runs a call answers for all that go by its id.
     first = {left.call.call_id: left for left in reversed(found)}
     return tuple(_once(left, begun) for left in reversed(first.values())), follow_up.waiting
