@@ -17,7 +17,7 @@ from antwort.engine.rows import new_row
 from antwort.engine.settings import EngineSettings
 from antwort.errors import AntwortError, ApprovalInUse, ApprovalNotFound, StoreFault
 from antwort.identity import ANONYMOUS, Identity
-from antwort.storage.base import Page, ResponseStore
+from antwort.storage.base import CallClaim, Page, ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.storage.sqlite import SqliteStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
@@ -149,20 +149,28 @@ async def test_what_waits_survives_a_restart(tmp_path: Path) -> None:
     assert len(server.calls) == 1
 
 
-async def test_a_run_that_died_with_its_process_is_not_made_again(tmp_path: Path) -> None:
-    """The call may have been begun: nobody knows."""
+@pytest.mark.proves("RULING-3")
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_an_approved_call_whose_process_died_is_run_only_if_it_had_not_begun(
+    tmp_path: Path, has_begun: bool
+) -> None:
     path, clock, server = tmp_path / "antwort.db", Clock(), depot()
     store = await SqliteStore.open(path)
     engine, _ = engine_at(clock, SHIP, store=store)
     first = await engine.create(ask(tools=[GUARDED]))
     plan = await engine.plan(ask([decision(first)], previous_response_id=first.id))
     await store.begin(new_row(plan))
+    if has_begun:
+        (left,) = plan.leftovers
+        claim = CallClaim(call_id=left.call.call_id, settled_by=plan.response.id, response_id=first.id)
+        await store.claim_call(ANONYMOUS, claim)
     await store.close()  # as a process that is killed leaves it
     engine, provider = engine_at(clock, DONE, store=await SqliteStore.open(path), server=server)
     async with engine:
         second = await engine.create(ask([decision(first)], previous_response_id=first.id))
-    assert only(second, McpCall).error_text == LOST
-    assert server.calls == []
+    shown = only(second, McpCall)
+    assert (shown.error_text or shown.output) == (LOST if has_begun else "shipped")
+    assert len(server.calls) == (not has_begun)
     check_pairs(provider)
 
 
@@ -178,17 +186,15 @@ async def test_a_second_request_with_the_same_approval_waits_for_the_first() -> 
         return "shipped"
 
     server = ToolServerFake("depot", ship=ship)
-    engine, provider = engine_at(Clock(), SHIP, DONE, DONE, server=server)
+    engine, provider = engine_at(Clock(), SHIP, DONE, DONE, DONE, server=server)
     first = await engine.create(ask(tools=[GUARDED]))
     follow = ask([decision(first)], previous_response_id=first.id)
     running = asyncio.create_task(engine.create(follow))
     await begun.wait()
-    for stored in (True, False):
-        with pytest.raises(ApprovalInUse):
-            await engine.create(replace(follow, store=stored))
+    others = [asyncio.create_task(engine.create(replace(follow, store=stored))) for stored in (True, False)]
     go.set()
-    await running
-    await engine.create(follow)
+    for response in await asyncio.gather(running, *others):
+        assert only(response, McpCall).output == "shipped"
     assert len(server.calls) == 1
     assert told(provider)[-1] == ("tool", "shipped")
 

@@ -25,7 +25,7 @@ from antwort.engine.plan import History, Leftover, Plan
 from antwort.engine.rows import ADDING
 from antwort.engine.steps import asked_again, results_in
 from antwort.engine.toolbox import model_name
-from antwort.errors import ApprovalInUse, InvalidField, ToolServerUnavailable
+from antwort.errors import InvalidField, ToolServerUnavailable
 from antwort.identity import Identity
 from antwort.notes import note
 from antwort.storage.base import Decision, Link, ResponseStore, as_of
@@ -221,8 +221,6 @@ class _Judge:
             if place is not None and not is_known:
                 raise superseded(place, approval.decided_by)
             return msgspec.structs.replace(left, refusal=CHANGED)
-        if approval.status == "approved" and self._is_lost(approval):
-            return msgspec.structs.replace(left, refusal=LOST)
         as_asked = msgspec.structs.replace(left.call, arguments=approval.arguments)
         if approval.status == "outdated" or _has_changed(left, approval):
             self.decisions[approval.id] = Decision(id=approval.id, status="outdated", after=approval.decided_by)
@@ -248,17 +246,6 @@ class _Judge:
             )
         )
         self.decisions[request_id] = Decision(id=request_id, status="approved" if decision.approve else "denied")
-
-    def _is_lost(self, approval: Approval) -> bool:
-        """Whether it may have been begun where nobody has written down what came of it. Raises `Conflict` where it is
-        under way.
-        """
-        if approval.decided_by is not None and approval.decided_by == self._record.own:
-            return False
-        end = self._record.ends.get(approval.decided_by or "")
-        if end is not None and end not in FINAL:
-            raise ApprovalInUse
-        return end in (None, "failed")
 
     def _was_asked_again(self, approval: Approval) -> bool:
         """Whether the response that was to ask again has done so, or may still do so."""
