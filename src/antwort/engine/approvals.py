@@ -251,8 +251,10 @@ class _Judge:
         """Whether the response that was to ask again has done so, or may still do so."""
         if approval.decided_by is not None and approval.decided_by == self._record.own:
             return False
-        end = self._record.ends.get(approval.decided_by or "")
-        return end in ("requires_action", "completed") or (end is not None and end not in FINAL)
+        end = self._record.ends.get(
+            approval.decided_by or ""
+        )  # of one that was deleted, or not stored, nothing is known
+        return end not in ("failed", "cancelled", "incomplete")
 
     def note(self, decision: McpApprovalResponse) -> None:
         """A decision of the request, whatever there is to be done about it."""
@@ -260,6 +262,8 @@ class _Judge:
         if approval is None or approval.id in self.decisions:
             return
         if approval.status == "outdated":
+            if not decision.approve:  # the question that counts is another one by now
+                raise superseded(self._places[approval.id], approval.decided_by)
             return
         if approval.status != "pending":
             if (approval.status == "approved") is not decision.approve:

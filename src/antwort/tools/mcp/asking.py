@@ -12,6 +12,7 @@ import msgspec
 from antwort.net.exchange import BadAnswer
 from antwort.net.http import Reply
 from antwort.net.places import OutOfReach, read_place
+from antwort.tools.mcp.addresses import canonical_address
 from antwort.tools.mcp.base import ServerUnavailable, Unauthorized
 from antwort.tools.mcp.decoding import AT_ONCE
 from antwort.tools.mcp.messages import (
@@ -71,14 +72,17 @@ def check_stream(reply: Reply) -> None:
 
 
 def moved(origin: str, target: str, reply: Reply) -> Moved | None:
-    """None for a redirect that leads elsewhere, or would have another request made."""
+    """None for a redirect that leads to another address, or would have another request made. An operator's rules go by
+    the address, so a redirect must not lead around them.
+    """
     if reply.status not in (307, 308) or (location := reply.headers.get("location")) is None:
         return None
     try:
         place = read_place(urljoin(origin + target, location))
+        is_same = canonical_address(origin + target) == canonical_address(place.origin + place.target)
     except (ValueError, OutOfReach):
         return None
-    return Moved(place.target) if place.origin == origin else None
+    return Moved(place.target) if is_same and place.origin == origin else None
 
 
 def merged(theirs: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:

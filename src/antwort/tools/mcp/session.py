@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -94,6 +95,10 @@ class ServerSession:
         return self.at_hand() or await self._first()
 
     async def refresh(self) -> ServerTools:
+        """The list as it is from now on: one that is under way may be of before."""
+        if self._listing is not None:
+            with suppress(ServerUnavailable):
+                await self._first()
         return await self._first()
 
     def at_hand(self) -> ServerTools | None:

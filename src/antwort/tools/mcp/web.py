@@ -10,6 +10,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from urllib.parse import urljoin
 
 import httpx2
 
@@ -18,6 +19,7 @@ from antwort.net.exchange import BadAnswer, ConnectFailed, ConnectTimedOut, Cut,
 from antwort.net.http import HttpClient, Pool, Reply, header_lines
 from antwort.net.places import OutOfReach, Place, read_place
 from antwort.net.reach import Reach
+from antwort.tools.mcp.addresses import canonical_address
 from antwort.tools.mcp.base import ServerSpec
 
 _POOL = Pool(max_idle=16, idle_expiry=60.0)
@@ -84,6 +86,8 @@ class Web:
                 header_lines(self._headers(request, place)),
                 resends=not _is_once(request),
             )
+            if self._reach is not None and 300 <= reply.status < 400:
+                self._check_redirect(str(request.url), reply)
         return self._response(request, reply)
 
     async def close(self) -> None:
@@ -102,6 +106,17 @@ class Web:
             return
         if place.host != self._home.host or self._home.is_secure or not place.is_secure:
             raise OutOfReach("leads to another server.")
+
+    def _check_redirect(self, url: str, reply: Reply) -> None:
+        """An operator's rules go by the address: no redirect of a stranger's server leads around them."""
+        target = urljoin(url, reply.headers.get("location", ""))
+        try:
+            is_same = canonical_address(url) == canonical_address(target)
+        except ValueError:
+            is_same = False
+        if not is_same:
+            reply.close()
+            raise OutOfReach("leads to another address.")
 
     def _client(self, place: Place) -> HttpClient:
         if (client := self._clients.get(place.origin)) is None:
