@@ -145,3 +145,25 @@ async def test_every_miss_is_asked_for_again_also_after_calls_came_natively_and_
         responses = [await asked(server, "required", is_streamed=False) for _ in range(3)]
     assert [kinds(response) for response in responses] == [["function_call"], ["message"], ["function_call"]]
     assert ways(backend) == ["native", "native", "constrained", "native", "constrained"]
+
+
+@pytest.mark.proves("RULING-17")
+@must_call
+@both_ways
+async def test_where_constrained_asking_has_worked_before_a_miss_is_asked_for_natively(
+    choice: Any, is_streamed: bool
+) -> None:
+    async with in_front_of(WORDS, CALLS, NO_CALLS, WORDS) as (server, backend):
+        await asked(server, choice, is_streamed=is_streamed)
+        response = await asked(server, choice, is_streamed=is_streamed)
+    assert ways(backend) == ["native", "constrained", "constrained", "native"]
+    assert (response.status, text_of(response), cost_of(response)) == ("completed", "Which city?", 2 * COST)
+
+
+@both_ways
+async def test_the_thoughts_of_a_second_answer_without_a_call_go_with_it(is_streamed: bool) -> None:
+    first, second = Says(pieces=WORDS.pieces, thinks="First."), Says(pieces=NO_CALLS.pieces, thinks="Second.")
+    async with in_front_of(first, second) as (server, _):
+        response = await asked(server, "required", is_streamed=is_streamed)
+    assert kinds(response) == ["reasoning", "message"]
+    assert "Second." not in str(response.output)
