@@ -429,6 +429,20 @@ async def test_a_decision_about_a_request_of_an_unstored_response_is_on_record(a
     assert (await engine.approvals()).approvals == ()
 
 
+@pytest.mark.proves("RULING-21")
+async def test_a_conversation_keeps_the_decision_about_a_request_that_is_brought_to_it() -> None:
+    server = depot()
+    engine = engine_of(ScriptedProvider(SHIP, DONE, DONE), server)
+    first = await engine.create(ask(tools=[GUARDED], store=False))
+    conversation = (await engine.conversations.create()).id
+    items = [*again(first), decision(first)]
+    await engine.create(ask(items, tools=[GUARDED], store=False, conversation=conversation))
+    (shown,) = (await engine.approvals()).approvals
+    assert (shown.id, shown.status) == (asked(first).id, "approved")
+    await engine.create(ask([decision(first)], tools=[GUARDED], store=False, conversation=conversation))
+    assert len(server.calls) == 1
+
+
 # ---- conversations ----
 
 

@@ -34,7 +34,7 @@ from antwort.engine.plan import Plan
 from antwort.engine.planning import Planner
 from antwort.engine.queues import Queues
 from antwort.engine.recent import Recent
-from antwort.engine.rows import end_unborn, new_row
+from antwort.engine.rows import brought_approvals, end_unborn, new_row
 from antwort.engine.settings import EngineSettings, OnDisconnect, checked
 from antwort.engine.shared import Reader
 from antwort.engine.toolbox import Shelf, check_labels, list_tools
@@ -253,6 +253,8 @@ class Engine:
             if is_stored:
                 await self._begin(plan, self._store, claim)
             elif plan.decisions:
+                if request.conversation is not None and (brought := brought_approvals(plan)):
+                    await self._store.add_entries(plan.identity, request.conversation, (), brought)
                 await self._store.decide(plan.identity, plan.response.id, plan.decisions)
             store = self._store if is_stored or request.conversation is not None else None
             goes_on = is_stored and self._goes_on(on_disconnect)

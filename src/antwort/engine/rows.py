@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from antwort.api.approvals import Approval
 from antwort.api.events import ResponseCreated, ResponseQueued, RunEvent, Span, is_within
 from antwort.api.items import InputItem, McpListTools
 from antwort.api.responses import Response
@@ -33,10 +34,15 @@ def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -
         input=(*unkept, *request.input),
         raw_input=(*(encode(item) for item in unkept), *request.raw_input),
         claim=claim,
-        approvals=tuple(replace(each, response_id=plan.response.id) for each in plan.brought_approvals),
+        approvals=brought_approvals(plan),
         decisions=plan.decisions,
         worker=worker,
     )
+
+
+def brought_approvals(plan: Plan) -> tuple[Approval, ...]:
+    """The decided approvals that are not on record yet: they are kept as those of the response that decides."""
+    return tuple(replace(each, response_id=plan.response.id) for each in plan.brought_approvals)
 
 
 def new_run(plan: Plan, claim: Claim | None = None) -> NewRun:
