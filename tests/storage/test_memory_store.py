@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from types import FrameType
 
@@ -118,12 +119,14 @@ async def steps_to_keep(store: MemoryStore) -> int:
         nonlocal calls
         calls += event == "call"
 
+    gc.disable()  # what other tests left behind is not collected here
     sys.setprofile(count)
     try:
         await store.begin(new)
         await store.finish(ME, response, STOPPED)
     finally:
         sys.setprofile(None)
+        gc.enable()
     return calls
 
 
