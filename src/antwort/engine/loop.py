@@ -131,7 +131,8 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
                     yield batch
         _check_stopped(step, control)
         closing = settled(run, "completed")
-        closing += ask_again(fold(run, closing), plan)
+        if plan.history.leftovers:
+            closing += ask_again(fold(run, closing), plan)
         closing.append(ending(fold(run, closing), step, plan.settings.requires_action))
     except LEFT:
         control.is_left = True
