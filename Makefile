@@ -12,7 +12,7 @@ WORKERS ?= 4
 # The tests start some hundred servers: each would compile the whole of antwort anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup serve test test-model test-slow test-ways test-clients check format coverage manifest reference docs bench bench-websocket bench-eager bench-faults bench-runs chaos bench-toolcalling bench-toolcalling-variants fuzz lock clean
+.PHONY: help setup serve test test-model test-slow test-ways test-clients check format coverage manifest reference docs bench bench-websocket bench-eager bench-faults bench-attacks bench-runs chaos bench-toolcalling bench-toolcalling-variants fuzz lock clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -128,6 +128,11 @@ REQUESTS ?= 1000
 
 bench-faults: $(READY)  ## time REQUESTS=1000 requests while MCP servers that others use are hung, down, huge or dying
 	PYTHONPATH=bench:tests $(BIN)/python -m faults.run --requests $(REQUESTS)
+
+ATTACK_SECONDS ?= 60
+
+bench-attacks: $(READY)  ## time one tenant's requests while another one attacks the server in every way, alone and all together for ATTACK_SECONDS=60 (about 7 minutes)
+	PYTHONPATH=bench:tests $(BIN)/python -m attacks.run --seconds $(ATTACK_SECONDS)
 
 SECONDS ?= 120
 RUNS ?= 200

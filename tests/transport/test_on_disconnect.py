@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,13 @@ import pytest
 import socket_kit
 from antwort.engine.engine import Engine
 from antwort.engine.settings import BackgroundSettings, EngineSettings
+from antwort.providers.base import ChatRequest, Delta
 from antwort.testing import ScriptedProvider, answer, say
 from antwort.testing.frames import read_frames
 from antwort.transport.cors import ALLOWED
 from raw_http import connected
-from resume_kit import Home, checked, rest_of, served
-from serving import HELLO, RESPONSES, STREAMED, Serving, until
+from resume_kit import Home, checked, engine_in, rest_of, served
+from serving import HELLO, RESPONSES, STREAMED, Serving, serving, until
 
 HOMES = pytest.mark.parametrize("home", ["memory", "sqlite"])
 CONTINUE = {"Antwort-On-Disconnect": "continue"}
@@ -160,3 +163,36 @@ async def test_the_setting_counts_for_a_websocket_too(tmp_path: Path) -> None:
         hold.set()
         assert (await ended(server, response_id))["status"] == "completed"
         assert checked(await rest_of(server, response_id), server.engine).output_text == "Hello" + TALK
+
+
+class Silent(ScriptedProvider):
+    """Does not even begin to answer until it may."""
+
+    def __init__(self, may_answer: asyncio.Event) -> None:
+        super().__init__(*[answer(say("Hello"))] * 4)
+        self._may_answer = may_answer
+
+    async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
+        await self._may_answer.wait()
+        async with aclosing(super().infer(request)) as batches:
+            async for batch in batches:
+                yield batch
+
+
+async def test_a_client_that_leaves_before_the_backend_answers_is_no_error_where_its_response_has_to_wait(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hold, settings = asyncio.Event(), BackgroundSettings(at_once=1)
+    async with engine_in("memory", tmp_path, Silent(hold), background=settings) as engine, serving(engine) as server:
+        async with connected(server.port) as one, connected(server.port) as other:
+            for wire in (one, other):
+                wire.send("POST", RESPONSES, STREAMED, CONTINUE)
+            await until(lambda: server.engine.live == 2)
+            names = list(server.engine._live)
+            one.vanish()
+            other.vanish()
+        await until(lambda: not server.server.server_state.connections)
+        await until(lambda: server.engine.live == 1)  # the other waits for its place
+        hold.set()
+        assert [(await ended(server, name))["status"] for name in names] == ["completed", "completed"]
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]

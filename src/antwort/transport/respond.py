@@ -17,7 +17,7 @@ from antwort.engine.engine import Engine
 from antwort.engine.following import Follower
 from antwort.engine.live import LiveRun
 from antwort.engine.settings import OnDisconnect
-from antwort.errors import AntwortError, ClientLeft, InvalidField, UnsupportedFeature
+from antwort.errors import AntwortError, ClientLeft, HandedOver, InvalidField, ShuttingDown, UnsupportedFeature
 from antwort.identity import Identity
 from antwort.transport.exchange import BrokenOff, ClientGone, Exchange, Watched
 from antwort.transport.sse import written
@@ -66,8 +66,10 @@ async def respond(
                 await exchange.answer(body)
         except BaseException as exc:
             run.leave()
-            if isinstance(exc, ClientLeft):
+            if isinstance(exc, ClientLeft) or (isinstance(exc, HandedOver) and watch.is_gone):
                 raise ClientGone from None
+            if isinstance(exc, HandedOver):  # nothing was sent yet: whoever asks again finds it in another process
+                raise ShuttingDown from None
             raise
         finally:
             if isinstance(run, Follower):
