@@ -266,6 +266,7 @@ INTERRUPTED: list[list[Step]] = [
 ]
 
 
+@pytest.mark.proves("RULING-19")
 @pytest.mark.parametrize("error", ANSWERED, ids=repr)
 async def test_an_answered_error_never_opens_it(error: AntwortError) -> None:
     a, time = FakeBackend("a", *[[error]] * 99), Time()
@@ -277,6 +278,7 @@ async def test_an_answered_error_never_opens_it(error: AntwortError) -> None:
     assert await said(fleet) == "a"
 
 
+@pytest.mark.proves("RULING-19")
 @pytest.mark.parametrize("script", INTERRUPTED, ids=repr)
 async def test_a_timeout_or_a_broken_stream_opens_it_only_when_a_health_check_fails_too(script: list[Step]) -> None:
     a, time = FakeBackend("a", *[script] * 3), Time()
@@ -289,6 +291,7 @@ async def test_a_timeout_or_a_broken_stream_opens_it_only_when_a_health_check_fa
     assert (await failure(fleet)).code == "backend_circuit_open"
 
 
+@pytest.mark.proves("RULING-19")
 async def test_however_often_a_tenants_requests_time_out_there_is_one_health_check_in_a_while() -> None:
     a, time = FakeBackend("a", *[[BackendTimeout("slow")]] * 99), Time()
     fleet = fleet_of(a, time=time)
@@ -341,6 +344,7 @@ async def test_a_health_check_that_fails_as_nobody_expected_opens_nothing() -> N
     assert await said(fleet) == "a"
 
 
+@pytest.mark.proves("RULING-19")
 async def test_clients_that_leave_blame_nobody_however_long_they_have_waited() -> None:
     a, time = FakeBackend("a", *[[asyncio.Event()]] * 9), Time()
     a.check_fails = True
@@ -364,6 +368,7 @@ async def test_an_open_one_is_a_503_at_once_that_says_when_to_come_again() -> No
     assert len(a.requests) == 3
 
 
+@pytest.mark.proves("RULING-19")
 async def test_it_is_open_for_one_model_alone() -> None:
     a, time = FakeBackend("a", models=["m", "n"]), Time()
     fleet = await opened(a, time)
