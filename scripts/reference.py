@@ -211,7 +211,7 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     "backend_stream_cut": (errors.BackendCut, "the backend's answer broke off"),
     "backend_circuit_open": (
         errors.BackendUnavailable,
-        "the backend has failed too often and is left alone for a while; `Retry-After` says for how long",
+        "the backend cannot be reached, and its circuit breaker is open; `Retry-After` says for how long",
     ),
     "backend_closed": (errors.BackendUnavailable, "the backend closed the connection without an answer"),
     "tool_server_unavailable": (

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from antwort.api.responses import Model
 from antwort.errors import AntwortError, BackendUnavailable
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
-from antwort.providers.breaker import Breaker
+from antwort.providers.circuit_breaker import FAILURE_INTERVAL_SECONDS
 from antwort.providers.fleet import Fleet, Member
 from antwort.providers.routing import Rules
 
@@ -32,9 +32,10 @@ class FakeBackend:
         self.scripts = list(scripts)
         self.listed = list(models)
         self.requests: list[ChatRequest] = []
-        self.looks = self.under_way = 0
+        self.looks = self.checks = self.under_way = 0
         self.is_away = self.is_closed = False
         self.list_fails: AntwortError | None = None
+        self.check_fails = False
         self.gate: asyncio.Event | None = None
         """What the list of models waits for."""
         self._capabilities = capabilities
@@ -69,7 +70,10 @@ class FakeBackend:
 
     async def check(self) -> None:
         self.looks += 1
+        self.checks += 1
         self._be_there()
+        if self.check_fails:
+            raise BackendUnavailable(f"{self.name} cannot be reached.")
 
     async def close(self) -> None:
         self.is_closed = True
@@ -124,7 +128,14 @@ def fleet_of(*backends: FakeBackend, time: Time | None = None, rules: Rules = Ru
 
 
 def member_of(backend: FakeBackend, time: Time, **more: Any) -> Member:
-    return Member(backend.name, backend, breaker=Breaker(3, 10.0, clock=time), **more)
+    return Member(backend.name, backend, failures=3, open_for=10.0, clock=time, **more)
+
+
+def open_circuit(member: Member, time: Time, model: str = "m") -> None:
+    """As connection failures do."""
+    for _ in range(3):
+        time.now += FAILURE_INTERVAL_SECONDS
+        member.failed(BackendUnavailable("gone"), model, None)
 
 
 def asking(model: str = "m", **fields: Any) -> ChatRequest:

@@ -152,13 +152,14 @@ async def test_what_is_put_around_a_provider_sees_its_inferences() -> None:
     assert names == ["b0", "b1"]
 
 
-async def test_the_breaker_is_the_backend_s_own() -> None:
-    async with ChatBackend(Refuses(500)) as backend:
-        breaker = BreakerSettings(failures=2, open=60)
-        fleet = make_fleet(settings_for({"url": backend.url, "breaker": breaker}))
-        assert [(await failure(fleet)).status for _ in range(4)] == [502, 502, 503, 503]
-        assert len(backend.requests) == 2
-        await fleet.close()
+async def test_the_circuit_breaker_is_as_the_settings_say() -> None:
+    async with ChatBackend() as backend:
+        url = backend.url
+    fleet = make_fleet(settings_for({"url": url, "breaker": BreakerSettings(failures=1, open=60)}))
+    errors = [await failure(fleet) for _ in range(2)]
+    assert [error.code for error in errors] == ["backend_unavailable", "backend_circuit_open"]
+    assert errors[1].retry_after == pytest.approx(60, abs=30)
+    await fleet.close()
 
 
 async def test_no_more_inferences_are_under_way_than_the_backend_takes() -> None:

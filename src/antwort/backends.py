@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import ssl
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -14,7 +14,6 @@ from antwort.config.checks import LOCAL, runs_a_model
 from antwort.config.problems import CannotStart
 from antwort.config.settings import BackendSettings, RetrySettings, RoutingSettings, Settings, ToolCalling
 from antwort.providers.base import Provider
-from antwort.providers.breaker import Breaker
 from antwort.providers.fleet import Fleet, Member
 from antwort.providers.resilience import Retrying
 from antwort.providers.routing import Route, RouteTo, Rules
@@ -90,7 +89,8 @@ def _member(backend: BackendSettings, wrap: Wrap) -> Member:
         prefix=backend.prefix or "",
         weight=backend.weight,
         most=backend.max_exchanges,
-        breaker=Breaker(backend.breaker.failures, backend.breaker.open),
+        failures=backend.breaker.failures,
+        open_for=backend.breaker.open,
     )
 
 
@@ -104,7 +104,7 @@ _OTHERS = "or name a backend with --backend URL, or a GGUF file with --model FIL
 
 
 def _local_member(settings: Settings, local: LocalProvider, wrap: Wrap) -> Member:
-    """It needs no breaker: whoever keeps it alive knows when it is there, and when to leave it alone."""
+    """It needs no circuit breaker: whoever keeps it alive knows when it is there."""
     mode = settings.local.tool_calling
     if mode == "auto" and local.is_demo:
         mode = "constrained"
@@ -114,7 +114,7 @@ def _local_member(settings: Settings, local: LocalProvider, wrap: Wrap) -> Membe
         kind="local",
         models=[local.name],
         most=settings.local.slots,
-        breaker=Breaker(failures=sys.maxsize),
+        failures=math.inf,
     )
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
+
 import msgspec
+
+TENANT: ContextVar[str] = ContextVar("tenant", default="default")
+"""The tenant that the current task works for; without a run, that of those who did not say who they are."""
 
 
 class Identity(msgspec.Struct, frozen=True):

@@ -15,14 +15,22 @@ from antwort.errors import (
     BackendError,
     BackendOverloaded,
     BackendRefused,
-    BackendTimeout,
     ContextTooLong,
     ModelNotFound,
     NotFound,
     QuotaUsedUp,
     RateLimited,
 )
-from antwort.providers.failures import MESSAGE_CAP, Asked, NotReady, error_for, error_in, retry_after, scrub
+from antwort.providers.failures import (
+    MESSAGE_CAP,
+    AnsweredTimeout,
+    Asked,
+    NotReady,
+    error_for,
+    error_in,
+    retry_after,
+    scrub,
+)
 
 KEY = "tiny-key"
 ASKED = Asked("gpt-x", (KEY, "llm", "llm:8000"))
@@ -78,8 +86,8 @@ def body(message: str | None = "no", **fields: Any) -> bytes:
         (404, b'{"error": "model not found"}', ModelNotFound),
         (404, b'{"detail": "Not Found"}', NotFound),
         (404, HTML, NotFound),
-        (408, body(LEAK), BackendTimeout),
-        (504, HTML, BackendTimeout),
+        (408, body(LEAK), AnsweredTimeout),
+        (504, HTML, AnsweredTimeout),
         (429, body(LEAK), RateLimited),
         (503, body("Loading model", code=503), NotReady),
         (500, body(LEAK), BackendError),
@@ -215,7 +223,7 @@ def test_a_backend_that_does_not_know_us_will_not_tomorrow() -> None:
         (body(type="engine_overloaded_error"), BackendOverloaded),
         (body(type="NotFoundError", param="model"), ModelNotFound),
         (body(type="authentication_error"), BackendError),
-        (body(type="gateway_timeout"), BackendTimeout),
+        (body(type="gateway_timeout"), AnsweredTimeout),
         (body(type="exceed_context_size_error"), ContextTooLong),
         (body(code=7), BackendError),
         (body(code=40001), BackendError),

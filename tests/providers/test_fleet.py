@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +13,7 @@ from antwort.errors import (
     AntwortError,
     BackendCut,
     BackendError,
+    BackendOverloaded,
     BackendRefused,
     BackendTimeout,
     BackendUnavailable,
@@ -22,17 +22,18 @@ from antwort.errors import (
     RateLimited,
     UnsupportedFeature,
 )
+from antwort.identity import TENANT
 from antwort.net.connection import CONNECT_SHARE
-from antwort.providers.attempts import OVERDUE
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
-from antwort.providers.breaker import TRIAL_WAIT
 from antwort.providers.candidates import LEAST_SHARE
-from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, NotReady
+from antwort.providers.circuit_breaker import FAILURE_INTERVAL_SECONDS, TRIAL_RETRY_SECONDS
+from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, AnsweredTimeout, NotReady
 from antwort.providers.fleet import Fleet, Member
 from antwort.providers.resilience import Retrying
 from antwort.providers.rounds import CONNECTING
 from antwort.providers.routing import Policy, Route, RouteTo, Rules
 from fleet_kit import HEADERS, FakeBackend, Step, Time, asking, batches, fleet_of, member_of, said
+from http_kit import until
 
 ANSWER: list[list[Delta]] = [HEADERS, [TextDelta("b")], [Finished("stop")]]
 ELSEWHERE = [
@@ -222,67 +223,262 @@ async def test_the_one_that_was_drawn_and_fails_is_followed_by_the_others() -> N
     assert await said(fleet_of(a, b, rules=Rules(policy="weighted"), random=lambda: 0.99)) == "a"
 
 
-# ---- leaving alone ----
+# ---- circuit breakers ----
 
 
-async def test_one_that_keeps_failing_is_skipped_and_then_given_one_trial_at_a_time() -> None:
-    time, hold = Time(), asyncio.Event()
-    a, b = FakeBackend("a", *[[BackendError("x")]] * 3), FakeBackend("b")
-    fleet = fleet_of(a, b, time=time)
-    assert [await said(fleet) for _ in range(5)] == ["b"] * 5
-    assert (len(a.requests), fleet.status()[0].state) == (3, "open")
-    time.now += 10
-    a.scripts = [[hold, HEADERS, [TextDelta("a")], [Finished("stop")]]]
-    trial = asyncio.create_task(said(fleet))
-    while not a.under_way:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    assert await said(fleet) == "b"
-    hold.set()
-    assert await trial == "a"
-    assert await said(fleet) == "a"
-    assert fleet.status()[0].state == "ok"
+async def interrupted(fleet: Fleet, time: Time, tenant: str = "ada") -> AntwortError:
+    """A request of the tenant's that fails, and the health check that is due after it, if one is."""
+    TENANT.set(tenant)
+    error = await failure(fleet)
+    time.pass_by(0)
+    await until(lambda: not asyncio.all_tasks() - {asyncio.current_task()})
+    return error
 
 
-async def test_a_trial_whose_client_leaves_makes_room_for_the_next() -> None:
-    time = Time()
-    a = FakeBackend("a", *[[BackendError("x")]] * 3, [asyncio.Event()])
+async def opened(a: FakeBackend, time: Time) -> Fleet:
+    """A fleet of one backend that was gone for so long that its circuit breaker has opened."""
     fleet = fleet_of(a, time=time)
+    a.is_away = True
     for _ in range(3):
-        await failure(fleet)
-    time.now += 10
-    trial = asyncio.create_task(said(fleet))
-    while not a.under_way:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    assert (await failure(fleet)).retry_after == TRIAL_WAIT
-    trial.cancel()
-    await asyncio.wait({trial})
-    assert await said(fleet) == "a"
-    assert fleet.status()[0].state == "ok"
+        time.now += FAILURE_INTERVAL_SECONDS
+        assert (await failure(fleet)).code == "backend_unavailable"
+    a.is_away = False
+    assert fleet.status()[0].state == "open"
+    return fleet
 
 
-async def test_a_trial_is_passed_with_the_headers() -> None:
-    time = Time()
-    a = FakeBackend("a", *[[BackendError("x")]] * 3, [HEADERS, asyncio.Event()])
+ANSWERED = [
+    BackendError("broken, or the credentials are bad"),
+    NotReady("loading", retry_after=60),
+    BackendOverloaded("busy"),
+    AnsweredTimeout("slow"),
+    BackendRefused("bad"),
+    ContextTooLong("long"),
+    RateLimited("busy", retry_after=60),
+    ModelNotFound("m"),
+]
+INTERRUPTED: list[list[Step]] = [
+    [BackendTimeout("slow")],
+    [BackendTimeout("dark", code=CONNECT_TIMEOUT)],
+    [BackendUnavailable("closed", code=CLOSED)],
+    [HEADERS, BackendCut("cut")],
+    [HEADERS, [TextDelta("Hel")], BackendCut("cut")],
+]
+
+
+@pytest.mark.proves("RULING-19")
+@pytest.mark.parametrize("error", ANSWERED, ids=repr)
+async def test_an_answered_error_never_opens_it(error: AntwortError) -> None:
+    a, time = FakeBackend("a", *[[error]] * 99), Time()
     fleet = fleet_of(a, time=time)
-    for _ in range(3):
-        await failure(fleet)
+    for number in range(99):
+        assert await interrupted(fleet, time, str(number)) is error
+        time.now += FAILURE_INTERVAL_SECONDS
+    assert fleet.status()[0].state == "ok"
+    assert await said(fleet) == "a"
+
+
+@pytest.mark.proves("RULING-19")
+@pytest.mark.parametrize("script", INTERRUPTED, ids=repr)
+async def test_a_timeout_or_a_broken_stream_opens_it_only_when_a_health_check_fails_too(script: list[Step]) -> None:
+    a, time = FakeBackend("a", *[script] * 3), Time()
+    fleet = fleet_of(a, time=time)
+    await interrupted(fleet, time, "ada")
+    assert (a.checks, fleet.status()[0].state) == (1, "ok")
+    a.check_fails = True
+    assert (await interrupted(fleet, time, "bob")).code != "backend_circuit_open"
+    assert (a.checks, fleet.status()[0].state) == (2, "open")
+    assert (await failure(fleet)).code == "backend_circuit_open"
+
+
+@pytest.mark.proves("RULING-19")
+async def test_however_often_a_tenants_requests_time_out_there_is_one_health_check_in_a_while() -> None:
+    a, time = FakeBackend("a", *[[BackendTimeout("slow")]] * 99), Time()
+    fleet = fleet_of(a, time=time)
+    for _ in range(20):
+        await interrupted(fleet, time, "ada")
+    assert a.checks == 1
+    for tenant in ("bob", "bob", "eve"):
+        await interrupted(fleet, time, tenant)
+    assert a.checks == 3
     time.now += 10
+    await interrupted(fleet, time, "ada")
+    assert a.checks == 4
+
+
+async def test_there_is_one_health_check_at_a_time_and_it_decides_for_all() -> None:
+    a, time = FakeBackend("a", *[[BackendTimeout("slow")]] * 5), Time()
+    a.check_fails = True
+    fleet = Fleet([member_of(a, time, models=["m", "n"])], clock=time, later=time.later)
+    for at, model in enumerate("mmnnm"):
+        TENANT.set(str(at))
+        await failure(fleet, model)
+    time.pass_by(0)
+    await until(lambda: fleet.status()[0].state == "open")
+    assert a.checks == 1
+    assert [(await failure(fleet, model)).code for model in "mn"] == ["backend_circuit_open"] * 2
+
+
+async def test_an_answer_to_anybody_while_the_health_check_is_under_way_keeps_it_closed() -> None:
+    a, time = FakeBackend("a", [BackendTimeout("slow")]), Time()
+    a.check_fails = True
+    fleet = fleet_of(a, time=time)
+    await failure(fleet)
+    assert await said(fleet) == "a"
+    time.pass_by(0)
+    await until(lambda: a.checks == 1)
+    assert fleet.status()[0].state == "unreachable"
+    assert await said(fleet) == "a"
+
+
+async def test_a_health_check_that_fails_as_nobody_expected_opens_nothing() -> None:
+    class Odd(FakeBackend):
+        async def check(self) -> None:
+            self.checks += 1
+            raise RuntimeError("odd")
+
+    a, time = Odd("a", [BackendTimeout("slow")]), Time()
+    fleet = fleet_of(a, time=time)
+    await interrupted(fleet, time)
+    assert (a.checks, time.pauses) == (1, [])
+    assert await said(fleet) == "a"
+
+
+@pytest.mark.proves("RULING-19")
+async def test_clients_that_leave_blame_nobody_however_long_they_have_waited() -> None:
+    a, time = FakeBackend("a", *[[asyncio.Event()]] * 9), Time()
+    a.check_fails = True
+    fleet = fleet_of(a, time=time)
+    for _ in range(9):
+        asked = asyncio.create_task(said(fleet))
+        await until(lambda: a.under_way == 1)
+        time.pass_by(3600)
+        asked.cancel()
+        await asyncio.wait({asked})
+    assert (fleet.status()[0].state, a.checks) == ("unknown", 0)
+    assert await said(fleet) == "a"
+
+
+async def test_an_open_one_is_a_503_at_once_that_says_when_to_come_again() -> None:
+    a, time = FakeBackend("a"), Time()
+    fleet = await opened(a, time)
+    time.now += 4
+    error = await failure(fleet)
+    assert (error.status, error.code, error.retry_after) == (503, "backend_circuit_open", 6)
+    assert len(a.requests) == 3
+
+
+@pytest.mark.proves("RULING-19")
+async def test_it_is_open_for_one_model_alone() -> None:
+    a, time = FakeBackend("a", models=["m", "n"]), Time()
+    fleet = await opened(a, time)
+    a.is_away = True
+    assert (await failure(fleet, "m")).code == "backend_circuit_open"
+    assert (await failure(fleet, "n")).code == "backend_unavailable"
+    a.is_away = False
+    assert await said(fleet, "n") == "a"
+    assert await said(fleet, "m") == "a"
+
+
+async def test_an_answer_between_connection_failures_starts_the_count_anew() -> None:
+    a, time = FakeBackend("a"), Time()
+    fleet = fleet_of(a, time=time)
+    for _ in range(9):
+        for a.is_away in (True, True):
+            time.now += FAILURE_INTERVAL_SECONDS
+            await failure(fleet)
+        a.is_away = False
+        assert await said(fleet) == "a"
+
+
+async def test_half_open_one_request_at_a_time_is_a_trial_and_its_headers_close_it() -> None:
+    a, time, hold = FakeBackend("a"), Time(), asyncio.Event()
+    fleet = await opened(a, time)
+    time.now += 10
+    a.scripts = [[hold, HEADERS, asyncio.Event()]]
     async with aclosing(fleet.infer(asking())) as stream:
-        assert await anext(stream) == HEADERS
+        trial = asyncio.create_task(anext(stream))
+        await until(lambda: a.under_way == 1)
+        assert (await failure(fleet)).retry_after == TRIAL_RETRY_SECONDS
+        hold.set()
+        assert await trial == HEADERS
         assert fleet.status()[0].state == "ok"
         assert await said(fleet) == "a"
 
 
-@pytest.mark.parametrize("error", [BackendRefused("bad"), ContextTooLong("x"), RateLimited("busy"), ModelNotFound("m")])
-async def test_a_trial_that_is_answered_by_a_refusal_is_passed(error: AntwortError) -> None:
-    time = Time()
-    a = FakeBackend("a", *[[BackendError("x")]] * 3, [error])
-    fleet = fleet_of(a, time=time)
-    for _ in range(3):
-        await failure(fleet)
+async def test_a_trial_whose_client_leaves_makes_room_for_the_next() -> None:
+    a, time = FakeBackend("a"), Time()
+    fleet = await opened(a, time)
     time.now += 10
+    a.scripts = [[asyncio.Event()]]
+    trial = asyncio.create_task(said(fleet))
+    await until(lambda: a.under_way == 1)
+    trial.cancel()
+    await asyncio.wait({trial})
+    assert await said(fleet) == "a"
+
+
+@pytest.mark.parametrize("error", ANSWERED, ids=repr)
+async def test_a_trial_that_is_answered_by_an_error_closes_it(error: AntwortError) -> None:
+    a, time = FakeBackend("a"), Time()
+    fleet = await opened(a, time)
+    time.now += 10
+    a.scripts = [[error]]
     assert await failure(fleet) is error
     assert fleet.status()[0].state == "ok"
+
+
+async def test_a_trial_that_fails_to_connect_opens_it_again() -> None:
+    a, time = FakeBackend("a"), Time()
+    fleet = await opened(a, time)
+    time.now += 10
+    a.is_away = True
+    assert (await failure(fleet)).code == "backend_unavailable"
+    error = await failure(fleet)
+    assert (error.code, error.retry_after) == ("backend_circuit_open", 10)
+
+
+# ---- those that answer with errors are tried last ----
+
+
+@pytest.mark.parametrize("policy", ["failover", "weighted"])
+async def test_one_that_answers_with_an_error_is_tried_last_for_a_while(policy: Policy) -> None:
+    a, b, time = FakeBackend("a", [BackendError("x")]), FakeBackend("b"), Time()
+    fleet = fleet_of(a, b, time=time, rules=Rules(policy=policy), random=lambda: 0.0)
+    assert [await said(fleet) for _ in range(3)] == ["b"] * 3
+    assert len(a.requests) == 1
+    b.scripts = [[BackendError("x")]]
+    assert await said(fleet) == "a"  # it is tried, and is well again
+    assert await said(fleet) == "a"
+    a.scripts = [[BackendError("x")]]
+    time.now += 10
+    assert [await said(fleet) for _ in range(3)] == ["b"] * 3
+    time.now += 10
+    assert await said(fleet) == "a"
+
+
+async def test_one_that_answers_with_an_error_is_tried_last_for_that_model_alone() -> None:
+    a, b = FakeBackend("a", [BackendError("x")], models=["m", "n"]), FakeBackend("b", models=["m", "n"])
+    fleet = fleet_of(a, b)
+    assert [await said(fleet, model) for model in "mmn"] == ["b", "b", "a"]
+
+
+async def test_one_that_answers_with_an_error_is_tried_before_one_that_is_lost() -> None:
+    a, b = FakeBackend("a"), FakeBackend("b", *[[BackendError("x")]] * 2)
+    fleet = fleet_of(a, b)
+    a.is_away = True
+    for _ in range(2):
+        assert (await failure(fleet)).code == "backend_unavailable"
+    assert await said(fleet) == "b"
+    assert len(a.requests) == 2
+
+
+async def test_a_request_that_all_answer_with_errors_changes_nothing_for_others() -> None:
+    a, b = (FakeBackend(name, *[[BackendError("x")]] * 9) for name in "ab")
+    fleet = fleet_of(a, b)
+    for _ in range(9):
+        assert isinstance(await failure(fleet), BackendError)
+    assert await said(fleet) == "a"
 
 
 # ---- sharing the time for connecting ----
@@ -356,124 +552,6 @@ async def test_waiting_for_a_place_uses_no_time_for_connecting() -> None:
     hold.set()
     await asyncio.gather(first, second)
     assert shares == [pytest.approx(CONNECTING / 2)]
-
-
-# ---- backends that hang ----
-
-
-async def hang(fleet: Fleet, time: Time, seconds: float, **fields: Any) -> None:
-    """A client that leaves when nothing has come for so long."""
-    asked = asyncio.create_task(_drained(fleet, **fields))
-    for _ in range(5):
-        await asyncio.sleep(0)
-    time.now += seconds
-    asked.cancel()
-    await asyncio.wait({asked})
-
-
-async def _drained(fleet: Fleet, **fields: Any) -> None:
-    async with aclosing(fleet.infer(asking(**fields))) as stream:
-        async for _ in stream:
-            pass
-
-
-async def test_streams_that_are_given_up_after_a_long_silence_count() -> None:
-    a, b, time = FakeBackend("a", *[[asyncio.Event()]] * 3), FakeBackend("b"), Time()
-    fleet = fleet_of(a, b, time=time)
-    for _ in range(3):
-        await hang(fleet, time, OVERDUE, stream=True)
-    assert fleet.status()[0].state == "open"
-    assert await said(fleet) == "b"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "stream", "script"),
-    [
-        (OVERDUE - 1, True, [asyncio.Event()]),
-        (OVERDUE, False, [asyncio.Event()]),
-        (OVERDUE, True, [HEADERS, asyncio.Event()]),
-    ],
-    ids=["soon", "whole", "after the headers"],
-)
-async def test_other_clients_that_leave_blame_nobody(seconds: float, stream: bool, script: list[Step]) -> None:
-    a, time = FakeBackend("a", *[script] * 3), Time()
-    fleet = fleet_of(a, time=time)
-    for _ in range(3):
-        await hang(fleet, time, seconds, stream=stream)
-    assert await said(fleet) == "a"
-
-
-# ---- requests at which every backend fails ----
-
-
-async def test_a_request_at_which_all_fail_alike_counts_against_none() -> None:
-    a, b = (FakeBackend(name, *[[BackendError("x")]] * 9) for name in "ab")
-    fleet = fleet_of(a, b)
-    for _ in range(9):
-        assert isinstance(await failure(fleet), BackendError)
-    assert "open" not in [each.state for each in fleet.status()]
-    assert await said(fleet) == "a"
-
-
-async def test_a_failure_counts_when_another_answers_the_same_request() -> None:
-    a, b = FakeBackend("a", *[[BackendError("x")]] * 3), FakeBackend("b")
-    fleet = fleet_of(a, b)
-    assert [await said(fleet) for _ in range(3)] == ["b"] * 3
-    assert fleet.status()[0].state == "open"
-
-
-async def test_a_failure_counts_when_no_other_was_there_to_compare() -> None:
-    a, b = FakeBackend("a", *[[BackendError("x")]] * 3), FakeBackend("b")
-    b.is_away = True
-    fleet = fleet_of(a, b)
-    for _ in range(3):
-        await failure(fleet)
-    assert fleet.status()[0].state == "open"
-
-
-async def test_a_trial_that_fails_where_all_fail_has_failed() -> None:
-    time = Time()
-    a, b = FakeBackend("a", *[[BackendError("x")]] * 4), FakeBackend("b")
-    fleet = fleet_of(a, b, time=time)
-    for _ in range(3):
-        await said(fleet)
-    time.now += 10
-    b.scripts = [[BackendError("x")]]
-    await failure(fleet)
-    assert fleet.status()[0].state == "open"
-    assert await said(fleet) == "b"
-    assert len(a.requests) == 4
-
-
-async def test_the_only_backend_left_alone_is_a_503_at_once_that_says_when_to_come_again() -> None:
-    time = Time()
-    a = FakeBackend("a", *[[BackendError("x")]] * 3)
-    fleet = fleet_of(a, time=time)
-    for _ in range(3):
-        await failure(fleet)
-    time.now += 4
-    error = await failure(fleet)
-    assert (error.status, error.code, error.retry_after) == (503, "backend_circuit_open", 6)
-    assert len(a.requests) == 3
-
-
-@pytest.mark.parametrize("error", [BackendRefused("bad"), RateLimited("busy"), ModelNotFound("m")])
-async def test_what_says_nothing_about_the_backend_does_not_count(error: AntwortError) -> None:
-    a = FakeBackend("a", *[[error]] * 9)
-    fleet = fleet_of(a)
-    for _ in range(9):
-        assert await failure(fleet) is error
-    assert fleet.status()[0].problem is None
-    assert await said(fleet) == "a"
-
-
-async def test_answers_that_break_off_in_the_middle_count() -> None:
-    a, b = FakeBackend("a"), FakeBackend("b")
-    a.scripts = [[[TextDelta("Hel")], BackendCut("cut")] for _ in range(3)]
-    fleet = fleet_of(a, b)
-    for _ in range(3):
-        assert isinstance(await failure(fleet), BackendCut)
-    assert await said(fleet) == "b"
 
 
 # ---- with retries around it ----

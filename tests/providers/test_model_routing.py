@@ -149,37 +149,37 @@ def test_whatever_the_rules_the_way_ends_at_backends_that_are_there(
 # ---- the order of asking ----
 
 
-def order(weights: Sequence[int], well: Sequence[bool], policy: Policy = "weighted", chance: float = 0.0) -> list[int]:
+def order(weights: Sequence[int], ranks: Sequence[int], policy: Policy = "weighted", chance: float = 0.0) -> list[int]:
     return arranged(
-        range(len(weights)), policy, weight=weights.__getitem__, is_well=well.__getitem__, draw=lambda: chance
+        range(len(weights)), policy, weight=weights.__getitem__, rank=ranks.__getitem__, draw=lambda: chance
     )
 
 
 @pytest.mark.parametrize(
-    ("well", "expected"),
-    [([True, True, True], [0, 1, 2]), ([False, True, True], [1, 2, 0]), ([False, False, False], [0, 1, 2])],
+    ("ranks", "expected"),
+    [([0, 0, 0], [0, 1, 2]), ([2, 0, 0], [1, 2, 0]), ([2, 1, 0], [2, 1, 0]), ([2, 2, 2], [0, 1, 2])],
 )
-def test_failover_asks_in_order_and_those_that_are_well_first(well: list[bool], expected: list[int]) -> None:
-    assert order([1, 9, 1], well, "failover") == expected
+def test_failover_asks_in_order_and_those_of_the_lowest_rank_first(ranks: list[int], expected: list[int]) -> None:
+    assert order([1, 9, 1], ranks, "failover") == expected
 
 
 @pytest.mark.parametrize(
     ("chance", "expected"), [(0.0, [0, 1, 2]), (0.19, [0, 1, 2]), (0.2, [1, 0, 2]), (0.6, [2, 0, 1]), (0.99, [2, 0, 1])]
 )
 def test_by_weight_one_is_drawn_and_the_others_follow_in_turn(chance: float, expected: list[int]) -> None:
-    assert order([1, 2, 2], [True] * 3, chance=chance) == expected
+    assert order([1, 2, 2], [0] * 3, chance=chance) == expected
 
 
-def test_one_that_is_not_well_is_not_drawn_while_others_are() -> None:
-    firsts = Counter(order([5, 1, 1], [False, True, True], chance=n / 100)[0] for n in range(100))
+def test_one_of_a_higher_rank_is_not_drawn() -> None:
+    firsts = Counter(order([5, 1, 1], [1, 0, 0], chance=n / 100)[0] for n in range(100))
     assert firsts == {1: 50, 2: 50}
-    assert order([5, 1, 1], [False, True, True], chance=0.9) == [2, 1, 0]
+    assert order([5, 1, 1], [1, 0, 0], chance=0.9) == [2, 1, 0]
 
 
-@given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1), st.floats(0, 1, exclude_max=True))
-def test_everybody_is_asked_once_and_the_well_before_the_others(each: list[tuple[int, bool]], chance: float) -> None:
-    well = [is_well for _, is_well in each]
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 2)), min_size=1), st.floats(0, 1, exclude_max=True))
+def test_everybody_is_asked_once_by_their_rank(each: list[tuple[int, int]], chance: float) -> None:
+    ranks = [rank for _, rank in each]
     for policy in ("failover", "weighted"):
-        asked = order([weight for weight, _ in each], well, policy, chance)
+        asked = order([weight for weight, _ in each], ranks, policy, chance)
         assert sorted(asked) == list(range(len(each)))
-        assert [well[at] for at in asked] == sorted(well, reverse=True)
+        assert [ranks[at] for at in asked] == sorted(ranks)

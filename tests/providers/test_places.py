@@ -8,7 +8,7 @@ from antwort.errors import BackendError
 from antwort.providers.base import Finished, TextDelta
 from antwort.providers.fleet import Fleet
 from antwort.providers.places import Places, first_free
-from fleet_kit import FakeBackend, Step, Time, member_of, said
+from fleet_kit import HEADERS, FakeBackend, Step, Time, member_of, open_circuit, said
 from http_kit import until
 
 
@@ -126,29 +126,6 @@ async def test_who_waits_for_a_place_takes_one_at_a_backend_that_is_back() -> No
     await fleet.close()
 
 
-async def test_who_waits_for_a_place_takes_one_at_a_backend_that_is_no_longer_left_alone() -> None:
-    hold, time = asyncio.Event(), Time()
-    a, b = FakeBackend("a", holding(hold, "a")), FakeBackend("b")
-    members = [member_of(b, time, models=["m"]), member_of(a, time, models=["m"], most=1)]
-    fleet = Fleet(members, clock=time, later=time.later)
-    for _ in range(3):
-        members[0].count(BackendError("x"))
-    first = asyncio.create_task(said(fleet))
-    await until(lambda: a.under_way == 1)
-    waiting = [asyncio.create_task(said(fleet)) for _ in range(3)]
-    await asyncio.sleep(0)
-    await fleet.check()  # that it is there is not enough
-    await asyncio.sleep(0)
-    assert not b.requests
-    time.now += 10
-    assert await said(fleet) == "b"  # the trial
-    async with asyncio.timeout(5):
-        assert await asyncio.gather(*waiting) == ["b"] * 3
-    hold.set()
-    assert await first == "a"
-    await fleet.close()
-
-
 async def test_one_who_hoped_and_left_takes_no_place_along() -> None:
     a, b = Places(1), Places(1)
     assert a.take()
@@ -164,21 +141,24 @@ async def test_one_who_hoped_and_left_takes_no_place_along() -> None:
 
 
 async def test_a_failed_inference_gives_its_place_back() -> None:
-    a, b = FakeBackend("a", *[[BackendError("x")]] * 2), FakeBackend("b")
+    a, b = FakeBackend("a", [BackendError("x")]), FakeBackend("b")
     fleet = fleet_with(1, a, b)
-    assert [await said(fleet) for _ in range(4)] == ["b", "b", "a", "a"]
+    assert await said(fleet) == "b"
+    b.scripts = [[BackendError("x")]] * 2
+    assert [await said(fleet) for _ in range(2)] == ["a", "a"]
+    assert await said(fleet) == "a"
 
 
-async def test_nobody_waits_for_a_place_at_one_that_is_left_alone() -> None:
-    hold = asyncio.Event()
-    a = FakeBackend("a", holding(hold, "a"))
-    fleet = fleet_with(1, a)
+async def test_nobody_waits_for_a_place_at_one_whose_circuit_breaker_opens() -> None:
+    hold, time = asyncio.Event(), Time()
+    a = FakeBackend("a", [HEADERS, *holding(hold, "a")])
+    member = member_of(a, time, models=["m"], most=1)
+    fleet = Fleet([member], clock=time, later=time.later)
     first = asyncio.create_task(said(fleet))
     await until(lambda: a.under_way == 1)
     waiting = asyncio.create_task(said(fleet))
     await asyncio.sleep(0)
-    for _ in range(3):
-        fleet._members[0].count(BackendError("x"))
+    open_circuit(member, time)
     hold.set()
     assert await first == "a"
     await asyncio.wait({waiting})

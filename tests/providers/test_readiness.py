@@ -9,7 +9,7 @@ import pytest
 from antwort.errors import BackendError, BackendUnavailable
 from antwort.providers.fleet import Fleet
 from antwort.providers.readiness import FRESH
-from fleet_kit import FakeBackend, Time, fleet_of, said
+from fleet_kit import FakeBackend, Time, fleet_of, open_circuit, said
 
 
 class Slow(FakeBackend):
@@ -47,15 +47,25 @@ async def test_a_check_fails_only_when_nobody_can_be_reached() -> None:
     await fleet.close()
 
 
-async def test_it_is_not_ready_while_the_only_backend_is_left_alone_and_ready_when_one_may_try() -> None:
-    a, time = FakeBackend("a", *[[BackendError("x")]] * 3), Time()
+async def test_it_is_not_ready_while_the_circuit_breaker_of_the_only_backend_is_open_and_closes_it_when_it_is() -> None:
+    a, time = FakeBackend("a"), Time()
     fleet = fleet_of(a, time=time)
+    a.is_away = True
+    open_circuit(fleet._members[0], time)
+    assert not await is_ready(fleet, time)
+    assert fleet.status()[0].state == "open"
+    a.is_away = False
     assert await is_ready(fleet, time)
-    for _ in range(3):
+    assert await said(fleet) == "a"
+    await fleet.close()
+
+
+async def test_it_is_ready_while_the_only_backend_answers_with_errors() -> None:
+    a, time = FakeBackend("a", *[[BackendError("x")]] * 9), Time()
+    fleet = fleet_of(a, time=time)
+    for _ in range(9):
         with pytest.raises(BackendError):
             await said(fleet)
-    assert not await is_ready(fleet, time)
-    time.now += 10
     assert await is_ready(fleet, time)
     await fleet.close()
 

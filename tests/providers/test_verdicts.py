@@ -20,12 +20,11 @@ from antwort.errors import (
     QuotaUsedUp,
     RateLimited,
 )
-from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, NotReady
+from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, AnsweredTimeout, NotReady
 from antwort.providers.verdicts import (
-    counts,
-    is_out_of_reach,
+    circuit_open,
+    is_interrupted,
     is_unconnected,
-    left_alone,
     may_go_elsewhere,
     most_telling,
     passes_soon,
@@ -37,9 +36,10 @@ GONE = BackendUnavailable("gone")
 CLOSED_UP = BackendUnavailable("closed", code=CLOSED)
 DARK = BackendTimeout("dark", code=CONNECT_TIMEOUT)
 SLOW = BackendTimeout("slow")
+ANSWERED_SLOW = AnsweredTimeout("slow, it says")
 BROKEN = BackendError("broken")
 CUT = BackendCut("cut")
-ALONE = left_alone(4)
+OPEN = circuit_open(4)
 NO_MODEL = ModelNotFound("m")
 NO_PATH = NotFound("path")
 BAD = BackendRefused("bad")
@@ -50,18 +50,19 @@ SWAMPED = BackendOverloaded("swamped", retry_after=3)
 
 
 @pytest.mark.parametrize(
-    ("error", "elsewhere", "counted", "out_of_reach"),
+    ("error", "elsewhere", "interrupted", "unconnected"),
     [
-        (GONE, True, True, True),
-        (CLOSED_UP, True, True, True),
-        (LOADING, True, True, False),
+        (GONE, True, False, True),
+        (CLOSED_UP, True, True, False),
+        (LOADING, True, False, False),
         (DARK, True, True, True),
         (SLOW, True, True, False),
-        (BROKEN, True, True, False),
+        (ANSWERED_SLOW, True, False, False),
+        (BROKEN, True, False, False),
         (CUT, True, True, False),
         (BUSY, True, False, False),
         (SPENT, True, False, False),
-        (SWAMPED, True, True, False),
+        (SWAMPED, True, False, False),
         (NO_MODEL, True, False, False),
         (NO_PATH, True, False, False),
         (BAD, False, False, False),
@@ -69,12 +70,9 @@ SWAMPED = BackendOverloaded("swamped", retry_after=3)
     ],
     ids=str,
 )
-def test_what_an_error_says(error: AntwortError, elsewhere: bool, counted: bool, out_of_reach: bool) -> None:
-    assert (may_go_elsewhere(error), counts(error), is_out_of_reach(error)) == (elsewhere, counted, out_of_reach)
-
-
-def test_one_that_closed_the_connection_was_connected_to() -> None:
-    assert [is_unconnected(each) for each in (GONE, DARK, CLOSED_UP, LOADING, SLOW)] == [True] * 2 + [False] * 3
+def test_what_an_error_says(error: AntwortError, elsewhere: bool, interrupted: bool, unconnected: bool) -> None:
+    said = (may_go_elsewhere(error), is_interrupted(error), is_unconnected(error))
+    assert said == (elsewhere, interrupted, unconnected)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +84,9 @@ def test_one_that_closed_the_connection_was_connected_to() -> None:
         ([BROKEN, GONE], GONE),
         ([NO_MODEL, DARK], DARK),
         ([BROKEN, SLOW], SLOW),
-        ([ALONE, BROKEN], BROKEN),
-        ([ALONE, NO_MODEL], ALONE),
-        ([ALONE, left_alone(9)], ALONE),
+        ([OPEN, BROKEN], BROKEN),
+        ([OPEN, NO_MODEL], OPEN),
+        ([OPEN, circuit_open(9)], OPEN),
         ([NO_MODEL], NO_MODEL),
         ([SPENT, BUSY], BUSY),
         ([SPENT, GONE, SWAMPED], SWAMPED),
@@ -103,7 +101,7 @@ def test_the_most_telling_error_is_told_whatever_came_last(errors: list[AntwortE
 
 def test_what_says_that_it_is_over_in_a_moment_passes_soon() -> None:
     assert all(map(passes_soon, [BUSY, RateLimited("who knows"), LOADING, SWAMPED]))
-    never = [GONE, DARK, SLOW, BROKEN, ALONE, SPENT, LONG, NO_MODEL, RateLimited("tomorrow", retry_after=3600)]
+    never = [GONE, DARK, SLOW, BROKEN, OPEN, SPENT, LONG, NO_MODEL, RateLimited("tomorrow", retry_after=3600)]
     assert not any(map(passes_soon, never))
 
 
@@ -112,5 +110,5 @@ def test_of_two_alike_the_first_is_told() -> None:
     assert most_telling([BROKEN, CUT]) is BROKEN
 
 
-def test_one_that_is_left_alone_says_for_how_long() -> None:
-    assert (ALONE.status, ALONE.code, ALONE.retry_after) == (503, "backend_circuit_open", 4)
+def test_an_open_circuit_breaker_says_for_how_long() -> None:
+    assert (OPEN.status, OPEN.code, OPEN.retry_after) == (503, "backend_circuit_open", 4)

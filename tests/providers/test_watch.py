@@ -11,8 +11,7 @@ import pytest
 from antwort.errors import AntwortError, BackendError, BackendTimeout, BackendUnavailable, ModelNotFound, NotFound
 from antwort.providers import fleet as fleets
 from antwort.providers.base import Finished, TextDelta
-from antwort.providers.breaker import ONE_ABSENCE
-from antwort.providers.failures import NotReady
+from antwort.providers.circuit_breaker import FAILURE_INTERVAL_SECONDS
 from antwort.providers.fleet import LEAST_PAUSE, BackendStatus, Fleet, Member
 from antwort.providers.resilience import Retrying
 from antwort.providers.watch import FIRST_PAUSE, call_later
@@ -177,12 +176,12 @@ async def test_a_lost_backend_is_looked_for_in_growing_pauses_until_it_is_back()
     await fleet.close()
 
 
-async def test_one_that_is_back_need_not_wait_out_its_time_alone() -> None:
+async def test_one_that_is_back_need_not_wait_until_its_circuit_breaker_is_half_open() -> None:
     a, time = FakeBackend("a"), Time()
     fleet = fleet_of(a, time=time)
     a.is_away = True
     for _ in range(3):
-        time.now += ONE_ABSENCE
+        time.now += FAILURE_INTERVAL_SECONDS
         with pytest.raises(BackendUnavailable):
             await batches(fleet)
     stands = fleet.status()[0]
@@ -200,7 +199,7 @@ async def test_one_that_is_back_takes_all_that_come_and_not_one_on_trial() -> No
     fleet = fleet_of(a, time=time)
     a.is_away = True
     for _ in range(3):
-        time.now += ONE_ABSENCE
+        time.now += FAILURE_INTERVAL_SECONDS
         with pytest.raises(BackendUnavailable):
             await batches(fleet)
     a.is_away = False
@@ -261,25 +260,6 @@ async def test_a_model_that_nobody_listed_starts_no_look_by_its_404() -> None:
         await said(fleet, "made-up")
     await at_rest()
     assert a.looks == 1
-    await fleet.close()
-
-
-@pytest.mark.parametrize("error", [BackendError("x"), NotReady("x")], ids=["500", "503"])
-async def test_one_that_answers_and_still_fails_is_left_alone_for_its_time(error: AntwortError) -> None:
-    a, time = FakeBackend("a"), Time()
-    a.scripts = [[error] for _ in range(3)]
-    fleet = fleet_of(a, time=time)
-    await fleet.open()
-    await at_rest()
-    for _ in range(3):
-        with pytest.raises(BackendError):
-            await batches(fleet)
-    looks = a.looks
-    time.pass_by(9)
-    await at_rest()
-    with pytest.raises(BackendUnavailable):
-        await batches(fleet)
-    assert (a.looks, len(a.requests)) == (looks, 3)
     await fleet.close()
 
 

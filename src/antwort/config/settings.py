@@ -154,12 +154,14 @@ class TimeoutSettings(Wire):
 
 
 class BreakerSettings(Wire):
-    """When a backend is left alone for a while."""
+    """Its circuit breakers, one for each model: while one is open, no request for that model is sent to it."""
 
     failures: Count = 5
-    """Failures in a row after which no request is sent to it."""
+    """Connection failures in a row, counted at most once a second, that open it."""
     open: Seconds = 10.0
-    """How long; then one request is let through, and its outcome decides."""
+    """How long it stays open, unless the backend is seen to be back; then one request is let through, and its outcome
+    decides. Also how long a backend that answers with errors is tried last, and how often a tenant's timeouts and
+    broken streams start a health check."""
 
 
 class CapabilitySettings(Wire):
@@ -225,7 +227,7 @@ class BackendSettings(Wire):
     timeouts: TimeoutSettings = TimeoutSettings()
     """How long it is waited for."""
     breaker: BreakerSettings = BreakerSettings()
-    """When it is left alone for a while."""
+    """Its circuit breakers, one for each model: while one is open, no request for that model is sent to it."""
     tool_calling: ToolCalling = "auto"
     """How its models call tools. `native`: by the backend's own tool calls. `constrained`: the tools are described in
     the prompt, and a JSON schema holds the answer to calls that fit them (it needs `response_format: json_schema`).

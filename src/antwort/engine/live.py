@@ -39,6 +39,7 @@ from antwort.errors import (
     ShuttingDown,
     StoreFault,
 )
+from antwort.identity import TENANT
 from antwort.notes import RESPONSE_ID
 from antwort.providers.base import Provider
 from antwort.storage.base import Link, ResponseStore
@@ -316,6 +317,7 @@ class LiveRun:
 
     async def _drive(self, batches: Batches) -> None:
         RESPONSE_ID.set(self.response_id)
+        TENANT.set(self.identity.tenant)
         control, outlet = self._control, self._outlet
         try:
             async for batch in batches:

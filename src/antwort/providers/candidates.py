@@ -9,7 +9,7 @@ import msgspec
 from antwort.errors import AntwortError, ContextTooLong
 from antwort.providers.member import Member
 from antwort.providers.places import first_free
-from antwort.providers.verdicts import left_alone, passes_soon
+from antwort.providers.verdicts import circuit_open, passes_soon
 
 LEAST_SHARE = 0.4
 """Seconds that each of them gets for connecting at least, and what one gets that is known to be lost."""
@@ -23,6 +23,21 @@ class Candidate(msgspec.Struct, frozen=True):
     """Whether the request is certainly longer than its context."""
 
     @property
+    def wait(self) -> float:
+        """Seconds until its circuit breaker lets a request pass; 0: now."""
+        return self.member.breakers.wait(self.model)
+
+    @property
+    def is_well(self) -> bool:
+        """Whether an inference may be sent to it with good hope. A half-open circuit breaker is given its trial."""
+        return not self.member.is_out_of_reach and self.wait == 0
+
+    @property
+    def rank(self) -> int:
+        """Those that are well are asked first, and of these the ones that answer with errors last."""
+        return 2 if not self.is_well else 1 if self.member.is_failing(self.model) else 0
+
+    @property
     def length(self) -> int | None:
         """Of its context, as far as is known by now."""
         return self.member.provider.capabilities(self.model).context_length
@@ -31,10 +46,10 @@ class Candidate(msgspec.Struct, frozen=True):
 async def next_of(left: list[Candidate], failures: list[AntwortError]) -> Candidate | None:
     """Take out of `left` the one to be asked now, with a place at it: the first that is well and has one free, or else
     the first of these to have one, or to be back. Those that are too small are asked when no other one is well. When
-    all that are left are left alone, these are failures.
+    the circuit breakers of all that are left are open, these are failures.
     """
     while able := askable(left):
-        well = [each for each in able if each.member.is_well]
+        well = [each for each in able if each.is_well]
         fitting = [each for each in well if not each.is_small]
         hopeful = fitting or well or able[:1]
         chosen = next((each for each in hopeful if each.member.places.take()), None)
@@ -42,16 +57,16 @@ async def next_of(left: list[Candidate], failures: list[AntwortError]) -> Candid
             others = [each for each in left if each not in hopeful and not (fitting and each.is_small)]
             free = await first_free([each.member.places for each in hopeful], [each.member.places for each in others])
             chosen = next(each for each in left if each.member.places is free)
-        if not chosen.member.breaker.wait():
+        if not chosen.wait:
             left.remove(chosen)
             return chosen
         chosen.member.places.give_back()  # it has opened meanwhile
-    failures.extend(left_alone(each.member.breaker.wait()) for each in left)
+    failures.extend(circuit_open(each.wait) for each in left)
     return None
 
 
 def askable(left: Sequence[Candidate]) -> Sequence[Candidate]:
-    return [each for each in left if not each.member.breaker.wait()]
+    return [each for each in left if not each.wait]
 
 
 def share_of(member: Member, trying: int, time_left: float | None) -> float | None:

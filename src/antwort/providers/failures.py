@@ -46,6 +46,10 @@ class NotReady(BackendUnavailable):
     """The backend answered, and what it says is that it cannot now: it is there, unlike one that is out of reach."""
 
 
+class AnsweredTimeout(BackendTimeout):
+    """The backend, or what stands before it, answered that it took too long: it is there, unlike one that is silent."""
+
+
 class Asked(msgspec.Struct, frozen=True):
     """What an error may name, and what it must not: the model asked for, and the backend's own address and key."""
 
@@ -200,7 +204,7 @@ def _error(status: int, problem: Problem, asked: Asked, wait: float | None) -> A
         case 404:
             return NotFound("The backend does not offer what was asked of it.")
         case 408 | 504:
-            return BackendTimeout("The backend took too long.")
+            return AnsweredTimeout("The backend took too long.")
         case 429 | 503 | 529:
             return _busy(status, problem, _told_wait(problem) if wait is None else wait)
         case _:

@@ -104,7 +104,6 @@ class Fleet:
                 self._look_into(error, asked.candidate)
                 asked.failed(attempt, error)
             else:
-                asked.answered()
                 return
 
     @property
@@ -117,8 +116,8 @@ class Fleet:
         else is to be asked is seen when it fails.
         """
         only, asked = self._only, None
-        if only is not None and only.is_there():
-            attempt = begin(only, self._clock, is_streamed=request.stream is True)
+        if only is not None and only.is_there(request.model):
+            attempt = begin(only, request.model, self._clock)
         else:
             asked = await self._round(request)
             attempt = await asked.next()
@@ -136,8 +135,6 @@ class Fleet:
                 if asked is not None:
                     asked.hear(attempt, answer)
                 attempt.ended()
-                if asked is not None:
-                    asked.answered()
                 return answer
             attempt = await asked.next()
 
@@ -176,7 +173,7 @@ class Fleet:
             able,
             group.policy,
             weight=lambda each: each.weight,
-            is_well=lambda each: each.member.is_well,
+            rank=lambda each: each.rank,
             draw=self._random,
         )
 
@@ -189,7 +186,9 @@ class Fleet:
         return Candidate(member, to.model, to.weight, is_small=is_too_long(request, capabilities))
 
     def _look_into(self, error: AntwortError, candidate: Candidate) -> None:
-        """A lost member is looked after; one that no longer has what it lists is asked for its list."""
+        """A lost member is looked after, and one whose health check is due; one that no longer has what it lists is
+        asked for its list.
+        """
         self._watch.worry(candidate.member)
         if isinstance(error, NotFound) and lists(candidate.member.known, candidate.model):
             self._watch.refresh(LEAST_PAUSE)
@@ -240,13 +239,13 @@ class Fleet:
         """By the first that can answer for the model, and count: they have the same tokenizer, mostly."""
         group = self._find(request.model)
         targets = () if group is None else group.targets
-        asked = [each for each in targets if self._by_name[each.backend].is_well]
+        found = (Candidate(self._by_name[to.backend], to.model, to.weight) for to in targets)
+        asked = [each for each in found if each.is_well]
         until = asyncio.get_running_loop().time() + COUNTING
-        for number, to in enumerate(asked):
+        for number, candidate in enumerate(asked):
             left = until - asyncio.get_running_loop().time()
             if left <= 0:
                 return None
-            candidate = Candidate(self._by_name[to.backend], to.model, to.weight)
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(min(left, LEAST_COUNTING), left / (len(asked) - number))):
                     counted = await count_at(candidate.member.provider, self._outgoing(request, candidate))
@@ -255,7 +254,7 @@ class Fleet:
         return None
 
     async def check(self) -> None:
-        """Raise `BackendUnavailable` when none can be reached, or all that can are left alone."""
+        """Raise `BackendUnavailable` when none can be reached."""
         await self._readiness.check()
 
     def status(self) -> Sequence[BackendStatus]:

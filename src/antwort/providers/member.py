@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
 from antwort.api.responses import Model
 from antwort.api.wire import Wire, replace
-from antwort.errors import AntwortError, ContextTooLong
+from antwort.errors import AntwortError, BackendError, ContextTooLong
+from antwort.identity import TENANT
 from antwort.notes import reason_behind
 from antwort.providers.base import Provider
-from antwort.providers.breaker import Breaker
+from antwort.providers.circuit_breaker import CircuitBreakers, remember
 from antwort.providers.failures import NotReady
 from antwort.providers.places import Places
 from antwort.providers.routing import Known
-from antwort.providers.verdicts import is_out_of_reach, may_go_elsewhere
+from antwort.providers.verdicts import is_interrupted, is_unconnected, may_go_elsewhere
 
 _log = logging.getLogger("antwort.providers")
 
@@ -24,7 +26,7 @@ BackendState: TypeAlias = Literal["ok", "unreachable", "open", "unknown"]
 
 
 class BackendStatus(Wire):
-    """How a backend stands. `open`: it has failed too often and is left alone; `unknown`: nobody has asked it yet."""
+    """How a backend stands. `open`: the circuit breaker of one of its models is; `unknown`: nobody has asked it yet."""
 
     name: str
     kind: str
@@ -37,7 +39,7 @@ class BackendStatus(Wire):
 
 class Member:
     """`models` are set by the operator; None: the backend is asked. `prefix` is what its models' names begin with, and
-    `most` is how many inferences it takes at once.
+    `most` is how many inferences it takes at once. `failures` and `open_for` are those of its circuit breakers.
     """
 
     def __init__(
@@ -50,17 +52,23 @@ class Member:
         prefix: str = "",
         weight: int = 1,
         most: int | None = None,
-        breaker: Breaker | None = None,
+        failures: float = 5,
+        open_for: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.kind = kind
         self.provider = provider
-        self.breaker = breaker or Breaker()
         self.places = Places(most)
         self.known = Known(name=name, prefix=prefix, weight=weight)
         self.listing: tuple[Model, ...] = ()
         self.error: AntwortError | None = None
         """What went wrong last, until something goes right."""
+        self.breakers = CircuitBreakers(failures, open_for, clock)
+        """None is open, and none has counted a failure, without an `error`."""
+        self._open_for, self._clock = open_for, clock
+        self.failing: dict[str, float] = {}
+        """Until when a model is asked for elsewhere first, as the backend has answered with an error."""
         self._is_set = models is not None
         self._is_out_of_reach = False
         self._is_seen = False
@@ -72,16 +80,15 @@ class Member:
     def is_out_of_reach(self) -> bool:
         return self._is_out_of_reach
 
-    @property
-    def is_well(self) -> bool:
-        """Whether an inference may be sent to it with good hope. One whose time alone is over is given its trial."""
-        return not self._is_out_of_reach and self.breaker.wait() == 0
-
-    def is_there(self) -> bool:
+    def is_there(self, model: str) -> bool:
         """Whether it can be asked at once, and has a place, which is taken then."""
-        if self._is_out_of_reach or not (self.breaker.is_closed or self.breaker.wait() == 0):
+        if self._is_out_of_reach or (self.breakers.by_model and self.breakers.wait(model)):
             return False
         return self.places.are_endless or self.places.take()
+
+    def is_failing(self, model: str) -> bool:
+        """Whether it has answered with an error lately, and not well since."""
+        return self.failing.get(model, 0.0) > self._clock()
 
     @property
     def status(self) -> BackendStatus:
@@ -96,29 +103,36 @@ class Member:
 
     # ---- what inferences tell ----
 
-    def answered(self, trial: object | None) -> None:
+    def answered(self) -> None:
         """It has said something, if only that it will not: it is there, and works."""
-        if trial is not None:
-            self.breaker.answered(trial)
         if self.error is not None or not self._is_seen or self._is_out_of_reach:
             self._recovered()  # else it was well: whatever makes it otherwise leaves an error
 
-    def note(self, error: AntwortError) -> None:
-        """An inference failed."""
-        if isinstance(error, ContextTooLong):
-            return  # it did not
-        if may_go_elsewhere(error) and not is_out_of_reach(error):  # that it is lost is logged once
-            _log.info("the backend %s failed an inference: %s: %s", self.name, error.code, error.message)
+    def failed(self, error: AntwortError, model: str, trial: object | None) -> None:
+        """An inference failed, or was refused. That is held against the backend
 
-    def count(self, error: AntwortError, trial: object | None = None) -> None:
-        """The failure says that the backend does not work."""
-        was_closed = self.breaker.is_closed
-        self.breaker.failed(trial, is_absence=is_out_of_reach(error))
-        if is_out_of_reach(error):
+        - if no connection was made: `failures` in a row open the circuit breaker, whoever asked;
+        - if it took too long or broke off: once for each tenant within `open_for` seconds, its health is checked, and
+          the circuit breaker opens if that fails, too;
+        - if it answered with an error: for `open_for` seconds others are asked for the model first.
+        """
+        is_lost, was_open = is_unconnected(error), self.breakers.is_open
+        if may_go_elsewhere(error) and not is_lost and not isinstance(error, ContextTooLong):
+            # That it is lost is logged once; one that finds a request too long has not failed.
+            _log.info("the backend %s failed an inference: %s: %s", self.name, error.code, error.message)
+        if is_lost:
             self._lost(error)
-        self.error = error
-        if was_closed and not self.breaker.is_closed:
-            _log.warning("the backend %s has failed too often and is left alone for a while", self.name)
+        if is_interrupted(error):
+            self.error = error
+            self.breakers.interrupted(model, TENANT.get(), trial)
+        elif is_lost:
+            self.breakers.failed_to_connect(model, trial)
+            self._note_opened(was_open=was_open)
+        else:
+            self.answered()
+            if isinstance(error, BackendError):
+                self.error = error
+                remember(self.failing, model, self._clock() + self._open_for)
 
     # ---- what looking after it tells ----
 
@@ -127,41 +141,44 @@ class Member:
         try:
             await self.provider.check()
         except AntwortError as error:
-            self._lost(error)
+            self._failed_check(error)
             raise
         self._recovered()
 
     async def look(self) -> None:
-        """Ask for its models, or, where they are set, whether it is there; and then, once for each time that it comes
-        back, for its list all the same, as that tells how much fits into their contexts. A failure keeps the last list.
+        """Ask for its models, or, where they are set or a health check is due, whether it is there; those that are set
+        are then asked for, once for each time that it comes back, as the list tells how much fits into their contexts.
+        A failure keeps the last list.
         """
-        try:
-            if self._is_set:
-                await self.provider.check()
-            else:
+        unlisted: AntwortError | None = None
+        if not (self._is_set or self.breakers.suspects):
+            try:
                 self._take(await self.provider.models())
-        except AntwortError as error:
-            await self._look_closer(error)
-        else:
-            self._recovered()
+            except AntwortError as error:
+                unlisted = error  # one that gives no list may be there all the same
+            else:
+                self._recovered()
+                return
+        with suppress(AntwortError):  # `check` remembers that it failed; and one that is there need not have a list
+            await self.check()
+            self.error = unlisted
             if self._is_set and not self._is_read:
                 self._is_read = True
-                with suppress(AntwortError):  # it need not have one
-                    await self.provider.models()
-
-    async def _look_closer(self, first: AntwortError) -> None:
-        """A backend that gives no list may be there all the same."""
-        try:
-            await self.provider.check()
-        except AntwortError as error:
-            self._lost(error)
-        else:
-            self._recovered()
-            self.error = self.error or first
+                await self.provider.models()
 
     def _take(self, models: Iterable[Model]) -> None:
         self.listing = tuple({model.id: model for model in models}.values())
         self.known = replace(self.known, models=frozenset(model.id for model in self.listing))
+
+    def _failed_check(self, error: AntwortError) -> None:
+        was_open = self.breakers.is_open
+        self._lost(error)
+        self.breakers.check_failed()
+        self._note_opened(was_open=was_open)
+
+    def _note_opened(self, *, was_open: bool) -> None:
+        if self.breakers.is_open and not was_open:
+            _log.warning("the backend %s cannot be reached: its circuit breaker is open", self.name)
 
     def _lost(self, error: AntwortError) -> None:
         if not self._is_out_of_reach:
@@ -176,14 +193,13 @@ class Member:
             _log.info("the backend %s is back", self.name)
             self._is_out_of_reach = False
         self._is_seen = True
-        self.breaker.seen()
-        if self.breaker.is_closed:
-            self.error = None
-            self.places.reopened()
+        self.error = None
+        self.breakers.close()
+        self.places.reopened()
 
     @property
     def _state(self) -> BackendState:
-        if not self.breaker.is_closed:
+        if self.breakers.is_open:
             return "open"
         if self._is_out_of_reach:
             return "unreachable"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from antwort.errors import AntwortError, BackendUnavailable
 from antwort.providers.member import Member
-from antwort.providers.verdicts import left_alone, most_telling
+from antwort.providers.verdicts import most_telling
 from antwort.providers.watch import Watch
 
 FRESH = 1.0
@@ -51,5 +51,4 @@ class Readiness:
         except AntwortError as error:
             self._watch.worry(member)
             return error
-        wait = member.breaker.wait()
-        return left_alone(wait) if wait else None
+        return None

@@ -7,7 +7,7 @@ from typing import Self
 
 from antwort.errors import AntwortError, ContextTooLong, ModelNotFound
 from antwort.net.connection import CONNECT_SHARE
-from antwort.providers.attempts import Attempt, Doubts, begin
+from antwort.providers.attempts import Attempt, begin
 from antwort.providers.base import ChatRequest, Delta
 from antwort.providers.candidates import Candidate, askable, larger, next_of, share_of, worth_waiting_for
 from antwort.providers.verdicts import is_unconnected, may_go_elsewhere, most_telling
@@ -22,7 +22,7 @@ uses it up: not waiting for a place, nor for the answer of one that is there.
 class Round:
     """`candidates` are asked in their order, as long as nothing of an answer has come."""
 
-    __slots__ = ("_clock", "_doubts", "_failures", "_left", "_request", "_time_left", "_tried", "candidate")
+    __slots__ = ("_clock", "_failures", "_left", "_request", "_time_left", "_tried", "candidate")
 
     candidate: Candidate
     """The one that is asked, or was asked last."""
@@ -33,7 +33,6 @@ class Round:
         self._time_left = CONNECTING if len(self._left) > 1 else None
         self._tried: list[Candidate] = []
         self._failures: list[AntwortError] = []
-        self._doubts = Doubts()
 
     @classmethod
     def begun(cls, candidate: Candidate, request: ChatRequest, clock: Callable[[], float]) -> Self:
@@ -44,7 +43,7 @@ class Round:
 
     def at_once(self) -> Attempt | None:
         """As `next`, where there is only one to ask, and it need not be waited for: mostly."""
-        if len(self._left) == 1 and self._left[0].member.is_there():
+        if len(self._left) == 1 and self._left[0].member.is_there(self._left[0].model):
             return self._begin(self._left.pop())
         return None
 
@@ -54,7 +53,6 @@ class Round:
         """
         candidate = await next_of(self._left, self._failures)
         if candidate is None:
-            self._doubts.weigh()
             raise most_telling(worth_waiting_for(self._tried, self._failures) or self._failures)
         return self._begin(candidate)
 
@@ -62,15 +60,13 @@ class Round:
         self.candidate = candidate
         if self._time_left is not None:
             CONNECT_SHARE.set(share_of(candidate.member, len(askable(self._left)) + 1, self._time_left))
-        return begin(candidate.member, self._clock, is_streamed=self._request.stream is True)
+        return begin(candidate.member, candidate.model, self._clock)
 
     def hear(self, attempt: Attempt, batch: list[Delta]) -> None:
         """The first batches of an answer have come, up to the first delta."""
         if self._time_left is not None:
             CONNECT_SHARE.set(None)
         attempt.hear(batch)
-        if batch and self._failures:
-            self._doubts.confirm()
 
     def failed(self, attempt: Attempt, error: AntwortError) -> None:
         """Raises the error as the client may read it, where nobody else is to be asked."""
@@ -83,12 +79,6 @@ class Round:
         if attempt.has_begun or not may_go_elsewhere(error):
             raise self._failures[-1] from error.__cause__
         self._left = larger(self._left, self.candidate, error)
-        self._doubts.add(attempt, error)
-
-    def answered(self) -> None:
-        """The inference is done."""
-        if self._failures:
-            self._doubts.confirm()
 
 
 def _told(error: AntwortError, candidate: Candidate, asked: str) -> AntwortError:

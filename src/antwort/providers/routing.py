@@ -145,17 +145,17 @@ def arranged(
     policy: Policy,
     *,
     weight: Callable[[T], int],
-    is_well: Callable[[T], bool],
+    rank: Callable[[T], int],
     draw: Callable[[], float],
 ) -> list[T]:
-    """The order in which they are asked: those that are well before the others; by weight, one of them is drawn first.
+    """The order in which they are asked: by their rank, the lowest first; by weight, one of the lowest is drawn first.
 
     `draw` gives a number from 0 up to, but not, 1.
     """
-    well = [each for each in candidates if is_well(each)]
-    order = well + [each for each in candidates if not is_well(each)]
+    order = sorted(candidates, key=rank)
     if policy == "weighted" and len(order) > 1:
-        first = _drawn(well or order, weight, draw())
+        lowest = rank(order[0])
+        first = _drawn([each for each in order if rank(each) == lowest], weight, draw())
         order.remove(first)
         order.insert(0, first)
     return order

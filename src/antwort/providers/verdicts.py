@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from antwort.errors import (
     AntwortError,
+    BackendCut,
     BackendError,
     BackendOverloaded,
     BackendTimeout,
@@ -15,19 +16,18 @@ from antwort.errors import (
     QuotaUsedUp,
     RateLimited,
 )
-from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, NotReady
+from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, AnsweredTimeout, NotReady
 
-LEFT_ALONE = "backend_circuit_open"
-"""The code of a `BackendUnavailable` that nobody was asked for: the backend has failed too often."""
-
+CIRCUIT_OPEN = "backend_circuit_open"
+"""The code of a `BackendUnavailable` that no backend was asked for."""
 
 _SOON = 60.0
 """Seconds; clients that try again by themselves wait for no longer, as a rule."""
 
 
-def left_alone(seconds: float) -> BackendUnavailable:
-    message = "The backend has failed too often and is left alone for a moment; try again later."
-    return BackendUnavailable(message, code=LEFT_ALONE, retry_after=seconds)
+def circuit_open(seconds: float) -> BackendUnavailable:
+    message = "The backend could not be reached, and its circuit breaker is open; try again later."
+    return BackendUnavailable(message, code=CIRCUIT_OPEN, retry_after=seconds)
 
 
 def may_go_elsewhere(error: AntwortError) -> bool:
@@ -35,32 +35,25 @@ def may_go_elsewhere(error: AntwortError) -> bool:
     return isinstance(error, BackendError | RateLimited | NotFound | ContextTooLong)
 
 
-def counts(error: AntwortError) -> bool:
-    """Whether the error says that the backend does not work. One that is busy does, and one without the model, too."""
-    return isinstance(error, BackendError)
-
-
-def may_be_the_request(error: AntwortError) -> bool:
-    """Whether it is an error that the backend answered with: a request can be such that every backend does."""
-    return type(error) is BackendError
-
-
-def is_out_of_reach(error: AntwortError) -> bool:
-    """Whether the backend was not there: it can be found out without an inference when it is back."""
+def is_unconnected(error: AntwortError) -> bool:
+    """Whether no connection could be made: it was refused, or took too long, or the name or TLS failed."""
     if isinstance(error, BackendTimeout):
         return error.code == CONNECT_TIMEOUT
-    return isinstance(error, BackendUnavailable) and not isinstance(error, NotReady | BackendOverloaded)
+    is_answered = isinstance(error, NotReady | BackendOverloaded)
+    return isinstance(error, BackendUnavailable) and not is_answered and error.code != CLOSED
 
 
-def is_unconnected(error: AntwortError) -> bool:
-    """Whether all the time that it took was spent on connecting."""
-    return is_out_of_reach(error) and error.code != CLOSED
+def is_interrupted(error: AntwortError) -> bool:
+    """Whether the backend took too long, or broke its answer off: only a health check can tell whose fault it is."""
+    if isinstance(error, BackendTimeout):
+        return not isinstance(error, AnsweredTimeout)
+    return isinstance(error, BackendCut) or error.code == CLOSED
 
 
 def passes_soon(error: AntwortError) -> bool:
     """Whether the backend is there, and may take the same request in a moment."""
     match error:
-        case _ if error.code == LEFT_ALONE or isinstance(error, QuotaUsedUp):
+        case _ if error.code == CIRCUIT_OPEN or isinstance(error, QuotaUsedUp):
             return False
         case RateLimited():
             return error.retry_after is None or error.retry_after <= _SOON
@@ -87,7 +80,7 @@ def _rank(error: AntwortError) -> int:
             return 4
         case RateLimited():
             return 0
-        case _ if error.code == LEFT_ALONE:
+        case _ if error.code == CIRCUIT_OPEN:
             return 5
         case BackendUnavailable():
             return 1 if error.retry_after is not None else 2

@@ -72,15 +72,17 @@ class Watch:
             self._look_at_all()
 
     def worry(self, member: Member, pause: float = FIRST_PAUSE) -> None:
-        """Look after a lost member until it is back."""
-        if not member.is_out_of_reach or member.name in self._timers:
+        """Look after a lost member until it is back; one whose health check is due is looked at now. There is one timer
+        for each, which stays until its look has ended.
+        """
+        is_due = bool(member.breakers.suspects)
+        if not (is_due or member.is_out_of_reach) or member.name in self._timers:
             return
 
         def again() -> None:
-            self._timers.pop(member.name, None)
-            self.start(self._look(member, 2 * pause))
+            self.start(self._look(member, pause if is_due else 2 * pause, timer=member.name))
 
-        self._set_timer(member.name, min(pause, self._health), again)
+        self._set_timer(member.name, 0 if is_due else min(pause, self._health), again)
 
     async def close(self) -> None:
         self._is_closed = True
@@ -103,11 +105,14 @@ class Watch:
         finally:
             self._round = None
 
-    async def _look(self, member: Member, next_pause: float = FIRST_PAUSE) -> None:
+    async def _look(self, member: Member, next_pause: float = FIRST_PAUSE, timer: str | None = None) -> None:
         try:
             await member.look()
         except Exception:
             _log.exception("looking after the backend %s failed", member.name)
+            member.breakers.suspects.clear()
+        if timer is not None:
+            self._timers.pop(timer, None)
         self.worry(member, next_pause)
 
     def _set_timer(self, name: str, seconds: float, call: Callable[[], None]) -> None:

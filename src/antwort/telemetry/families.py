@@ -97,7 +97,7 @@ BACKEND_UP = Family("antwort_backend_up", "gauge", "1 if a backend answers, 0 if
 CIRCUIT_OPEN = Family(
     "antwort_backend_circuit_open",
     "gauge",
-    "1 while a backend is left alone because it failed too often.",
+    "1 while the circuit breaker of one of the backend's models is open.",
     ("backend",),
 )
 

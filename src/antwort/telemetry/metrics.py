@@ -27,7 +27,7 @@ class BackendStatus(Protocol):
 
     @property
     def state(self) -> str:
-        """`ok`, `open` (it has failed too often and is left alone), or another word."""
+        """`ok`, `open` (a circuit breaker is), or another word."""
 
 
 class ServerStatus(Protocol):

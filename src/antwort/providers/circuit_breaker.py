@@ -1,0 +1,150 @@
+"""Circuit breakers: while a backend cannot be reached, no request is sent to it. Pure, but for the clock.
+
+                 `failures` connection failures in a row,
+                 or a health check that fails after a timeout or a broken stream
+     closed ─────────────────────────────────────────────────────────▶ open ◀───┐
+       ▲                                                                 │       │ the trial fails to connect
+       │ any answer, or a health check that passes                       │ `open_for` seconds
+       └──────────────────────────────────────────── half-open ◀─────────┘       │
+                                                         └───────────────────────┘
+
+There is one for each backend and model. Neither an error that the backend answers with nor a client that leaves counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+TRIAL_RETRY_SECONDS = 1.0
+"""`Retry-After` of those that come while another request's trial is under way."""
+FAILURE_INTERVAL_SECONDS = 1.0
+"""Connection failures within this time count as one: whoever tries again at once learns nothing new."""
+MOST_REMEMBERED = 256
+"""Models, and models with tenants, that are remembered: names of models may be a client's invention."""
+
+
+class CircuitBreaker:
+    """Half-open, one request at a time passes as a trial, and keeps the others waiting no longer than `open_for`."""
+
+    __slots__ = ("_clock", "_counted_at", "_failures", "_limit", "_open_for", "_open_until", "_trial")
+
+    def __init__(self, failures: float, open_for: float, clock: Callable[[], float]) -> None:
+        self._limit, self._open_for, self._clock = failures, open_for, clock
+        self._failures = 0
+        self._counted_at = float("-inf")
+        self._open_until: float | None = None
+        self._trial: object | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        return self._open_until is None
+
+    def wait(self) -> float:
+        """Return the seconds until a request may pass; 0: now."""
+        if self._open_until is None:
+            return 0.0
+        left = max(0.0, self._open_until - self._clock())
+        return left if self._trial is None else min(left, TRIAL_RETRY_SECONDS)
+
+    def enter(self) -> object | None:
+        """Let a request pass. Half-open, it gets a trial, and must `leave` with it."""
+        if self._open_until is None:
+            return None
+        self._trial = object()
+        self._open_until = self._clock() + self._open_for
+        return self._trial
+
+    def leave(self, trial: object) -> None:
+        """End a trial. One that has shown nothing makes room for the next."""
+        if trial is self._trial:
+            self._trial = None
+            self._open_until = self._clock()
+
+    def failed_to_connect(self, trial: object | None) -> None:
+        """Count a connection failure. Requests from before it opened tell nothing new, nor does an outdated trial."""
+        now = self._clock()
+        if self._open_until is not None:
+            if trial is not None and trial is self._trial:
+                self.open()
+        elif now - self._counted_at >= FAILURE_INTERVAL_SECONDS:
+            self._counted_at = now
+            self._failures += 1
+            if self._failures >= self._limit:
+                self.open()
+
+    def open(self) -> None:
+        self._trial = None
+        self._open_until = self._clock() + self._open_for
+
+
+class CircuitBreakers:
+    """Those of one backend, by model. With infinitely many `failures` they never open.
+
+    A timeout or a broken stream says little by itself: the backend may be at fault, or the request. A health check
+    decides. It is due once for each tenant and model within `open_for` seconds, however many requests fail.
+    """
+
+    __slots__ = ("_clock", "_counted", "_failures", "_open_for", "by_model", "suspects")
+
+    def __init__(self, failures: float, open_for: float, clock: Callable[[], float]) -> None:
+        self._failures, self._open_for, self._clock = failures, open_for, clock
+        self.by_model: dict[str, CircuitBreaker] = {}
+        """Where there is none, it is closed, and has no failures."""
+        self.suspects: set[str] = set()
+        """Models whose circuit breaker opens if the next health check fails: as long as there are any, one is due."""
+        self._counted: dict[tuple[str, str], float] = {}
+        """Until when failures of a model do not count for a tenant."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether any is open, or half-open."""
+        return any(not breaker.is_closed for breaker in self.by_model.values())
+
+    def wait(self, model: str) -> float:
+        breaker = self.by_model.get(model)
+        return 0.0 if breaker is None else breaker.wait()
+
+    def enter(self, model: str) -> object | None:
+        breaker = self.by_model.get(model)
+        return None if breaker is None else breaker.enter()
+
+    def leave(self, model: str, trial: object) -> None:
+        if (breaker := self.by_model.get(model)) is not None:
+            breaker.leave(trial)
+
+    def failed_to_connect(self, model: str, trial: object | None) -> None:
+        self._breaker(model).failed_to_connect(trial)
+
+    def interrupted(self, model: str, tenant: str, trial: object | None) -> None:
+        """Count a timeout or a broken stream. That of a trial counts in any case: there is one at a time."""
+        now, key = self._clock(), (model, tenant)
+        if self._failures < inf and (trial is not None or self._counted.get(key, now) <= now):
+            self.suspects.add(model)
+            remember(self._counted, key, now + self._open_for)
+
+    def check_failed(self) -> None:
+        for model in self.suspects:
+            self._breaker(model).open()
+        self.suspects.clear()
+
+    def close(self) -> None:
+        """Close all: the backend has answered, or a health check has passed."""
+        self.by_model.clear()
+        self.suspects.clear()
+
+    def _breaker(self, model: str) -> CircuitBreaker:
+        breaker = self.by_model.get(model)
+        if breaker is None:
+            breaker = CircuitBreaker(self._failures, self._open_for, self._clock)
+            remember(self.by_model, model, breaker)
+        return breaker
+
+
+def remember(table: dict[Any, Any], key: object, value: object) -> None:
+    """Put it last, and forget the first where there are too many."""
+    table.pop(key, None)
+    table[key] = value
+    if len(table) > MOST_REMEMBERED:
+        del table[next(iter(table))]
