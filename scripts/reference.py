@@ -202,7 +202,14 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
         "a limit of the key, or of the backend; `Retry-After` says when to come back, where that is known",
     ),
     "insufficient_quota": (errors.QuotaUsedUp, "what the backend grants this server is used up; waiting does not help"),
-    "request_head_too_large": (errors.HeadTooLarge, "the address and headers are larger than `server.head_limit`"),
+    "request_head_too_large": (
+        errors.HeadTooLarge,
+        "the address and headers are larger than `server.head_limit`, or the chunk extensions and trailers are",
+    ),
+    "transfer_coding_not_supported": (
+        errors.UnknownTransferCoding,
+        "the body is sent in a transfer coding other than `chunked`, such as `gzip, chunked`",
+    ),
     "server_error": (errors.ServerFault, "something of ours went wrong"),
     "server_not_allowed": (errors.InvalidField, "the address of an MCP server is one that may not be named here"),
     "server_not_started": (errors.ServerFault, "a mounted server could not be started; its log says why"),

@@ -1,7 +1,8 @@
-"""What holds in every test: each stream that a run sends passes the grammar checker, whoever reads it."""
+"""What holds in every test: signals are obeyed, and each stream that a run sends passes the grammar checker."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
@@ -16,6 +17,15 @@ from antwort.testing import GrammarError, StreamChecker
 from settings_kit import repeats_itself
 
 pytest_plugins = ["local_model", "postgres"]
+
+
+def pytest_configure() -> None:
+    """What tests start obeys signals, whoever started the tests: a background job is told to ignore SIGINT, and a
+    program under `nohup` SIGHUP. Programs inherit that; they do not inherit a handler.
+    """
+    for each in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(each) is signal.SIG_IGN:
+            signal.signal(each, lambda *_: None)
 
 
 class WatchedOutlet(Outlet):

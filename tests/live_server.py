@@ -32,8 +32,6 @@ class LiveServer:
 
 
 async def start(*arguments: str, environment: dict[str, str] | None = None) -> asyncio.subprocess.Process:
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # as by nohup, and then it would be ignored there, too
-        signal.signal(signal.SIGHUP, lambda *_: None)
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "antwort", *arguments),
         stdin=asyncio.subprocess.DEVNULL,

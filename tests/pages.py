@@ -367,7 +367,8 @@ class Page:
 
 
 def _fails(shown: str) -> bool:
-    return shown.startswith("antwort: ")
+    """A warning has something behind it that is said in another voice."""
+    return bool(shown) and shown.splitlines()[-1].startswith("antwort: ")
 
 
 def _free_ports(count: int) -> list[int]:

@@ -83,8 +83,17 @@ async def connected(
     headers: Mapping[str, str] | None = None,
     *,
     strict: bool = False,
+    name: str = "127.0.0.1",
     **options: Any,
 ) -> AsyncIterator[Socket]:
-    options = {"open_timeout": PATIENCE, "close_timeout": PATIENCE, "max_size": None, "proxy": None, **options}
-    async with connect(f"ws://127.0.0.1:{port}{path}", additional_headers=headers, **options) as wire:
+    """`name` is what the server is called by."""
+    options = {
+        "host": "127.0.0.1",
+        "open_timeout": PATIENCE,
+        "close_timeout": PATIENCE,
+        "max_size": None,
+        "proxy": None,
+        **options,
+    }
+    async with connect(f"ws://{name}:{port}{path}", additional_headers=headers, **options) as wire:
         yield Socket(wire, strict=strict)

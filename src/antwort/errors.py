@@ -25,7 +25,8 @@ AntwortError                 what a client may be told: status, type, code, para
 │   ├── BadUpgrade           400 a WebSocket is asked for as nobody does
 │   ├── WrongSocketVersion   426 or in a version that is not spoken
 │   ├── SocketsOff           426 no WebSocket here; the same is to be had over HTTP
-│   └── HeadTooLarge         431
+│   ├── HeadTooLarge         431
+│   └── UnknownTransferCoding  501 neither a length nor plain chunks
 ├── NotAuthenticated         401
 ├── NotPermitted             403
 ├── RateLimited              429
@@ -322,8 +323,19 @@ class HeadTooLarge(RequestError):
     status = 431
     code = "request_head_too_large"
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"The request's address and headers are larger than {limit} bytes.")
+    def __init__(self, limit: int, part: str = "address and headers") -> None:
+        super().__init__(f"The request's {part} are larger than {limit} bytes.")
+
+
+class UnknownTransferCoding(RequestError):
+    status = 501
+    code = "transfer_coding_not_supported"
+
+    def __init__(self, coding: str) -> None:
+        super().__init__(f"The transfer coding '{coding}' is not supported. Send 'chunked', or a Content-Length.")
+
+    def sent_status(self, *, strict: bool) -> int:  # noqa: ARG002 - HTTP's own rule, of which the standard says nothing
+        return self.status
 
 
 class NotAuthenticated(AntwortError):

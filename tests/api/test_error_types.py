@@ -47,6 +47,13 @@ SAMPLES: list[tuple[AntwortError, int, str, str, str]] = [
     ),
     (errors.SocketsOff(), 426, "invalid_request_error", "invalid_request", "websocket_not_offered"),
     (errors.HeadTooLarge(5), 431, "invalid_request_error", "invalid_request", "request_head_too_large"),
+    (
+        errors.UnknownTransferCoding("gzip"),
+        501,
+        "invalid_request_error",
+        "invalid_request",
+        "transfer_coding_not_supported",
+    ),
     (errors.NotAuthenticated("m"), 401, "authentication_error", "invalid_request", "invalid_api_key"),
     (errors.NotPermitted("m"), 403, "permission_error", "invalid_request", "permission_denied"),
     (errors.RateLimited("m"), 429, "rate_limit_error", "too_many_requests", "rate_limit_exceeded"),

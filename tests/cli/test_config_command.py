@@ -91,6 +91,16 @@ def test_check_warns_of_secrets_that_others_can_read(capsys: pytest.CaptureFixtu
     assert "hush" not in shown.err
 
 
+def test_a_variable_that_means_nothing_is_a_warning(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTWORT_SERVER_PROT", "8001")
+    for command in ("check", "show"):
+        assert main(["config", command, "--scripted"]) == 0
+        warning = "antwort: ANTWORT_SERVER_PROT is not a setting; did you mean ANTWORT_SERVER_PORT? It is ignored.\n"
+        assert capsys.readouterr().err == warning
+
+
 def test_a_problem_keeps_the_settings_from_being_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "show", "--set", "server.port=x"]) == 2
     assert capsys.readouterr().err == "antwort: server.port must be a whole number from 0 to 65535, not 'x' (--set).\n"

@@ -203,3 +203,12 @@ async def test_the_log_level_silences_the_line_a_request() -> None:
     async with launched("--scripted", "--memory", "--log-level", "warning") as server:
         await ask(server.port, "GET", "/healthz")
         assert await server.stop() == (0, "")
+
+
+async def test_a_variable_that_means_nothing_is_a_warning_in_it() -> None:
+    flags = ("--scripted", "--memory", "--log-level", "warning")
+    async with launched(*flags, environment={"ANTWORT_SERVER_PROT": "1"}) as server:
+        status, logged = await server.stop()
+    assert status == 0
+    assert logged.count("\n") == 1
+    assert "ANTWORT_SERVER_PROT is not a setting; did you mean ANTWORT_SERVER_PORT? It is ignored." in logged

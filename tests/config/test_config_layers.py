@@ -90,17 +90,6 @@ def test_a_variable_is_read_as_its_setting_wants_it(
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("ANTWORT_MAX_TURNS", "3", "ANTWORT_MAX_TURNS is not a setting; did you mean ANTWORT_LOOP_MAX_TURNS?"),
-        ("ANTWORT_SERVER_PROT", "3", "ANTWORT_SERVER_PROT is not a setting; did you mean ANTWORT_SERVER_PORT?"),
-        (
-            "ANTWORT_PORT",
-            "80",
-            (
-                "ANTWORT_PORT is not a setting; "
-                "did you mean ANTWORT_SERVER_PORT or ANTWORT_SERVER_PEER_PORT or ANTWORT_METRICS_PORT?"
-            ),
-        ),
-        ("ANTWORT_XYZZY", "", "ANTWORT_XYZZY is not a setting."),
         (
             "ANTWORT_SERVER_PORT",
             "x",
@@ -118,6 +107,38 @@ def test_a_variable_is_read_as_its_setting_wants_it(
 )
 def test_a_variable_that_cannot_be_is_one_sentence(name: str, value: str, said: str, operator: Operator) -> None:
     assert operator.is_told(variables={name: value}) == [said]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("ANTWORT_MAX_TURNS", "3", "ANTWORT_MAX_TURNS is not a setting; did you mean ANTWORT_LOOP_MAX_TURNS?"),
+        ("ANTWORT_SERVER_PROT", "3", "ANTWORT_SERVER_PROT is not a setting; did you mean ANTWORT_SERVER_PORT?"),
+        (
+            "ANTWORT_PORT",
+            "80",
+            (
+                "ANTWORT_PORT is not a setting; "
+                "did you mean ANTWORT_SERVER_PORT or ANTWORT_SERVER_PEER_PORT or ANTWORT_METRICS_PORT?"
+            ),
+        ),
+        ("ANTWORT_XYZZY", "", "ANTWORT_XYZZY is not a setting."),
+        ("ANTWORT_\x1b[31m", "", r"ANTWORT_\x1b[31m is not a setting."),
+    ],
+)
+def test_a_variable_that_means_nothing_is_ignored_with_a_warning(
+    name: str, value: str, said: str, operator: Operator
+) -> None:
+    loaded = operator.reads(variables={name: value})
+    assert loaded.settings == operator.gets()
+    assert loaded.warnings == (f"{said} It is ignored.",)
+    assert operator.reads().warnings == ()
+
+
+def test_a_program_that_loads_settings_finds_the_warning_in_its_log(caplog: pytest.LogCaptureFixture) -> None:
+    load("/dev/null", environment={"ANTWORT_SERVER_PROT": "3"})
+    assert [(record.name, record.levelname) for record in caplog.records] == [("antwort.config", "WARNING")]
+    assert "did you mean ANTWORT_SERVER_PORT? It is ignored." in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -344,7 +365,8 @@ def test_a_variable_that_the_file_names_is_ours_also_when_a_flag_replaces_that_p
     file = "backends: [{name: a, url: http://a, api_key: {env: ANTWORT_GPU_KEY}}]\nmetrics: {key: {env: ANTWORT_M}}"
     variables = {"ANTWORT_GPU_KEY": "sk-a", "ANTWORT_M": "k" * 20}
     assert operator.gets(file, variables, scripted=True, set=[f"metrics.key={'s' * 20}"]).backends == ()
-    assert operator.is_told("", variables)[0].startswith("ANTWORT_GPU_KEY is not a setting")
+    assert operator.reads(file, variables).warnings == ()
+    assert operator.reads("", variables).warnings[0].startswith("ANTWORT_GPU_KEY is not a setting")
 
 
 def test_a_program_gives_a_secret_as_one(operator: Operator) -> None:

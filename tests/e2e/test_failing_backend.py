@@ -10,6 +10,7 @@ import pytest
 from antwort.app import build
 from antwort.config.settings import ToolSettings
 from chat_backend import Calls, ChatBackend, Refuses
+from replay_backend import Answer, serve
 from scenes import data_of
 from serving import RESPONSES, serving
 from settings_kit import in_front_of
@@ -31,6 +32,17 @@ async def test_a_backend_that_stays_too_busy_is_tried_again_and_then_a_429_in_bo
 
 
 # ---- after the first byte ----
+
+
+async def test_an_answer_whose_trailer_has_no_end_is_given_up() -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    endless = Answer((head + b"2\r\n{}\r\n0\r\nX: ", *[b"x" * 10_000] * 50), framing="raw", ending="hold")
+    async with serve(*[endless] * 5) as backend:
+        app = await build(in_front_of(backend.url))
+        async with serving(app.engine, app.asgi) as server, asyncio.timeout(10):
+            response = (await server.ask("POST", RESPONSES, BODY)).json()
+    assert (response["status"], response["error"]["code"]) == ("failed", "backend_error")
+
 
 CLOCK = {"type": "mcp", "server_label": "demo", "allowed_tools": ["current_time"]}
 

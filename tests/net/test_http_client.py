@@ -121,6 +121,39 @@ async def test_a_long_head_under_the_limit_is_read_and_its_body_does_not_count()
         assert await reply.read(len(body)) == body
 
 
+LONG = [b"x" * 10_000] * 50  # more than one read
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (CHUNKED + b"2\r\nhi\r\n0\r\n" + FIELDS * 50,),
+        (CHUNKED + b"2\r\nhi\r\n0\r\n", *[FIELDS] * 50),
+        (CHUNKED + b"2\r\nhi\r\n0\r\nX: ", *LONG),
+        (CHUNKED + b"2;x=", *LONG),
+        (CHUNKED, *[b"0" * 10_000] * 50),
+    ],
+    ids=["trailers in one read", "trailers in many", "one trailer", "a chunk extension", "a chunk size"],
+)
+async def test_what_is_around_a_body_is_limited_as_a_head_is(pieces: tuple[bytes, ...]) -> None:
+    async with serve(Answer(pieces, framing="raw", ending="hold")) as backend, client_of(backend) as client:
+        with pytest.raises(BadAnswer):
+            async with asyncio.timeout(5):
+                await fetched(client)
+        assert client.open_connections == 0
+
+
+@pytest.mark.parametrize("size", [1, 7, 100_000])
+async def test_a_body_of_single_bytes_and_a_trailer_are_read(size: int) -> None:
+    body = b"x" * 20_000  # in chunks of one byte, it takes more than the limit
+    raw = CHUNKED + b"1\r\nx\r\n" * len(body) + b"0\r\nX-Checksum: y\r\n\r\n"
+    pieces = tuple(raw[at : at + size] for at in range(0, len(raw), size)) if size > 1 else (raw,)
+    async with serve(Answer(pieces, framing="raw", ending="hold")) as backend, client_of(backend) as client:
+        assert await fetched(client) == body
+        assert client.idle_connections == 1
+
+
 async def test_a_body_over_the_limit_is_given_up() -> None:
     async with serve(sse(b"x" * 1000, ending="hold")) as backend, client_of(backend) as client:
         async with await client.request("GET", "/") as reply:

@@ -159,9 +159,9 @@ async def test_what_a_client_has_already_is_not_sent_again() -> None:
 def test_the_errors_of_an_operation_are_those_it_can_end_in() -> None:
     paths = described()["paths"]
     assert list(paths["/v1/responses"]["post"]["responses"]) == (
-        ["200", "400", "401", "403", "404", "408", "409", "413", "415", "429", "431", "500", "502", "503", "504"]
+        ["200", "400", "401", "403", "404", "408", "409", "413", "415", "429", "431", "500", "501", "502", "503", "504"]
     )
-    assert list(paths["/healthz"]["get"]["responses"]) == ["200", "400", "408", "431", "500", "503"]
+    assert list(paths["/healthz"]["get"]["responses"]) == ["200", "400", "408", "431", "500", "501", "503"]
 
 
 def test_the_headers_of_a_retry_with_a_key_are_described() -> None:

@@ -22,6 +22,7 @@ def show(given: Mapping[str, object]) -> int:
         loaded = read(given)
     except CannotStart as exc:
         return complain(exc)
+    _warn(loaded)
     if given.get("json"):
         return tell(as_json(loaded))
     everything = bool(given.get("all"))
@@ -43,14 +44,18 @@ def check(given: Mapping[str, object]) -> int:
         return 2 if exc.problems[0].is_usage else 1
     except CannotStart as exc:
         return complain(exc)
-    for warning in loaded.warnings:
-        print(f"antwort: {warning}", file=sys.stderr)
+    _warn(loaded)
     faults = list(_faults(loaded))
     for fault in faults:
         complain(fault)
     if faults:
         return 1
     return tell(f"The settings are right ({'no file' if loaded.file is None else loaded.file}).")
+
+
+def _warn(loaded: Loaded) -> None:
+    for warning in loaded.warnings:
+        print(f"antwort: {warning}", file=sys.stderr)
 
 
 def _faults(loaded: Loaded) -> Iterator[CannotStart]:

@@ -77,7 +77,9 @@ def _key(environment: Mapping[str, str]) -> Node | None:
 
 
 def unknown_variables(environment: Mapping[str, str], used: set[str]) -> Iterator[Problem]:
-    """Those that look like settings and are none; `used` are those that secrets are taken from."""
+    """Those that look like settings and are none; `used` are those that secrets are taken from. They keep no server
+    from starting: another version may know them, or a script of the operator's own.
+    """
     known = variables()
     for name in sorted(environment.keys() - set(CLIENT_VARIABLES)):
         is_ours = name.startswith(PREFIX) and not _is_injected(name, environment[name])

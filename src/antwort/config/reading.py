@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,8 @@ from antwort.config.typed import Reading
 
 DEFAULT = "default"
 
+_log = logging.getLogger("antwort.config")
+
 
 class Loaded(NamedTuple):
     """The settings, and where they came from."""
@@ -51,10 +54,14 @@ def load(
 ) -> Settings:
     """The settings of this file, or of the one that `antwort serve` would find, with the environment laid over them.
 
-    `overrides` go last, by their paths: `{"server.port": 9000}`. Raises `CannotStart`.
+    `overrides` go last, by their paths: `{"server.port": 9000}`. What looks wrong and does no harm, such as a variable
+    that means nothing, is logged. Raises `CannotStart`.
     """
     flags = {} if path is None else {"config": os.fspath(path)}
-    return read(flags, environment=environment, overrides=overrides).settings
+    loaded = read(flags, environment=environment, overrides=overrides)
+    for warning in loaded.warnings:
+        _log.warning(warning)
+    return loaded.settings
 
 
 def read(
@@ -71,13 +78,14 @@ def read(
     reading = Reading(environment)
     settings = reading.read(_tree(layers), root(), "")
     used = {name for layer in layers for name in variables_in(layer.table)}
-    problems = [*reading.problems, *unknown_variables(environment, used)]
+    problems, unknown = list(reading.problems), list(unknown_variables(environment, used))
     if isinstance(settings, Settings):
         problems += [placed(problem, reading.origins) for problem in find_problems(settings)]
     if problems:
-        raise BadSettings(problems)
+        raise BadSettings([*problems, *unknown])
     assert isinstance(settings, Settings)
-    return Loaded(tidied(settings), reading.origins, file, _warnings(file, reading))
+    warnings = (*(f"{problem} It is ignored." for problem in unknown), *_about_file(file, reading))
+    return Loaded(tidied(settings), reading.origins, file, warnings)
 
 
 def _layers(
@@ -113,7 +121,7 @@ def placed(problem: Problem, origins: Mapping[str, str]) -> Problem:
     return problem._replace(origin=origins.get(path, ""))
 
 
-def _warnings(file: Path | None, reading: Reading) -> tuple[str, ...]:
+def _about_file(file: Path | None, reading: Reading) -> tuple[str, ...]:
     if file is None or not reading.has_secrets_in_file or not others_can_read(file):
         return ()
     return (f"{file} holds secrets and can be read by other users; `chmod 600 {file}` keeps them to yourself.",)

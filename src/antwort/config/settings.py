@@ -113,7 +113,8 @@ class ServerSettings(Wire):
     body_limit: Count = 64 * 2**20
     """The largest request body that is read."""
     head_limit: Count = 64 * 1024
-    """The largest request line and headers that are read."""
+    """The largest request line and headers that are read; also the largest chunk extensions and trailers of a body,
+    which are read and ignored."""
     request_time: Seconds = 60.0
     """How long a request may take to come in."""
     linger: Seconds = 30.0

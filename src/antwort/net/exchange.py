@@ -11,7 +11,11 @@ from antwort.net import heads
 from antwort.net.heads import END, NO_HEADERS, Head, Headers
 
 HEAD_CAP = 64 * 1024
-"""Bytes of the heads before an answer's body, those of interim answers among them."""
+"""Bytes of the heads before an answer's body, those of interim answers among them; and of what is around the body,
+such as trailers.
+"""
+_CHUNK_FRAMING_BYTES = 32
+"""What the size and the line ends of a chunk may take beside that."""
 
 # ---- what can go wrong; no message names the backend ----
 
@@ -44,6 +48,7 @@ class Cut(HttpFault):
         self.heard = heard
 
 
+_LONG_HEAD = "the head of the answer is too long"
 _USUAL = ("Content-Type", "Content-Length", "Transfer-Encoding", "Date", "Server", "Connection", "Mcp-Session-Id")
 _NAMES = {form.encode(): name.lower() for name in _USUAL for form in (name, name.lower())}
 """Names of fields as they are mostly written, and as they are looked up."""
@@ -75,7 +80,8 @@ class Exchange(msgspec.Struct, eq=False):
     parser: httptools.HttpResponseParser | None = None
     _fields: dict[str, str] = {}
     _fields_size: int = 0
-    _head_size: int = 0
+    _framing_size: int = 0
+    """Bytes that are no body: of the head, and then of what chunks and trailers take."""
     _interim: bool = False
 
     @property
@@ -86,11 +92,11 @@ class Exchange(msgspec.Struct, eq=False):
     # called by the parser; what it finds behind a complete answer is nobody's
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self.answered:  # trailers come later, and nobody reads them
-            return
         self._fields_size += len(name) + len(value)
         if self._fields_size > HEAD_CAP:
-            raise BadAnswer("the head of the answer is too long")
+            raise BadAnswer(_LONG_HEAD)
+        if self.answered:  # trailers come later, and nobody reads them
+            return
         # Servers write the same names every time, and whole answers are short: so they are looked up.
         key = _NAMES.get(name) or name.decode("latin-1").lower()
         text, fields = value.decode("latin-1"), self._fields
@@ -109,11 +115,14 @@ class Exchange(msgspec.Struct, eq=False):
         self.keeps_alive = self.parser.should_keep_alive()
         self.until_eof = "content-length" not in fields and "transfer-encoding" not in fields
         self.answered = True
+        self._framing_size = 0
 
     def on_body(self, data: bytes) -> None:
         if self.complete:
             return
-        self.size += len(data)
+        size = len(data)
+        self.size += size
+        self._framing_size -= size + _CHUNK_FRAMING_BYTES
         if not self.is_unwanted:
             self.pieces.append(data)
 
@@ -148,16 +157,18 @@ class Exchange(msgspec.Struct, eq=False):
 
     def _parse(self, data: bytes) -> None:
         assert self.parser is not None
+        self._framing_size += len(data)
         try:
             self.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
             self.keeps_alive = False
             if not self.complete:
                 raise BadAnswer("the answer is not HTTP") from exc
-        if not self.answered:  # the parser keeps a field until it is whole: one without end it would never tell
-            self._head_size += len(data)
-            if self._head_size > HEAD_CAP:
-                raise BadAnswer("the head of the answer is too long")
+        if self._framing_size < 0:
+            self._framing_size = 0
+        elif self._framing_size > HEAD_CAP and not self.complete:
+            # The parser keeps a field until it is whole: one without end it would never tell.
+            raise BadAnswer("the trailers of the answer are too long" if self.answered else _LONG_HEAD)
 
     def take(self) -> bytes:
         data = b"".join(self.pieces)  # of a single one it makes no copy

@@ -7,15 +7,22 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 
 from antwort.errors import AntwortError, BadUpgrade, HeadTooLarge, RequestError, RequestTooSlow, ShuttingDown
 from antwort.ids import new_id
 from antwort.transport.handshake import fault_of, wants_socket, without_upgrade
-from antwort.transport.incoming import Incoming
+from antwort.transport.incoming import BODY_FRAMING, Incoming
 from antwort.transport.refused import Refused, nobody_asks, refusal
 
 _LAST_LOOK = 2.0
 """Seconds in which what a refused client still sends is dropped: hung up on at once, it might lose the answer."""
+
+
+_CHUNK_FRAMING_BYTES = 32
+"""What the size and the line ends of a chunk may take: a body of single bytes is slow, and not wrong."""
+_MANY_CHUNKS = 4096
+"""Chunks in one read after which other connections have their turn: a loop reads up to 32 times in a row."""
 
 
 class Connection(Incoming):
@@ -75,6 +82,7 @@ class Connection(Incoming):
             if not self._head_bytes:
                 self._began = self.loop.time()
             self._head_bytes += size
+        framed = 0 if self._in_head else size
         self._is_whole = False
         self._idle_since = None
         try:
@@ -87,8 +95,28 @@ class Connection(Incoming):
             return
         if self._head_bytes > self.head_limit and self._in_head:
             self._refuse(HeadTooLarge(self.head_limit))
+        elif not self._in_head:
+            self._count_framing(framed)
         if not self._is_deaf:
             self._mind_the_clock()
+
+    def _count_framing(self, size: int) -> None:
+        """Bound what comes behind a head and is no body. `size` bytes were read since a body was last under way; of
+        the read in which its head ended, nobody knows where.
+        """
+        body = self._body_bytes + self._body_pieces * _CHUNK_FRAMING_BYTES
+        self._framing_bytes = max(0, self._framing_bytes + size - body)
+        if self._framing_bytes > self.head_limit:
+            self._refuse(HeadTooLarge(self.head_limit, BODY_FRAMING))
+        elif self._body_pieces > _MANY_CHUNKS and not self.flow.read_paused:
+            self.flow.pause_reading()
+            self.loop.call_soon(self._read_on)
+        self._body_bytes = self._body_pieces = 0
+
+    def _read_on(self) -> None:
+        cycle = self._newest
+        if cycle is None or len(cycle.body) <= HIGH_WATER_LIMIT:
+            self.flow.resume_reading()
 
     def _feed_rest(self, rest: memoryview) -> None:
         """The parser takes the `rest` for another protocol. uvicorn loses what comes behind the head of an upgrade."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 from urllib.parse import unquote
 
 import httptools
@@ -13,7 +13,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from antwort.errors import AntwortError, HeadTooLarge
+from antwort.errors import AntwortError, HeadTooLarge, RequestError, UnknownTransferCoding
 from antwort.transport.cycle import Cycle, Receive, Send
 from antwort.transport.errors import Headers
 from antwort.transport.exchange import CONNECTION
@@ -22,6 +22,8 @@ from antwort.transport.lingering import Lingers
 # uvicorn's own, which says of a request that it cannot read less than our line does, and of an upgrade what to install.
 _logger = logging.getLogger("antwort.connection")
 _logger.setLevel(logging.ERROR)
+
+BODY_FRAMING = "chunk extensions and trailers"
 
 
 class State(ServerState):
@@ -66,6 +68,9 @@ class Incoming(Lingers, HttpToolsProtocol):
         self._head_bytes = 0
         self._most_bytes = 0
         """How many bytes the head may have at most, by what has come so far."""
+        self._body_bytes = self._body_pieces = 0
+        """Of the body under way, as far as the framing has not been held against them."""
+        self._framing_bytes = self._trailer_bytes = 0
         self._idle_since: float | None = None
         self._always_so: dict[str, Any] = {}
 
@@ -89,14 +94,29 @@ class Incoming(Lingers, HttpToolsProtocol):
         self._is_whole = self._is_known = self._wants_upgrade = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.headers.append((name.lower(), value))
+        if self._in_head:
+            self.headers.append((name.lower(), value))
+            return
+        # A trailer. It is no header: whatever checks or sets headers in front of us has not seen it (RFC 9110, 6.5.1).
+        self._trailer_bytes += len(name) + len(value)
+        if self._trailer_bytes > self.head_limit:
+            self._stop_parsing(HeadTooLarge(self.head_limit, BODY_FRAMING))
 
     def on_headers_complete(self) -> None:
         self._in_head, self._head_bytes = False, 0
+        self._body_bytes = self._body_pieces = self._framing_bytes = self._trailer_bytes = 0
         if self._most_bytes > self.head_limit:
             self._check_head()
         parser = self.parser
         method, version = parser.get_method(), parser.get_http_version()
+        fields = dict(self.headers)
+        if b"transfer-encoding" in fields:
+            self._check_transfer_coding()
+        if b"host" not in fields:
+            if version == "1.1":
+                self._stop_parsing(RequestError("An HTTP/1.1 request needs a Host header.", code="invalid_http"))
+        elif len(fields) < len(self.headers) and [name for name, _ in self.headers].count(b"host") > 1:
+            self._stop_parsing(RequestError("A request has one Host header.", code="invalid_http"))
         scope: dict[str, Any] = {
             **self._always_so,
             "http_version": version,
@@ -115,17 +135,26 @@ class Incoming(Lingers, HttpToolsProtocol):
         scope["raw_path"] = raw
         scope["query_string"] = url.query or b""
         self._is_known = True
-        self._enter(scope, keep_alive=version != "1.0" and parser.should_keep_alive())
+        self._enter(scope, fields.get(b"expect"), keep_alive=version != "1.0" and parser.should_keep_alive())
 
     def _check_head(self) -> None:
         if len(self.url) + sum([len(name) + len(value) for name, value in self.headers]) > self.head_limit:
-            self._fault = HeadTooLarge(self.head_limit)
-            raise self._fault  # the parser stops, and its error is answered
+            self._stop_parsing(HeadTooLarge(self.head_limit))
 
-    def _enter(self, scope: dict[str, Any], *, keep_alive: bool) -> None:
-        """Have a request answered, behind those that came before it."""
+    def _check_transfer_coding(self) -> None:
+        """The parser takes `gzip, chunked` for chunked, and would hand over what is compressed as it is."""
+        codings = [value.strip(b" \t").lower() for name, value in self.headers if name == b"transfer-encoding"]
+        if codings != [b"chunked"]:
+            self._stop_parsing(UnknownTransferCoding(b", ".join(codings).decode("latin-1")))
+
+    def _stop_parsing(self, fault: AntwortError) -> NoReturn:
+        """For the parser's callbacks: it gives up, and `fault` is what is answered."""
+        self._fault = fault
+        raise fault
+
+    def _enter(self, scope: dict[str, Any], expected: bytes | None, *, keep_alive: bool) -> None:
+        """Have a request answered, behind those that came before it. `expected`: what its `Expect` says."""
         before = self._newest
-        expected = dict(self.headers).get(b"expect")
         self._newest = cycle = Cycle(
             scope,
             self.transport,
@@ -142,6 +171,8 @@ class Incoming(Lingers, HttpToolsProtocol):
             self._waiting.append(cycle)
 
     def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        self._body_pieces += 1
         cycle = self._newest
         if cycle is not None and not cycle.response_complete:
             cycle.add(body)

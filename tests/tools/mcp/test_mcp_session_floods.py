@@ -75,6 +75,17 @@ async def test_a_server_that_asks_for_much_at_once_is_answered_all_of_it() -> No
         assert server.sessions == 1
 
 
+async def test_an_answer_whose_trailer_has_no_end_is_given_up() -> None:
+    async def act(asked: Asked, send: Send) -> None:
+        await send(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await send(b"2\r\n{}\r\n0\r\nX: " + b"x" * 500_000)
+        await asyncio.Event().wait()
+
+    async with puppet(tools_list=act) as server, session_with(server.spec) as session:
+        with pytest.raises(ServerUnavailable, match="answer is too long"):
+            await session.tools()
+
+
 async def test_what_a_server_asks_for_by_itself_is_answered() -> None:
     async with puppet(GET=floods("ping", "roots/list")) as server, session_with(server.spec) as session:
         await session.tools()

@@ -118,7 +118,7 @@ _WITH_ERRORS = ("X-Request-ID", "X-Should-Retry")
 _LATER = ("Retry-After", "Retry-After-Ms")
 _MORE = {401: ("WWW-Authenticate",), 409: _LATER, 429: _LATER, 500: _LATER, 502: _LATER, 503: _LATER, 504: _LATER}
 
-EVERY_REQUEST = (400, 408, 431)
+EVERY_REQUEST = (400, 408, 431, 501)
 """How any request can end, before anybody has looked at what it is for."""
 ERRORS: dict[int, tuple[str, str]] = {
     400: (
@@ -136,8 +136,9 @@ ERRORS: dict[int, tuple[str, str]] = {
     413: ("BodyTooLarge", "The body is too large."),
     415: ("WrongMediaType", "The body is not JSON."),
     429: ("RateLimited", "Too much has been asked for; it says when to try again."),
-    431: ("HeadTooLarge", "The address and the headers are too large."),
+    431: ("HeadTooLarge", "The address and the headers are too large, or the trailers of the body are."),
     500: ("ServerFault", "A defect of ours, or the record could not be read or written."),
+    501: ("UnknownTransferCoding", "The body is sent in a transfer coding other than chunked."),
     502: ("BackendError", "The backend failed, or its answer broke off."),
     503: ("Unavailable", "The backend is out of reach, or the server is being stopped."),
     504: ("BackendTimeout", "The backend took too long."),
