@@ -196,6 +196,7 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
         "as many WebSockets are open as `server.websocket.connections` allows",
     ),
     "body_too_large": (errors.BodyTooLarge, "the body is larger than `server.body_limit`"),
+    "too_many_values": (errors.TooManyValues, "the body holds more JSON values than `limits.body_values`"),
     "unsupported_media_type": (errors.WrongMediaType, "the body is not `application/json`"),
     "rate_limit_exceeded": (
         errors.RateLimited,

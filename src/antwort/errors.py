@@ -21,6 +21,7 @@ AntwortError                 what a client may be told: status, type, code, para
 │   │   └── ApprovalInUse    another response acts on it
 │   ├── ConnectionTooOld     400 a WebSocket has been open as long as one may be
 │   ├── BodyTooLarge         413
+│   ├── TooManyValues        413 as JSON, however short
 │   ├── WrongMediaType       415
 │   ├── BadUpgrade           400 a WebSocket is asked for as nobody does
 │   ├── WrongSocketVersion   426 or in a version that is not spoken
@@ -279,6 +280,14 @@ class BodyTooLarge(RequestError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"The request body is larger than {limit} bytes.")
+
+
+class TooManyValues(RequestError):
+    status = 413
+    code = "too_many_values"
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"The request body holds more than {limit} JSON values (limits.body_values).")
 
 
 class WrongMediaType(RequestError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from antwort.api.declarations import read_tools
+from antwort.api.declarations import tool_steps
 from antwort.api.faults import convert, kind_of, without_nulls
 from antwort.api.standard import own_kind
 from antwort.api.tools import (
@@ -20,7 +20,7 @@ from antwort.api.tools import (
 from antwort.api.wire import Plain
 from antwort.errors import InvalidField
 
-__all__ = ["read_allowed", "read_choice", "read_tools"]
+__all__ = ["read_allowed", "read_choice", "tool_steps"]
 
 _Known: TypeAlias = ForcedFunction | ForcedCustom | ForcedServer | AllowedTools
 _KNOWN = frozenset({"function", "custom", "mcp", "allowed_tools"})

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-import msgspec
 from msgspec import Meta
 
-from antwort.api.choices import read_allowed, read_choice, read_tools
-from antwort.api.faults import convert, described, kind_of, without_nulls
-from antwort.api.inputs import LONGEST_ID, Limits, read_input, read_item
+from antwort.api.bodies import Steps, at_once, body_steps, known_fields
+from antwort.api.choices import read_allowed, read_choice, tool_steps
+from antwort.api.faults import convert, kind_of, without_nulls
+from antwort.api.inputs import LONGEST_ID, input_steps, read_input, read_item
 from antwort.api.items import InputItem
+from antwort.api.limits import Limits
 from antwort.api.responses import Metadata
 from antwort.api.tools import AllowedTools, ChoiceMode, Forced, NamedTool, Tool, ToolChoice
 from antwort.api.wire import Plain, Wire, encode, replace
@@ -21,6 +22,7 @@ from antwort.errors import InvalidField
 
 __all__ = [
     "LONGEST_KEY",
+    "REQUEST_FIELDS",
     "ContextManagement",
     "CreateRequest",
     "Limits",
@@ -30,11 +32,12 @@ __all__ = [
     "TextFormat",
     "TextOptions",
     "check_metadata",
-    "parse_body",
     "parse_request",
     "read_input",
     "read_item",
     "read_request",
+    "read_steps",
+    "request_steps",
 ]
 
 
@@ -146,42 +149,31 @@ _UNSUPPORTED = {
 _FORMAT_NAME = "response"
 """Of a schema that came without a name: backends want one."""
 _PLAIN = frozenset(PlainFields.__struct_fields__) - {"text"}
+_READ_APART = ("tool_choice", "allowed_tools", "conversation", *_UNSUPPORTED)
+
+
+REQUEST_FIELDS = (*PlainFields.__struct_fields__, "input", "tools", *_READ_APART)
+_BODY = known_fields(*REQUEST_FIELDS)
 
 
 def parse_request(body: bytes, limits: Limits) -> CreateRequest:
     """The request in `body`, or the first thing that is wrong with it."""
-    return read_request(parse_body(body), limits, raw=body)
+    return at_once(request_steps(body, limits))
 
 
-def parse_body(body: bytes) -> Plain:
-    """The object that `body` is the JSON of."""
-    try:
-        plain = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise InvalidField("", f"The body is not valid JSON: {described(exc)}.", code="invalid_json") from exc
-    if not isinstance(plain, dict):
-        raise InvalidField("", "The body must be a JSON object.", code="invalid_json")
-    if body.count(b"[") + body.count(b"{") > _DEPTH:  # fewer cannot be nested too deeply
-        _check_depth(plain)
-    return plain
-
-
-_DEPTH = 200
-"""How deep a body may be nested: far beyond any real one, and within what can be written out again anywhere."""
-
-
-def _check_depth(plain: Plain) -> None:
-    level: list[Any] = [plain]
-    for _ in range(_DEPTH):
-        inside = (entry.values() if isinstance(entry, dict) else entry for entry in level)
-        level = [value for values in inside for value in values if isinstance(value, dict | list)]
-        if not level:
-            return
-    raise InvalidField("", f"The body is nested more than {_DEPTH} levels deep.", code="invalid_json")
+def request_steps(body: bytes, limits: Limits) -> Steps[CreateRequest]:
+    """The same in pieces."""
+    plain, raw = yield from body_steps(body, _BODY, limits.body_values, limits.part_bytes)
+    return (yield from read_steps(plain, limits, raw=raw))
 
 
 def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> CreateRequest:
     """The request in `plain`, as `parse_request` reads it from bytes."""
+    return at_once(read_steps(plain, limits, raw=raw))
+
+
+def read_steps(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> Steps[CreateRequest]:
+    """The same in pieces."""
     for key in _UNSUPPORTED.keys() & plain:
         if plain[key] is not None:
             raise InvalidField(key, f"{_UNSUPPORTED[key]}.", code="unsupported_parameter")
@@ -192,8 +184,8 @@ def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> C
     fields: PlainFields = convert(given, PlainFields, "")
     if fields.metadata is not None:
         check_metadata(fields.metadata, limits)
-    items, raw_items = read_input(plain.get("input"), limits)
-    tools = read_tools(plain.get("tools"), limits.tools, limits.servers)
+    items, raw_items = yield from input_steps(plain.get("input"), limits)
+    tools = yield from tool_steps(plain.get("tools"), limits)
     choice = read_choice(plain.get("tool_choice"))
     return CreateRequest(
         **{name: getattr(fields, name) for name in _PLAIN.intersection(plain)},

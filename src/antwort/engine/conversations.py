@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from antwort.api.conversations import Conversation, read_added, read_metadata
-from antwort.api.inputs import Limits
 from antwort.api.items import InputItem, ItemReference
+from antwort.api.limits import Limits
 from antwort.api.responses import Metadata
 from antwort.api.wire import encode
 from antwort.engine.sealed import Sealed

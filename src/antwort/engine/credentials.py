@@ -12,8 +12,10 @@ from typing import TypeAlias
 
 import msgspec
 
+from antwort.api.bodies import at_once, body_steps, known_fields
+from antwort.api.limits import Limits
 from antwort.api.logins import may_hold_logins, take_logins
-from antwort.api.requests import CreateRequest, Limits, parse_body, read_request
+from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_request
 from antwort.api.tools import McpTool, Tool, brought_by, has_credentials, same_place, shown_url
 from antwort.api.wire import UNSET, Plain, UnsetType, decode, encode, replace
 from antwort.identity import Identity
@@ -25,7 +27,9 @@ _log = logging.getLogger("antwort.engine")
 
 KEY = "antwort_credentials"
 """Where they stand in a request as it is kept. What a client itself sends there is not kept."""
-_UNBOUNDED = Limits(input_items=2**31, part_bytes=2**40, tools=2**31, servers=2**31, metadata_keys=2**31)
+_KEPT = known_fields(*REQUEST_FIELDS, KEY)
+_ANY_NUMBER = 2**40
+_UNBOUNDED = Limits(input_items=2**31, part_bytes=_ANY_NUMBER, tools=2**31, servers=2**31, metadata_keys=2**31)
 
 
 class _Brought(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,7 +72,7 @@ class Credentials:
         """The request of an earlier response, with what it brought. What `now` brings for the same server goes before
         it: that is newer, and may be all that there is.
         """
-        plain = parse_body(link.request)
+        plain, _ = at_once(body_steps(link.request, _KEPT, _ANY_NUMBER, _ANY_NUMBER))
         kept = plain.pop(KEY, None)
         # What it tells about itself may have been taken under other limits.
         request = read_request({**plain, "metadata": None}, _UNBOUNDED, raw=link.request)
