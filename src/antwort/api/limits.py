@@ -26,6 +26,11 @@ class Limits(Wire):
     """How many entries its metadata may have."""
     conversation_items: _Count = 20
     """How many items may be added to a conversation at once."""
+    media_hosts: tuple[str, ...] = ()
+    """Hosts whose images and videos requests may name by any address: over http, and although they are not public.
+    `media.example.com`, `*.example.com`, `10.1.0.0/16`; each with `:port` where only that is meant. `*` allows every
+    address. Otherwise an address is a `data:` URL, or a public one that begins with `https://`.
+    """
     body_values: _Count = 300_000
     """How many JSON values a body may hold: objects, lists, texts, numbers, booleans and nulls. The names of fields do
     not count.

@@ -26,6 +26,7 @@ from antwort.engine.credentials import Credentials
 from antwort.engine.foreign import note_unseen
 from antwort.engine.history import assemble, is_all_new, load_chain, load_said, without_repeats
 from antwort.engine.known import held_in, known_places, referring
+from antwort.engine.media import check_media
 from antwort.engine.memory import since_compaction
 from antwort.engine.meter import Meter
 from antwort.engine.pairs import is_made_here
@@ -40,6 +41,7 @@ from antwort.engine.translate import check_said
 from antwort.engine.turns import Waits
 from antwort.errors import BackendTimeout, ConversationLocked, InvalidField, NotPermitted, UnsupportedFeature
 from antwort.identity import Identity
+from antwort.net.media import MediaHosts
 from antwort.providers.base import OtherName, Provider
 from antwort.storage.base import CallClaim, Decision, Link, ResponseStore
 from antwort.tools.base import ToolExecutor
@@ -105,6 +107,7 @@ class Planner:
         self._meter, self._clock, self._vault = meter, clock, vault
         self._models, self._catch_up, self._is_live = models, catch_up, is_live
         self._boxes = Boxes()
+        self._media = MediaHosts(settings.limits.media_hosts)
 
     async def prepared(
         self,
@@ -122,6 +125,7 @@ class Planner:
             if request.background:
                 _check_background(request, self._settings)
             check_budget(request, self._settings)
+            check_media(request.input, "input", self._media)
             deadline = clock() + seconds_of(request, self._settings)
         else:
             deadline = resumed.deadline
