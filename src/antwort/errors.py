@@ -78,6 +78,14 @@ def standard_type(kind: str, code: str) -> str:
             return kind
 
 
+_LONGEST_SHOWN = 80
+
+
+def shown(text: str) -> str:
+    """Return what a client has sent as it may be repeated in a message: in quotes, and cut where it is long."""
+    return repr(text) if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]!r}..."
+
+
 class AntwortError(Exception):
     """An error whose message is written for the person who sent the request."""
 
@@ -180,35 +188,35 @@ class ResponseNotFound(NotFound):
 
     def __init__(self, response_id: str, *, param: str | None = None) -> None:
         code = "previous_response_not_found" if param == "previous_response_id" else None
-        super().__init__(f"No response with id {response_id!r}.", param=param, code=code)
+        super().__init__(f"No response with id {shown(response_id)}.", param=param, code=code)
 
 
 class ItemNotFound(NotFound):
     code = "item_not_found"
 
     def __init__(self, item_id: str, *, param: str | None = None) -> None:
-        super().__init__(f"No item with id {item_id!r}.", param=param)
+        super().__init__(f"No item with id {shown(item_id)}.", param=param)
 
 
 class ConversationNotFound(NotFound):
     code = "conversation_not_found"
 
     def __init__(self, conversation_id: str, *, param: str | None = None) -> None:
-        super().__init__(f"No conversation with id {conversation_id!r}.", param=param)
+        super().__init__(f"No conversation with id {shown(conversation_id)}.", param=param)
 
 
 class ApprovalNotFound(NotFound):
     code = "approval_not_found"
 
     def __init__(self, approval_id: str) -> None:
-        super().__init__(f"No approval with id {approval_id!r}.")
+        super().__init__(f"No approval with id {shown(approval_id)}.")
 
 
 class ModelNotFound(NotFound):
     code = "model_not_found"
 
     def __init__(self, model: str) -> None:
-        super().__init__(f"The model {model!r} does not exist.", param="model")
+        super().__init__(f"The model {shown(model)} does not exist.", param="model")
 
 
 class MethodNotAllowed(RequestError):

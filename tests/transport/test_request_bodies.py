@@ -149,3 +149,73 @@ async def test_half_of_a_surrogate_pair_in_a_conversation_is_replaced() -> None:
         made = await server.ask("POST", "/v1/conversations", f'{{"items": [{item}]}}'.encode())
         items = await server.ask("GET", f"/v1/conversations/{made.json()['id']}/items")
     assert items.json()["data"][0]["content"][0]["text"] == WHOLE
+
+
+# ---- what is written otherwise, or is not there ----
+
+
+@pytest.mark.parametrize("field", ["max_output_tokens", "max_tool_calls", "top_logprobs", "token_budget", "max_turns"])
+async def test_a_whole_number_may_be_written_with_a_point(field: str) -> None:
+    async with serving(Engine(scripted())) as server:
+        reply = await server.ask("POST", RESPONSES, f'{{"model": "scripted", "input": "x", "{field}": 5.0}}'.encode())
+        wrong = await server.ask("POST", RESPONSES, f'{{"model": "scripted", "input": "x", "{field}": 5.5}}'.encode())
+    assert reply.status == 200
+    assert reply.json().get(field, 5) == 5
+    assert (wrong.status, wrong.error["param"]) == (400, field)
+
+
+async def test_a_whole_number_of_tokens_to_compact_from_may_be_written_with_a_point() -> None:
+    async with serving(Engine(scripted())) as server:
+        managed = [{"type": "compaction", "compact_threshold": 5e5}]
+        reply = await server.ask("POST", RESPONSES, {"model": "scripted", "input": "x", "context_management": managed})
+    assert reply.status == 200
+
+
+LONG = "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"previous_response_id": LONG},
+        {"input": [{"type": "item_reference", "id": LONG[:500]}]},
+        {"tools": [{"type": "function", "name": LONG}]},
+        {"tool_choice": {"type": "function", "name": LONG}},
+        {"truncation": LONG},
+        {"input": [{"type": "message", "role": LONG, "content": "x"}]},
+        {"input": [{"type": "function_call_output", "call_id": LONG, "output": "x"}]},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+async def test_what_is_long_and_wrong_is_not_repeated_whole(fields: dict[str, Any]) -> None:
+    async with serving(Engine(scripted())) as server:
+        reply = await server.ask("POST", RESPONSES, {"model": "scripted", "input": "x", **fields})
+    assert reply.status in (400, 404)
+    assert len(reply.body) < 1000
+
+
+FUNCTION = {"type": "function", "name": "f"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tool_choice": "required", "allowed_tools": ["g"]}, "allowed_tools"),
+        (
+            {
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "mode": "required",
+                    "tools": [{"type": "function", "name": "g"}],
+                }
+            },
+            "tool_choice.tools",
+        ),
+    ],
+)
+async def test_a_required_call_of_tools_that_are_not_there_is_refused(fields: dict[str, Any], param: str) -> None:
+    provider = scripted()
+    async with serving(Engine(provider)) as server:
+        reply = await server.ask("POST", RESPONSES, {"model": "scripted", "input": "x", "tools": [FUNCTION], **fields})
+    assert (reply.status, reply.error["code"], reply.error["param"]) == (400, "unknown_tool", param)
+    assert provider.requests == []

@@ -15,7 +15,7 @@ from antwort.api.logins import bared
 from antwort.api.standard import own_kind
 from antwort.api.tools import CustomTool, FunctionTool, McpTool, NamespaceTool, OpaqueTool, Tool
 from antwort.api.wire import UNSET, Plain, encode, replace
-from antwort.errors import InvalidField
+from antwort.errors import InvalidField, shown
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _LABEL = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
@@ -158,5 +158,5 @@ def _read_namespace(value: Plain, path: str, foreign: list[OpaqueTool]) -> Names
 
 def _check_name(name: str, path: str) -> None:
     if not _NAME.fullmatch(name):
-        problem = f"{name!r} is not a name of 1 to 128 letters, digits, '_', '-' or '.'."
+        problem = f"{shown(name)} is not a name of 1 to 128 letters, digits, '_', '-' or '.'."
         raise InvalidField(f"{path}.name", problem)

@@ -181,7 +181,7 @@ def read_steps(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> Ste
     given = plain
     if isinstance(text := plain.get("text"), dict):
         given = {**plain, "text": without_nulls(text)}
-    fields: PlainFields = convert(given, PlainFields, "")
+    fields = _read_plain(given)
     if fields.metadata is not None:
         check_metadata(fields.metadata, limits)
     items, raw_items = yield from input_steps(plain.get("input"), limits)
@@ -198,6 +198,28 @@ def read_steps(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> Ste
         conversation=_read_conversation(plain["conversation"], fields) if "conversation" in plain else None,
         raw=encode(plain) if raw is None else raw,
     )
+
+
+def _read_plain(given: Plain) -> PlainFields:
+    """The plain fields. Some programs write whole numbers as 5.0."""
+    try:
+        fields: PlainFields = convert(given, PlainFields, "")
+    except InvalidField:
+        whole = {name: _with_whole_numbers(given[name]) for name in _PLAIN.intersection(given)}
+        fields = convert({**given, **whole}, PlainFields, "")
+    return fields
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer() and abs(value) < 2**53:
+            return int(value)
+        case [*entries]:
+            return [_with_whole_numbers(entry) for entry in entries]
+        case {"compact_threshold": float(number)}:
+            return {**value, "compact_threshold": _with_whole_numbers(number)}
+        case _:
+            return value
 
 
 def check_metadata(metadata: Metadata | None, limits: Limits) -> None:

@@ -39,7 +39,7 @@ from antwort.engine.settings import EngineSettings
 from antwort.engine.toolbox import Shelf, build_toolbox
 from antwort.engine.translate import check_said
 from antwort.engine.turns import Waits
-from antwort.errors import BackendTimeout, ConversationLocked, InvalidField, NotPermitted, UnsupportedFeature
+from antwort.errors import BackendTimeout, ConversationLocked, InvalidField, NotPermitted, UnsupportedFeature, shown
 from antwort.identity import Identity
 from antwort.net.media import MediaHosts
 from antwort.providers.base import OtherName, Provider
@@ -167,7 +167,7 @@ class Planner:
         if not model:
             model = await self._only_model(identity)
         elif not identity.may_use(model):
-            raise NotPermitted(f"You may not use the model {model!r}.", param="model", code="model_not_allowed")
+            raise NotPermitted(f"You may not use the model {shown(model)}.", param="model", code="model_not_allowed")
         capabilities = self._provider.capabilities(model)
         shelf = Shelf(self._executors, identity, self._settings, capabilities, model, deadline, _fresh(request))
         compacts = asks_to_compact(request)
