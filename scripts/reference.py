@@ -153,7 +153,7 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     "unknown_call_id": (errors.InvalidField, "an output for a call that the conversation does not know"),
     "unknown_tool": (
         errors.InvalidField,
-        "`tool_choice` names a tool that the request does not have, or a call is required and none of the tools is allowed",
+        "`tool_choice` names a tool that the request does not have, or a call is required and no tool is allowed",
     ),
     "unknown_tool_server": (errors.InvalidField, "no tool server has that label"),
     "unsupported_parameter": (errors.UnsupportedFeature, "understood, but not offered here"),

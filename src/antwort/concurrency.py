@@ -122,6 +122,18 @@ async def stop(tasks: Iterable[asyncio.Task[Any]], grace: float) -> set[asyncio.
     return late
 
 
+class Pace:
+    """Lets others have their turn between pieces of work, where those take long."""
+
+    def __init__(self) -> None:
+        self._began = perf_counter()
+
+    async def pause(self) -> None:
+        if perf_counter() - self._began > _LONG:
+            await asyncio.sleep(0)
+            self._began = perf_counter()
+
+
 async def in_turns(steps: Generator[None, None, T]) -> T:
     """What the steps lead to. Where they take long, others get their turn between them."""
     began = perf_counter()

@@ -294,8 +294,11 @@ class TooManyValues(RequestError):
     status = 413
     code = "too_many_values"
 
-    def __init__(self, limit: int) -> None:
-        super().__init__(f"The request body holds more than {limit} JSON values (limits.body_values).")
+    def __init__(self, limit: int, *, param: str | None = None) -> None:
+        """`param` is the part that is too large by itself; without it, the whole is."""
+        what = "The request body" if param is None else f"'{param}'"
+        setting = "limits.body_values" if param is None else "limits.item_values"
+        super().__init__(f"{what} holds more than {limit} JSON values ({setting}).", param=param)
 
 
 class WrongMediaType(RequestError):

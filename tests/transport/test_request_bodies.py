@@ -52,6 +52,23 @@ async def test_a_message_of_more_values_than_allowed_is_refused_and_the_connecti
         assert (await socket.ask()).output_text == "ok"
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "param"),
+    [
+        ('"input": "x", "tools": [{"type": "function", "name": "f", "parameters": {"x": [', "]}}]", "tools[0]"),
+        ('"input": [{"role": "user", "content": [', "]}]", "input[0]"),
+        ('"input": "x", "text": {"format": {"type": "json_schema", "schema": {"x": [', "]}}}", "text"),
+        ('"input": "x", "metadata": {"a": [', "]}", "metadata"),
+    ],
+)
+async def test_a_single_part_of_more_values_than_allowed_is_refused(start: str, end: str, param: str) -> None:
+    settings = EngineSettings(limits=Limits(item_values=40_000))
+    async with serving(Engine(scripted(), settings=settings)) as server:
+        reply = await server.ask("POST", RESPONSES, f'{{"model": "m", {start}{"0," * 40_000}0{end}}}'.encode())
+    assert (reply.status, reply.error["code"], reply.error["param"]) == (413, "too_many_values", param)
+    assert reply.error["message"] == f"'{param}' holds more than 40000 JSON values (limits.item_values)."
+
+
 async def test_a_text_counts_as_one_value_whatever_it_says() -> None:
     async with serving(Engine(scripted(), settings=LIMITED)) as server:
         reply = await server.ask("POST", RESPONSES, {"model": "scripted", "input": '[{"a": 1}, ' * 5000})
@@ -91,7 +108,11 @@ async def test_a_large_body_is_read_as_a_small_one_is() -> None:
         ('"input": ' + "[" * 300 + "]" * 300, None),
         ('"input": "Hi"]', None),
         ('"input": "\xff"', None),
-        ('"input": "Hi", "foo": "\xff"', None),
+        ('"input": [{"role": "user", "content": "\xff"}]', None),
+        (
+            '"input": "Hi", "tools": [{"type": "function", "name": "f", "parameters": ' + "[" * 300 + "]" * 300 + "}]",
+            None,
+        ),
     ],
 )
 async def test_what_is_wrong_is_named_in_a_body_of_any_size(wrong: str, param: str | None, padding: int) -> None:

@@ -6,24 +6,20 @@ well. What reads one is a generator therefore, and whoever drives it may do othe
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Generator
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from antwort.api.faults import described
-from antwort.api.surrogates import repair_surrogates
+from antwort.api.limits import Limits
+from antwort.api.steps import Steps
+from antwort.api.surrogates import repair_steps
 from antwort.api.values import value_counts
 from antwort.api.wire import Plain
 from antwort.errors import InvalidField, TooManyValues
 
-__all__ = ["SMALL_BODY", "Steps", "at_once", "body_steps", "known_fields", "value_steps"]
-
-T = TypeVar("T")
-Steps: TypeAlias = Generator[None, None, T]
-"""Work in pieces, none of which takes long."""
+__all__ = ["SMALL_BODY", "body_steps", "known_fields", "value_steps"]
 
 SMALL_BODY = 64 * 1024
 """Bytes that are decoded whole."""
@@ -33,23 +29,15 @@ _STEP = 256 * 1024
 """Bytes after which others get their turn."""
 _DEEPEST = 200
 """How deep a body may be nested: far beyond any real one, and within what can be written out again anywhere."""
-_LISTS = frozenset({"input", "items", "tools"})
+_ITEMS = frozenset({"input", "items"})
+_LISTS = _ITEMS | {"tools"}
 """Fields that are left in pieces, for whoever reads them one by one."""
 
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NO_OBJECT = "The body must be a JSON object."
 _decode = msgspec.json.Decoder().decode
 _decode_list: Any = msgspec.json.Decoder(list[Raw]).decode
 _decode_object: Any = msgspec.json.Decoder(dict[str, Raw]).decode
-
-
-def at_once(steps: Steps[T]) -> T:
-    """Return what the steps lead to, without a pause between them."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found: T = end.value
-            return found
 
 
 def known_fields(*names: str) -> type[msgspec.Struct]:
@@ -57,25 +45,41 @@ def known_fields(*names: str) -> type[msgspec.Struct]:
     return msgspec.defstruct("Body", [(name, Raw, Raw()) for name in names])
 
 
-def body_steps(body: bytes, known: type[msgspec.Struct], most: int, longest: int) -> Steps[tuple[Plain, bytes]]:
-    """Read the object that `body` is the JSON of, and return it with the text that it was read from: lone surrogates
-    are replaced in both. It may hold `most` values, and texts of `longest` bytes.
+def body_steps(body: bytes, known: type[msgspec.Struct], limits: Limits) -> Steps[tuple[Plain, bytes]]:
+    """Read the object that `body` is the JSON of, and return it with the text that it was read from. Lone surrogates
+    are replaced in both.
 
-    Of a large body, the fields that are not `known` are left out, and those that are lists hold `Raw` values.
+    Of a large body, the fields that are not `known` are left out of both, those that are lists hold `Raw` values, and
+    the text is without the items, each of which is there by itself.
     """
-    if len(body) > most:
-        for number in value_counts(body, most):
-            if number > most:
-                raise TooManyValues(most)
+    if len(body) > limits.body_values:
+        for number in value_counts(body, limits.body_values):
+            if number > limits.body_values:
+                raise TooManyValues(limits.body_values)
             yield
     try:
-        return (_decoded(body) if len(body) <= SMALL_BODY else (yield from _decoded_steps(body, known, longest))), body
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        repaired = repair_surrogates(body)
-        if repaired == body:
-            raise InvalidField("", f"The body is not valid JSON: {described(exc)}.", code="invalid_json") from exc
+        if len(body) <= SMALL_BODY:
+            return _decoded(body), body
+        fields = _split(body, known)
+    except _NOT_JSON as exc:
+        yield
+        repaired = yield from repair_steps(body)
+        if repaired is body:
+            raise _not_json(exc) from exc
+        return (yield from body_steps(repaired, known, limits))
     yield
-    return (yield from body_steps(repaired, known, most, longest))
+    plain: Plain = {}
+    kept: list[bytes] = []
+    for name, raw in fields.items():
+        if name not in _ITEMS:
+            if len(raw) > limits.part_bytes:
+                problem = f"longer than {limits.part_bytes} bytes."
+                raise InvalidField(name, problem, code="string_above_max_length")
+            kept.append(b'"%b":%b' % (name.encode(), bytes(raw)))
+        is_list = name in _LISTS and _first(raw) == b"["
+        plain[name] = _decode_list(raw) if is_list else (yield from value_steps(raw, name, limits))
+        yield
+    return plain, b"{%b}" % b",".join(kept)
 
 
 def _decoded(body: bytes) -> Plain:
@@ -87,36 +91,26 @@ def _decoded(body: bytes) -> Plain:
     return plain
 
 
-def _decoded_steps(body: bytes, known: type[msgspec.Struct], longest: int) -> Steps[Plain]:
-    yield from _check_characters(body)
+def _split(body: bytes, known: type[msgspec.Struct]) -> dict[str, Raw]:
+    """The fields that are known and there, unread."""
     try:
         fields = msgspec.json.decode(body, type=known)
     except msgspec.ValidationError:
         raise InvalidField("", _NO_OBJECT, code="invalid_json") from None
-    yield
-    plain: Plain = {}
-    for name in known.__struct_fields__:
-        if raw := getattr(fields, name):
-            is_list = name in _LISTS and bytes(memoryview(raw)[:1]) == b"["
-            plain[name] = _decode_list(raw) if is_list else (yield from value_steps(raw, name, longest))
+    return {name: raw for name in known.__struct_fields__ if (raw := getattr(fields, name))}
+
+
+def value_steps(raw: Raw | bytes, path: str, limits: Limits) -> Steps[Any]:
+    """Decode a value of a body, within the limits."""
+    if len(raw) > limits.item_values:
+        for number in value_counts(bytes(raw), limits.item_values):
+            if number > limits.item_values:
+                raise TooManyValues(limits.item_values, param=path)
             yield
-    return plain
-
-
-def _check_characters(body: bytes) -> Steps[None]:
-    """What is passed over is not looked at by the decoder, and is kept all the same."""
-    if body.isascii():
-        return
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    for start in range(0, len(body), _PIECE):
-        decoder.decode(body[start : start + _PIECE])
-        yield
-    decoder.decode(b"", final=True)
-
-
-def value_steps(raw: Raw | bytes, path: str, longest: int) -> Steps[Any]:
-    """Decode a value, and check that it is not nested too deeply and that no text in it is longer than `longest`."""
-    value = yield from _value_steps(raw, path, longest)
+    try:
+        value = yield from _value_steps(raw, path, limits.part_bytes)
+    except _NOT_JSON as exc:
+        raise _not_json(exc) from exc
     if len(raw) > _DEEPEST:
         _check_depth(value)
     return value
@@ -125,7 +119,7 @@ def value_steps(raw: Raw | bytes, path: str, longest: int) -> Steps[Any]:
 def _value_steps(raw: Raw | bytes, path: str, longest: int) -> Steps[Any]:
     if len(raw) <= _PIECE:
         return _decode(raw)
-    kind, since = bytes(memoryview(raw)[:1]), 0
+    kind, since = _first(raw), 0
     if kind == b"[":
         found: list[Any] = []
         for i, entry in enumerate(_decode_list(raw)):
@@ -146,6 +140,14 @@ def _value_steps(raw: Raw | bytes, path: str, longest: int) -> Steps[Any]:
     if len(raw) > 2 * longest and not path.endswith(".encrypted_content"):
         raise InvalidField(path, f"longer than {longest} bytes.", code="string_above_max_length")
     return _decode(raw)
+
+
+def _first(raw: Raw | bytes) -> bytes:
+    return bytes(memoryview(raw)[:1])
+
+
+def _not_json(exc: Exception) -> InvalidField:
+    return InvalidField("", f"The body is not valid JSON: {described(exc)}.", code="invalid_json")
 
 
 def _check_depth(plain: Any) -> None:

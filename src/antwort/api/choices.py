@@ -71,6 +71,8 @@ def read_allowed(value: object, choice: ToolChoice) -> tuple[NamedTool, ...] | N
         return standard
     if not isinstance(value, list):
         raise InvalidField("allowed_tools", f"expected a list, got {kind_of(value)}.")
+    if len(value) > _MOST_ALLOWED:
+        raise InvalidField("allowed_tools", f"must not name more than {_MOST_ALLOWED} tools.")
     entries = [_typed(entry) if isinstance(entry, dict) else entry for entry in value]
     named = [{"type": "function", "name": entry} if isinstance(entry, str) else entry for entry in entries]
     own: tuple[NamedTool, ...] = convert(named, tuple[NamedTool, ...], "allowed_tools")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from antwort.api.bodies import Steps, at_once, body_steps, known_fields
+from antwort.api.bodies import body_steps, known_fields
 from antwort.api.items import OutputItem
 from antwort.api.limits import Limits
 from antwort.api.requests import CreateRequest, read_steps
 from antwort.api.responses import Usage
+from antwort.api.steps import Steps, at_once
 from antwort.api.wire import Wire
 from antwort.errors import InvalidField
 
@@ -40,7 +41,7 @@ def parse_compaction(body: bytes, limits: Limits) -> CompactRequest:
 
 def compaction_steps(body: bytes, limits: Limits) -> Steps[CompactRequest]:
     """The same in pieces."""
-    plain, raw = yield from body_steps(body, _BODY, limits.body_values, limits.part_bytes)
+    plain, raw = yield from body_steps(body, _BODY, limits)
     known = {name: plain[name] for name in FIELDS if name in plain}
     return as_compaction((yield from read_steps(known, limits, raw=raw)))
 

@@ -8,11 +8,12 @@ from typing import NoReturn
 
 from msgspec import Raw
 
-from antwort.api.bodies import Steps, value_steps
+from antwort.api.bodies import value_steps
 from antwort.api.faults import convert, kind_of, without_inner_nulls, without_nulls
 from antwort.api.limits import Limits
 from antwort.api.logins import bared
 from antwort.api.standard import own_kind
+from antwort.api.steps import Steps
 from antwort.api.tools import CustomTool, FunctionTool, McpTool, NamespaceTool, OpaqueTool, Tool
 from antwort.api.wire import UNSET, Plain, encode, replace
 from antwort.errors import InvalidField, shown
@@ -31,7 +32,7 @@ def tool_steps(value: object, limits: Limits) -> Steps[tuple[Tool, ...]]:
         _refuse_number(len(value), limits.tools)
     for i, entry in enumerate(value):
         if isinstance(entry, Raw):
-            value[i] = yield from value_steps(entry, f"tools[{i}]", limits.part_bytes)
+            value[i] = yield from value_steps(entry, f"tools[{i}]", limits)
             yield
     _check_number(value, limits.tools)
     foreign: list[OpaqueTool] = []

@@ -7,7 +7,7 @@ from typing import get_args
 import msgspec
 from msgspec import Raw
 
-from antwort.api.bodies import Steps, at_once, value_steps
+from antwort.api.bodies import value_steps
 from antwort.api.faults import convert, kind_of, without_inner_nulls, without_nulls
 from antwort.api.items import (
     ContentPart,
@@ -23,10 +23,11 @@ from antwort.api.items import (
     Text,
 )
 from antwort.api.limits import Limits
-from antwort.api.logins import bared, may_hold_logins
+from antwort.api.logins import bared, login_steps, may_hold_logins
 from antwort.api.servers import normalise_listing, normalise_server_call
 from antwort.api.standard import own_kind
 from antwort.api.status import ItemStatus
+from antwort.api.steps import Steps, at_once
 from antwort.api.wire import UNSET, Plain, Wire, encode
 from antwort.errors import InvalidField
 from antwort.ids import new_id
@@ -68,10 +69,13 @@ def item_steps(
     since = 0
     for i, entry in enumerate(value):
         if isinstance(entry, Raw):
-            decoded = yield from value_steps(entry, f"{path}[{i}]", limits.part_bytes)
-            plain, raw = _without_logins(decoded, bytes(entry))
+            came = bytes(entry)
+            decoded = yield from value_steps(came, f"{path}[{i}]", limits)
+            if len(came) > _STEP:
+                yield
+            plain, raw = yield from _without_logins(decoded, came)
         else:
-            plain, raw = _without_logins(entry)
+            plain, raw = yield from _without_logins(entry)
         size = len(raw)
         # As it was: what is wrong is told of by the careful reading alone.
         items.append(_easy_message(plain, size, limits) or read_item(plain, f"{path}[{i}]", limits, size=size))
@@ -123,14 +127,18 @@ def _easy_message(value: object, size: int, limits: Limits) -> Message | None:
     )
 
 
-def _without_logins(entry: object, came: bytes | None = None) -> tuple[object, bytes]:
+def _without_logins(entry: object, came: bytes | None = None) -> Steps[tuple[object, bytes]]:
     """The entry, and its JSON, as it came where that is at hand. Items may hold tools: nobody is let in by those, and
     what would let somebody in is not kept.
     """
     if not isinstance(entry, dict):
         return entry, b""  # which is no item
     raw = encode(entry) if came is None or b"\\u00" in came else came
-    if not may_hold_logins(raw):
+    if len(raw) <= _STEP:
+        may_hold = may_hold_logins(raw)
+    else:
+        may_hold = yield from login_steps(raw)
+    if not may_hold:
         return entry, raw
     bare = bared(entry, raw)
     return (entry, raw) if bare is entry else (bare, encode(bare))
@@ -333,5 +341,7 @@ def _check_sizes(plain: Plain, path: str, limits: Limits) -> None:
 
 def _check_size(text: str, path: str, limits: Limits) -> None:
     # A character takes at most four bytes: only a text that may be too long is encoded to be measured.
-    if len(text) * 4 > limits.part_bytes and len(text.encode()) > limits.part_bytes:
+    if len(text) * 4 <= limits.part_bytes or (text.isascii() and len(text) <= limits.part_bytes):
+        return
+    if len(text.encode()) > limits.part_bytes:
         raise InvalidField(path, f"longer than {limits.part_bytes} bytes.", code="string_above_max_length")

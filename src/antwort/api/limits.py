@@ -17,7 +17,7 @@ class Limits(Wire):
     input_items: _Count = 10_000
     """How many items the input may have."""
     part_bytes: _Count = 10 * 2**20
-    """How large a text, an image or a file of an item may be."""
+    """How large a text, an image or a file of an item may be, and, as JSON, any other field of a body."""
     tools: _Count = 128
     """How many tools a request may name."""
     servers: _Count = 16
@@ -35,3 +35,5 @@ class Limits(Wire):
     """How many JSON values a body may hold: objects, lists, texts, numbers, booleans and nulls. The names of fields do
     not count.
     """
+    item_values: _Count = 100_000
+    """How many of them a single item, tool or other field may hold."""

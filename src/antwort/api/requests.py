@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta
 
-from antwort.api.bodies import Steps, at_once, body_steps, known_fields
+from antwort.api.bodies import body_steps, known_fields
 from antwort.api.choices import read_allowed, read_choice, tool_steps
 from antwort.api.faults import convert, kind_of, without_nulls
 from antwort.api.inputs import LONGEST_ID, input_steps, read_input, read_item
 from antwort.api.items import InputItem
 from antwort.api.limits import Limits
 from antwort.api.responses import Metadata
+from antwort.api.steps import Steps, at_once
 from antwort.api.tools import AllowedTools, ChoiceMode, Forced, NamedTool, Tool, ToolChoice
 from antwort.api.wire import Plain, Wire, encode, replace
 from antwort.errors import InvalidField
@@ -128,6 +129,7 @@ class CreateRequest(PlainFields):
     conversation: str | None = None
     """The id of the conversation that it is a turn of, in whichever form it came."""
     raw: bytes = b"{}"
+    """The body as it came; of a large one, without the input and what is not known here."""
 
     def __repr__(self) -> str:
         """Without what it holds: some of that is to log in somewhere."""
@@ -163,7 +165,7 @@ def parse_request(body: bytes, limits: Limits) -> CreateRequest:
 
 def request_steps(body: bytes, limits: Limits) -> Steps[CreateRequest]:
     """The same in pieces."""
-    plain, raw = yield from body_steps(body, _BODY, limits.body_values, limits.part_bytes)
+    plain, raw = yield from body_steps(body, _BODY, limits)
     return (yield from read_steps(plain, limits, raw=raw))
 
 

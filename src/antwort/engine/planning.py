@@ -15,6 +15,7 @@ from antwort.api.responses import Model, Response
 from antwort.api.status import transition
 from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
+from antwort.concurrency import Pace
 from antwort.engine.approval_ids import ApprovalIds
 from antwort.engine.approvals import ApprovalTerms, check_unchanged, look_again, look_up, weighed
 from antwort.engine.boxes import Boxes
@@ -120,7 +121,7 @@ class Planner:
         """The plan, once it is the request's turn at its `place`. The time that a response has begins here, unless it
         is `resumed`; all that is waited for counts.
         """
-        clock = asyncio.get_running_loop().time
+        clock, pace = asyncio.get_running_loop().time, Pace()
         if resumed is None:
             if request.background:
                 _check_background(request, self._settings)
@@ -134,12 +135,14 @@ class Planner:
         if place is not None:
             left = deadline - clock()
             await (self._turn(place, request, left) if resumed is None else place.turn(left))
+        await pace.pause()
         if not is_all_new(request):
             plan = self._plan_after(request, identity, means, recent, resumed)
             return await self._in_time(request, plan, deadline)
         sealed, before = Sealed(self._vault, identity), Before(request, History((request.input,), inputs=_FIRST))
         if has_media(request.input):
             self._check_readable(before, means, sealed)
+        await pace.pause()
         return self._plan(before, identity, means, sealed, Credentials(self._vault, identity), resumed)
 
     async def _turn(self, place: Waits, request: CreateRequest, seconds: float) -> None:
@@ -185,9 +188,10 @@ class Planner:
     ) -> Plan:
         """The plan of a request that goes on from something, or says something that stands for something else."""
         sealed, credentials = Sealed(self._vault, identity), Credentials(self._vault, identity)
-        response_id = None if resumed is None else resumed.response.id
+        response_id, pace = None if resumed is None else resumed.response.id, Pace()
         before = await self._remembered(request, identity, means, recent, sealed, credentials, response_id)
         self._check_readable(before, means, sealed)
+        await pace.pause()
         return self._plan(before, identity, means, sealed, credentials, resumed)
 
     def _plan(
@@ -246,6 +250,7 @@ class Planner:
         """What came before a request, and what it says that stands for something else; `response_id` is that of its
         response, where it is on record already.
         """
+        pace = Pace()
         records: Records = self._store if recent is None else recent.before(self._store)
         items = await load_said(request, self._store, identity)
         if request.previous_response_id is not None:
@@ -256,17 +261,21 @@ class Planner:
         messages = [item for item in earlier if isinstance(item, Message)]
         known = known_places(request.input, [*items, *held_in(kept)], messages, request.raw_input)
         request = results_by_call_id(referring(request, known), earlier)
+        await pace.pause()
         own = sealed.opened_input(request.input)
         decided = await look_up((*items, *request.input), kept, self._store, identity, self._is_live, response_id)
         check_unchanged(request.input, decided)
         request = await resolve_references(request, records, identity, known)
+        await pace.pause()
         said, chain = sealed.opened_said(items), sealed.opened_chain(kept)
         request = await recall_runs(request, chain, records, identity, said)
         request = without_repeats(request, chain, said, sealed.memories)
+        await pace.pause()
         history = await assemble(
             request, chain, means.toolbox, means.shelf, credentials, said, sealed.memories, decided.askers
         )
         decided = await look_again(history, decided, self._store, identity)
+        await pace.pause()
         if means.compacts:
             return Before(without_references(request), history, kept, own)
         ids = ApprovalIds(self._vault, identity)

@@ -107,7 +107,7 @@ class ConversationRoutes:
     async def _body(self, exchange: Exchange) -> Plain:
         """All that a body says may be left out, and then the body too."""
         body = await exchange.body(self._body_limit) or b"{}"
-        asked, _ = await in_turns(body_steps(body, _BODY, self._limits.body_values, self._limits.part_bytes))
+        asked, _ = await in_turns(body_steps(body, _BODY, self._limits))
         return asked
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 
-from antwort.api.bodies import Steps, body_steps, known_fields
+from antwort.api.bodies import body_steps, known_fields
 from antwort.api.events import Event, StreamEvent
 from antwort.api.faults import kind_of
 from antwort.api.limits import Limits
 from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_steps
 from antwort.api.standard import OPENAI, STANDARD, Wording
+from antwort.api.steps import Steps
 from antwort.api.wire import Plain, Wire, encode, replace
 from antwort.engine.pipe import Numbered
 from antwort.errors import InvalidField
@@ -98,7 +99,7 @@ def message_steps(message: str | bytes, limits: Limits) -> Steps[Heard | SteerFa
     """
     if isinstance(message, bytes):
         raise InvalidField("", _BINARY, code="invalid_json")
-    body, raw = yield from body_steps(message.encode(), _BODY, limits.body_values, limits.part_bytes)
+    body, raw = yield from body_steps(message.encode(), _BODY, limits)
     kind: Any = body.get("type")
     if kind == CREATE:
         return Heard(body, raw)
