@@ -151,7 +151,10 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     "unexpected_parameter": (errors.InvalidField, "a field that does not go with this tool server"),
     "unknown_approval": (errors.InvalidField, "a decision about a call that does not wait for one in the conversation"),
     "unknown_call_id": (errors.InvalidField, "an output for a call that the conversation does not know"),
-    "unknown_tool": (errors.InvalidField, "`tool_choice` names a tool that the request does not have"),
+    "unknown_tool": (
+        errors.InvalidField,
+        "`tool_choice` names a tool that the request does not have, or a call is required and no tool is allowed",
+    ),
     "unknown_tool_server": (errors.InvalidField, "no tool server has that label"),
     "unsupported_parameter": (errors.UnsupportedFeature, "understood, but not offered here"),
     "unsupported_tool": (errors.InvalidField, "nobody here runs tools of that type"),
@@ -196,6 +199,7 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
         "as many WebSockets are open as `server.websocket.connections` allows",
     ),
     "body_too_large": (errors.BodyTooLarge, "the body is larger than `server.body_limit`"),
+    "too_many_values": (errors.TooManyValues, "the body holds more JSON values than `limits.body_values`"),
     "unsupported_media_type": (errors.WrongMediaType, "the body is not `application/json`"),
     "rate_limit_exceeded": (
         errors.RateLimited,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from time import perf_counter
 from types import coroutine
 from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
 _BREAKING_OFF = 1.0
+_LONG = 0.01
+"""Seconds of work after which others get their turn."""
 
 
 class Signal:
@@ -117,6 +120,31 @@ async def stop(tasks: Iterable[asyncio.Task[Any]], grace: float) -> set[asyncio.
         return set()
     _, late = await asyncio.wait(waiting, timeout=grace)
     return late
+
+
+class Pace:
+    """Lets others have their turn between pieces of work, where those take long."""
+
+    def __init__(self) -> None:
+        self._began = perf_counter()
+
+    async def pause(self) -> None:
+        if perf_counter() - self._began > _LONG:
+            await asyncio.sleep(0)
+            self._began = perf_counter()
+
+
+async def in_turns(steps: Generator[None, None, T]) -> T:
+    """What the steps lead to. Where they take long, others get their turn between them."""
+    began = perf_counter()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("T", end.value)
+        if perf_counter() - began > _LONG:
+            await asyncio.sleep(0)
+            began = perf_counter()
 
 
 async def side_by_side(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:

@@ -21,6 +21,7 @@ AntwortError                 what a client may be told: status, type, code, para
 │   │   └── ApprovalInUse    another response acts on it
 │   ├── ConnectionTooOld     400 a WebSocket has been open as long as one may be
 │   ├── BodyTooLarge         413
+│   ├── TooManyValues        413 as JSON, however short
 │   ├── WrongMediaType       415
 │   ├── BadUpgrade           400 a WebSocket is asked for as nobody does
 │   ├── WrongSocketVersion   426 or in a version that is not spoken
@@ -76,6 +77,14 @@ def standard_type(kind: str, code: str) -> str:
             return "model_error"
         case _:
             return kind
+
+
+_LONGEST_SHOWN = 80
+
+
+def shown(text: str) -> str:
+    """Return what a client has sent as it may be repeated in a message: in quotes, and cut where it is long."""
+    return repr(text) if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]!r}..."
 
 
 class AntwortError(Exception):
@@ -180,35 +189,35 @@ class ResponseNotFound(NotFound):
 
     def __init__(self, response_id: str, *, param: str | None = None) -> None:
         code = "previous_response_not_found" if param == "previous_response_id" else None
-        super().__init__(f"No response with id {response_id!r}.", param=param, code=code)
+        super().__init__(f"No response with id {shown(response_id)}.", param=param, code=code)
 
 
 class ItemNotFound(NotFound):
     code = "item_not_found"
 
     def __init__(self, item_id: str, *, param: str | None = None) -> None:
-        super().__init__(f"No item with id {item_id!r}.", param=param)
+        super().__init__(f"No item with id {shown(item_id)}.", param=param)
 
 
 class ConversationNotFound(NotFound):
     code = "conversation_not_found"
 
     def __init__(self, conversation_id: str, *, param: str | None = None) -> None:
-        super().__init__(f"No conversation with id {conversation_id!r}.", param=param)
+        super().__init__(f"No conversation with id {shown(conversation_id)}.", param=param)
 
 
 class ApprovalNotFound(NotFound):
     code = "approval_not_found"
 
     def __init__(self, approval_id: str) -> None:
-        super().__init__(f"No approval with id {approval_id!r}.")
+        super().__init__(f"No approval with id {shown(approval_id)}.")
 
 
 class ModelNotFound(NotFound):
     code = "model_not_found"
 
     def __init__(self, model: str) -> None:
-        super().__init__(f"The model {model!r} does not exist.", param="model")
+        super().__init__(f"The model {shown(model)} does not exist.", param="model")
 
 
 class MethodNotAllowed(RequestError):
@@ -280,6 +289,17 @@ class BodyTooLarge(RequestError):
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"The request body is larger than {limit} bytes.")
+
+
+class TooManyValues(RequestError):
+    status = 413
+    code = "too_many_values"
+
+    def __init__(self, limit: int, *, param: str | None = None) -> None:
+        """`param` is the part that is too large by itself; without it, the whole is."""
+        what = "The request body" if param is None else f"'{param}'"
+        setting = "limits.body_values" if param is None else "limits.item_values"
+        super().__init__(f"{what} holds more than {limit} JSON values ({setting}).", param=param)
 
 
 class WrongMediaType(RequestError):

@@ -14,6 +14,7 @@ from antwort.config.problems import CannotStart, Problem
 from antwort.config.secrets import Secret
 from antwort.config.settings import Settings
 from antwort.config.sharing import only_near
+from antwort.net.media import MediaHosts
 from antwort.net.places import OutOfReach, read_place
 from antwort.net.reach import Reach, read_pattern
 from antwort.tools.limits import ToolBounds, ToolLimits
@@ -114,6 +115,11 @@ def find_network_problems(settings: Settings) -> Iterator[Problem]:
                 read_pattern(entry)
             except ValueError as exc:
                 yield Problem(f"mcp.reach.{field}[{at}]", str(exc))
+    for at, host in enumerate(settings.limits.media_hosts):
+        try:
+            MediaHosts([host])
+        except ValueError as exc:
+            yield Problem(f"limits.media_hosts[{at}]", str(exc))
 
 
 def _revealed(secrets: Mapping[str, Secret]) -> dict[str, str]:

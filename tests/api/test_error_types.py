@@ -27,6 +27,7 @@ SAMPLES: list[tuple[AntwortError, int, str, str, str]] = [
     (errors.KeyInUse(), 409, "invalid_request_error", "invalid_request", "idempotency_key_in_use"),
     (errors.ConversationLocked(), 409, "invalid_request_error", "invalid_request", "conversation_locked"),
     (errors.ApprovalInUse(), 409, "invalid_request_error", "invalid_request", "approval_in_use"),
+    (errors.TooManyValues(5), 413, "invalid_request_error", "invalid_request", "too_many_values"),
     (errors.BodyTooLarge(5), 413, "invalid_request_error", "invalid_request", "body_too_large"),
     (errors.WrongMediaType("text/plain"), 415, "invalid_request_error", "invalid_request", "unsupported_media_type"),
     (errors.RequestTooSlow(), 408, "invalid_request_error", "invalid_request", "request_timeout"),

@@ -185,14 +185,12 @@ def test_a_fault_says_what_was_expected_and_what_came() -> None:
         b'{"temperature": NaN}',
         b'{"temperature": Infinity}',
         b'{"temperature": 1e999}',
-        b'{"input": "\\ud800"}',
-        b'{"input": "\\udc00\\ud800"}',
         b'{"input": "\xff"}',
         b'\xef\xbb\xbf{"input": "hi"}',
         b'{"max_output_tokens": ' + b"9" * 5000 + b"}",
         b'{"input": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     ],
-    ids=range(15),
+    ids=range(13),
 )
 def test_what_is_not_json_is_said_so(body: bytes) -> None:
     error = fault(body)

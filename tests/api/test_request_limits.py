@@ -30,12 +30,12 @@ def functions(count: int) -> list[dict[str, str]]:
 
 
 def test_the_limits_by_default() -> None:
-    assert (Limits().input_items, Limits().part_bytes, Limits().tools) == (1000, 10 * 2**20, 128)
+    assert (Limits().input_items, Limits().part_bytes, Limits().tools) == (10_000, 10 * 2**20, 128)
 
 
 def test_more_input_items_than_allowed_are_refused() -> None:
-    assert taken(Limits(), input=[MESSAGE] * 1000)
-    assert refused(Limits(), input=[MESSAGE] * 1001) == ("input", "too_many_items")
+    assert taken(Limits(), input=[MESSAGE] * 10_000)
+    assert refused(Limits(), input=[MESSAGE] * 10_001) == ("input", "too_many_items")
     assert taken(SMALL, input=[MESSAGE] * 2)
     assert refused(SMALL, input=[MESSAGE] * 3) == ("input", "too_many_items")
 

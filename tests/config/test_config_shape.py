@@ -79,7 +79,7 @@ NAMED = {
     "loop.max_turns": 10,  # FR-015
     "loop.deadline": 600.0,  # FR-014
     "loop.mixed_turns": "pause",  # mixed turns
-    "limits.input_items": 1000,  # CP-040
+    "limits.input_items": 10_000,  # CP-040
     "limits.part_bytes": 10 * 2**20,  # CP-040
     "limits.tools": 128,  # CP-040
     "server.body_limit": 64 * 2**20,  # TR-005

@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "engine": (
         "api",
         *CONTRACTS,
+        "net.media",
         "storage.memory",
         "runs.over",
         "runs.packed",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from antwort.app import build
-from antwort.config.settings import BackendSettings, CapabilitySettings, Settings
+from antwort.config.settings import BackendSettings, CapabilitySettings, Limits, Settings
 from chat_backend import ChatBackend
 from raw_http import Reply
 from serving import RESPONSES, Serving, serving
@@ -68,7 +68,8 @@ class Both:
 async def both(**takes: Any) -> AsyncIterator[Both]:
     async with ChatBackend() as backend:
         named = BackendSettings(name="b0", url=backend.url, capabilities=CapabilitySettings(**takes))
-        app = await build(Settings(backends=(named,), memory=True))
+        limits = Limits(media_hosts=("127.0.0.1",))  # where the bystander is
+        app = await build(Settings(backends=(named,), memory=True, limits=limits))
         async with serving(app.engine, app.asgi) as server:
             yield Both(server, backend)
 

@@ -12,10 +12,15 @@ from hypothesis import strategies as st
 from antwort.api.events import OutputTextDelta
 from antwort.api.requests import Limits
 from antwort.api.standard import OPENAI, STANDARD
+from antwort.api.steps import at_once
 from antwort.engine.pipe import Numbered
 from antwort.errors import ConnectionTooOld, InvalidField, RateLimited, ResponseNotFound
 from antwort.transport.errors import socket_failure
-from antwort.transport.messages import Heard, read_message, written
+from antwort.transport.messages import Heard, SteerFailed, message_steps, written
+
+
+def read_message(message: str | bytes) -> Heard | SteerFailed | None:
+    return at_once(message_steps(message, Limits()))
 
 
 def delta(text: str) -> OutputTextDelta:
@@ -79,7 +84,7 @@ def test_what_needs_no_answer_gets_none() -> None:
 def test_a_body_that_repeats_what_is_so_anyway_is_taken() -> None:
     heard = read_message(said(input="Hi", stream=True, stream_options={"include_obfuscation": False}, background=False))
     assert isinstance(heard, Heard)
-    request = heard.request(Limits())
+    request = at_once(heard.request_steps(Limits()))
     assert request.stream is True
     assert request.raw == heard.raw
 
@@ -89,7 +94,7 @@ def test_what_cannot_be_had_here_is_refused_by_its_name(field: str, value: bool)
     heard = read_message(said(input="Hi", **{field: value}))
     assert isinstance(heard, Heard)
     with pytest.raises(InvalidField, match="WebSocket") as caught:
-        heard.request(Limits())
+        at_once(heard.request_steps(Limits()))
     assert caught.value.param == field
 
 

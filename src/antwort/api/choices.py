@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from antwort.api.declarations import read_tools
+from antwort.api.declarations import tool_steps
 from antwort.api.faults import convert, kind_of, without_nulls
 from antwort.api.standard import own_kind
 from antwort.api.tools import (
@@ -20,7 +20,7 @@ from antwort.api.tools import (
 from antwort.api.wire import Plain
 from antwort.errors import InvalidField
 
-__all__ = ["read_allowed", "read_choice", "read_tools"]
+__all__ = ["read_allowed", "read_choice", "tool_steps"]
 
 _Known: TypeAlias = ForcedFunction | ForcedCustom | ForcedServer | AllowedTools
 _KNOWN = frozenset({"function", "custom", "mcp", "allowed_tools"})
@@ -71,6 +71,8 @@ def read_allowed(value: object, choice: ToolChoice) -> tuple[NamedTool, ...] | N
         return standard
     if not isinstance(value, list):
         raise InvalidField("allowed_tools", f"expected a list, got {kind_of(value)}.")
+    if len(value) > _MOST_ALLOWED:
+        raise InvalidField("allowed_tools", f"must not name more than {_MOST_ALLOWED} tools.")
     entries = [_typed(entry) if isinstance(entry, dict) else entry for entry in value]
     named = [{"type": "function", "name": entry} if isinstance(entry, str) else entry for entry in entries]
     own: tuple[NamedTool, ...] = convert(named, tuple[NamedTool, ...], "allowed_tools")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from typing import Literal
 
-from antwort.api.inputs import Limits
+from antwort.api.bodies import body_steps, known_fields
 from antwort.api.items import OutputItem
-from antwort.api.requests import CreateRequest, parse_body, read_request
+from antwort.api.limits import Limits
+from antwort.api.requests import CreateRequest, read_steps
 from antwort.api.responses import Usage
+from antwort.api.steps import Steps, at_once
 from antwort.api.wire import Wire
 from antwort.errors import InvalidField
 
 FIELDS = ("model", "input", "previous_response_id", "instructions", "prompt_cache_key")
 """The fields that count. Clients send others that they have at hand, such as tools: those are not looked at."""
+_BODY = known_fields(*FIELDS)
 _TAKEN = (*FIELDS, "raw_input", "raw")
 
 
@@ -33,8 +36,14 @@ class CompactedResponse(Wire, kw_only=True):
 
 def parse_compaction(body: bytes, limits: Limits) -> CompactRequest:
     """The request in `body`, or the first thing that is wrong with it."""
-    plain = parse_body(body)
-    return as_compaction(read_request({name: plain[name] for name in FIELDS if name in plain}, limits, raw=body))
+    return at_once(compaction_steps(body, limits))
+
+
+def compaction_steps(body: bytes, limits: Limits) -> Steps[CompactRequest]:
+    """The same in pieces."""
+    plain, raw = yield from body_steps(body, _BODY, limits)
+    known = {name: plain[name] for name in FIELDS if name in plain}
+    return as_compaction((yield from read_steps(known, limits, raw=raw)))
 
 
 def as_compaction(request: CreateRequest) -> CompactRequest:

@@ -7,8 +7,9 @@ from typing import Literal
 import msgspec
 
 from antwort.api.faults import convert
-from antwort.api.inputs import Limits, read_items
+from antwort.api.inputs import read_items
 from antwort.api.items import InputItem
+from antwort.api.limits import Limits
 from antwort.api.requests import ShortText, check_metadata
 from antwort.api.responses import Metadata
 from antwort.api.wire import Wire

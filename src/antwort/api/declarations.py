@@ -4,34 +4,44 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import NoReturn
 
+from msgspec import Raw
+
+from antwort.api.bodies import value_steps
 from antwort.api.faults import convert, kind_of, without_inner_nulls, without_nulls
+from antwort.api.limits import Limits
 from antwort.api.logins import bared
 from antwort.api.standard import own_kind
+from antwort.api.steps import Steps
 from antwort.api.tools import CustomTool, FunctionTool, McpTool, NamespaceTool, OpaqueTool, Tool
 from antwort.api.wire import UNSET, Plain, encode, replace
-from antwort.errors import InvalidField
+from antwort.errors import InvalidField, shown
 
 _NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _LABEL = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 
-def read_tools(value: object, limit: int, servers: int) -> tuple[Tool, ...]:
-    """The tools as they are declared, and behind them what namespaces hold of other types than they may. At most
-    `servers` of them are servers by address: each of those is asked before the model is.
-    """
+def tool_steps(value: object, limits: Limits) -> Steps[tuple[Tool, ...]]:
+    """The tools as they are declared, and behind them what namespaces hold of other types than they may."""
     if value is None:
         return ()
     if not isinstance(value, list):
         raise InvalidField("tools", f"expected a list, got {kind_of(value)}.")
-    _check_number(value, limit)
+    if len(value) > limits.tools:
+        _refuse_number(len(value), limits.tools)
+    for i, entry in enumerate(value):
+        if isinstance(entry, Raw):
+            value[i] = yield from value_steps(entry, f"tools[{i}]", limits)
+            yield
+    _check_number(value, limits.tools)
     foreign: list[OpaqueTool] = []
     tools = [_read_tool(entry, f"tools[{i}]", foreign) for i, entry in enumerate(value)]
     own = [tool for tool in tools if type(tool) is not McpTool]
     if own:
         _check_names(tools)
-    if len(tools) - len(own) > servers:
-        _check_servers(tools, servers)
+    if len(tools) - len(own) > limits.servers:  # each of which is asked before the model is
+        _check_servers(tools, limits.servers)
     return (*tools, *foreign)
 
 
@@ -52,7 +62,11 @@ def _check_number(value: Sequence[object], limit: int) -> None:
             inner = entry["tools"]
             number += max(1, len(inner)) - 1 if isinstance(inner, list) else 0
     if number > limit:
-        raise InvalidField("tools", f"{number} tools; at most {limit} are allowed.", code="too_many_tools")
+        _refuse_number(number, limit)
+
+
+def _refuse_number(number: int, limit: int) -> NoReturn:
+    raise InvalidField("tools", f"{number} tools; at most {limit} are allowed.", code="too_many_tools")
 
 
 def _is_namespace(kind: object) -> bool:
@@ -145,5 +159,5 @@ def _read_namespace(value: Plain, path: str, foreign: list[OpaqueTool]) -> Names
 
 def _check_name(name: str, path: str) -> None:
     if not _NAME.fullmatch(name):
-        problem = f"{name!r} is not a name of 1 to 128 letters, digits, '_', '-' or '.'."
+        problem = f"{shown(name)} is not a name of 1 to 128 letters, digits, '_', '-' or '.'."
         raise InvalidField(f"{path}.name", problem)

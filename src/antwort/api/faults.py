@@ -14,6 +14,7 @@ _MISSING = re.compile(r"Object missing required field `(?P<name>[^`]*)`")
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<index>\d+)\]")
 _ANY_KEY = "[...]"
 _LONGEST_KEY = 64  # of what is repeated
+_LONGEST_PROBLEM = 200
 _KINDS = {
     bool: "a boolean",
     int: "a number",
@@ -66,6 +67,8 @@ def _problem(exc: Exception) -> tuple[str, str]:
         path, text = match["path"], text[: match.start()]
     if (match := _MISSING.fullmatch(text)) is not None:
         return f"{path}.{match['name']}", "missing required field"
+    if len(text) > _LONGEST_PROBLEM:  # it repeats what was sent
+        text = f"{text[:_LONGEST_PROBLEM]}..."
     return path, text if text[1:2].isupper() else text[:1].lower() + text[1:]
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias, get_args
+from typing import get_args
 
 import msgspec
-from msgspec import Meta
+from msgspec import Raw
 
+from antwort.api.bodies import value_steps
 from antwort.api.faults import convert, kind_of, without_inner_nulls, without_nulls
 from antwort.api.items import (
     ContentPart,
@@ -21,35 +22,18 @@ from antwort.api.items import (
     Role,
     Text,
 )
-from antwort.api.logins import bared, may_hold_logins
+from antwort.api.limits import Limits
+from antwort.api.logins import bared, login_steps, may_hold_logins
 from antwort.api.servers import normalise_listing, normalise_server_call
 from antwort.api.standard import own_kind
 from antwort.api.status import ItemStatus
+from antwort.api.steps import Steps, at_once
 from antwort.api.wire import UNSET, Plain, Wire, encode
 from antwort.errors import InvalidField
 from antwort.ids import new_id
 
-_Count: TypeAlias = Annotated[int, Meta(ge=1)]
 
-
-class Limits(Wire):
-    """How large a request may be."""
-
-    input_items: _Count = 1000
-    """How many items the input may have."""
-    part_bytes: _Count = 10 * 2**20
-    """How large a text, an image or a file of an item may be."""
-    tools: _Count = 128
-    """How many tools a request may name."""
-    servers: _Count = 16
-    """How many MCP servers a request may name by address."""
-    metadata_keys: _Count = 16
-    """How many entries its metadata may have."""
-    conversation_items: _Count = 20
-    """How many items may be added to a conversation at once."""
-
-
-def read_input(value: object, limits: Limits) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
+def input_steps(value: object, limits: Limits) -> Steps[tuple[tuple[InputItem, ...], tuple[bytes, ...]]]:
     """The input items and the JSON of each as it came."""
     if value is None:
         return (), ()
@@ -57,26 +41,53 @@ def read_input(value: object, limits: Limits) -> tuple[tuple[InputItem, ...], tu
         value = [{"type": "message", "role": "user", "content": value}]
     if not isinstance(value, list):
         raise InvalidField("input", f"expected a string or a list of items, got {kind_of(value)}.")
-    return read_items(value, "input", limits, most=limits.input_items)
+    return (yield from item_steps(value, "input", limits, most=limits.input_items))
+
+
+def read_input(value: object, limits: Limits) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
+    """The same at once."""
+    return at_once(input_steps(value, limits))
 
 
 def read_items(
     value: object, path: str, limits: Limits, *, most: int
 ) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
     """The items of a list and the JSON of each as it came."""
+    return at_once(item_steps(value, path, limits, most=most))
+
+
+def item_steps(
+    value: object, path: str, limits: Limits, *, most: int
+) -> Steps[tuple[tuple[InputItem, ...], tuple[bytes, ...]]]:
+    """The same in pieces."""
     if not isinstance(value, list):
         raise InvalidField(path, f"expected a list of items, got {kind_of(value)}.")
     if len(value) > most:
         raise InvalidField(path, f"{len(value)} items; at most {most} are allowed.", code="too_many_items")
     items: list[InputItem] = []
     raws: list[bytes] = []
+    since = 0
     for i, entry in enumerate(value):
-        plain, raw = _without_logins(entry)
+        if isinstance(entry, Raw):
+            came = bytes(entry)
+            decoded = yield from value_steps(came, f"{path}[{i}]", limits)
+            if len(came) > _STEP:
+                yield
+            plain, raw = yield from _without_logins(decoded, came)
+        else:
+            plain, raw = yield from _without_logins(entry)
         size = len(raw)
         # As it was: what is wrong is told of by the careful reading alone.
         items.append(_easy_message(plain, size, limits) or read_item(plain, f"{path}[{i}]", limits, size=size))
         raws.append(raw)
+        if (since := since + size) > _STEP:
+            since = 0
+            yield
     return tuple(items), tuple(raws)
+
+
+_STEP = 64 * 1024
+"""Bytes of items after which others get their turn."""
 
 
 class _GivenMessage(Wire, tag="message"):
@@ -116,14 +127,18 @@ def _easy_message(value: object, size: int, limits: Limits) -> Message | None:
     )
 
 
-def _without_logins(entry: object) -> tuple[object, bytes]:
-    """The entry, and its JSON. Items may hold tools: nobody is let in by those, and what would let somebody in is not
-    kept.
+def _without_logins(entry: object, came: bytes | None = None) -> Steps[tuple[object, bytes]]:
+    """The entry, and its JSON, as it came where that is at hand. Items may hold tools: nobody is let in by those, and
+    what would let somebody in is not kept.
     """
     if not isinstance(entry, dict):
         return entry, b""  # which is no item
-    raw = encode(entry)
-    if not may_hold_logins(raw):
+    raw = encode(entry) if came is None or b"\\u00" in came else came
+    if len(raw) <= _STEP:
+        may_hold = may_hold_logins(raw)
+    else:
+        may_hold = yield from login_steps(raw)
+    if not may_hold:
         return entry, raw
     bare = bared(entry, raw)
     return (entry, raw) if bare is entry else (bare, encode(bare))
@@ -326,5 +341,7 @@ def _check_sizes(plain: Plain, path: str, limits: Limits) -> None:
 
 def _check_size(text: str, path: str, limits: Limits) -> None:
     # A character takes at most four bytes: only a text that may be too long is encoded to be measured.
-    if len(text) * 4 > limits.part_bytes and len(text.encode()) > limits.part_bytes:
+    if len(text) * 4 <= limits.part_bytes or (text.isascii() and len(text) <= limits.part_bytes):
+        return
+    if len(text.encode()) > limits.part_bytes:
         raise InvalidField(path, f"longer than {limits.part_bytes} bytes.", code="string_above_max_length")

@@ -7,20 +7,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-import msgspec
 from msgspec import Meta
 
-from antwort.api.choices import read_allowed, read_choice, read_tools
-from antwort.api.faults import convert, described, kind_of, without_nulls
-from antwort.api.inputs import LONGEST_ID, Limits, read_input, read_item
+from antwort.api.bodies import body_steps, known_fields
+from antwort.api.choices import read_allowed, read_choice, tool_steps
+from antwort.api.faults import convert, kind_of, without_nulls
+from antwort.api.inputs import LONGEST_ID, input_steps, read_input, read_item
 from antwort.api.items import InputItem
+from antwort.api.limits import Limits
 from antwort.api.responses import Metadata
+from antwort.api.steps import Steps, at_once
 from antwort.api.tools import AllowedTools, ChoiceMode, Forced, NamedTool, Tool, ToolChoice
 from antwort.api.wire import Plain, Wire, encode, replace
 from antwort.errors import InvalidField
 
 __all__ = [
     "LONGEST_KEY",
+    "REQUEST_FIELDS",
     "ContextManagement",
     "CreateRequest",
     "Limits",
@@ -30,11 +33,12 @@ __all__ = [
     "TextFormat",
     "TextOptions",
     "check_metadata",
-    "parse_body",
     "parse_request",
     "read_input",
     "read_item",
     "read_request",
+    "read_steps",
+    "request_steps",
 ]
 
 
@@ -125,6 +129,7 @@ class CreateRequest(PlainFields):
     conversation: str | None = None
     """The id of the conversation that it is a turn of, in whichever form it came."""
     raw: bytes = b"{}"
+    """The body as it came; of a large one, without the input and what is not known here."""
 
     def __repr__(self) -> str:
         """Without what it holds: some of that is to log in somewhere."""
@@ -146,42 +151,31 @@ _UNSUPPORTED = {
 _FORMAT_NAME = "response"
 """Of a schema that came without a name: backends want one."""
 _PLAIN = frozenset(PlainFields.__struct_fields__) - {"text"}
+_READ_APART = ("tool_choice", "allowed_tools", "conversation", *_UNSUPPORTED)
+
+
+REQUEST_FIELDS = (*PlainFields.__struct_fields__, "input", "tools", *_READ_APART)
+_BODY = known_fields(*REQUEST_FIELDS)
 
 
 def parse_request(body: bytes, limits: Limits) -> CreateRequest:
     """The request in `body`, or the first thing that is wrong with it."""
-    return read_request(parse_body(body), limits, raw=body)
+    return at_once(request_steps(body, limits))
 
 
-def parse_body(body: bytes) -> Plain:
-    """The object that `body` is the JSON of."""
-    try:
-        plain = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise InvalidField("", f"The body is not valid JSON: {described(exc)}.", code="invalid_json") from exc
-    if not isinstance(plain, dict):
-        raise InvalidField("", "The body must be a JSON object.", code="invalid_json")
-    if body.count(b"[") + body.count(b"{") > _DEPTH:  # fewer cannot be nested too deeply
-        _check_depth(plain)
-    return plain
-
-
-_DEPTH = 200
-"""How deep a body may be nested: far beyond any real one, and within what can be written out again anywhere."""
-
-
-def _check_depth(plain: Plain) -> None:
-    level: list[Any] = [plain]
-    for _ in range(_DEPTH):
-        inside = (entry.values() if isinstance(entry, dict) else entry for entry in level)
-        level = [value for values in inside for value in values if isinstance(value, dict | list)]
-        if not level:
-            return
-    raise InvalidField("", f"The body is nested more than {_DEPTH} levels deep.", code="invalid_json")
+def request_steps(body: bytes, limits: Limits) -> Steps[CreateRequest]:
+    """The same in pieces."""
+    plain, raw = yield from body_steps(body, _BODY, limits)
+    return (yield from read_steps(plain, limits, raw=raw))
 
 
 def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> CreateRequest:
     """The request in `plain`, as `parse_request` reads it from bytes."""
+    return at_once(read_steps(plain, limits, raw=raw))
+
+
+def read_steps(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> Steps[CreateRequest]:
+    """The same in pieces."""
     for key in _UNSUPPORTED.keys() & plain:
         if plain[key] is not None:
             raise InvalidField(key, f"{_UNSUPPORTED[key]}.", code="unsupported_parameter")
@@ -189,11 +183,11 @@ def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> C
     given = plain
     if isinstance(text := plain.get("text"), dict):
         given = {**plain, "text": without_nulls(text)}
-    fields: PlainFields = convert(given, PlainFields, "")
+    fields = _read_plain(given)
     if fields.metadata is not None:
         check_metadata(fields.metadata, limits)
-    items, raw_items = read_input(plain.get("input"), limits)
-    tools = read_tools(plain.get("tools"), limits.tools, limits.servers)
+    items, raw_items = yield from input_steps(plain.get("input"), limits)
+    tools = yield from tool_steps(plain.get("tools"), limits)
     choice = read_choice(plain.get("tool_choice"))
     return CreateRequest(
         **{name: getattr(fields, name) for name in _PLAIN.intersection(plain)},
@@ -206,6 +200,28 @@ def read_request(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> C
         conversation=_read_conversation(plain["conversation"], fields) if "conversation" in plain else None,
         raw=encode(plain) if raw is None else raw,
     )
+
+
+def _read_plain(given: Plain) -> PlainFields:
+    """The plain fields. Some programs write whole numbers as 5.0."""
+    try:
+        fields: PlainFields = convert(given, PlainFields, "")
+    except InvalidField:
+        whole = {name: _with_whole_numbers(given[name]) for name in _PLAIN.intersection(given)}
+        fields = convert({**given, **whole}, PlainFields, "")
+    return fields
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    match value:
+        case float() if value.is_integer() and abs(value) < 2**53:
+            return int(value)
+        case [*entries]:
+            return [_with_whole_numbers(entry) for entry in entries]
+        case {"compact_threshold": float(number)}:
+            return {**value, "compact_threshold": _with_whole_numbers(number)}
+        case _:
+            return value
 
 
 def check_metadata(metadata: Metadata | None, limits: Limits) -> None:

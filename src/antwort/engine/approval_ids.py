@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from antwort.api.wire import encode
-from antwort.engine.pairs import REQUEST_ID, request_id
+from antwort.engine.pairs import REQUEST_ID, is_heavy, request_id
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.vault import Vault
@@ -50,6 +50,8 @@ def new_request_id(ids: ApprovalIds | None, server_label: str, name: str, argume
 
 def canonical_arguments(arguments: str) -> str:
     """Return the arguments in one form: keys sorted, the last of two with one name."""
+    if is_heavy(arguments):
+        return arguments
     try:
         return msgspec.json.encode(msgspec.json.decode(arguments or "{}"), order="sorted").decode()
     except (ValueError, RecursionError):

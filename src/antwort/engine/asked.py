@@ -8,7 +8,8 @@ from typing import Literal, TypeAlias, TypedDict
 
 from antwort.api.faults import described
 from antwort.api.items import InputItem
-from antwort.api.requests import CreateRequest, Limits, parse_request
+from antwort.api.limits import Limits
+from antwort.api.requests import CreateRequest, parse_request
 from antwort.api.wire import encode
 from antwort.errors import InvalidField
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 
 from antwort.api.items import CustomToolCall, FunctionCall
 from antwort.api.requests import CreateRequest
-from antwort.api.tools import Forced, ForcedCustom, ForcedHosted, ForcedServer, NamedTool
+from antwort.api.tools import AllowedTools, Forced, ForcedCustom, ForcedHosted, ForcedServer, NamedTool
 from antwort.api.wire import UNSET, UnsetType
 from antwort.engine.hosted import stands_in
 from antwort.engine.naming import OWN, free_name, labelled_name, legal_name
 from antwort.engine.settings import EngineSettings
-from antwort.errors import InvalidField
+from antwort.errors import InvalidField, shown
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolKind
 from antwort.tools.routing import Toolbox
 
@@ -135,9 +135,17 @@ def check_choice(request: CreateRequest, toolbox: Toolbox, settings: EngineSetti
     meant = forced_names(choice, toolbox.tools, settings)
     field, word = _named_by(choice, toolbox.tools)
     if not meant:
-        raise _not_a_tool(field, f"{word!r} is not {_AMONG.get(field, 'one of the tools')}.")
+        raise _not_a_tool(field, f"{shown(word)} is not {_AMONG.get(field, 'one of the tools')}.")
     if toolbox.allowed is not None and toolbox.allowed.isdisjoint(meant):
-        raise _not_a_tool(field, f"{word!r} is not one of the allowed tools.")
+        raise _not_a_tool(field, f"{shown(word)} is not one of the allowed tools.")
+
+
+def check_allowed(request: CreateRequest, toolbox: Toolbox) -> None:
+    """Raises `InvalidField` where a call is required, and none that the model could make is allowed."""
+    if request.choice_mode != "required" or toolbox.allowed is None or toolbox.allowed:
+        return
+    field = "tool_choice.tools" if isinstance(request.tool_choice, AllowedTools) else "allowed_tools"
+    raise InvalidField(field, "a call is required, and names none of the tools.", code="unknown_tool")
 
 
 _AMONG = {

@@ -6,14 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from antwort.api.conversations import Conversation, read_added, read_metadata
-from antwort.api.inputs import Limits
 from antwort.api.items import InputItem, ItemReference
+from antwort.api.limits import Limits
 from antwort.api.responses import Metadata
 from antwort.api.wire import encode
+from antwort.engine.media import check_media
 from antwort.engine.sealed import Sealed
 from antwort.errors import ConversationNotFound, ItemNotFound
 from antwort.identity import ANONYMOUS, Identity
 from antwort.ids import new_id
+from antwort.net.media import MediaHosts
 from antwort.storage.base import Entry, ItemPage, Page, ResponseStore
 from antwort.vault import Vault
 
@@ -31,6 +33,7 @@ class Conversations:
         self, store: ResponseStore, limits: Limits, clock: Callable[[], float], vault: Callable[[], Vault]
     ) -> None:
         self._store, self._limits, self._clock, self._vault = store, limits, clock, vault
+        self._media = MediaHosts(limits.media_hosts)
 
     async def create(
         self,
@@ -95,6 +98,7 @@ class Conversations:
         could do so later.
         """
         read, raw = read_added(items, self._limits)
+        check_media(read, "items", self._media)
         Sealed(self._vault, identity).opened_input(read, "items")
         wanted = [item.id for item in read if isinstance(item, ItemReference)]
         found = await self._store.items(identity, wanted) if wanted else {}

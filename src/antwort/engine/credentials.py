@@ -12,8 +12,11 @@ from typing import TypeAlias
 
 import msgspec
 
+from antwort.api.bodies import body_steps, known_fields
+from antwort.api.limits import Limits
 from antwort.api.logins import may_hold_logins, take_logins
-from antwort.api.requests import CreateRequest, Limits, parse_body, read_request
+from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_request
+from antwort.api.steps import at_once
 from antwort.api.tools import McpTool, Tool, brought_by, has_credentials, same_place, shown_url
 from antwort.api.wire import UNSET, Plain, UnsetType, decode, encode, replace
 from antwort.identity import Identity
@@ -25,7 +28,17 @@ _log = logging.getLogger("antwort.engine")
 
 KEY = "antwort_credentials"
 """Where they stand in a request as it is kept. What a client itself sends there is not kept."""
-_UNBOUNDED = Limits(input_items=2**31, part_bytes=2**40, tools=2**31, servers=2**31, metadata_keys=2**31)
+_KEPT = known_fields(*REQUEST_FIELDS, KEY)
+_MANY = 2**31
+_UNBOUNDED = Limits(
+    input_items=_MANY,
+    part_bytes=2**40,
+    tools=_MANY,
+    servers=_MANY,
+    metadata_keys=_MANY,
+    body_values=2**40,
+    item_values=2**40,
+)
 
 
 class _Brought(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -68,7 +81,7 @@ class Credentials:
         """The request of an earlier response, with what it brought. What `now` brings for the same server goes before
         it: that is newer, and may be all that there is.
         """
-        plain = parse_body(link.request)
+        plain, _ = at_once(body_steps(link.request, _KEPT, _UNBOUNDED))
         kept = plain.pop(KEY, None)
         # What it tells about itself may have been taken under other limits.
         request = read_request({**plain, "metadata": None}, _UNBOUNDED, raw=link.request)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from hashlib import sha256
+from itertools import chain
 
 import msgspec
 
+from antwort.api.items import InputItem, ItemReference, OpaqueItem
 from antwort.api.requests import CreateRequest
+from antwort.api.steps import Steps, at_once
 from antwort.api.wire import Plain, encode, replace
 from antwort.errors import RequestError
 
@@ -30,25 +33,42 @@ def fingerprint(request: CreateRequest) -> bytes:
     The body as it came is one half of it. The other is the request as it was read: a program may have changed it since,
     or put it together without a body.
     """
-    came = _decoder.decode(request.raw)
-    read = _decoder.decode(encode(replace(request, raw=b"", raw_input=())))
-    return sha256(_encoder.encode((came, _counted(read)))).digest()
+    return at_once(fingerprint_steps(request))
+
+
+def fingerprint_steps(request: CreateRequest) -> Steps[bytes]:
+    """The same in pieces."""
+    digest = sha256()
+    came: Plain = _decoder.decode(request.raw)
+    came.pop("input", None)
+    read: Plain = _decoder.decode(encode(replace(request, raw=b"", raw_input=(), input=())))
+    digest.update(_encoder.encode((came, _counted(read), len(request.raw_input), len(request.input))))
+    since = 0
+    for raw in chain(request.raw_input, map(_without_id, request.input)):
+        if (since := since + len(raw)) > _STEP:
+            since = 0
+            yield
+        digest.update(_encoder.encode(_decoder.decode(raw)))
+    return digest.digest()
 
 
 def _counted(read: Plain) -> Plain:
     """What is said in it. Not what was not set, nor whether events are read: the caller of `create` and `respond` says
-    that by the method. Ids may have been made for items that came without; what an item refers to by one counts.
+    that by the method.
     """
-    fields = {name: value for name, value in read.items() if value is not None and name not in _NOT_COUNTED}
-    fields["input"] = [item if item["type"] == "item_reference" else _without_id(item) for item in read["input"]]
-    return fields
+    return {name: value for name, value in read.items() if value is not None and name not in _NOT_COUNTED}
 
 
 _NOT_COUNTED = frozenset({"raw", "raw_input", "stream"})
+_STEP = 256 * 1024
+"""Bytes after which others get their turn."""
 
 
-def _without_id(item: Plain) -> Plain:
-    return {name: value for name, value in item.items() if name != "id"}
+def _without_id(item: InputItem) -> bytes:
+    """Ids may have been made for items that came without; what an item refers to by one counts."""
+    if isinstance(item, OpaqueItem):
+        return encode({name: value for name, value in item.fields.items() if name != "id"})
+    return encode(item if isinstance(item, ItemReference) else replace(item, id=""))
 
 
 def _number(text: str) -> int | float:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from antwort.api.tools import McpTool, OpaqueTool, Tool
 from antwort.api.wire import UNSET
 from antwort.engine.settings import EngineSettings, HostedPolicy
-from antwort.errors import InvalidField
+from antwort.errors import InvalidField, shown
 from antwort.notes import note
 from antwort.tools.base import ToolDefinition
 from antwort.tools.search import SEARCH
@@ -42,7 +42,7 @@ def stand_in(tool: OpaqueTool, settings: EngineSettings) -> McpTool | None:
     """The toolset in the place of the tool; None: it is dropped. Raises `InvalidField` where it is refused."""
     policy = policy_for(tool.type, settings)
     if policy.do == "refuse":
-        problem = f"tools of type {tool.type!r} are not offered here."
+        problem = f"tools of type {shown(tool.type)} are not offered here."
         raise InvalidField(f"{tool.path}.type", problem, code="unsupported_tool")
     if policy.do == "drop" or policy.toolset is None:
         return None

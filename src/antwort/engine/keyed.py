@@ -13,7 +13,8 @@ from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
 from antwort.api.wire import encode
-from antwort.engine.fingerprint import checked_key, fingerprint
+from antwort.concurrency import in_turns
+from antwort.engine.fingerprint import checked_key, fingerprint_steps
 from antwort.engine.kept import Kept, Name
 from antwort.engine.live import LiveRun
 from antwort.engine.plan import Plan
@@ -83,7 +84,7 @@ class KeyedRuns:
         Raises `KeyReused` when that is the response to another request, `KeyInUse` when it is being made elsewhere, and
         what is wrong with the request.
         """
-        name, digest = (identity.tenant, identity.owner, checked_key(key)), fingerprint(request)
+        name, digest = (identity.tenant, identity.owner, checked_key(key)), await in_turns(fingerprint_steps(request))
         asked = Asked(request, identity, on_disconnect)
         while (reader := await self._join(name, digest, asked)) is None:
             pass
@@ -100,7 +101,7 @@ class KeyedRuns:
 
         Raises as `attach` does, but never `KeyInUse`.
         """
-        name, digest = (identity.tenant, identity.owner, checked_key(key)), fingerprint(request)
+        name, digest = (identity.tenant, identity.owner, checked_key(key)), await in_turns(fingerprint_steps(request))
         while True:
             await self._pass_by(name, identity)
             claim = self._claim(name, digest)

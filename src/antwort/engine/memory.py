@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from antwort.api.inputs import Limits, read_item
+from antwort.api.inputs import read_item
 from antwort.api.items import Compaction, InputItem, Message, OpaqueItem
+from antwort.api.limits import Limits
 from antwort.api.wire import encode
 from antwort.errors import InvalidField
 from antwort.notes import note

@@ -15,6 +15,7 @@ import re
 import msgspec
 
 from antwort.api.items import InputItem, McpApprovalRequest, McpCall
+from antwort.api.values import has_more_values
 from antwort.api.wire import UNSET, UnsetType
 from antwort.ids import new_id
 from antwort.tools.base import Output
@@ -141,12 +142,22 @@ def is_same(item: InputItem, record: InputItem) -> bool:
     return is_same_value(item.arguments, record.arguments)
 
 
+def is_heavy(arguments: str) -> bool:
+    """Whether they hold more values than it is worth to read them for a comparison."""
+    return len(arguments) > _MOST_VALUES and has_more_values(arguments.encode(), _MOST_VALUES)
+
+
+_MOST_VALUES = 100_000
+
+
 def is_same_value(arguments: str, others: str) -> bool:
     """Whether both say the same, however it is written."""
     return arguments == others or _value(arguments) == _value(others)
 
 
 def _value(arguments: str) -> object:
+    if is_heavy(arguments):
+        return arguments
     try:
         return msgspec.json.decode(arguments or "{}")
     except (ValueError, RecursionError):

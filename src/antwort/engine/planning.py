@@ -15,6 +15,7 @@ from antwort.api.responses import Model, Response
 from antwort.api.status import transition
 from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
+from antwort.concurrency import Pace
 from antwort.engine.approval_ids import ApprovalIds
 from antwort.engine.approvals import ApprovalTerms, check_unchanged, look_again, look_up, weighed
 from antwort.engine.boxes import Boxes
@@ -26,6 +27,7 @@ from antwort.engine.credentials import Credentials
 from antwort.engine.foreign import note_unseen
 from antwort.engine.history import assemble, is_all_new, load_chain, load_said, without_repeats
 from antwort.engine.known import held_in, known_places, referring
+from antwort.engine.media import check_media
 from antwort.engine.memory import since_compaction
 from antwort.engine.meter import Meter
 from antwort.engine.pairs import is_made_here
@@ -38,8 +40,9 @@ from antwort.engine.settings import EngineSettings
 from antwort.engine.toolbox import Shelf, build_toolbox
 from antwort.engine.translate import check_said
 from antwort.engine.turns import Waits
-from antwort.errors import BackendTimeout, ConversationLocked, InvalidField, NotPermitted, UnsupportedFeature
+from antwort.errors import BackendTimeout, ConversationLocked, InvalidField, NotPermitted, UnsupportedFeature, shown
 from antwort.identity import Identity
+from antwort.net.media import MediaHosts
 from antwort.providers.base import OtherName, Provider
 from antwort.storage.base import CallClaim, Decision, Link, ResponseStore
 from antwort.tools.base import ToolExecutor
@@ -105,6 +108,7 @@ class Planner:
         self._meter, self._clock, self._vault = meter, clock, vault
         self._models, self._catch_up, self._is_live = models, catch_up, is_live
         self._boxes = Boxes()
+        self._media = MediaHosts(settings.limits.media_hosts)
 
     async def prepared(
         self,
@@ -117,11 +121,12 @@ class Planner:
         """The plan, once it is the request's turn at its `place`. The time that a response has begins here, unless it
         is `resumed`; all that is waited for counts.
         """
-        clock = asyncio.get_running_loop().time
+        clock, pace = asyncio.get_running_loop().time, Pace()
         if resumed is None:
             if request.background:
                 _check_background(request, self._settings)
             check_budget(request, self._settings)
+            check_media(request.input, "input", self._media)
             deadline = clock() + seconds_of(request, self._settings)
         else:
             deadline = resumed.deadline
@@ -130,12 +135,14 @@ class Planner:
         if place is not None:
             left = deadline - clock()
             await (self._turn(place, request, left) if resumed is None else place.turn(left))
+        await pace.pause()
         if not is_all_new(request):
             plan = self._plan_after(request, identity, means, recent, resumed)
             return await self._in_time(request, plan, deadline)
         sealed, before = Sealed(self._vault, identity), Before(request, History((request.input,), inputs=_FIRST))
         if has_media(request.input):
             self._check_readable(before, means, sealed)
+        await pace.pause()
         return self._plan(before, identity, means, sealed, Credentials(self._vault, identity), resumed)
 
     async def _turn(self, place: Waits, request: CreateRequest, seconds: float) -> None:
@@ -163,7 +170,7 @@ class Planner:
         if not model:
             model = await self._only_model(identity)
         elif not identity.may_use(model):
-            raise NotPermitted(f"You may not use the model {model!r}.", param="model", code="model_not_allowed")
+            raise NotPermitted(f"You may not use the model {shown(model)}.", param="model", code="model_not_allowed")
         capabilities = self._provider.capabilities(model)
         shelf = Shelf(self._executors, identity, self._settings, capabilities, model, deadline, _fresh(request))
         compacts = asks_to_compact(request)
@@ -181,9 +188,10 @@ class Planner:
     ) -> Plan:
         """The plan of a request that goes on from something, or says something that stands for something else."""
         sealed, credentials = Sealed(self._vault, identity), Credentials(self._vault, identity)
-        response_id = None if resumed is None else resumed.response.id
+        response_id, pace = None if resumed is None else resumed.response.id, Pace()
         before = await self._remembered(request, identity, means, recent, sealed, credentials, response_id)
         self._check_readable(before, means, sealed)
+        await pace.pause()
         return self._plan(before, identity, means, sealed, credentials, resumed)
 
     def _plan(
@@ -242,6 +250,7 @@ class Planner:
         """What came before a request, and what it says that stands for something else; `response_id` is that of its
         response, where it is on record already.
         """
+        pace = Pace()
         records: Records = self._store if recent is None else recent.before(self._store)
         items = await load_said(request, self._store, identity)
         if request.previous_response_id is not None:
@@ -252,17 +261,21 @@ class Planner:
         messages = [item for item in earlier if isinstance(item, Message)]
         known = known_places(request.input, [*items, *held_in(kept)], messages, request.raw_input)
         request = results_by_call_id(referring(request, known), earlier)
+        await pace.pause()
         own = sealed.opened_input(request.input)
         decided = await look_up((*items, *request.input), kept, self._store, identity, self._is_live, response_id)
         check_unchanged(request.input, decided)
         request = await resolve_references(request, records, identity, known)
+        await pace.pause()
         said, chain = sealed.opened_said(items), sealed.opened_chain(kept)
         request = await recall_runs(request, chain, records, identity, said)
         request = without_repeats(request, chain, said, sealed.memories)
+        await pace.pause()
         history = await assemble(
             request, chain, means.toolbox, means.shelf, credentials, said, sealed.memories, decided.askers
         )
         decided = await look_again(history, decided, self._store, identity)
+        await pace.pause()
         if means.compacts:
             return Before(without_references(request), history, kept, own)
         ids = ApprovalIds(self._vault, identity)

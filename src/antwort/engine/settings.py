@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from antwort.api.faults import convert
-from antwort.api.requests import Limits
+from antwort.api.limits import Limits
 from antwort.api.wire import Wire
 from antwort.errors import InvalidField
 from antwort.tools.limits import ToolLimits

@@ -12,7 +12,7 @@ from antwort.api.tools import McpTool, OpaqueTool, Tool
 from antwort.api.wire import replace
 from antwort.concurrency import side_by_side
 from antwort.engine.boxes import Boxes, Made, Source, made_of
-from antwort.engine.chosen import Tools, allowed_names, called_name, check_choice, model_name
+from antwort.engine.chosen import Tools, allowed_names, called_name, check_allowed, check_choice, model_name
 from antwort.engine.declared import Grammars, definitions, grammars_told, read_grammars
 from antwort.engine.deferred import abouts_of, hidden_names, with_search
 from antwort.engine.hosted import asks_to_search, note_dropped, policy_for, stand_in
@@ -55,6 +55,8 @@ async def build_toolbox(
             return _checked_anew(made, request, shelf), made.shown()
     toolbox = _toolbox(request, offers, shelf)
     check_choice(request, toolbox, shelf.settings)
+    if not any(offer.problem for offer in offers):  # else what is allowed may be there another time
+        check_allowed(request, toolbox)
     await clean_all(_of_servers(toolbox))
     lists = _lists(sources, offers)
     if boxes is not None and of is not None:

@@ -47,10 +47,19 @@ def as_object(arguments: str) -> str:
     if not arguments.strip(_WHITE):
         return "{}"
     try:
-        is_object = isinstance(msgspec.json.decode(arguments), dict)
+        _read_object(arguments)
     except (ValueError, RecursionError):
         is_object = False
+    else:
+        is_object = True
     return arguments if is_object else msgspec.json.encode({"input": arguments}).decode()
+
+
+class _AnyObject(msgspec.Struct):
+    """Any JSON object: nothing is built of what is in it."""
+
+
+_read_object = msgspec.json.Decoder(_AnyObject).decode
 
 
 class InputReader:

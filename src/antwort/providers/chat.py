@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from antwort.api.steps import Steps
 from antwort.api.wire import UNSET, encode, replace
 from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.chunks import ChunkReader, WholeReader, read_whole
@@ -11,7 +12,7 @@ from antwort.providers.counting import by_input_tokens, by_template, by_tokenize
 from antwort.providers.failures import Asked
 from antwort.providers.plain import read_plain
 from antwort.providers.reading import Reader
-from antwort.providers.remote import Pool, Remote, Timeouts
+from antwort.providers.remote import Pool, Remote, Timeouts, written_steps
 
 __all__ = ["ChatProvider", "Pool", "Timeouts"]
 
@@ -24,6 +25,10 @@ class ChatProvider(Remote):
     def _body(self, request: ChatRequest) -> bytes:
         is_ready = request.stream is not True and request.stream_options is UNSET
         return encode(request if is_ready else _outgoing(request, self._capabilities))
+
+    def _body_steps(self, request: ChatRequest) -> Steps[bytes]:
+        messages = yield from written_steps(request.messages)
+        return self._body(replace(request, messages=messages))
 
     def _reader(self, asked: Asked, *, is_streamed: bool) -> Reader:
         return ChunkReader(asked) if is_streamed else WholeReader(asked)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from antwort.api.steps import Steps
 from antwort.api.wire import encode
 from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.counting import by_native_input_tokens
 from antwort.providers.failures import Asked
 from antwort.providers.native_request import native_request
 from antwort.providers.reading import Reader
-from antwort.providers.remote import Pool, Remote, Timeouts
+from antwort.providers.remote import Pool, Remote, Timeouts, written_steps
 from antwort.providers.responses import ResponsesReader, WholeResponseReader, read_response
 
 __all__ = ["Pool", "ResponsesProvider", "Timeouts"]
@@ -21,6 +22,10 @@ class ResponsesProvider(Remote):
 
     def _body(self, request: ChatRequest) -> bytes:
         return encode(native_request(request))
+
+    def _body_steps(self, request: ChatRequest) -> Steps[bytes]:
+        native = native_request(request)
+        return encode({**native, "input": (yield from written_steps(native["input"]))})
 
     def _reader(self, asked: Asked, *, is_streamed: bool) -> Reader:
         return ResponsesReader(asked) if is_streamed else WholeResponseReader(asked)

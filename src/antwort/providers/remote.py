@@ -7,11 +7,15 @@ import ssl
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import quote, unquote_plus, urlsplit
 
+from msgspec import Raw
+
 from antwort.api.responses import Model
-from antwort.api.wire import replace
+from antwort.api.steps import Steps
+from antwort.api.wire import encode, replace
+from antwort.concurrency import in_turns
 from antwort.errors import (
     AntwortError,
     BackendCut,
@@ -88,7 +92,7 @@ class Remote(ABC):
         return self._http.open_connections
 
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
-        body = self._body(request)
+        body = self._body(request) if not _is_large(request) else await in_turns(self._body_steps(request))
         asked = Asked(request.model, self._secrets, body)
         try:
             async with await self._http.request("POST", self._inferences, body) as reply:
@@ -114,7 +118,7 @@ class Remote(ABC):
 
     async def whole(self, request: ChatRequest, heard: Heard) -> list[Delta]:
         """As `infer`; for what is not streamed."""
-        body = self._body(request)
+        body = self._body(request) if not _is_large(request) else await in_turns(self._body_steps(request))
         try:
             reply = await self._http.request("POST", self._inferences, body)
             if reply.complete and reply.status == 200 and reply.headers.is_json:
@@ -147,6 +151,10 @@ class Remote(ABC):
     @abstractmethod
     def _body(self, request: ChatRequest) -> bytes:
         """The request as this backend takes it."""
+
+    @abstractmethod
+    def _body_steps(self, request: ChatRequest) -> Steps[bytes]:
+        """The same for a large one, in pieces."""
 
     @abstractmethod
     def _reader(self, asked: Asked, *, is_streamed: bool) -> Reader:
@@ -252,6 +260,45 @@ class Remote(ABC):
         """Below the base address; or beside it, where engines have what is theirs alone."""
         base = self._path.removesuffix("/v1") if is_beside else self._path
         return f"{base}{path}{self._query}"
+
+
+# ---- the request ----
+
+_LARGE = 2**20
+
+
+def _is_large(request: ChatRequest) -> bool:
+    """Whether it takes long to write: about that many characters."""
+    size = 0
+    for message in request.messages:
+        content = message.content
+        size += len(content) if isinstance(content, str) else sum(map(_size_of, content or ()))
+    return size > _LARGE
+
+
+def _size_of(part: Mapping[str, Any]) -> int:
+    """The texts in a part, and in what is in it."""
+    inner = [value for value in part.values() if isinstance(value, dict)]
+    texts = [text for values in (part, *inner) for text in values.values() if isinstance(text, str)]
+    return sum(map(len, texts))
+
+
+def written_steps(entries: Sequence[Any], field: str = "content") -> Steps[list[Any]]:
+    """The entries of a list as JSON, each by itself, and so are those of a list that each may hold under `field`."""
+    written: list[Any] = []
+    for entry in entries:
+        inner = entry.get(field) if isinstance(entry, dict) else getattr(entry, field, None)
+        if isinstance(inner, list):
+            parts = []
+            for part in inner:
+                parts.append(Raw(encode(part)))
+                yield
+            changed = {**entry, field: parts} if isinstance(entry, dict) else replace(entry, **{field: parts})
+            written.append(Raw(encode(changed)))
+        else:
+            written.append(Raw(encode(entry)))
+        yield
+    return written
 
 
 # ---- the address ----

@@ -9,7 +9,8 @@ import msgspec
 
 from antwort.api.events import CallEnded, Compacted, Mark, Span, TurnAbandoned, TurnEnded
 from antwort.api.items import InputItem, OpaqueItem, OutputItem
-from antwort.api.requests import Limits, read_item
+from antwort.api.limits import Limits
+from antwort.api.requests import read_item
 from antwort.api.responses import Metadata, Response
 from antwort.api.wire import encode, replace
 from antwort.errors import Damaged, InvalidField

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from antwort.api.bodies import body_steps, known_fields
 from antwort.api.inputs import LONGEST_ID as LONGEST_ITEM_ID
-from antwort.api.requests import parse_body
+from antwort.api.limits import Limits
 from antwort.api.wire import Plain, Wire
+from antwort.concurrency import in_turns
 from antwort.engine.conversations import Conversations
 from antwort.errors import ConversationNotFound, InvalidField, ItemNotFound
 from antwort.transport.endpoints import LONGEST_ID, Offered, is_id, item_list, readable
 from antwort.transport.exchange import Exchange
 from antwort.transport.paging import read_page
+
+_BODY = known_fields("items", "metadata")
 
 
 class ConversationDeleted(Wire, kw_only=True):
@@ -24,8 +28,10 @@ class ConversationDeleted(Wire, kw_only=True):
 class ConversationRoutes:
     """They are OpenAI's, not the standard's. `encode` writes in the words of the server's setting."""
 
-    def __init__(self, conversations: Conversations, encode: Callable[[object], bytes], body_limit: int) -> None:
-        self._conversations, self._encode, self._body_limit = conversations, encode, body_limit
+    def __init__(
+        self, conversations: Conversations, encode: Callable[[object], bytes], body_limit: int, limits: Limits
+    ) -> None:
+        self._conversations, self._encode, self._body_limit, self._limits = conversations, encode, body_limit, limits
         self._all: Offered = {"POST": self.create}
         self._one: Offered = {**readable(self.retrieve), "POST": self.update, "DELETE": self.delete}
         self._items: Offered = {**readable(self.items), "POST": self.add}
@@ -100,7 +106,9 @@ class ConversationRoutes:
 
     async def _body(self, exchange: Exchange) -> Plain:
         """All that a body says may be left out, and then the body too."""
-        return parse_body(await exchange.body(self._body_limit) or b"{}")
+        body = await exchange.body(self._body_limit) or b"{}"
+        asked, _ = await in_turns(body_steps(body, _BODY, self._limits))
+        return asked
 
 
 def _required(asked: Plain, field: str) -> Any:

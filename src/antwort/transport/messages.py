@@ -7,10 +7,13 @@ from typing import Any
 
 import msgspec
 
+from antwort.api.bodies import body_steps, known_fields
 from antwort.api.events import Event, StreamEvent
 from antwort.api.faults import kind_of
-from antwort.api.requests import CreateRequest, Limits, parse_body, read_request
+from antwort.api.limits import Limits
+from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_steps
 from antwort.api.standard import OPENAI, STANDARD, Wording
+from antwort.api.steps import Steps
 from antwort.api.wire import Plain, Wire, encode, replace
 from antwort.engine.pipe import Numbered
 from antwort.errors import InvalidField
@@ -20,6 +23,7 @@ _STEER = "response.steer"
 _IGNORED = frozenset({"response.processed"})
 """What some clients say and expect no answer to."""
 LONGEST_NAME = 64
+_BODY = known_fields(*REQUEST_FIELDS, "type", "stream_id")
 _BINARY = "Messages are JSON, in text frames; this one is binary."
 
 
@@ -43,10 +47,11 @@ class Heard(msgspec.Struct, frozen=True):
             raise InvalidField("stream_id", f"expected a text of 1 to {LONGEST_NAME} characters.")
         return given
 
-    def request(self, limits: Limits) -> CreateRequest:
+    def request_steps(self, limits: Limits) -> Steps[CreateRequest]:
         """The request, which is streamed. Raises `InvalidField`."""
         self._check_transport()
-        return replace(read_request(self.body, limits, raw=self.raw), stream=True)
+        request = yield from read_steps(self.body, limits, raw=self.raw)
+        return replace(request, stream=True)
 
     def _check_transport(self) -> None:
         """The standard wants neither of these fields here. What only repeats what is so anyway does no harm, and some
@@ -88,14 +93,13 @@ def _read_steer(body: Plain) -> SteerFailed:
     return SteerFailed(steer=Steered(input=given, previous_response_id=previous))
 
 
-def read_message(message: str | bytes) -> Heard | SteerFailed | None:
+def message_steps(message: str | bytes, limits: Limits) -> Steps[Heard | SteerFailed | None]:
     """What was said, or the answer where that can only be one; nothing, when none is expected. Raises
-    `InvalidField`.
+    `InvalidField` and `TooManyValues`.
     """
     if isinstance(message, bytes):
         raise InvalidField("", _BINARY, code="invalid_json")
-    raw = message.encode()
-    body = parse_body(raw)
+    body, raw = yield from body_steps(message.encode(), _BODY, limits)
     kind: Any = body.get("type")
     if kind == CREATE:
         return Heard(body, raw)

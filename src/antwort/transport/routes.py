@@ -7,13 +7,14 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 from urllib.parse import unquote
 
-from antwort.api.compactions import parse_compaction
+from antwort.api.compactions import compaction_steps
 from antwort.api.items import McpListTools
-from antwort.api.requests import parse_request
+from antwort.api.requests import request_steps
 from antwort.api.responses import Model, Response
 from antwort.api.standard import wording
 from antwort.api.status import FINAL
 from antwort.api.wire import Wire, encode
+from antwort.concurrency import in_turns
 from antwort.engine.engine import Engine
 from antwort.engine.fingerprint import checked_key
 from antwort.errors import (
@@ -115,7 +116,7 @@ class Routes:
         self._parts: dict[str, Offered] = {"cancel": {"POST": self.cancel}, "input_items": readable(self.input_items)}
         self._model = readable(self.model)
         self._approvals = ApprovalRoutes(engine, self._encode)
-        self._conversations = ConversationRoutes(engine.conversations, self._encode, body_limit)
+        self._conversations = ConversationRoutes(engine.conversations, self._encode, body_limit, engine.settings.limits)
 
     def offered(self) -> dict[tuple[str, str], Endpoint]:
         """Everything there is, by method and address; what a client fills in stands in braces."""
@@ -179,7 +180,7 @@ class Routes:
         identity, keys = exchange.identity, exchange.header_values(b"idempotency-key")
         with self._quotas.of(identity.key).place(exchange.with_answer):
             body = await exchange.body(self._body_limit)
-            request = parse_request(body, self._engine.settings.limits)
+            request = await in_turns(request_steps(body, self._engine.settings.limits))
             await respond(exchange, self._engine, request, identity, self._key(keys) if keys else None)
 
     async def compact(self, exchange: Exchange, _: str) -> None:
@@ -187,13 +188,15 @@ class Routes:
         identity = exchange.identity
         with self._quotas.of(identity.key).place(exchange.with_answer):
             body = await exchange.body(self._body_limit)
-            await respond(exchange, self._engine, parse_compaction(body, self._engine.settings.limits), identity)
+            request = await in_turns(compaction_steps(body, self._engine.settings.limits))
+            await respond(exchange, self._engine, request, identity)
 
     async def input_tokens(self, exchange: Exchange, _: str) -> None:
         """It takes a place while it counts, as a backend may be asked, and is a request; tokens it uses none."""
         identity = exchange.identity
         with self._quotas.of(identity.key).place(exchange.with_answer):
-            request = parse_request(await exchange.body(self._body_limit), self._engine.settings.limits)
+            body = await exchange.body(self._body_limit)
+            request = await in_turns(request_steps(body, self._engine.settings.limits))
             tokens = await unless_gone(exchange, self._engine.count(request, identity))
         await exchange.answer(self._encode(InputTokens(input_tokens=tokens)))
 

@@ -11,6 +11,7 @@ import msgspec
 
 from antwort.api.events import TERMINAL
 from antwort.api.standard import wording
+from antwort.concurrency import in_turns
 from antwort.engine.engine import Engine
 from antwort.engine.live import LiveRun
 from antwort.engine.recent import Budget, Recent
@@ -20,7 +21,7 @@ from antwort.transport.errors import Headers, socket_failure, unexpected
 from antwort.transport.exchange import REQUEST_ID, ClientGone, Exchange
 from antwort.transport.inbox import Inbox
 from antwort.transport.line import log_fault
-from antwort.transport.messages import LONGEST_NAME, Heard, SteerFailed, read_message, written
+from antwort.transport.messages import LONGEST_NAME, Heard, SteerFailed, message_steps, written
 from antwort.transport.quotas import Quotas
 
 logger = logging.getLogger("antwort.transport")
@@ -69,7 +70,7 @@ class Session:
 
     async def dismiss(self, reason: AntwortError) -> bool:
         """Tell those who wait for their turn that it will not come; whether anybody does."""
-        said = [_understood(message) for message in self._inbox.left()]
+        said = [await self._understood(message) for message in self._inbox.left()]
         for each in said:
             await self._reply(each, reason)
         return any(isinstance(each, Heard) for each in said)
@@ -84,7 +85,7 @@ class Session:
         message = await self._inbox.next()
         if message is None:
             return False
-        said = _understood(message)
+        said = await self._understood(message)
         del message
         await self._reply(said)
         return True
@@ -98,6 +99,12 @@ class Session:
             await self._turn(None, said)
         elif said is not None:
             await self._turn(said, refusal)
+
+    async def _understood(self, message: str | bytes) -> Heard | SteerFailed | AntwortError | None:
+        try:
+            return await in_turns(message_steps(message, self._engine.settings.limits))
+        except AntwortError as error:
+            return error
 
     # ---- one turn ----
 
@@ -146,7 +153,7 @@ class Session:
     async def _respond(self, exchange: Exchange, heard: Heard) -> None:
         engine, identity = self._engine, exchange.identity
         with self._terms.quotas.of(identity.key).place(exchange.with_answer):
-            lane, request = heard.lane, heard.request(engine.settings.limits)
+            lane, request = heard.lane, await in_turns(heard.request_steps(engine.settings.limits))
             plan = await self._inbox.unless_gone(lambda: engine.plan(request, identity, self._recent))
             run = await engine.launch(plan)
             exchange.response_id, exchange.run = run.response_id, run
@@ -205,10 +212,3 @@ class Session:
     async def _linger_after(self, run: LiveRun) -> None:
         await run.wait()
         self._channel.linger()
-
-
-def _understood(message: str | bytes) -> Heard | SteerFailed | AntwortError | None:
-    try:
-        return read_message(message)
-    except AntwortError as error:
-        return error

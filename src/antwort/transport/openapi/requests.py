@@ -13,7 +13,8 @@ import msgspec
 from antwort.api.compactions import FIELDS as COMPACTED
 from antwort.api.inputs import LONGEST_ID
 from antwort.api.items import ContentPart, KnownItem, OutputItem, ResultPart, ToolError
-from antwort.api.requests import LONGEST_KEY, Limits, PlainFields
+from antwort.api.limits import Limits
+from antwort.api.requests import LONGEST_KEY, PlainFields
 from antwort.api.tools import AllowedTools, ChoiceMode
 from antwort.api.wire import Plain
 from antwort.transport.openapi.answers import FORCED, TOOLS
