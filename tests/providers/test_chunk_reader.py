@@ -171,7 +171,7 @@ def test_done_counts_however_carelessly_it_is_written(last: bytes) -> None:
 
 
 def test_an_event_without_an_end_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "EVENT_CAP", 100)
+    monkeypatch.setattr(reading, "json_cap", lambda _most: 100)
     reader = ChunkReader()
     fed = 0
     while not reader.ended:

@@ -33,7 +33,7 @@ _Count: TypeAlias = Annotated[int, Meta(ge=1)]
 
 
 class Limits(Wire):
-    """How large a request may be."""
+    """How large a request may be, and the answer of a model."""
 
     input_items: _Count = 1000
     """How many items the input may have."""
@@ -47,6 +47,12 @@ class Limits(Wire):
     """How many entries its metadata may have."""
     conversation_items: _Count = 20
     """How many items may be added to a conversation at once."""
+    output_bytes: _Count = 8 * 2**20
+    """How much a model may write in one turn: text, reasoning and the arguments of calls together. A longer answer is
+    cut there, and the response ends as `incomplete` (`max_output_bytes`)."""
+    turn_calls: _Count = 1000
+    """How many calls a model may make in one turn. With more, the response ends as `incomplete` (`max_turn_calls`), and
+    none of them is run."""
 
 
 def read_input(value: object, limits: Limits) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:

@@ -26,7 +26,7 @@ class ChatProvider(Remote):
         return encode(request if is_ready else _outgoing(request, self._capabilities))
 
     def _reader(self, asked: Asked, *, is_streamed: bool) -> Reader:
-        return ChunkReader(asked) if is_streamed else WholeReader(asked)
+        return (ChunkReader if is_streamed else WholeReader)(asked, self._most)
 
     def _read(self, body: bytes, asked: Asked) -> list[Delta]:
         return read_whole(body, asked)

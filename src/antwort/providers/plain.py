@@ -33,6 +33,7 @@ class _Message(msgspec.Struct, gc=False):
     reasoning: str | None = None
     refusal: None = None
     tool_calls: list[_Call] | None = None
+    function_call: None = None
 
 
 class _Choice(msgspec.Struct, gc=False):
