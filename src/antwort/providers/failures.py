@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from antwort.errors import (
+    BACKEND_UNAUTHORIZED,
     AntwortError,
     BackendError,
     BackendOverloaded,
@@ -194,7 +195,7 @@ def _error(status: int, problem: Problem, asked: Asked, wait: float | None) -> A
         case 402 | 403 | 429 if status == 402 or _is_about_money(problem):
             return QuotaUsedUp("The backend's quota is used up.")
         case 401 | 403:
-            return BackendError(REFUSED_CREDENTIALS, may_pass=False)
+            return BackendError(REFUSED_CREDENTIALS, code=BACKEND_UNAUTHORIZED, may_pass=False)
         case 404 if asked.model and _is_about_the_model(problem):
             return ModelNotFound(asked.model)
         case 404:
