@@ -29,6 +29,7 @@ from antwort.providers.base import (
     RefusalDelta,
     TextDelta,
 )
+from antwort.tools.arguments import given_arguments
 from antwort.tools.base import HOUSE_LABEL
 
 _Said: TypeAlias = TextDelta | RefusalDelta | ReasoningDelta
@@ -388,7 +389,7 @@ class Turn:
     def _ask(self, shown: Shown, arguments: str) -> None:
         """It comes whole: nothing is to be seen of it while it is written."""
         index = self._next_index()
-        label, arguments = shown.server_label or HOUSE_LABEL, arguments.strip() or "{}"
+        label, arguments = shown.server_label or HOUSE_LABEL, given_arguments(arguments.strip())
         item = McpApprovalRequest(
             id=new_request_id(self._approval_ids, label, shown.name, arguments),
             server_label=label,

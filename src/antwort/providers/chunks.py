@@ -20,10 +20,10 @@ from antwort.providers.reading import (
     EventReader,
     Tally,
     broken_off,
-    not_understood,
+    read_body,
     size_of,
 )
-from antwort.providers.tokens import TokenDetails, TokenProb, log_probs, usage_of
+from antwort.providers.tokens import TokenDetails, TokenProb, Told, log_probs, usage_of
 
 _NOTHING = msgspec.Raw(b"")
 _NULL = msgspec.Raw(b"null")
@@ -69,9 +69,9 @@ class _Chunk(msgspec.Struct, gc=False):
 
 
 class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    total_tokens: int | None = None
+    prompt_tokens: Told = None
+    completion_tokens: Told = None
+    total_tokens: Told = None
     prompt_tokens_details: TokenDetails | None = None
     completion_tokens_details: TokenDetails | None = None
 
@@ -125,10 +125,7 @@ def read_whole(body: bytes, asked: Asked = NOBODY) -> list[Delta]:
 
 def read_any(body: bytes, asked: Asked = NOBODY) -> list[Delta]:
     """The same, whatever of it is missing, null, in parts or beside the point."""
-    try:
-        answer = _decode_chunk(body)
-    except UNREADABLE as exc:
-        raise not_understood() from exc
+    answer, body = read_body(_decode_chunk, body)
     if (answer.error is not None or answer.choices is None) and (error := error_in(body, asked)):
         raise error
     turn, out = _Turn(Tally()), list[Delta]()
@@ -233,11 +230,9 @@ def read_usage(told: msgspec.Raw) -> Usage | None:
         usage = _decode_usage(told)
     except UNREADABLE:
         return None
-    if usage.prompt_tokens is None and usage.completion_tokens is None:
-        return None
     return usage_of(
-        usage.prompt_tokens or 0,
-        usage.completion_tokens or 0,
+        usage.prompt_tokens,
+        usage.completion_tokens,
         usage.total_tokens,
         usage.prompt_tokens_details,
         usage.completion_tokens_details,

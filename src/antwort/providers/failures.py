@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from antwort.api.surrogates import repair_surrogates
 from antwort.errors import (
     BACKEND_UNAUTHORIZED,
     AntwortError,
@@ -89,7 +90,7 @@ def error_in(body: bytes, asked: Asked = NOBODY) -> AntwortError | None:
 def read_problem(body: bytes) -> Problem | None:
     """`{"error": {…}}`, `{"error": "…"}`, `{"object": "error", …}` or `{"detail": …}`; None for anything else."""
     try:
-        plain = msgspec.json.decode(body)
+        plain = msgspec.json.decode(repair_surrogates(body))
     except (ValueError, RecursionError):
         return None
     if not isinstance(plain, dict):

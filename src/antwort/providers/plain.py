@@ -89,6 +89,6 @@ def read_plain(body: bytes) -> list[Delta] | None:
     return said
 
 
-def _detailed(cost: _Cost) -> Usage:
+def _detailed(cost: _Cost) -> Usage | None:
     before, after = cost.prompt_tokens_details, cost.completion_tokens_details
     return usage_of(cost.prompt_tokens, cost.completion_tokens, cost.total_tokens, before, after)

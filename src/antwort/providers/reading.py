@@ -10,10 +10,11 @@ wrong. So the deltas are the same however the bytes were cut into reads.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast
 
+from antwort.api.surrogates import repair_surrogates
 from antwort.errors import AntwortError, BackendCut, BackendError
 from antwort.net.sse import SseParser
 from antwort.providers.base import (
@@ -26,6 +27,8 @@ from antwort.providers.base import (
     TextDelta,
 )
 from antwort.providers.failures import NOBODY, Asked
+
+T = TypeVar("T")
 
 OUTPUT_BYTES = 8 * 2**20
 """How much an answer may say, unless its reader is told otherwise."""
@@ -85,9 +88,7 @@ class EventReader(ABC):
             try:
                 self._read(payload, out)
             except UNREADABLE as exc:
-                error = BackendError("The backend sent an event that cannot be understood.")
-                error.__cause__ = exc
-                self._fail(error)
+                self._read_repaired(payload, out, exc)
         if self._events.open_size > json_cap(self._most) and not self.ended:
             self._fail(BackendError("The backend sent an event that is too large."))
         return out if self._tally.size <= self._most else self._cut(out, before)
@@ -116,7 +117,19 @@ class EventReader(ABC):
 
     @abstractmethod
     def _read(self, payload: bytes, out: list[Delta]) -> None:
-        """Take the payload of one event in."""
+        """Take the payload of one event in. One that cannot be decoded changes nothing."""
+
+    def _read_repaired(self, payload: bytes, out: list[Delta], problem: Exception) -> None:
+        """Once more, with what stands for halves of characters in the place of them."""
+        try:
+            if (repaired := repair_surrogates(payload)) != payload:
+                self._read(repaired, out)
+                return
+        except UNREADABLE as exc:
+            problem = exc
+        error = BackendError("The backend sent an event that cannot be understood.")
+        error.__cause__ = problem
+        self._fail(error)
 
     @abstractmethod
     def _end(self, out: list[Delta]) -> None:
@@ -161,6 +174,18 @@ class BodyReader(ABC):
     @abstractmethod
     def _read(self, body: bytes) -> list[Delta]:
         """The deltas of the whole answer, `Finished` last."""
+
+
+def read_body(decode: Callable[[bytes], T], body: bytes) -> tuple[T, bytes]:
+    """What a whole answer says, and its JSON: repaired, where halves of characters stand in it. Raises `BackendError`."""
+    try:
+        return decode(body), body
+    except UNREADABLE:
+        repaired = repair_surrogates(body)
+    try:
+        return decode(repaired), repaired
+    except UNREADABLE as exc:
+        raise not_understood() from exc
 
 
 def not_understood() -> BackendError:

@@ -23,11 +23,10 @@ from antwort.providers.native_items import (
 )
 from antwort.providers.reading import (
     OUTPUT_BYTES,
-    UNREADABLE,
     BodyReader,
     EventReader,
     broken_off,
-    not_understood,
+    read_body,
     said_by,
     size_of,
 )
@@ -285,10 +284,7 @@ class WholeResponseReader(BodyReader):
 
 def read_response(body: bytes, asked: Asked = NOBODY) -> list[Delta]:
     """The deltas of a whole response, `Finished` last. One that failed is an error."""
-    try:
-        response = _response.decode(body)
-    except UNREADABLE as exc:
-        raise not_understood() from exc
+    response, body = read_body(_response.decode, body)
     out: list[Delta] = []
     calls = 0
     for item in items_of(response.output):

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from antwort.api.tools import McpTool
 from antwort.identity import Identity
-from antwort.tools.arguments import find_problem, problem_at_once
+from antwort.tools.arguments import find_problem, given_arguments, problem_at_once
 from antwort.tools.base import (
     Closing,
     Describing,
@@ -98,8 +98,8 @@ class Limited:
         return self._executor.can_execute(tool)
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
-        if not call.arguments.strip():
-            call = replace(call, arguments="{}")  # how some models write "no arguments"
+        if (arguments := given_arguments(call.arguments)) is not call.arguments:
+            call = replace(call, arguments=arguments)
         terms: _Terms | None = call.definition.memo.get(self)
         if terms is None:
             try:
