@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,7 +18,7 @@ from antwort.engine.settings import EngineSettings
 from antwort.providers.base import ChatMessage, ChatRequest
 from antwort.providers.chat import ChatProvider
 from antwort.providers.native import ResponsesProvider
-from antwort.providers.remote import PORTION, Remote
+from antwort.providers.remote import Remote
 from chunk_kit import DONE, Json, calls, delta, event, piece
 from replay_backend import Answer, Backend, serve, sse, whole
 from scenes import data_of
@@ -164,8 +165,8 @@ async def test_arguments_without_end_are_cut_while_they_come_and_the_call_is_not
 
 @STREAMED
 async def test_more_calls_in_a_turn_than_may_be_end_it_and_none_is_run(streamed: bool) -> None:
-    many = [calls(piece("add", "{}", index=at, id=f"c{at}")) for at in range(4)]
-    async with server_over(sse(*many, ending="hold"), limits=LIMITS) as (server, backend):
+    many = b"".join(calls(piece("add", "{}", index=at, id=f"c{at}")) for at in range(4))
+    async with server_over(sse(many, ending="hold"), limits=LIMITS) as (server, backend):
         response = await respond(server, streamed=streamed)
         await asyncio.wait_for(backend.left.wait(), 5)
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_turn_calls"})
@@ -188,8 +189,8 @@ async def test_much_that_came_at_once_is_read_in_portions_between_which_others_h
         seen = [(turns, len(batch)) async for batch in provider.infer(request) if batch]
         counting.cancel()
         await provider.close()
-    assert max(size for _, size in seen) <= PORTION // len(one) + 1
-    assert len({at for at, _ in seen}) == len(seen)
+    assert max(size for _, size in seen) <= 2**16 // len(one) + 1
+    assert max(Counter(at for at, _ in seen).values()) <= 2  # the end of one read, and the beginning of the next
 
 
 # ---- halves of characters ----

@@ -51,8 +51,8 @@ class Limits(Wire):
     """How much a model may write in one turn: text, reasoning and the arguments of calls together. A longer answer is
     cut there, and the response ends as `incomplete` (`max_output_bytes`)."""
     turn_calls: _Count = 1000
-    """How many calls a model may make in one turn. With more, the response ends as `incomplete` (`max_turn_calls`), and
-    none of them is run."""
+    """How many calls a model may make in one turn. With more, the turn is cut, and the response ends as `incomplete`
+    (`max_turn_calls`)."""
 
 
 def read_input(value: object, limits: Limits) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:

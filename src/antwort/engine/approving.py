@@ -8,8 +8,7 @@ import msgspec
 
 from antwort.api.tools import ApprovalFilter, McpTool, McpToolFilter
 from antwort.api.wire import UNSET, UnsetType
-from antwort.tools.arguments import given_arguments
-from antwort.tools.base import ToolDefinition
+from antwort.tools.base import ToolDefinition, given_arguments
 
 
 def with_approvals(tool: McpTool, found: Sequence[ToolDefinition]) -> Sequence[ToolDefinition]:

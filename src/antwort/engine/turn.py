@@ -29,8 +29,7 @@ from antwort.providers.base import (
     RefusalDelta,
     TextDelta,
 )
-from antwort.tools.arguments import given_arguments
-from antwort.tools.base import HOUSE_LABEL
+from antwort.tools.base import HOUSE_LABEL, given_arguments
 
 _Said: TypeAlias = TextDelta | RefusalDelta | ReasoningDelta
 

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from antwort.tools.arguments import given_arguments
+from antwort.tools.base import given_arguments
 
 _HEAD = (" {", ' "', *"input", '"', " :", ' "')
 """How the usual form begins, letter by letter. Where an entry begins with a space, white space may come before it."""

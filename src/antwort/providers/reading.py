@@ -177,7 +177,7 @@ class BodyReader(ABC):
 
 
 def read_body(decode: Callable[[bytes], T], body: bytes) -> tuple[T, bytes]:
-    """What a whole answer says, and its JSON: repaired, where halves of characters stand in it. Raises `BackendError`."""
+    """What a whole answer says, and its JSON: repaired, where it has halves of characters. Raises `BackendError`."""
     try:
         return decode(body), body
     except UNREADABLE:

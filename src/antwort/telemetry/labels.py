@@ -104,6 +104,7 @@ _MORE_CODES = frozenset(
         "approval_decided",
         "approval_expired",
         "backend_circuit_open",
+        "backend_unauthorized",
         "backend_closed",
         "backend_connect_timeout",
         "duplicate_approval",

@@ -12,14 +12,12 @@ from typing import Any, NoReturn, TypeAlias
 import jsonschema_rs
 import msgspec
 
-from antwort.api.surrogates import repair_surrogates
 from antwort.tools.schemas.light import TooLarge, lightened
 from antwort.tools.threads import run_in_thread
 
 NOT_JSON = (msgspec.DecodeError, UnicodeError, RecursionError)
 """What reading JSON can raise when the text is none, or is nested beyond reason."""
 
-_NONE = frozenset({"", "null"})
 _MOST_PROBLEMS = 3
 _LONGEST_PROBLEM = 200
 _MOST_LIGHT = 256
@@ -32,17 +30,6 @@ _Light: TypeAlias = tuple[dict[str, Any], jsonschema_rs.Validator | None, int]
 
 _light: OrderedDict[int, _Light] = OrderedDict()
 """Foreign schemas, and what is checked of them. Each is held on to, so that no other can have its place in memory."""
-
-
-def given_arguments(arguments: str) -> str:
-    """The arguments that a call is run with: none where the model wrote nothing or `null`, as some do, and U+FFFD for
-    each escaped half of a character.
-    """
-    if not arguments.startswith("{") and arguments.strip() in _NONE:
-        return "{}"
-    if "\\ud" in arguments or "\\uD" in arguments:
-        return repair_surrogates(arguments.encode(errors="surrogatepass")).decode(errors="surrogatepass")
-    return arguments
 
 
 async def find_problem(arguments: str, schema: dict[str, Any] | None, *, is_foreign: bool = False) -> str | None:

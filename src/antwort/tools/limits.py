@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from antwort.api.tools import McpTool
 from antwort.identity import Identity
-from antwort.tools.arguments import find_problem, given_arguments, problem_at_once
+from antwort.tools.arguments import find_problem, problem_at_once
 from antwort.tools.base import (
     Closing,
     Describing,
@@ -31,6 +31,7 @@ from antwort.tools.base import (
     ToolKind,
     ToolResult,
     ToolServer,
+    given_arguments,
 )
 from antwort.tools.bounds import Bounded, Prompt, Timed, ToolBounds, ToolLimits, holds_to_its_word
 from antwort.tools.local import LocalExecutor, LocalTool
