@@ -17,7 +17,7 @@ METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS", "WS"})
 """And what a turn on a WebSocket goes by."""
 STATUSES: tuple[str, ...] = get_args(ResponseStatus)
 STOPS = frozenset({"max_turns", "max_tool_calls", "deadline", "token_budget", "stuck"})
-REASONS = frozenset({"", "max_output_tokens", "content_filter", *STOPS})
+REASONS = frozenset({"", "max_output_tokens", "content_filter", "max_output_bytes", "max_turn_calls", *STOPS})
 OUTCOMES = frozenset({"ok", "cancelled"})
 
 _PLACES = frozenset(
