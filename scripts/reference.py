@@ -219,6 +219,10 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     "server_not_started": (errors.ServerFault, "a mounted server could not be started; its log says why"),
     "storage_error": (errors.StoreFault, "the record could not be read or written"),
     "backend_error": (errors.BackendError, "an inference failed"),
+    "backend_unauthorized": (
+        errors.BackendError,
+        "the backend does not accept this server's key (401 or 403 there): the operator has to mend it",
+    ),
     "backend_stream_cut": (errors.BackendCut, "the backend's answer broke off"),
     "backend_circuit_open": (
         errors.BackendUnavailable,

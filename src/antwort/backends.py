@@ -35,7 +35,7 @@ def make_fleet(settings: Settings, *, wrap: Wrap = _as_it_is, local: LocalProvid
 
     Raises `CannotStart` when the settings name a backend that cannot be spoken to, or a route to nobody.
     """
-    members = [_member(backend, wrap) for backend in settings.backends]
+    members = [_member(backend, wrap, settings.limits.output_bytes) for backend in settings.backends]
     if (local := local or make_local(settings)) is not None:
         members.append(_local_member(settings, local, wrap))
     members = members or [_stand_in(wrap)]
@@ -70,6 +70,7 @@ def make_local(settings: Settings) -> LocalProvider | None:
             threads=given.threads,
             ready=given.ready,
             patience=PATIENCE,
+            output_bytes=settings.limits.output_bytes,
         )
     except CannotRun as exc:
         raise CannotStart(f"The model cannot be run: {exc}.") from exc
@@ -80,10 +81,11 @@ def patient(provider: Provider, retry: RetrySettings) -> Retrying:
     return Retrying(provider, attempts=retry.attempts, base=retry.base, cap=retry.cap, budget=retry.budget)
 
 
-def _member(backend: BackendSettings, wrap: Wrap) -> Member:
+def _member(backend: BackendSettings, wrap: Wrap, output_bytes: int) -> Member:
+    provider = wrap(backend.name, _provider(backend, output_bytes))
     return Member(
         backend.name,
-        _calling(wrap(backend.name, _provider(backend)), backend.tool_calling if backend.kind == "chat" else "native"),
+        _calling(provider, backend.tool_calling if backend.kind == "chat" else "native"),
         kind=backend.kind,
         models=backend.models,
         prefix=backend.prefix or "",
@@ -166,7 +168,7 @@ def _calling(provider: Provider, mode: ToolCalling) -> Provider:
     return Constrained(provider, mode)
 
 
-def _provider(backend: BackendSettings) -> Provider:
+def _provider(backend: BackendSettings, output_bytes: int) -> Provider:
     from antwort.providers.remote import Timeouts
 
     times, kind = backend.timeouts, _kind(backend)
@@ -178,6 +180,7 @@ def _provider(backend: BackendSettings) -> Provider:
             timeouts=Timeouts(connect=times.connect, first_byte=times.first_byte, idle=times.idle),
             headers={name: value.reveal() for name, value in backend.headers.items()},
             tls=_tls(backend),
+            output_bytes=output_bytes,
         )
     except ValueError as exc:
         raise CannotStart(f"The backend {backend.name!r} cannot be used: {exc}.") from exc

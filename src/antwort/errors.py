@@ -60,8 +60,11 @@ from typing import ClassVar
 
 _NOT_FOUND = frozenset({"not_found", "unknown_url"})
 _OF_THE_MODEL = frozenset({"backend_error", "backend_timeout", "backend_stream_cut"})
-_FINAL_CODES = frozenset({"context_length_exceeded", "insufficient_quota", "invalid_prompt"})
-"""The codes of a failed response that clients take for its last word. A code that they do not know they try again."""
+BACKEND_UNAUTHORIZED = "backend_unauthorized"
+_FINAL_CODES = frozenset({"context_length_exceeded", "insufficient_quota", "invalid_prompt", BACKEND_UNAUTHORIZED})
+"""The codes that a response keeps which failed for good. Clients take them for its last word, but for the one that says
+that the operator has something to mend: a code that they do not know they try again.
+"""
 
 
 def standard_type(kind: str, code: str) -> str:

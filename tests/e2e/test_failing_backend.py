@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from antwort.app import build
-from antwort.config.settings import ToolSettings
+from antwort.config.settings import LoopSettings, ToolSettings
 from chat_backend import Calls, ChatBackend, Refuses
 from replay_backend import Answer, serve
 from scenes import data_of
@@ -54,8 +54,8 @@ CLOCK = {"type": "mcp", "server_label": "demo", "allowed_tools": ["current_time"
     [
         (Refuses(400, "Not like this."), "invalid_prompt", "Not like this."),
         (Refuses(400, "This model's maximum context length is 9 tokens."), "context_length_exceeded", "9 tokens"),
-        (Refuses(401, "sk-123456789"), "invalid_prompt", "did not accept this server's credentials"),
-        (Refuses(403, "sk-123456789"), "invalid_prompt", "did not accept this server's credentials"),
+        (Refuses(401, "sk-123456789"), "backend_unauthorized", "did not accept this server's credentials"),
+        (Refuses(403, "sk-123456789"), "backend_unauthorized", "did not accept this server's credentials"),
         (Refuses(404, "The model is gone"), "invalid_prompt", "The model 'test-model' does not exist."),
         (Refuses(404, "sk-123456789"), "invalid_prompt", "does not offer what was asked"),
         (Refuses(429, headers={"Retry-After": "30"}), "rate_limit_exceeded", "try again in 30s."),
@@ -94,7 +94,8 @@ async def test_a_failure_in_a_later_turn_has_a_code_by_which_clients_know_whethe
     [
         (Refuses(400, "Not like this."), 400, "invalid_prompt", "false", None),
         (Refuses(400, "The prompt is too long"), 400, "context_length_exceeded", "false", None),
-        (Refuses(401), 502, "backend_error", "false", None),
+        (Refuses(401), 502, "backend_unauthorized", "false", None),
+        (Refuses(403), 502, "backend_unauthorized", "false", None),
         (Refuses(404, "The model is gone"), 404, "model_not_found", "false", None),
         (Refuses(429, headers={"Retry-After": "30"}), 429, "rate_limit_exceeded", "true", "30"),
         (Refuses(429, headers={"Retry-After": "900"}), 429, "rate_limit_exceeded", "false", "900"),
@@ -115,3 +116,16 @@ async def test_a_failure_before_the_first_byte_is_an_http_error_that_says_whethe
     assert (reply.status, reply.error["code"]) == (status, code)
     assert (reply.headers.get("x-should-retry"), reply.headers.get("retry-after")) == (retry, wait)
     assert reply.headers.get("retry-after-ms") == (None if wait is None else f"{wait}000")
+
+
+@pytest.mark.proves("RULING-12", "EN-034")
+async def test_a_backend_that_refuses_our_key_is_a_500_of_the_standards_type_under_strict_and_asked_once() -> None:
+    async with ChatBackend(Refuses(401, "sk-123456789 at http://10.0.0.1:8000")) as backend:
+        settings = msgspec.structs.replace(in_front_of(backend.url), loop=LoopSettings(strict=True))
+        app = await build(settings)
+        async with serving(app.engine, app.asgi) as server:
+            reply = await server.ask("POST", RESPONSES, BODY)
+        assert len(backend.requests) == 1
+    assert (reply.status, reply.error["type"], reply.error["code"]) == (500, "server_error", "backend_unauthorized")
+    assert reply.headers["x-should-retry"] == "false"
+    assert reply.error["message"] == "The backend did not accept this server's credentials."

@@ -199,6 +199,19 @@ async def test_an_error_of_the_backend_is_the_sdks_own(
     assert caught.value.response.headers.get("retry-after") == refusal.headers.get("retry-after")
 
 
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("status", [401, 403])
+async def test_the_sdk_does_not_try_again_where_the_backend_refuses_the_servers_key(
+    base_url: str, backend: ChatBackend, status: int, streamed: bool
+) -> None:
+    backend.answers = [Refuses(status, "wrong key sk-123")]
+    async with AsyncOpenAI(base_url=base_url, api_key="none", max_retries=2, timeout=30) as patient:
+        with pytest.raises(openai.InternalServerError) as caught:
+            await patient.responses.create(model=MODEL, input="Hello", stream=streamed)
+    assert (caught.value.status_code, caught.value.code) == (502, "backend_unauthorized")
+    assert len(backend.requests) == 1
+
+
 @pytest.mark.proves("TR-016", "EN-036")
 async def test_a_backend_that_breaks_off_in_mid_stream_is_a_failed_response(
     client: AsyncOpenAI, backend: ChatBackend

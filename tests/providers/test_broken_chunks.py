@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from antwort.errors import AntwortError, BackendCut, BackendError, BackendRefused, ContextTooLong, RateLimited
 from antwort.providers.base import Delta, Finished, TextDelta
 from antwort.providers.chunks import ChunkReader
-from chunk_kit import DONE, Json, calls, delta, event, piece
+from chunk_kit import DONE, Json, calls, delta, event, piece, read
 
 # ---- failures ----
 
@@ -23,11 +23,18 @@ def failing(*events: bytes) -> tuple[list[Delta], AntwortError]:
 
 
 @pytest.mark.proves("MISTAKE-06")
-@pytest.mark.parametrize("end", [b"", DONE, b'data: {"choices": [{"del', b": bye\n\n", delta("")])
+@pytest.mark.parametrize("end", [b"", b'data: {"choices": [{"del', b": bye\n\n", delta("")])
 def test_a_stream_that_stops_without_a_reason_was_cut(end: bytes) -> None:
     deltas, error = failing(delta(content="Hi"), end)
     assert deltas == [TextDelta("Hi")]
     assert isinstance(error, BackendCut)
+
+
+@pytest.mark.parametrize("last", [[], [delta("")], [calls(piece("f", "{}", index=0))]])
+def test_done_without_a_reason_and_without_an_error_is_a_normal_end(last: list[bytes]) -> None:
+    *said, end = read(delta(content="Hi"), *last, DONE)
+    assert said[0] == TextDelta("Hi")
+    assert end == Finished("stop")
 
 
 @pytest.mark.proves("EN-036")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from antwort.providers.base import CallDelta
-from chunk_kit import Json, before_the_end, calls, piece
+from antwort.providers.base import CallDelta, TextDelta
+from chunk_kit import Json, before_the_end, calls, delta, piece
 
 # ---- calls ----
 
@@ -16,7 +16,7 @@ def test_arguments_come_in_pieces_of_the_same_call() -> None:
         calls(piece(None, '{"x"', index=0), content=None),
         calls(piece(None, ": 1}", index=0)),
     )
-    assert deltas == [CallDelta(0, "f"), CallDelta(0, "", '{"x"'), CallDelta(0, "", ": 1}")]
+    assert deltas == [CallDelta(0, "f", '{"x"'), CallDelta(0, "", ": 1}")]
 
 
 @pytest.mark.proves("MISTAKE-12")
@@ -52,6 +52,49 @@ def test_a_second_name_under_another_id_or_without_an_index_is_a_second_call(fir
 def test_another_name_under_the_same_index_without_ids_is_a_second_call() -> None:
     deltas = before_the_end(calls(piece("f", "{}", index=0)), calls(piece("g", "{}", index=0)))
     assert deltas == [CallDelta(0, "f", "{}"), CallDelta(1, "g", "{}")]
+
+
+@pytest.mark.parametrize("rest", [{"index": 0}, {"index": 0, "id": "a"}, {"id": "a"}])
+def test_a_name_in_pieces_is_one_name_until_the_arguments_begin(rest: Json) -> None:
+    deltas = before_the_end(
+        calls(piece("a", index=0, id="a")), calls(piece("d", "", **rest)), calls(piece("d", "{}", **rest))
+    )
+    assert deltas == [CallDelta(0, "add", "{}")]
+
+
+def test_a_whole_name_repeated_before_the_arguments_begin_is_one_name() -> None:
+    deltas = before_the_end(*[calls(piece("add", text, index=0)) for text in ("", "", "{", "}")])
+    assert deltas == [CallDelta(0, "add", "{"), CallDelta(0, "", "}")]
+
+
+def test_two_names_in_one_chunk_are_two_calls_though_neither_has_arguments() -> None:
+    deltas = before_the_end(calls(piece("f", index=0), piece("g", index=0)))
+    assert deltas == [CallDelta(0, "f"), CallDelta(1, "g")]
+
+
+def test_a_call_without_arguments_stands_before_what_is_said_behind_it() -> None:
+    deltas = before_the_end(calls(piece("f", index=0)), delta(content="So."))
+    assert deltas == [CallDelta(0, "f"), TextDelta("So.")]
+
+
+# ---- the legacy form ----
+
+
+def test_a_legacy_function_call_is_a_call() -> None:
+    deltas = before_the_end(
+        delta(function_call={"name": "ad"}),
+        delta(function_call={"name": "d", "arguments": '{"a"'}),
+        delta("function_call", function_call={"arguments": ": 1}"}),
+    )
+    assert deltas == [CallDelta(0, "add", '{"a"'), CallDelta(0, "", ": 1}")]
+
+
+def test_a_legacy_function_call_beside_tool_calls_is_the_same_call() -> None:
+    deltas = before_the_end(
+        calls(piece("f", "{}", index=0, id="a"), function_call={"name": "f", "arguments": "{}"}),
+        delta(function_call={"name": "f", "arguments": "{}"}),
+    )
+    assert deltas == [CallDelta(0, "f", "{}")]
 
 
 @pytest.mark.parametrize("again", [{"index": 0, "id": "a"}, {"id": "a"}, {"index": 0}])

@@ -114,7 +114,7 @@ def test_a_number_of_tokens_that_cannot_be_counts_as_none(number: int) -> None:
     usage = {"prompt_tokens": 7, "completion_tokens": number, "total_tokens": number}
     [last] = read(event({"choices": [], "usage": usage}), delta("stop"), DONE)
     assert isinstance(last, Finished)
-    assert last.usage == Usage(input_tokens=7, output_tokens=0, total_tokens=0)
+    assert last.usage == Usage(input_tokens=7, output_tokens=0, total_tokens=7)
 
 
 @pytest.mark.parametrize("usage", [None, {}, {"total_tokens": 5}, {"prompt_tokens": "many"}, []])
@@ -171,7 +171,7 @@ def test_done_counts_however_carelessly_it_is_written(last: bytes) -> None:
 
 
 def test_an_event_without_an_end_is_not_read_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "EVENT_CAP", 100)
+    monkeypatch.setattr(reading, "json_cap", lambda _most: 100)
     reader = ChunkReader()
     fed = 0
     while not reader.ended:

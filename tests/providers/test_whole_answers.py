@@ -10,7 +10,7 @@ import pytest
 from antwort.errors import AntwortError, BackendError, BackendRefused
 from antwort.providers.base import CallDelta, Finished, ReasoningDelta, TextDelta
 from antwort.providers.chunks import WholeReader, read_whole
-from antwort.providers.reading import WHOLE_ANSWER_CAP
+from antwort.providers.reading import OUTPUT_BYTES, json_cap
 from chunk_kit import Json, piece
 
 # ---- whole answers ----
@@ -69,7 +69,7 @@ def test_an_error_under_a_good_status_is_an_error(body: bytes, expected: type[An
 
 def test_a_whole_answer_without_end_is_given_up() -> None:
     reader = WholeReader()
-    piece_of_it = b" " * (WHOLE_ANSWER_CAP // 4 + 1)
+    piece_of_it = b" " * (json_cap(OUTPUT_BYTES) // 4 + 1)
     for _ in range(4):
         assert not reader.ended
         reader.feed(piece_of_it)

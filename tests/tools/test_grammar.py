@@ -163,6 +163,14 @@ def test_a_text_that_takes_too_long_is_let_through() -> None:
     assert mismatch(regex("a+"), "ab") is not None
 
 
+def test_a_check_of_an_ambiguous_grammar_is_given_up_after_50_ms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the clock takes 10 ms."""
+    now = count()
+    monkeypatch.setattr(module, "perf_counter", lambda: next(now) / 100)
+    assert mismatch(lark('start: s\ns: s s | "a" |'), "a" * 2000 + "b") is None
+    assert next(now) <= 9
+
+
 @pytest.mark.usefixtures("ticking")
 def test_all_texts_of_a_response_share_the_time_that_there_is() -> None:
     checks, digits = Checks(0.25), read_grammar(regex("[0-9]+"))

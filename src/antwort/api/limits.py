@@ -1,4 +1,4 @@
-"""How large a request may be."""
+"""How large a request may be, and the answer of a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Count: TypeAlias = Annotated[int, Meta(ge=1)]
 
 
 class Limits(Wire):
-    """How large a request may be."""
+    """How large a request may be, and the answer of a model."""
 
     input_items: _Count = 10_000
     """How many items the input may have."""
@@ -37,3 +37,9 @@ class Limits(Wire):
     """
     item_values: _Count = 100_000
     """How many of them a single item, tool or other field may hold."""
+    output_bytes: _Count = 8 * 2**20
+    """How much a model may write in one turn: text, reasoning and the arguments of calls together. A longer answer is
+    cut there, and the response ends as `incomplete` (`max_output_bytes`)."""
+    turn_calls: _Count = 1000
+    """How many calls a model may make in one turn. With more, the turn is cut, and the response ends as `incomplete`
+    (`max_turn_calls`)."""

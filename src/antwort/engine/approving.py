@@ -8,7 +8,7 @@ import msgspec
 
 from antwort.api.tools import ApprovalFilter, McpTool, McpToolFilter
 from antwort.api.wire import UNSET, UnsetType
-from antwort.tools.base import ToolDefinition
+from antwort.tools.base import ToolDefinition, given_arguments
 
 
 def with_approvals(tool: McpTool, found: Sequence[ToolDefinition]) -> Sequence[ToolDefinition]:
@@ -61,7 +61,7 @@ def is_asked(left: int | None, arguments: str, before: int) -> bool:
 def unasked(arguments: str) -> str | None:
     """Why a call with these arguments is not even asked for, in words the model can use."""
     try:
-        value = msgspec.json.decode(arguments.strip() or "{}")
+        value = msgspec.json.decode(given_arguments(arguments))
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         return f"The arguments are not valid JSON: {error}"
     return None if isinstance(value, dict) else "The arguments must be a JSON object."

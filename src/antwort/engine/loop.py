@@ -51,10 +51,11 @@ from antwort.engine.turn import Turn
 from antwort.engine.window import Window, window_of
 from antwort.errors import AntwortError, BackendCut, Cancelled, HandedOver, Interrupted
 from antwort.notes import reason_behind
-from antwort.providers.base import ChatRequest, Delta, Provider, is_over
+from antwort.providers.base import MAX_OUTPUT_BYTES, MAX_TURN_CALLS, ChatRequest, Delta, Provider, is_over
 from antwort.tools.base import ToolResult
 
 _log = logging.getLogger("antwort.engine")
+_OVER = {MAX_OUTPUT_BYTES: "limits.output_bytes", MAX_TURN_CALLS: "limits.turn_calls"}
 
 
 def pick_up(
@@ -254,6 +255,7 @@ async def infer(
         is_eager=last is None and plan.may_be_eager,
         may_be_resumed=lambda: plan.may_be_resumed or control.on_begin is not None,
         approval_ids=plan.approval_ids,
+        most_calls=plan.settings.limits.turn_calls,
     )
     whole, window = chat_request(run, plan), window_of(plan, provider)
     request = whole if window.is_far(whole) else await control.signal.race(partial(window.fit, whole))
@@ -292,7 +294,7 @@ async def _bit_by_bit(
     while again is not None:
         turn, last, whole, window, request, stream, said, failure = asked = again
         try:
-            while failure is None and not is_ended:
+            while not (failure is not None or is_ended or turn.is_full):
                 # Where all was said at once, and nobody waits for a part of it, there is one batch less to pass on.
                 if (plan.request.stream or not turn.is_finished) and (batch := turn.take()):
                     yield batch
@@ -349,7 +351,10 @@ async def _cut(
 ) -> AsyncGenerator[Batch, None]:
     """The end of a turn that was cut, or that broke off for a `failure`, which goes on behind it."""
     results = await _halted(turn, running, failure)
-    (turn.finish if failure is None else turn.abort)(results)
+    if failure is not None:
+        turn.abort(results)
+    elif (ended := turn.finish(results)).finish in _OVER:
+        _log.warning("the run %s was cut: the model wrote more than %s", plan.response.id, _OVER[ended.finish])
     if batch := turn.take():
         yield batch
     is_broken = failure is not None and not isinstance(failure, LEFT)

@@ -14,7 +14,7 @@ from antwort.engine.shortening import short_text
 from antwort.engine.sizes import text_size
 from antwort.engine.summary import Entry, question, take_piece
 from antwort.errors import AntwortError, BackendCut, BackendError, ContextTooLong
-from antwort.providers.base import ChatMessage, ChatRequest, Finished, Provider, TextDelta
+from antwort.providers.base import CUT, ChatMessage, ChatRequest, Finished, Provider, TextDelta
 
 _SHARE = 4
 """A summary takes a quarter of the context at most."""
@@ -194,7 +194,7 @@ class Scribe:
         said, finish = await self._said(asked)
         if finish == "content_filter":
             raise BackendError("A filter of the backend kept back the summary of the conversation.")
-        return without_thoughts(said), finish == "length"
+        return without_thoughts(said), finish in CUT
 
     async def _said(self, request: ChatRequest) -> tuple[str, str]:
         """What is said, and why it ended."""

@@ -30,6 +30,7 @@ from antwort.engine.plan import Leftover, OpenCall, Plan
 from antwort.engine.stops import NO_MORE, closing, is_spent, stop_reason
 from antwort.engine.toolbox import called_name, model_name
 from antwort.engine.unfit import is_unfit, unfit_refusal
+from antwort.providers.base import CUT
 from antwort.tools.base import HOUSE_LABEL, ToolDefinition, ToolExecutor
 from antwort.tools.routing import Route, Toolbox, refusal, route_calls, routed
 from antwort.tools.search import is_search
@@ -94,7 +95,7 @@ Step: TypeAlias = Infer | RunTools | Compact | Finish
 
 _INFER = Infer()
 
-_CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
+_CUT = {reason: "max_output_tokens" if reason == "length" else reason for reason in CUT}
 
 
 def next_step(run: Run, plan: Plan) -> Step:

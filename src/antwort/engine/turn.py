@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, ClassVar, TypeAlias
 
@@ -18,13 +19,23 @@ from antwort.engine.opened_calls import ClosedAs, OpenCall, OpenCustomCall, Open
 from antwort.engine.pairs import shown_id
 from antwort.errors import BackendError
 from antwort.ids import new_id
-from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
-from antwort.tools.base import HOUSE_LABEL
-
-CUT = frozenset({"length", "content_filter"})
-"""Finish reasons that say the answer was broken off: what was being written is incomplete."""
+from antwort.providers.base import (
+    CUT,
+    MAX_TURN_CALLS,
+    CallDelta,
+    Delta,
+    Finished,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+)
+from antwort.tools.base import HOUSE_LABEL, given_arguments
 
 _Said: TypeAlias = TextDelta | RefusalDelta | ReasoningDelta
+
+
+class _TooManyCalls(Exception):
+    """The turn calls more than it may."""
 
 
 class _Feeds(dict[type, Callable[["Turn", Any], None]]):
@@ -50,6 +61,8 @@ class Turn:
 
     is_finished = False
     is_cut = False
+    is_full = False
+    """Whether it was ended here, because it calls more than it may: nothing more of it is read."""
     usage: Usage | None = None
     """What the request has cost, where that is known: the inference has ended, and was asked for once."""
 
@@ -71,9 +84,11 @@ class Turn:
         *,
         is_eager: bool = False,
         approval_ids: ApprovalIds | None = None,
+        most_calls: int = sys.maxsize,
         may_be_resumed: Callable[[], bool] = lambda: False,
     ) -> None:
         self._approval_ids = approval_ids
+        self._most_calls = most_calls
         self._is_eager = is_eager
         self._may_be_resumed = may_be_resumed
         self._index = first_index
@@ -86,15 +101,19 @@ class Turn:
 
     def feed(self, delta: Delta) -> None:
         """Raises `BackendError` for a piece of a call that is closed."""
-        self._FEEDS[type(delta)](self, delta)
+        self.feed_all((delta,))
 
     def feed_all(self, deltas: Sequence[Delta]) -> None:
         """Those of one read. Nothing begins early of what comes with the end."""
         if deltas and isinstance(deltas[-1], Finished):
             self._is_eager = False
         feeds = self._FEEDS
-        for delta in deltas:
-            feeds[type(delta)](self, delta)
+        try:
+            for delta in deltas:
+                feeds[type(delta)](self, delta)
+        except _TooManyCalls:
+            self.is_full = True
+            self._feed_end(Finished(MAX_TURN_CALLS))
 
     def take(self) -> Batch:
         events, self._events = self._events, []
@@ -183,6 +202,8 @@ class Turn:
         call = self._calls.get(delta.index)
         arguments = delta.arguments
         if call is None:
+            if len(self._calls) + len(self._early) >= self._most_calls and delta.index not in self._early:
+                raise _TooManyCalls
             if self._early:
                 arguments = self._early.pop(delta.index, "") + arguments
             if not delta.name:
@@ -267,8 +288,7 @@ class Turn:
             if item.arguments:
                 self._feed_writing(call, item.arguments)
         else:
-            for delta in item:
-                self.feed(delta)
+            self.feed_all(item)
 
     # ---- calls ----
 
@@ -368,7 +388,7 @@ class Turn:
     def _ask(self, shown: Shown, arguments: str) -> None:
         """It comes whole: nothing is to be seen of it while it is written."""
         index = self._next_index()
-        label, arguments = shown.server_label or HOUSE_LABEL, arguments.strip() or "{}"
+        label, arguments = shown.server_label or HOUSE_LABEL, given_arguments(arguments.strip())
         item = McpApprovalRequest(
             id=new_request_id(self._approval_ids, label, shown.name, arguments),
             server_label=label,

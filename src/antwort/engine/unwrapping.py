@@ -12,6 +12,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from antwort.tools.base import given_arguments
+
 _HEAD = (" {", ' "', *"input", '"', " :", ' "')
 """How the usual form begins, letter by letter. Where an entry begins with a space, white space may come before it."""
 _WHITE = " \t\n\r"
@@ -44,8 +46,7 @@ def wrapped(arguments: str) -> str:
 
 def as_object(arguments: str) -> str:
     """Arguments as backends take them. What is no JSON object goes as text in one: the model sees what it wrote."""
-    if not arguments.strip(_WHITE):
-        return "{}"
+    arguments = given_arguments(arguments)
     try:
         _read_object(arguments)
     except (ValueError, RecursionError):

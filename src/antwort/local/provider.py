@@ -24,6 +24,7 @@ from antwort.net.connection import CONNECT_SHARE
 from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.chat import ChatProvider, Timeouts
 from antwort.providers.failures import CLOSED
+from antwort.providers.reading import OUTPUT_BYTES
 from antwort.providers.verdicts import is_unconnected
 
 _TIMEOUTS = Timeouts(connect=1.0, first_byte=600.0, idle=300.0)
@@ -66,6 +67,7 @@ class LocalProvider:
         threads: int | None = None,
         ready: float = 120.0,
         patience: float | None = None,
+        output_bytes: int = OUTPUT_BYTES,
     ) -> None:
         if not has_llama():
             raise NotInstalled
@@ -82,6 +84,7 @@ class LocalProvider:
         self.file = Path(self._order["model"])
         self.is_demo = is_demo(self.file)
         self._patience = ready if patience is None else patience
+        self._output_bytes = output_bytes
         self._keeper = Keeper(self.name, self._begin, ready=ready)
         self._turns = asyncio.Semaphore(self._order["slots"])
         """Who waits does it here: there each takes a thread of llama.cpp, and none is left to say that it is well."""
@@ -179,7 +182,11 @@ class LocalProvider:
             former = self._chat
             self._chats_with = process
             self._chat = ChatProvider(
-                f"{process.address}/v1", api_key=process.key, capabilities=_CAPABILITIES, timeouts=_TIMEOUTS
+                f"{process.address}/v1",
+                api_key=process.key,
+                capabilities=_CAPABILITIES,
+                timeouts=_TIMEOUTS,
+                output_bytes=self._output_bytes,
             )
             if former is not None:
                 await former.close()

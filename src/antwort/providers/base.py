@@ -46,6 +46,13 @@ class Finished(msgspec.Struct, frozen=True, gc=False):
 
 Delta: TypeAlias = TextDelta | ReasoningDelta | RefusalDelta | CallDelta | Finished
 
+MAX_OUTPUT_BYTES = "max_output_bytes"
+"""The finish of an answer that was cut because it is longer than it may be."""
+MAX_TURN_CALLS = "max_turn_calls"
+"""The finish of one that was cut because it calls more than it may."""
+CUT = frozenset({"length", "content_filter", MAX_OUTPUT_BYTES, MAX_TURN_CALLS})
+"""Finishes that say the answer was broken off: what was being written is incomplete."""
+
 
 # ---- the request, in Chat Completions' words; unset fields are not sent ----
 

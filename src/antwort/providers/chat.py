@@ -31,7 +31,7 @@ class ChatProvider(Remote):
         return self._body(replace(request, messages=messages))
 
     def _reader(self, asked: Asked, *, is_streamed: bool) -> Reader:
-        return ChunkReader(asked) if is_streamed else WholeReader(asked)
+        return (ChunkReader if is_streamed else WholeReader)(asked, self._most)
 
     def _read(self, body: bytes, asked: Asked) -> list[Delta]:
         return read_whole(body, asked)

@@ -10,11 +10,20 @@ import msgspec
 from antwort.api.responses import Usage
 from antwort.errors import BackendError
 from antwort.providers.base import Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
-from antwort.providers.calls import CallPiece, Calls
+from antwort.providers.calls import CallPiece, Calls, Function
 from antwort.providers.failures import NOBODY, Asked, error_in
 from antwort.providers.plain import read_plain
-from antwort.providers.reading import UNREADABLE, BodyReader, EventReader, broken_off, not_understood
-from antwort.providers.tokens import TokenDetails, TokenProb, log_probs, usage_of
+from antwort.providers.reading import (
+    OUTPUT_BYTES,
+    UNREADABLE,
+    BodyReader,
+    EventReader,
+    Tally,
+    broken_off,
+    read_body,
+    size_of,
+)
+from antwort.providers.tokens import TokenDetails, TokenProb, Told, log_probs, usage_of
 
 _NOTHING = msgspec.Raw(b"")
 _NULL = msgspec.Raw(b"null")
@@ -37,6 +46,8 @@ class _Message(msgspec.Struct, gc=False):
     reasoning: str | None = None
     refusal: str | None = None
     tool_calls: list[CallPiece] | None = None
+    function_call: Function | None = None
+    """How calls came before there were several."""
 
 
 class _LogProbs(msgspec.Struct, gc=False):
@@ -58,9 +69,9 @@ class _Chunk(msgspec.Struct, gc=False):
 
 
 class _Usage(msgspec.Struct, gc=False):
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    total_tokens: int | None = None
+    prompt_tokens: Told = None
+    completion_tokens: Told = None
+    total_tokens: Told = None
     prompt_tokens_details: TokenDetails | None = None
     completion_tokens_details: TokenDetails | None = None
 
@@ -77,12 +88,13 @@ class ChunkReader(EventReader):
 
     __slots__ = ("_turn",)
 
-    def __init__(self, asked: Asked = NOBODY) -> None:
-        super().__init__(asked)
-        self._turn = _Turn()
+    def __init__(self, asked: Asked = NOBODY, most: int = OUTPUT_BYTES) -> None:
+        super().__init__(asked, most)
+        self._turn = _Turn(self._tally)
 
     def _read(self, payload: bytes, out: list[Delta]) -> None:
         if payload.startswith(b"[DONE]"):
+            self._turn.finish = self._turn.finish or "stop"  # it says that it is done, if not why
             self._end(out)
             return
         chunk = _decode_chunk(payload)
@@ -113,13 +125,10 @@ def read_whole(body: bytes, asked: Asked = NOBODY) -> list[Delta]:
 
 def read_any(body: bytes, asked: Asked = NOBODY) -> list[Delta]:
     """The same, whatever of it is missing, null, in parts or beside the point."""
-    try:
-        answer = _decode_chunk(body)
-    except UNREADABLE as exc:
-        raise not_understood() from exc
+    answer, body = read_body(_decode_chunk, body)
     if (answer.error is not None or answer.choices is None) and (error := error_in(body, asked)):
         raise error
-    turn, out = _Turn(), list[Delta]()
+    turn, out = _Turn(Tally()), list[Delta]()
     turn.read(answer, out)
     if not answer.choices:
         raise BackendError("The backend sent an answer without a choice.")
@@ -144,12 +153,14 @@ _FULL = frozenset({"model_context_window_exceeded"})
 class _Turn:
     """What is known of the answer so far: why it ended, the last usage that could be read, and the calls."""
 
-    __slots__ = ("_calls", "_usage", "finish")
+    __slots__ = ("_calls", "_is_legacy", "_tally", "_usage", "finish")
 
-    def __init__(self) -> None:
+    def __init__(self, tally: Tally) -> None:
         self.finish = ""
+        self._tally = tally
         self._usage: Usage | None = None
-        self._calls = Calls()
+        self._calls = Calls(tally)
+        self._is_legacy = False
 
     def read(self, chunk: _Chunk, out: list[Delta]) -> None:
         for choice in chunk.choices or ():
@@ -167,29 +178,46 @@ class _Turn:
             self._read_message(delta, choice.logprobs, out)
             if delta.tool_calls:
                 self._calls.read(delta.tool_calls, out)
+            elif delta.function_call is not None:
+                self._read_legacy(delta.function_call, out)
         elif (message := choice.message) is not None:
             self._read_message(message, choice.logprobs, out)
-            self._calls.read_whole(message.tool_calls or [], out)
+            if message.tool_calls:
+                self._calls.read_whole(message.tool_calls, out)
+            elif message.function_call is not None:
+                self._read_legacy(message.function_call, out)
         if choice.finish_reason:
             self.finish = "length" if choice.finish_reason in _FULL else choice.finish_reason
 
+    def _read_legacy(self, function: Function, out: list[Delta]) -> None:
+        """There is one of it. Some send it beside `tool_calls`, which says the same."""
+        if self._is_legacy or self._calls.is_empty:
+            self._is_legacy = True
+            self._calls.read([CallPiece(0, None, function)], out)
+
     def _read_message(self, message: _Message, probs: _LogProbs | None, out: list[Delta]) -> None:
-        if reasoning := message.reasoning_content or message.reasoning:
+        reasoning, content = message.reasoning_content or message.reasoning, message.content
+        if self._calls.named is not None and (content or reasoning or message.refusal):
+            self._calls.show_named(out)
+        if reasoning:
+            self._tally.size += size_of(reasoning)
             out.append(ReasoningDelta(reasoning))
-        if message.refusal:
-            out.append(RefusalDelta(message.refusal))
-        content = message.content
+        if refusal := message.refusal:
+            self._tally.size += size_of(refusal)
+            out.append(RefusalDelta(refusal))
         if isinstance(content, list):
-            content = _read_parts(content, out)
+            content = self._read_parts(content, out)
         if content:
+            self._tally.size += len(content) if content.isascii() else len(content.encode())
             out.append(TextDelta(content) if probs is None else TextDelta(content, log_probs(probs.content or ())))
 
-
-def _read_parts(parts: list[_Part], out: list[Delta]) -> str:
-    """The text of content that comes in parts; thoughts among them are reasoning, and other kinds are passed over."""
-    thoughts = (_joined(part.thinking) if isinstance(part.thinking, list) else part.thinking for part in parts)
-    out.extend(ReasoningDelta(thought) for thought in thoughts if thought)
-    return _joined(parts)
+    def _read_parts(self, parts: list[_Part], out: list[Delta]) -> str:
+        """The text of content that comes in parts; thoughts among them are reasoning, other kinds are passed over."""
+        for part in parts:
+            if thought := _joined(part.thinking) if isinstance(part.thinking, list) else part.thinking:
+                self._tally.size += size_of(thought)
+                out.append(ReasoningDelta(thought))
+        return _joined(parts)
 
 
 def _joined(texts: Sequence[_Text]) -> str:
@@ -202,11 +230,9 @@ def read_usage(told: msgspec.Raw) -> Usage | None:
         usage = _decode_usage(told)
     except UNREADABLE:
         return None
-    if usage.prompt_tokens is None and usage.completion_tokens is None:
-        return None
     return usage_of(
-        usage.prompt_tokens or 0,
-        usage.completion_tokens or 0,
+        usage.prompt_tokens,
+        usage.completion_tokens,
         usage.total_tokens,
         usage.prompt_tokens_details,
         usage.completion_tokens_details,

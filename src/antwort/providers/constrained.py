@@ -18,6 +18,7 @@ from antwort.errors import AntwortError, RequestError
 from antwort.notes import note
 from antwort.providers.awaited import Awaited, costing, ending
 from antwort.providers.base import (
+    CUT,
     Capabilities,
     ChatRequest,
     Delta,
@@ -32,7 +33,7 @@ from antwort.providers.choices import Kind, choice_of, has_calls, kind_of, names
 from antwort.providers.fitted import response_format
 from antwort.providers.gathered import gather
 from antwort.providers.learned import Learned
-from antwort.providers.lifting import CUT, Lifting
+from antwort.providers.lifting import Lifting
 from antwort.providers.lowering import lowered
 from antwort.providers.refusals import says_no_schemas, says_no_tools
 from antwort.providers.suited import suited

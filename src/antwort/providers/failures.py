@@ -15,7 +15,9 @@ from typing import Any
 
 import msgspec
 
+from antwort.api.surrogates import repair_surrogates
 from antwort.errors import (
+    BACKEND_UNAUTHORIZED,
     AntwortError,
     BackendError,
     BackendOverloaded,
@@ -92,7 +94,7 @@ def error_in(body: bytes, asked: Asked = NOBODY) -> AntwortError | None:
 def read_problem(body: bytes) -> Problem | None:
     """`{"error": {…}}`, `{"error": "…"}`, `{"object": "error", …}` or `{"detail": …}`; None for anything else."""
     try:
-        plain = msgspec.json.decode(body)
+        plain = msgspec.json.decode(repair_surrogates(body))
     except (ValueError, RecursionError):
         return None
     if not isinstance(plain, dict):
@@ -198,7 +200,7 @@ def _error(status: int, problem: Problem, asked: Asked, wait: float | None) -> A
         case 402 | 403 | 429 if status == 402 or _is_about_money(problem):
             return QuotaUsedUp("The backend's quota is used up.")
         case 401 | 403:
-            return BackendError(REFUSED_CREDENTIALS, may_pass=False)
+            return BackendError(REFUSED_CREDENTIALS, code=BACKEND_UNAUTHORIZED, may_pass=False)
         case 404 if asked.model and _is_about_the_model(problem):
             return ModelNotFound(asked.model)
         case 404:

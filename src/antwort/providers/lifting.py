@@ -11,11 +11,8 @@ import json
 from collections.abc import Callable, Sequence
 
 from antwort.errors import BackendCut
-from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, TextDelta
+from antwort.providers.base import CUT, CallDelta, Delta, Finished, ReasoningDelta, TextDelta
 from antwort.providers.cursor import Cursor, OtherForm, Reading
-
-CUT = frozenset({"length", "content_filter"})
-"""Finish reasons that say the answer was broken off."""
 
 _BEHIND = "]} \t\r\n`"
 _MARKS = '{[,:"' + _BEHIND

@@ -28,7 +28,7 @@ class ResponsesProvider(Remote):
         return encode({**native, "input": (yield from written_steps(native["input"]))})
 
     def _reader(self, asked: Asked, *, is_streamed: bool) -> Reader:
-        return ResponsesReader(asked) if is_streamed else WholeResponseReader(asked)
+        return (ResponsesReader if is_streamed else WholeResponseReader)(asked, self._most)
 
     def _read(self, body: bytes, asked: Asked) -> list[Delta]:
         return read_response(body, asked)

@@ -9,7 +9,7 @@ import msgspec
 from antwort.api.responses import Usage
 from antwort.providers.base import Delta, RefusalDelta, TextDelta
 from antwort.providers.reading import UNREADABLE
-from antwort.providers.tokens import TokenDetails, TokenProb, log_probs, usage_of
+from antwort.providers.tokens import TokenDetails, TokenProb, Told, log_probs, usage_of
 
 
 class Part(msgspec.Struct, gc=False):
@@ -87,9 +87,9 @@ def _text(told: Any) -> str | None:
 
 
 class _Usage(msgspec.Struct, gc=False):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
-    total_tokens: int | None = None
+    input_tokens: Told = None
+    output_tokens: Told = None
+    total_tokens: Told = None
     input_tokens_details: TokenDetails | None = None
     output_tokens_details: TokenDetails | None = None
 
@@ -103,11 +103,11 @@ def read_usage(told: msgspec.Raw) -> Usage | None:
         usage = _decode_usage(told)
     except UNREADABLE:
         return None
-    if usage is None or (usage.input_tokens is None and usage.output_tokens is None):
+    if usage is None:
         return None
     return usage_of(
-        usage.input_tokens or 0,
-        usage.output_tokens or 0,
+        usage.input_tokens,
+        usage.output_tokens,
         usage.total_tokens,
         usage.input_tokens_details,
         usage.output_tokens_details,

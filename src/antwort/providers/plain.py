@@ -33,6 +33,7 @@ class _Message(msgspec.Struct, gc=False):
     reasoning: str | None = None
     refusal: None = None
     tool_calls: list[_Call] | None = None
+    function_call: None = None
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -88,6 +89,6 @@ def read_plain(body: bytes) -> list[Delta] | None:
     return said
 
 
-def _detailed(cost: _Cost) -> Usage:
+def _detailed(cost: _Cost) -> Usage | None:
     before, after = cost.prompt_tokens_details, cost.completion_tokens_details
     return usage_of(cost.prompt_tokens, cost.completion_tokens, cost.total_tokens, before, after)

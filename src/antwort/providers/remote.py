@@ -32,10 +32,12 @@ from antwort.providers.counting import Counter, Told, Way
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, REFUSED_CREDENTIALS, Asked, error_for
 from antwort.providers.lengths import Lengths, corrected, told_beside
 from antwort.providers.listing import listed_models
-from antwort.providers.reading import Reader
+from antwort.providers.reading import OUTPUT_BYTES, Reader, merged, within_body
 
 __all__ = ["Pool", "Remote", "Timeouts"]
 
+PORTION = 64 * 1024
+"""Bytes of an answer that are read at a time: after so many, others have their turn."""
 ERROR_CAP = 256 * 1024
 MODELS_CAP = 8 * 2**20
 _MOST_LENGTHS = 64
@@ -66,6 +68,7 @@ class Remote(ABC):
         pool: Pool | None = None,
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
+        output_bytes: int = OUTPUT_BYTES,
     ) -> None:
         url = urlsplit(base_url)
         if url.username is not None or url.password is not None:
@@ -78,6 +81,7 @@ class Remote(ABC):
         self._query = f"?{quote(url.query, safe=_IN_QUERY)}" if url.query else ""
         self._inferences = self._target(self.path)
         self._capabilities = capabilities or self.usual
+        self._most = output_bytes
         self._by_length: dict[int | None, Capabilities] = {None: self._capabilities}
         self._by_name: dict[str, Capabilities] = {}
         """What comes of the list as it stands; names of models may be a client's invention, and as long as a body."""
@@ -100,13 +104,19 @@ class Remote(ABC):
                 yield []
                 reader = self._reader(asked, is_streamed=_is_streamed(reply, is_expected=request.stream is True))
                 async for data in reply.reads():
-                    if batch := reader.feed(data):
+                    for at in range(0, len(data), PORTION):
+                        if at:
+                            await asyncio.sleep(0)
+                        if batch := reader.feed(data[at : at + PORTION]):
+                            if reader.ended:
+                                self._note_usage(request, batch)
+                            yield batch
                         if reader.ended:
-                            self._note_usage(request, batch)
-                        yield batch
+                            break
                     if reader.ended:
-                        reply.release()
                         break
+                if not reader.is_cut:  # else the backend goes on, and is hung up on
+                    reply.release()
             if batch := reader.finish():
                 self._note_usage(request, batch)
                 yield batch
@@ -125,6 +135,7 @@ class Remote(ABC):
                 heard.append([])  # all of it has come with its head, as it mostly does, and nothing is left to close
                 data = reply.take()
                 answer = self._plain(data) or self._read(data, Asked(request.model, self._secrets, body))
+                answer = within_body(answer, data, self._most)
             else:
                 answer = await self._read_other(reply, Asked(request.model, self._secrets, body), heard)
         except HttpFault as fault:
@@ -143,7 +154,7 @@ class Remote(ABC):
             heard.append([])
             is_streamed = _is_streamed(reply, is_expected=False)
             if reply.complete and not is_streamed:
-                return self._read(reply.take(), asked)
+                return within_body(self._read(data := reply.take(), asked), data, self._most)
             return await _read_on(reply, self._reader(asked, is_streamed=is_streamed), heard)
         finally:
             reply.close()
@@ -323,11 +334,18 @@ def _is_streamed(reply: Reply, *, is_expected: bool) -> bool:
 
 
 async def _read_on(reply: Reply, reader: Reader, heard: Heard) -> list[Delta]:
-    """The last batch; those before it are put where they belong as they come."""
+    """The last batch; those before it are put where they belong as they come. Nobody reads them before the end, so that
+    pieces of the same are joined: a backend may send each character by itself.
+    """
     while not (reader.ended or reply.is_read):
-        if batch := reader.feed(reply.at_hand() or await reply.next()):
-            heard.append(batch)
-    reply.release()
+        data = reply.at_hand() or await reply.next()
+        for at in range(0, len(data), PORTION):
+            if at:
+                await asyncio.sleep(0)
+            if batch := reader.feed(data[at : at + PORTION]):
+                heard.append(merged(batch))
+    if not reader.is_cut:
+        reply.release()
     return reader.finish()
 
 

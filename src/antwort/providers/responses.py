@@ -21,7 +21,15 @@ from antwort.providers.native_items import (
     items_of,
     read_usage,
 )
-from antwort.providers.reading import UNREADABLE, BodyReader, EventReader, broken_off, not_understood
+from antwort.providers.reading import (
+    OUTPUT_BYTES,
+    BodyReader,
+    EventReader,
+    broken_off,
+    read_body,
+    said_by,
+    size_of,
+)
 from antwort.providers.tokens import TokenProb, log_probs
 
 
@@ -51,6 +59,7 @@ _event = msgspec.json.Decoder(_Event)
 _response = msgspec.json.Decoder(_Response)
 T = TypeVar("T", _Event, _Response)
 _ENDINGS = ("completed", "incomplete", "failed", "cancelled", "requires_action")
+_TEXT = frozenset({"response.output_text.delta", "output_text.delta"})
 _TERMINAL = frozenset({"error", *(f"response.{ending}" for ending in _ENDINGS)})
 
 
@@ -89,20 +98,30 @@ class ResponsesReader(EventReader):
     when it is done, at the latest with the response.
     """
 
-    __slots__ = ("_calls", "_has_reasoning", "_said")
+    __slots__ = ("_by_id", "_by_index", "_calls", "_has_reasoning", "_said")
 
-    def __init__(self, asked: Asked = NOBODY) -> None:
-        super().__init__(asked)
+    def __init__(self, asked: Asked = NOBODY, most: int = OUTPUT_BYTES) -> None:
+        super().__init__(asked, most)
         self._calls: list[_Call] = []
+        self._by_index: dict[int, list[_Call]] = {}
+        self._by_id: dict[str, list[_Call]] = {}
         self._has_reasoning = False
         self._said = Said()
 
     def _read(self, payload: bytes, out: list[Delta]) -> None:
         event = _read_as(payload, _event) if payload.startswith(b"{") else _Event()
+        if event.type in _TEXT and event.delta:
+            self._said.note(event.output_index, event.item_id, event.content_index or 0)
+            self._tally.size += size_of(event.delta)
+            out.append(TextDelta(event.delta, log_probs(event.logprobs) if event.logprobs else ()))
+            return
+        before = len(out)
+        self._read_other(event, payload, out)
+        for delta in out[before:]:
+            self._tally.size += said_by(delta)
+
+    def _read_other(self, event: _Event, payload: bytes, out: list[Delta]) -> None:
         match event.type.removeprefix("response."):
-            case "output_text.delta" if event.delta:
-                self._said.note(event.output_index, event.item_id, event.content_index or 0)
-                out.append(TextDelta(event.delta, log_probs(event.logprobs) if event.logprobs else ()))
             case "reasoning_text.delta" | "reasoning.delta" if event.delta:
                 self._has_reasoning = True
                 self._read_thought(event, out)
@@ -159,6 +178,10 @@ class ResponsesReader(EventReader):
         if call is None:
             call = _Call(len(self._calls), index, item.id)
             self._calls.append(call)
+            if index is not None:
+                self._by_index.setdefault(index, []).append(call)
+            if item.id:
+                self._by_id.setdefault(item.id, []).append(call)
             call.has_arguments = bool(item.arguments)
             out.append(CallDelta(call.number, item.name, item.arguments))
         elif item.arguments and not call.has_arguments:
@@ -168,11 +191,11 @@ class ResponsesReader(EventReader):
 
     def _open_call(self, index: int | None, item_id: str | None) -> _Call | None:
         """The call that an item which is done was added as: by its place, or its id, or as the last."""
-        waiting = [call for call in self._calls if not call.is_done]
-        if index is not None:
-            known = [call for call in waiting if call.index == index]
-            return _named(known, item_id) or (known[-1] if known else _named(waiting, item_id))
-        return _named(waiting, item_id) if item_id else (waiting[-1] if waiting else None)
+        if index is not None and (here := _waiting(self._by_index.get(index))):
+            return _named(here, item_id) or here[-1]
+        if item_id:
+            return next(iter(_waiting(self._by_id.get(item_id))), None)
+        return next((call for call in reversed(self._calls) if not call.is_done), None) if index is None else None
 
     def _read_arguments(self, event: _Event, out: list[Delta]) -> None:
         call = self._call_of(event)
@@ -184,11 +207,11 @@ class ResponsesReader(EventReader):
             out.append(CallDelta(call.number, "", piece))
 
     def _call_of(self, event: _Event) -> _Call | None:
-        here = (
-            [call for call in self._calls if call.index == event.output_index] if event.output_index is not None else []
-        )
-        known = here or self._calls
-        return _named(known, event.item_id) or (known[-1] if known else None)
+        if event.output_index is not None and (here := self._by_index.get(event.output_index)):
+            return _named(here, event.item_id) or here[-1]
+        if event.item_id and (known := self._by_id.get(event.item_id)):
+            return known[0]
+        return self._calls[-1] if self._calls else None
 
     # ---- the end ----
 
@@ -214,6 +237,10 @@ class ResponsesReader(EventReader):
                     self._read_call(item, at, is_done=True, out=out)
             elif not (has_thoughts if item.type == "reasoning" else has_words):
                 self._read_done(item, at, out)
+
+
+def _waiting(calls: list[_Call] | None) -> list[_Call]:
+    return [call for call in calls or () if not call.is_done]
 
 
 def _named(calls: list[_Call], item_id: str | None) -> _Call | None:
@@ -257,10 +284,7 @@ class WholeResponseReader(BodyReader):
 
 def read_response(body: bytes, asked: Asked = NOBODY) -> list[Delta]:
     """The deltas of a whole response, `Finished` last. One that failed is an error."""
-    try:
-        response = _response.decode(body)
-    except UNREADABLE as exc:
-        raise not_understood() from exc
+    response, body = read_body(_response.decode, body)
     out: list[Delta] = []
     calls = 0
     for item in items_of(response.output):

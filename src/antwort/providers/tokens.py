@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 import msgspec
 
@@ -20,10 +21,14 @@ class TokenProb(msgspec.Struct, gc=False):
     top_logprobs: list[TokenProb] | None = None
 
 
+Told: TypeAlias = int | float | str | None
+"""A number of tokens as backends tell it. Only what is a whole number is believed: 10, or 10.0."""
+
+
 class TokenDetails(msgspec.Struct, gc=False):
-    cached_tokens: int | None = None
-    cache_write_tokens: int | None = None
-    reasoning_tokens: int | None = None
+    cached_tokens: Told = None
+    cache_write_tokens: Told = None
+    reasoning_tokens: Told = None
 
 
 def log_probs(told: Iterable[TokenProb]) -> tuple[LogProb, ...]:
@@ -42,14 +47,16 @@ def log_probs(told: Iterable[TokenProb]) -> tuple[LogProb, ...]:
 
 
 def usage_of(
-    read: int, written: int, total: int | None, before: TokenDetails | None, after: TokenDetails | None
-) -> Usage:
-    """The usage; a total that was not told is the sum."""
-    read, written = _count(read), _count(written)
+    read: Told, written: Told, total: Told, before: TokenDetails | None, after: TokenDetails | None
+) -> Usage | None:
+    """The usage; a total that was not told is the sum. None where neither number is one."""
+    told_read, told_written, told_total = _number(read), _number(written), _number(total)
+    if told_read is None and told_written is None:
+        return None
     return Usage(
-        input_tokens=read,
-        output_tokens=written,
-        total_tokens=read + written if total is None else _count(total),
+        input_tokens=told_read or 0,
+        output_tokens=told_written or 0,
+        total_tokens=(told_read or 0) + (told_written or 0) if told_total is None else told_total,
         input_tokens_details=_NONE_READ if before is None else _details_before(before),
         output_tokens_details=_NONE_WRITTEN if after is None else _details_after(after),
     )
@@ -65,9 +72,15 @@ def _details_after(told: TokenDetails) -> OutputTokensDetails:
     return OutputTokensDetails(reasoning_tokens=_count(told.reasoning_tokens))
 
 
-def _count(told: int | None) -> int:
+def _number(told: Told) -> int | None:
     """The number, if an inference can have so many: what adds them up is not broken by a backend that tells stories."""
-    return told if told is not None and 0 <= told <= MOST_TOKENS else 0
+    if isinstance(told, float):
+        told = int(told) if told.is_integer() else None
+    return told if isinstance(told, int) and 0 <= told <= MOST_TOKENS else None
+
+
+def _count(told: Told) -> int:
+    return _number(told) or 0
 
 
 _NONE_READ, _NONE_WRITTEN = _details_before(TokenDetails()), _details_after(TokenDetails())

@@ -17,7 +17,7 @@ METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "OPTIONS", "WS"})
 """And what a turn on a WebSocket goes by."""
 STATUSES: tuple[str, ...] = get_args(ResponseStatus)
 STOPS = frozenset({"max_turns", "max_tool_calls", "deadline", "token_budget", "stuck"})
-REASONS = frozenset({"", "max_output_tokens", "content_filter", *STOPS})
+REASONS = frozenset({"", "max_output_tokens", "content_filter", "max_output_bytes", "max_turn_calls", *STOPS})
 OUTCOMES = frozenset({"ok", "cancelled"})
 
 _PLACES = frozenset(
@@ -104,6 +104,7 @@ _MORE_CODES = frozenset(
         "approval_decided",
         "approval_expired",
         "backend_circuit_open",
+        "backend_unauthorized",
         "backend_closed",
         "backend_connect_timeout",
         "duplicate_approval",

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from antwort.api.items import ResultPart
+from antwort.api.surrogates import repair_surrogates
 from antwort.api.tools import McpTool
 from antwort.identity import ANONYMOUS, Identity
 from antwort.properties import kept_property
@@ -304,3 +305,17 @@ class Closing(Protocol):
     """An executor that holds something open. It is closed with the engine, after the last run has ended."""
 
     async def close(self) -> None: ...
+
+
+_NO_ARGUMENTS = frozenset({"", "null"})
+
+
+def given_arguments(arguments: str) -> str:
+    """The arguments that a call is run with: none where the model wrote nothing or `null`, as some do, and U+FFFD for
+    each escaped half of a character.
+    """
+    if not arguments.startswith("{") and arguments.strip() in _NO_ARGUMENTS:
+        return "{}"
+    if "\\ud" in arguments or "\\uD" in arguments:
+        return repair_surrogates(arguments.encode(errors="surrogatepass")).decode(errors="surrogatepass")
+    return arguments

@@ -23,8 +23,9 @@ MAX_REGEX: Final = 4_096
 """Characters of a regular expression."""
 MAX_RULES: Final = 256
 """Rules and terminals of a grammar. The parser walks from one to the next on its stack, which has an end."""
-PATIENCE: Final = 0.25
-"""Seconds that checking the texts of one response may take, all together. What is left then is let through."""
+PATIENCE: Final = 0.05
+"""Seconds that checking the texts of one response may take, all together: others wait meanwhile. What is left then is
+let through. It is enough for some ten thousand characters."""
 
 _STRIDE = 2  # bytes between two looks at the clock
 _FORBIDDEN = frozenset({"&", "%json", "%lark", "%regex", "%llguidance", "%ignore_case"})

@@ -31,6 +31,7 @@ from antwort.tools.base import (
     ToolKind,
     ToolResult,
     ToolServer,
+    given_arguments,
 )
 from antwort.tools.bounds import Bounded, Prompt, Timed, ToolBounds, ToolLimits, holds_to_its_word
 from antwort.tools.local import LocalExecutor, LocalTool
@@ -98,8 +99,8 @@ class Limited:
         return self._executor.can_execute(tool)
 
     async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
-        if not call.arguments.strip():
-            call = replace(call, arguments="{}")  # how some models write "no arguments"
+        if (arguments := given_arguments(call.arguments)) is not call.arguments:
+            call = replace(call, arguments=arguments)
         terms: _Terms | None = call.definition.memo.get(self)
         if terms is None:
             try:
