@@ -39,6 +39,7 @@ AntwortError                 what a client may be told: status, type, code, para
     ├── ShuttingDown         503
     ├── RequestCancelled     503 broken off by the program that hosts us
     ├── TooManySockets       503 as many WebSockets are open as there may be
+    ├── HistoryMemoryFull    503 the histories of others take the memory that there is for them
     ├── ToolServerUnavailable  503 what was approved cannot be run now
     └── BackendError         502 an inference failed
         ├── BackendUnavailable  503 not reachable, or not ready
@@ -435,6 +436,21 @@ class TooManySockets(ServerFault):
 
     def __init__(self) -> None:
         super().__init__("As many WebSocket connections are open as the server allows.", retry_after=5)
+
+
+class HistoryMemoryFull(ServerFault):
+    """Nothing was begun."""
+
+    status = 503
+    code = "history_memory_full"
+    may_pass = True
+
+    def __init__(self, size: int, most: int) -> None:
+        super().__init__(
+            f"The history of this request has {size:,} bytes, and others hold too much of the {most:,} that this "
+            "server has for histories at once (limits.history_memory).",
+            retry_after=5,
+        )
 
 
 class ToolServerUnavailable(ServerFault):

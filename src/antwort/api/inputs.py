@@ -47,6 +47,12 @@ class Limits(Wire):
     """How many entries its metadata may have."""
     conversation_items: _Count = 20
     """How many items may be added to a conversation at once."""
+    history_bytes: _Count = 64 * 2**20
+    """How much of the conversation before a request is read: the JSON of its items and responses, and 512 bytes for
+    each item. A longer one is a 400, or is read from its end backwards with `truncation: auto`."""
+    history_memory: _Count = 192 * 2**20
+    """How many bytes of such history all requests under way may hold at once, those of less than 1 MiB apart; the next
+    ones wait for their turn, a minute at most. One tenant gets half of it."""
 
 
 def read_input(value: object, limits: Limits) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:

@@ -277,11 +277,14 @@ class Engine:
         made whether anybody waits for it or not. Raises `QueueFull`.
         """
         assert self._background is not None, "it was planned"
-        self._check_open()
-        check_reachable(plan)
-        async with self._opening:
-            self._has_begun = True
-        return await self._background.submit(plan, claim)
+        try:
+            self._check_open()
+            check_reachable(plan)
+            async with self._opening:
+                self._has_begun = True
+            return await self._background.submit(plan, claim)
+        finally:
+            plan.release()
 
     async def enqueue(self, request: CreateRequest, identity: Identity = ANONYMOUS, key: str | None = None) -> Follower:
         """Plan a background response and submit it. Whoever holds the result has the response as it was queued, and may
@@ -379,7 +382,11 @@ class Engine:
         """
         self._check_open()
         asked = replace(read_asked(request, fields, self.settings.limits), background=None)
-        return await count_input(await self._planner.prepared(asked, identity, None), self._provider)
+        plan = await self._planner.prepared(asked, identity, None)
+        try:
+            return await count_input(plan, self._provider)
+        finally:
+            plan.release()
 
     async def _started(
         self, request: CreateRequest, identity: Identity, key: str | None

@@ -13,8 +13,8 @@ from typing import Protocol
 from antwort.api.items import InputItem
 from antwort.engine.packing import Packed, packed
 from antwort.identity import Identity
-from antwort.storage.base import Bound, Link
-from antwort.storage.rules import first_within
+from antwort.storage.base import Bound, HistoryTooLarge, Link
+from antwort.storage.rules import Excess, first_within
 
 LIMIT = 32 * 2**20
 TOTAL = 256 * 2**20
@@ -118,6 +118,8 @@ class Recent:
     def links(self, bound: Bound | None = None) -> tuple[Link, ...]:
         """Raises `HistoryTooLarge`."""
         first = first_within([(link.size, False) for link in self._chain], bound)
+        if isinstance(first, Excess):
+            raise HistoryTooLarge(*first)
         return tuple(link.unpacked() for link in self._chain[first:])
 
     def _packed(self, chain: tuple[Link, ...]) -> tuple[Packed, ...]:

@@ -21,7 +21,7 @@ from antwort.storage.base import ITEM_BYTES, LARGEST_PAGE, Bound, Entry, History
 from antwort.storage.once import write_once
 from antwort.storage.reading import PIECE_BYTES
 from antwort.storage.rows import SCHEMA_VERSION, Direction, Values, name_of, renamed, to_item, to_metadata, type_of
-from antwort.storage.rules import first_within, in_pieces, no_such, starts_at_front
+from antwort.storage.rules import Excess, first_within, in_pieces, no_such, starts_at_front
 
 EntryRow: TypeAlias = tuple[str, Direction, str, bytes]
 """id, direction, type, JSON."""
@@ -73,8 +73,8 @@ class SqlConversations:
         found = await self._database.read(partial(_said, values=values, bound=bound))
         if found is None:
             return None
-        if found.problem is not None:
-            raise found.problem
+        if found.excess is not None:
+            raise HistoryTooLarge(*found.excess)
         items = [*found.items]
         for first, last in found.pieces:
             piece = await self._database.read(partial(_piece, values=values, first=first, last=last))
@@ -191,7 +191,7 @@ class _Said(NamedTuple):
     items: Sequence[InputItem] = ()
     pieces: Sequence[tuple[int, int]] = ()
     """Where they stand, the first and the last, where they are too large to be read at once."""
-    problem: HistoryTooLarge | None = None
+    excess: Excess | None = None
 
 
 def _said(connection: Connection, values: Values, bound: Bound | None) -> _Said | None:
@@ -202,10 +202,9 @@ def _said(connection: Connection, values: Values, bound: Bound | None) -> _Said 
     if size <= PIECE_BYTES and (bound is None or size <= bound.most):
         return _Said(_between(connection, key, 0, _END))
     sizes = connection.execute(sql.SIZES, {"key": key, "item_bytes": ITEM_BYTES}).fetchall()
-    try:
-        first = first_within([(size, bool(is_compacted)) for _, size, is_compacted in sizes], bound)
-    except HistoryTooLarge as problem:  # raised by who waits: it is no fault of the transaction
-        return _Said(problem=problem)
+    first = first_within([(size, bool(is_compacted)) for _, size, is_compacted in sizes], bound)
+    if isinstance(first, Excess):  # raised by who waits: it is no fault of the transaction
+        return _Said(excess=first)
     kept = sizes[first:]
     pieces = in_pieces([size for _, size, _ in kept], PIECE_BYTES)
     return _Said(pieces=[(kept[places[0]][0], kept[places[-1]][0]) for places in pieces])

@@ -36,6 +36,7 @@ from antwort.storage.memory_calls import MemoryCalls
 from antwort.storage.memory_conversations import Key, MemoryConversations
 from antwort.storage.rows import to_body
 from antwort.storage.rules import (
+    Excess,
     abandoned,
     check_beginning,
     check_ending,
@@ -234,7 +235,10 @@ class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls, MemoryWriti
             row = self._rows[row.parent] if row.parent is not None else None
         chain = [*reversed(rows.values())]
         if bound is not None and sum(row.size for row in chain) > bound.most:
-            chain = chain[first_within([(row.size, row.is_compacted) for row in chain], bound) :]
+            first = first_within([(row.size, row.is_compacted) for row in chain], bound)
+            if isinstance(first, Excess):
+                raise HistoryTooLarge(*first)
+            chain = chain[first:]
         return tuple(row.to_link() for row in chain)
 
     async def link(self, identity: Identity, response_id: str, *, with_input: bool = True) -> Link | None:

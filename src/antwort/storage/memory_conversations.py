@@ -14,9 +14,9 @@ from antwort.api.responses import Metadata
 from antwort.api.wire import replace
 from antwort.errors import StoreFault
 from antwort.identity import Identity
-from antwort.storage.base import ITEM_BYTES, Bound, Entry, ItemPage, Page
+from antwort.storage.base import ITEM_BYTES, Bound, Entry, HistoryTooLarge, ItemPage, Page
 from antwort.storage.rows import renamed, type_of
-from antwort.storage.rules import first_within, select, starts_at_front, within_size
+from antwort.storage.rules import Excess, first_within, select, starts_at_front, within_size
 
 Key: TypeAlias = tuple[str, str, str]
 """Tenant, owner, id."""
@@ -95,7 +95,10 @@ class MemoryConversations:
         items = [item for item, _ in told.entries.values()]
         if bound is not None and told.size > bound.most:
             sizes = [(size + ITEM_BYTES, isinstance(item, Compaction)) for item, size in told.entries.values()]
-            items = items[first_within(sizes, bound) :]
+            first = first_within(sizes, bound)
+            if isinstance(first, Excess):
+                raise HistoryTooLarge(*first)
+            items = items[first:]
         return tuple(items)
 
     async def conversation_items(self, identity: Identity, conversation_id: str, page: Page) -> ItemPage | None:

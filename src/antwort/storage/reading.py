@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import chain as chained
+from itertools import repeat
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from antwort.api.events import Span
 from antwort.api.items import InputItem, OutputItem
@@ -15,12 +16,10 @@ from antwort.api.wire import replace
 from antwort.db import Connection, Cursor
 from antwort.identity import Identity
 from antwort.storage import statements as sql
-from antwort.storage.base import ITEM_BYTES, Bound, HistoryTooLarge, ItemPage, Link, Page
+from antwort.storage.base import ITEM_BYTES, Bound, ItemPage, Link, Page
 from antwort.storage.conversation_statements import NEWEST as NEWEST_ENTRIES
 from antwort.storage.rows import Values, to_item, to_output, to_response, to_span, without_input
-from antwort.storage.rules import cycle, first_within, in_pieces, select
-
-T = TypeVar("T")
+from antwort.storage.rules import Excess, cycle, first_within, in_pieces, select
 
 PIECE_BYTES = 2**22
 """What is read in one operation, about: who waits for the reader behind it does not wait for all of a large history."""
@@ -47,7 +46,7 @@ class Chain(NamedTuple):
     links: tuple[Link, ...] = ()
     pieces: Sequence[Sequence[int]] = ()
     """The keys of its links, where they are too large to be read at once: in pieces, each for an operation."""
-    problem: HistoryTooLarge | None = None
+    excess: Excess | None = None
 
 
 def chain(connection: Connection, values: Values, bound: Bound | None) -> Chain:
@@ -58,10 +57,9 @@ def chain(connection: Connection, values: Values, bound: Bound | None) -> Chain:
     keys, sizes = [row[1] for row in rows], [row[3] for row in rows]
     if bound is not None and sum(sizes) > bound.most:
         compacted = {key for (key,) in _of_keys(connection, sql.COMPACTED, keys)}
-        try:
-            first = first_within([(size, key in compacted) for key, size in zip(keys, sizes, strict=True)], bound)
-        except HistoryTooLarge as problem:  # raised by who waits: it is no fault of the transaction
-            return Chain(problem=problem)
+        first = first_within([(size, key in compacted) for key, size in zip(keys, sizes, strict=True)], bound)
+        if isinstance(first, Excess):  # raised by who waits: it is no fault of the transaction
+            return Chain(excess=first)
         keys, sizes = keys[first:], sizes[first:]
     pieces = [[keys[place] for place in places] for places in in_pieces(sizes, PIECE_BYTES)]
     return Chain(pieces=pieces) if len(pieces) > 1 else Chain(links(connection, keys))
@@ -119,7 +117,7 @@ def _of_keys(connection: Connection, statement: str, keys: Sequence[int]) -> Ite
 def _of_some(connection: Connection, statement: str, keys: Sequence[int]) -> Cursor:
     """The last key is named more than once, so that there are few statements, and they stay prepared."""
     count = 1 << (len(keys) - 1).bit_length()
-    return connection.execute(statement.format(", ".join("?" * count)), [*keys, *keys[-1:] * (count - len(keys))])
+    return connection.execute(statement.format(", ".join("?" * count)), [*keys, *repeat(keys[-1], count - len(keys))])
 
 
 # ---- items ----
@@ -140,12 +138,12 @@ def input_items(connection: Connection, values: Values, page: Page) -> ItemPage 
 
 def items(
     connection: Connection, identity: Identity, ids: Sequence[str], bound: Bound | None
-) -> dict[str, InputItem] | HistoryTooLarge:
+) -> dict[str, InputItem] | Excess:
     """Those that are beyond the bound are not read."""
     if bound is not None:
         size = sum(size for _, size in _newest(connection, identity, ids, f"id, length(raw) + {ITEM_BYTES}"))
         if size > bound.most:
-            return HistoryTooLarge(size, size)
+            return Excess(size, size)
     return {row[0]: to_item(*row) for row in _newest(connection, identity, ids, "id, direction, raw")}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from antwort.api.approvals import Approval
 from antwort.api.events import Mark, Span, TurnAbandoned, TurnEnded
@@ -10,7 +11,7 @@ from antwort.api.responses import Response, ResponseError
 from antwort.api.status import FINAL, IllegalTransition, ResponseStatus, transition
 from antwort.api.wire import encode, replace
 from antwort.errors import InvalidField
-from antwort.storage.base import LARGEST_PAGE, ApprovalPage, Bound, HistoryTooLarge, Page, ResponsePage, Wanted
+from antwort.storage.base import LARGEST_PAGE, ApprovalPage, Bound, Page, ResponsePage, Wanted
 
 _LONGEST = 100
 """As much of a client's own text as is worth repeating to it."""
@@ -52,9 +53,16 @@ def cycle() -> InvalidField:
     return InvalidField("previous_response_id", "the chain of responses before it comes back to itself.")
 
 
-def first_within(sizes: Sequence[tuple[int, bool]], bound: Bound | None) -> int:
-    """The place of the first part of a history that is read. `sizes` are the bytes of each part, oldest first, and
-    whether it has a compaction. Raises `HistoryTooLarge`.
+class Excess(NamedTuple):
+    """How large a history is that is not read: the arguments of `HistoryTooLarge`."""
+
+    size: int
+    recent: int
+
+
+def first_within(sizes: Sequence[tuple[int, bool]], bound: Bound | None) -> int | Excess:
+    """The place of the first part of a history that is read, or why none is. `sizes` are the bytes of each part, oldest
+    first, and whether it has a compaction.
     """
     total = sum(size for size, _ in sizes)
     if bound is None or total <= bound.most:
@@ -69,7 +77,7 @@ def first_within(sizes: Sequence[tuple[int, bool]], bound: Bound | None) -> int:
             if recent <= bound.most and bound.cut != "never":
                 return place
             break
-    raise HistoryTooLarge(total, recent)
+    return Excess(total, recent)
 
 
 def in_pieces(sizes: Sequence[int], most: int) -> Iterator[range]:

@@ -32,6 +32,7 @@ from antwort.storage.conversations import SqlConversations
 from antwort.storage.listing import list_responses
 from antwort.storage.once import write_once
 from antwort.storage.rows import Values, name_of
+from antwort.storage.rules import Excess
 from antwort.storage.writing_tools import SqlWritingTools
 
 log = logging.getLogger("antwort.storage")
@@ -110,8 +111,8 @@ class SqlStore(SqlConversations, SqlApprovals, SqlCalls, SqlWritingTools):
     async def chain(self, identity: Identity, response_id: str, bound: Bound | None = None) -> tuple[Link, ...]:
         values = name_of(identity, response_id)
         found = await self._database.read(partial(reading.chain, values=values, bound=bound))
-        if found.problem is not None:
-            raise found.problem
+        if found.excess is not None:
+            raise HistoryTooLarge(*found.excess)
         links = [*found.links]
         for keys in found.pieces:
             piece = await self._database.read(partial(reading.links, keys=keys))
@@ -137,8 +138,8 @@ class SqlStore(SqlConversations, SqlApprovals, SqlCalls, SqlWritingTools):
         self, identity: Identity, ids: Sequence[str], bound: Bound | None = None
     ) -> Mapping[str, InputItem]:
         found = await self._database.read(partial(reading.items, identity=identity, ids=ids, bound=bound))
-        if isinstance(found, HistoryTooLarge):
-            raise found
+        if isinstance(found, Excess):
+            raise HistoryTooLarge(*found)
         return found
 
     async def fail_running(self, message: str) -> int:
