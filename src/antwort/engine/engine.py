@@ -25,6 +25,7 @@ from antwort.engine.control import Called
 from antwort.engine.conversations import Conversations
 from antwort.engine.ended import Ended
 from antwort.engine.following import Follower
+from antwort.engine.history_memory import HistoryMemory
 from antwort.engine.hosted import check_hosted
 from antwort.engine.keyed import KeyedRuns
 from antwort.engine.live import LiveRun
@@ -517,6 +518,11 @@ class Engine:
     def live(self) -> int:
         """How many runs are under way."""
         return len(self._live)
+
+    @property
+    def history_memory(self) -> HistoryMemory:
+        """What the large histories of requests under way hold in memory."""
+        return self._planner.history_memory
 
     async def models(self, identity: Identity = ANONYMOUS) -> Sequence[Model]:
         """Those that may be used."""

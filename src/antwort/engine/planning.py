@@ -39,7 +39,14 @@ from antwort.engine.settings import EngineSettings
 from antwort.engine.toolbox import Shelf, build_toolbox
 from antwort.engine.translate import check_said
 from antwort.engine.turns import Waits
-from antwort.errors import BackendTimeout, ConversationLocked, InvalidField, NotPermitted, UnsupportedFeature
+from antwort.errors import (
+    BackendTimeout,
+    ConversationLocked,
+    DeadlineTooShort,
+    InvalidField,
+    NotPermitted,
+    UnsupportedFeature,
+)
 from antwort.identity import Identity
 from antwort.providers.base import OtherName, Provider
 from antwort.storage.base import CallClaim, Decision, Link, ResponseStore
@@ -159,6 +166,8 @@ class Planner:
             async with asyncio.timeout_at(deadline):
                 return await work
         except TimeoutError as exc:
+            if request.deadline is not None:
+                raise DeadlineTooShort(request.deadline) from exc
             raise BackendTimeout("The response could not be prepared in time.") from exc
 
     async def _means(self, request: CreateRequest, identity: Identity, deadline: float) -> Means:

@@ -195,6 +195,7 @@ async def _heard(prepare: Callable[[], Awaitable[Plan]], events: Sequence[RunEve
         if not has_said:
             _log.warning("tool servers of the run %s do not answer: %s", plan.response.id, ", ".join(sorted(silent)))
         has_said = True
+        plan.release()
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LATER)
 

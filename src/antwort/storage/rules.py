@@ -70,8 +70,8 @@ def first_within(sizes: Sequence[tuple[int, bool]], bound: Bound | None) -> int 
     recent = 0
     for place in reversed(range(len(sizes))):
         size, is_compacted = sizes[place]
-        if recent + size > bound.most and bound.cut == "oldest" and recent:
-            return place + 1
+        if recent + size > bound.most and bound.cut == "oldest":
+            return place + 1 if recent else Excess(total, size)
         recent += size
         if is_compacted:
             if recent <= bound.most and bound.cut != "never":
