@@ -3,6 +3,7 @@
 AntwortError                 what a client may be told: status, type, code, param, message
 ├── RequestError             400 the request is wrong, or asks for what is not there
 │   ├── InvalidField         400 names the path of the field
+│   │   └── DeadlineTooShort
 │   ├── UnsupportedFeature   400 understood, but not offered here
 │   ├── ContextTooLong       400 more than the model can read
 │   ├── BackendRefused       400 the backend found fault with the request
@@ -35,12 +36,14 @@ AntwortError                 what a client may be told: status, type, code, para
 │   └── QuotaUsedUp          429 waiting does not help
 └── ServerFault              500 ours, or a part we depend on
     ├── StoreFault           500 the record could not be read or written
+    │   ├── StoreUnavailable    503 now; later it may be
     │   └── Damaged             500 nor can it be later
     ├── AttemptsExhausted    500 whoever made the response was lost or failed
     ├── MakerAway            503 only the process that makes the response can tell, and it cannot be reached
     ├── ShuttingDown         503
     ├── RequestCancelled     503 broken off by the program that hosts us
     ├── TooManySockets       503 as many WebSockets are open as there may be
+    ├── HistoryMemoryFull    503 the histories of others take the memory that there is for them
     ├── ToolServerUnavailable  503 what was approved cannot be run now
     └── BackendError         502 an inference failed
         ├── BackendUnavailable  503 not reachable, or not ready
@@ -150,6 +153,16 @@ class InvalidField(RequestError):
     def within(self, path: str) -> InvalidField:
         """The same fault, found in the object at `path`."""
         return InvalidField(f"{path}.{self.param}" if self.param else path, self._problem, code=self.code)
+
+
+class DeadlineTooShort(InvalidField):
+    """The time that the request itself allows was over before its response could be begun. Nothing was kept."""
+
+    may_pass = True
+
+    def __init__(self, seconds: float) -> None:
+        problem = f"{seconds:g} s were over before the response could be begun. Allow more, or leave it out."
+        super().__init__("deadline", problem, code="deadline_too_short")
 
 
 class UnsupportedFeature(RequestError):
@@ -411,6 +424,17 @@ class StoreFault(ServerFault):
     """What is behind it, for the log and not for clients. It names nobody."""
 
 
+class StoreUnavailable(StoreFault):
+    """The database cannot be reached, or is locked, full or read-only: its operator can mend that, or it passes."""
+
+    status = 503
+    code = "storage_unavailable"
+    may_pass = True
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, retry_after=5)
+
+
 class Damaged(StoreFault):
     """What is on record cannot be read, and that will not pass: to ask again is of no use."""
 
@@ -470,6 +494,21 @@ class TooManySockets(ServerFault):
 
     def __init__(self) -> None:
         super().__init__("As many WebSocket connections are open as the server allows.", retry_after=5)
+
+
+class HistoryMemoryFull(ServerFault):
+    """Nothing was begun."""
+
+    status = 503
+    code = "history_memory_full"
+    may_pass = True
+
+    def __init__(self, size: int, most: int) -> None:
+        super().__init__(
+            f"The history of this request has {size:,} bytes, and others hold too much of the {most:,} that this "
+            "server has for histories at once (limits.history_memory).",
+            retry_after=5,
+        )
 
 
 class ToolServerUnavailable(ServerFault):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, say
 from engine_kit import engine_of
 from serving import serving
@@ -40,3 +43,16 @@ async def test_what_is_set_is_echoed_and_read_again(strict: bool) -> None:
         kept = (await server.ask("GET", f"{RESPONSES}/{made['id']}")).json()
     assert {name: made[name] for name in fields} == fields
     assert kept == made
+
+
+async def test_a_deadline_that_is_over_before_anything_was_begun_is_a_400_that_names_it() -> None:
+    class Slow(MemoryStore):
+        async def said(self, *_: object) -> None:
+            await asyncio.Event().wait()
+
+    engine = engine_of(ScriptedProvider(), store=Slow())
+    async with serving(engine) as server:
+        conversation = (await server.ask("POST", "/v1/conversations", {})).json()["id"]
+        reply = await server.ask("POST", RESPONSES, {**HELLO, "conversation": conversation, "deadline": 5e-324})
+    assert (reply.status, reply.error["code"], reply.error["param"]) == (400, "deadline_too_short", "deadline")
+    assert reply.headers["x-should-retry"] == "true"

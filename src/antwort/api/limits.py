@@ -43,3 +43,9 @@ class Limits(Wire):
     turn_calls: _Count = 1000
     """How many calls a model may make in one turn. With more, the turn is cut, and the response ends as `incomplete`
     (`max_turn_calls`)."""
+    history_bytes: _Count = 64 * 2**20
+    """How much of the conversation before a request is read: the JSON of its items and responses, and 512 bytes for
+    each item. A longer one is a 400, or is read from its end backwards with `truncation: auto`."""
+    history_memory: _Count = 192 * 2**20
+    """How many bytes of such history all requests under way may hold at once, those of less than 1 MiB apart; the next
+    ones wait for their turn, a minute at most. One tenant gets half of it."""

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from antwort.cli.process import fill_gaps, run_to_end, spare_the_collector
+from antwort.cli.process import fill_gaps, give_memory_back, run_to_end, spare_the_collector
 from antwort.cli.say import complain
 from antwort.config.problems import CannotStart
 
@@ -67,6 +67,7 @@ async def serve(settings: Settings, file: Path | None = None, berth: Berth | Non
     from antwort.cli.listening import listen_to_clients, listen_to_peers
     from antwort.telemetry.logs import gathering
 
+    give_memory_back()
     with ExitStack() as held:
         front = held.enter_context(listen_to_clients(settings) if berth is None else berth.front)
         peers = listen_to_peers(settings)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from antwort.cli.process import fill_gaps, run_to_end, spare_the_collector
+from antwort.cli.process import fill_gaps, give_memory_back, run_to_end, spare_the_collector
 from antwort.cli.say import complain, say
 from antwort.config.problems import CannotStart
 
@@ -46,6 +46,7 @@ async def work(settings: Settings, file: Path | None = None) -> int:
     from antwort.cli.signals import Told, unless
     from antwort.telemetry.logs import gathering
 
+    give_memory_back()
     app = await build(settings)
     try:
         with Told() as told, gathering():

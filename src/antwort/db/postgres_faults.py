@@ -6,7 +6,7 @@ import psycopg
 from psycopg import errors
 
 from antwort.db.base import NO_WORDS
-from antwort.errors import StoreFault
+from antwort.errors import StoreFault, StoreUnavailable
 
 UNREACHABLE = "The database cannot be reached."
 TOO_SLOW = "The database took too long to answer."
@@ -43,8 +43,8 @@ _SIGNS = (
 
 def store_fault(exc: Exception, words: str | None = None) -> StoreFault:
     """What a client may know of `exc`: no address, no statement."""
-    found = next((words for kinds, words in _WORDS if isinstance(exc, kinds)), NO_WORDS)
-    fault = StoreFault(words or found)
+    found = words or next((words for kinds, words in _WORDS if isinstance(exc, kinds)), None)
+    fault = StoreFault(NO_WORDS) if found is None else StoreUnavailable(found)
     fault.__cause__, fault.why = exc, _why(exc)
     return fault
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from antwort.db.base import NO_WORDS, Dialect, Operation
 from antwort.db.lanes import Job, Lane
-from antwort.errors import StoreFault
+from antwort.errors import StoreFault, StoreUnavailable
 
 if sys.platform != "win32":
     import fcntl
@@ -204,6 +204,7 @@ def _lock(path: Path) -> int | None:
 
 # ---- faults ----
 
+_LOCKED = "The store is locked by another process."
 _FULL = "The store is full: its disk has no room left."
 _READ_ONLY = "The store's files may not be written."
 _GONE = "The store's file is gone or was replaced."
@@ -211,12 +212,12 @@ _DAMAGED = "The store's file is damaged or of another kind."
 _SQLITE = {
     sqlite3.SQLITE_FULL: _FULL,
     sqlite3.SQLITE_READONLY: _READ_ONLY,
-    sqlite3.SQLITE_BUSY: "The store is locked by another process.",
-    sqlite3.SQLITE_LOCKED: "The store is locked by another process.",
-    sqlite3.SQLITE_CORRUPT: _DAMAGED,
-    sqlite3.SQLITE_NOTADB: _DAMAGED,
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
     sqlite3.SQLITE_CANTOPEN: "The store's file cannot be opened.",
+    sqlite3.SQLITE_IOERR: "The store's file cannot be read or written.",
 }
+_SQLITE_DAMAGED = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _SYSTEM = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
@@ -229,12 +230,13 @@ _SYSTEM = {
 
 def store_fault(exc: Exception) -> StoreFault:
     """What a client may know of `exc`: no path, no statement."""
-    message = None
+    away, code = None, 0
     if isinstance(exc, sqlite3.Error):
-        code = getattr(exc, "sqlite_errorcode", 0)  # errors that the module raises itself have none
-        message = _SQLITE.get(code & 0xFF)  # the low byte is the kind, the rest the detail
+        # Errors that the module raises itself have none. The low byte is the kind, the rest the detail.
+        code = getattr(exc, "sqlite_errorcode", 0) & 0xFF
+        away = _SQLITE.get(code)
     elif isinstance(exc, OSError):
-        message = _SYSTEM.get(exc.errno or 0)
-    fault = StoreFault(message or NO_WORDS)
+        away = _SYSTEM.get(exc.errno or 0)
+    fault = StoreFault(_DAMAGED if code in _SQLITE_DAMAGED else NO_WORDS) if away is None else StoreUnavailable(away)
     fault.__cause__ = exc
     return fault

@@ -118,8 +118,10 @@ async def _askers(
         if each.response_id not in links or each.replaces is not None
     }
     for response_id in dict.fromkeys(wanted.values()):
-        if response_id not in links and (found := await store.chain(identity, response_id)):
-            links[response_id] = found[-1]
+        if response_id not in links:
+            found = await store.link(identity, response_id, with_input=False)
+            if found is not None:
+                links[response_id] = found
     return {each: links[response_id] for each, response_id in wanted.items() if response_id in links}
 
 

@@ -25,6 +25,7 @@ from antwort.engine.control import Called
 from antwort.engine.conversations import Conversations
 from antwort.engine.ended import Ended
 from antwort.engine.following import Follower
+from antwort.engine.history_memory import HistoryMemory
 from antwort.engine.hosted import check_hosted
 from antwort.engine.keyed import KeyedRuns
 from antwort.engine.live import LiveRun
@@ -277,11 +278,14 @@ class Engine:
         made whether anybody waits for it or not. Raises `QueueFull`.
         """
         assert self._background is not None, "it was planned"
-        self._check_open()
-        check_reachable(plan)
-        async with self._opening:
-            self._has_begun = True
-        return await self._background.submit(plan, claim)
+        try:
+            self._check_open()
+            check_reachable(plan)
+            async with self._opening:
+                self._has_begun = True
+            return await self._background.submit(plan, claim)
+        finally:
+            plan.release()
 
     async def enqueue(self, request: CreateRequest, identity: Identity = ANONYMOUS, key: str | None = None) -> Follower:
         """Plan a background response and submit it. Whoever holds the result has the response as it was queued, and may
@@ -379,7 +383,11 @@ class Engine:
         """
         self._check_open()
         asked = replace(read_asked(request, fields, self.settings.limits), background=None)
-        return await count_input(await self._planner.prepared(asked, identity, None), self._provider)
+        plan = await self._planner.prepared(asked, identity, None)
+        try:
+            return await count_input(plan, self._provider)
+        finally:
+            plan.release()
 
     async def _started(
         self, request: CreateRequest, identity: Identity, key: str | None
@@ -510,6 +518,11 @@ class Engine:
     def live(self) -> int:
         """How many runs are under way."""
         return len(self._live)
+
+    @property
+    def history_memory(self) -> HistoryMemory:
+        """What the large histories of requests under way hold in memory."""
+        return self._planner.history_memory
 
     async def models(self, identity: Identity = ANONYMOUS) -> Sequence[Model]:
         """Those that may be used."""

@@ -20,6 +20,7 @@ from antwort.api.wire import replace
 from antwort.engine.client_results import repeated_results
 from antwort.engine.credentials import Credentials
 from antwort.engine.decisions import repeated_decisions
+from antwort.engine.history_memory import HistoryReader
 from antwort.engine.known import referring
 from antwort.engine.leftovers import Past, answered_by_client, find_leftovers
 from antwort.engine.memory import Memories, MemoryLost, Said, since_compaction
@@ -45,13 +46,13 @@ _NEW = frozenset({Message})
 
 
 async def load_chain(
-    request: CreateRequest, records: Records, store: ResponseStore, identity: Identity
+    request: CreateRequest, records: Records, store: ResponseStore, identity: Identity, reader: HistoryReader
 ) -> tuple[Link, ...]:
     """The earlier responses, oldest first."""
     parent = request.previous_response_id
     if parent is None:
         return ()
-    chain = await records.chain(identity, parent)
+    chain = await reader.read(lambda bound: records.chain(identity, parent, bound), "previous_response_id")
     if not chain:
         raise ResponseNotFound(parent, param="previous_response_id")
     if chain[-1].response.status in ("queued", "in_progress"):
@@ -69,13 +70,16 @@ async def _check_alone(link: Link, store: ResponseStore, identity: Identity) -> 
         raise InvalidField("previous_response_id", problem)
 
 
-async def load_said(request: CreateRequest, store: ResponseStore, identity: Identity) -> tuple[InputItem, ...]:
+async def load_said(
+    request: CreateRequest, store: ResponseStore, identity: Identity, reader: HistoryReader
+) -> tuple[InputItem, ...]:
     """The items of the conversation, oldest first."""
-    if request.conversation is None:
+    conversation = request.conversation
+    if conversation is None:
         return ()
-    said = await store.said(identity, request.conversation)
+    said = await reader.read(lambda bound: store.said(identity, conversation, bound), "conversation")
     if said is None:
-        raise ConversationNotFound(request.conversation, param="conversation")
+        raise ConversationNotFound(conversation, param="conversation")
     return said
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from antwort.api.events import Span
@@ -11,6 +9,7 @@ from antwort.api.items import InputItem, KnownItem, OpaqueItem
 from antwort.api.responses import Response
 from antwort.api.wire import Plain, encode
 from antwort.storage.base import Link
+from antwort.storage.rows import without_input
 
 _OWN = 600
 """Bytes, about, that it takes to hold one, whatever is in it."""
@@ -48,27 +47,17 @@ class Packed(msgspec.Struct, frozen=True):
 
 _read_response = msgspec.json.Decoder(Response)
 _read_input = msgspec.json.Decoder(list[_Input])
-_read_fields: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def packed(link: Link) -> Packed:
     return Packed(
         link.response.id,
         _tight(encode(link.response)),
-        _without_input(link.request),
+        without_input(link.request),
         _tight(encode([_input(item) for item in link.input])),
         link.turn_ends,
         link.abandoned,
     )
-
-
-def _without_input(request: bytes) -> bytes:
-    """The input is there once already; of the request, what follows wants to know all the rest."""
-    fields = _read_fields.decode(request)
-    if "input" not in fields:
-        return request
-    del fields["input"]
-    return _tight(encode(fields))
 
 
 def _tight(data: bytes) -> bytes:

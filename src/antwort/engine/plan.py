@@ -32,6 +32,7 @@ from antwort.engine.credentials import Credentials
 from antwort.engine.declared import is_held
 from antwort.engine.draft import Run
 from antwort.engine.held import Shown
+from antwort.engine.history_memory import HistoryReader
 from antwort.engine.hosted import in_force
 from antwort.engine.memory import Memories
 from antwort.engine.meter import Meter
@@ -96,6 +97,8 @@ class History(msgspec.Struct, frozen=True):
     """Claims on open calls of stored responses that the client has answered itself, with its results."""
     fates: Mapping[str, str] = {}
     """What the model reads of calls that have no result and are not settled by this response, by their ids."""
+    is_cut: bool = False
+    """Whether what was said first is not there, as there was too much of it."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -138,11 +141,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """When the response has to be done, by the clock of the event loop; None: its time begins with its run."""
     place: Place | None = None
     """The turn in its conversation, held until the end of the run is on record."""
+    reader: HistoryReader | None = None
+    """What was admitted into memory for its history, as long; None: it is small."""
 
     def release(self) -> None:
-        """Let the next request into the conversation, where there is one."""
+        """Let the next request into the conversation, where there is one, and the next history into memory."""
         if self.place is not None:
             self.place.give_up()
+        if self.reader is not None:
+            self.reader.release()
 
     @kept_property
     def begins_otherwise(self) -> bool:

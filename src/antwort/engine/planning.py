@@ -26,6 +26,7 @@ from antwort.engine.compacting import asks_to_compact, check_compacts, without_t
 from antwort.engine.credentials import Credentials
 from antwort.engine.foreign import note_unseen
 from antwort.engine.history import assemble, is_all_new, load_chain, load_said, without_repeats
+from antwort.engine.history_memory import WAIT_SECONDS, HistoryMemory, HistoryReader
 from antwort.engine.known import held_in, known_places, referring
 from antwort.engine.media import check_media
 from antwort.engine.memory import since_compaction
@@ -40,7 +41,15 @@ from antwort.engine.settings import EngineSettings
 from antwort.engine.toolbox import Shelf, build_toolbox
 from antwort.engine.translate import check_said
 from antwort.engine.turns import Waits
-from antwort.errors import BackendTimeout, ConversationLocked, InvalidField, NotPermitted, UnsupportedFeature, shown
+from antwort.errors import (
+    BackendTimeout,
+    ConversationLocked,
+    DeadlineTooShort,
+    InvalidField,
+    NotPermitted,
+    UnsupportedFeature,
+    shown,
+)
 from antwort.identity import Identity
 from antwort.net.media import MediaHosts
 from antwort.providers.base import OtherName, Provider
@@ -109,6 +118,8 @@ class Planner:
         self._models, self._catch_up, self._is_live = models, catch_up, is_live
         self._boxes = Boxes()
         self._media = MediaHosts(settings.limits.media_hosts)
+        self.history_memory = HistoryMemory(settings.limits.history_memory)
+        """What the histories of all requests take."""
 
     async def prepared(
         self,
@@ -163,6 +174,8 @@ class Planner:
             async with asyncio.timeout_at(deadline):
                 return await work
         except TimeoutError as exc:
+            if request.deadline is not None:
+                raise DeadlineTooShort(request.deadline) from exc
             raise BackendTimeout("The response could not be prepared in time.") from exc
 
     async def _means(self, request: CreateRequest, identity: Identity, deadline: float) -> Means:
@@ -188,11 +201,23 @@ class Planner:
     ) -> Plan:
         """The plan of a request that goes on from something, or says something that stands for something else."""
         sealed, credentials = Sealed(self._vault, identity), Credentials(self._vault, identity)
+        reader = HistoryReader(
+            self.history_memory,
+            self._settings.limits,
+            identity.tenant,
+            truncates=(request.truncation or self._settings.truncation) == "auto",
+            seconds=WAIT_SECONDS if resumed is None else None,
+        )
         response_id, pace = None if resumed is None else resumed.response.id, Pace()
-        before = await self._remembered(request, identity, means, recent, sealed, credentials, response_id)
-        self._check_readable(before, means, sealed)
-        await pace.pause()
-        return self._plan(before, identity, means, sealed, credentials, resumed)
+        try:
+            before = await self._remembered(request, identity, means, recent, sealed, credentials, reader, response_id)
+            self._check_readable(before, means, sealed)
+            await pace.pause()
+            plan = self._plan(before, identity, means, sealed, credentials, resumed)
+        except BaseException:
+            reader.release()
+            raise
+        return msgspec.structs.replace(plan, reader=reader) if reader.size else plan
 
     def _plan(
         self,
@@ -245,6 +270,7 @@ class Planner:
         recent: Recent | None,
         sealed: Sealed,
         credentials: Credentials,
+        reader: HistoryReader,
         response_id: str | None = None,
     ) -> Before:
         """What came before a request, and what it says that stands for something else; `response_id` is that of its
@@ -252,10 +278,10 @@ class Planner:
         """
         pace = Pace()
         records: Records = self._store if recent is None else recent.before(self._store)
-        items = await load_said(request, self._store, identity)
+        items = await load_said(request, self._store, identity, reader)
         if request.previous_response_id is not None:
             await self._catch_up(identity, request.previous_response_id)
-        kept = await load_chain(request, records, self._store, identity)
+        kept = await load_chain(request, records, self._store, identity, reader)
         items = with_call_ids(items)
         earlier = [*items, *(item for link in kept for item in (*link.input, *link.output))]
         messages = [item for item in earlier if isinstance(item, Message)]
@@ -265,15 +291,17 @@ class Planner:
         own = sealed.opened_input(request.input)
         decided = await look_up((*items, *request.input), kept, self._store, identity, self._is_live, response_id)
         check_unchanged(request.input, decided)
-        request = await resolve_references(request, records, identity, known)
+        request = await resolve_references(request, records, identity, reader, known)
         await pace.pause()
         said, chain = sealed.opened_said(items), sealed.opened_chain(kept)
-        request = await recall_runs(request, chain, records, identity, said)
+        request = await recall_runs(request, chain, records, identity, reader, said)
         request = without_repeats(request, chain, said, sealed.memories)
         await pace.pause()
         history = await assemble(
             request, chain, means.toolbox, means.shelf, credentials, said, sealed.memories, decided.askers
         )
+        if reader.is_cut:
+            history = replace(history, is_cut=True)
         decided = await look_again(history, decided, self._store, identity)
         await pace.pause()
         if means.compacts:

@@ -11,6 +11,7 @@ from antwort.api.items import InputItem, ItemReference, McpApprovalRequest, McpC
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import UNSET, encode, replace
 from antwort.engine.decisions import CHANGED
+from antwort.engine.history_memory import HistoryReader
 from antwort.engine.pairs import asked_in, call_id_of, call_shown_by, is_bare, is_run, is_same, run_of, shown_id
 from antwort.engine.recent import Records
 from antwort.engine.steps import results_in
@@ -20,7 +21,7 @@ from antwort.storage.base import Link
 
 
 async def resolve_references(
-    request: CreateRequest, records: Records, identity: Identity, known: Container[int] = ()
+    request: CreateRequest, records: Records, identity: Identity, reader: HistoryReader, known: Container[int] = ()
 ) -> CreateRequest:
     """The request with the items that its references stand for; they are stored as if they had been sent whole. Those
     in the places of what is `known` (engine/known.py) stay as they are: it is not said twice.
@@ -33,15 +34,16 @@ async def resolve_references(
     wanted = [item_id for item in unknown for item_id in _ids_of(item, answered)]
     if not wanted:
         return request
-    found = await records.items(identity, [*dict.fromkeys(wanted)])
+    ids = [*dict.fromkeys(wanted)]
+    found = await reader.read(lambda bound: records.items(identity, ids, bound), "input")
     for i, item in enumerate(request.input):
         if i not in known and isinstance(item, ItemReference) and item.id not in found:
             raise ItemNotFound(item.id, param=f"input[{i}].id")
     items = [item if at in known else _recalled(item, found) for at, item in enumerate(request.input)]
-    raw = [
-        raw if item is given else encode(item)
-        for item, given, raw in zip(items, request.input, request.raw_input, strict=True)
-    ]
+    recalled = {id(item): item for item, given in zip(items, request.input, strict=True) if item is not given}
+    written = {at: encode(item) for at, item in recalled.items()}  # each once, however often it is referred to
+    raw = [written.get(id(item), raw) for item, raw in zip(items, request.raw_input, strict=True)]
+    reader.check(sum(len(raw[at]) for at, item in enumerate(items) if id(item) in written), "input")
     request = replace(request, input=tuple(items), raw_input=tuple(raw))
     return _with_runs(request, _missing_runs(items, items, found))
 
@@ -60,6 +62,7 @@ async def recall_runs(
     chain: Sequence[Link],
     records: Records,
     identity: Identity,
+    reader: HistoryReader,
     conversation: Sequence[InputItem] = (),
 ) -> CreateRequest:
     """The request with what the open calls of the chain, or of the conversation, came to where it was continued before:
@@ -77,7 +80,8 @@ async def recall_runs(
     wanted = [run for item in calls if (run := _run_of(item)) is not None]
     if not wanted:
         return request
-    found = await records.items(identity, [*dict.fromkeys(wanted)])
+    ids = [*dict.fromkeys(wanted)]
+    found = await reader.read(lambda bound: records.items(identity, ids, bound), "input")
     begun = {item.id for item in said if is_run(item)}
     # What was begun in the chain may have come to something elsewhere.
     fresh = {at: run for at, run in found.items() if at not in begun or results_in([run])}

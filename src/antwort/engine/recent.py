@@ -13,7 +13,8 @@ from typing import Protocol
 from antwort.api.items import InputItem
 from antwort.engine.packing import Packed, packed
 from antwort.identity import Identity
-from antwort.storage.base import Link
+from antwort.storage.base import Bound, HistoryTooLarge, Link
+from antwort.storage.rules import Excess, first_within
 
 LIMIT = 32 * 2**20
 TOTAL = 256 * 2**20
@@ -22,12 +23,14 @@ TOTAL = 256 * 2**20
 class Records(Protocol):
     """Where earlier responses and their items are found. Every store is one."""
 
-    async def chain(self, identity: Identity, response_id: str) -> tuple[Link, ...]:
-        """The response and its ancestors, oldest first; empty when it is not found."""
+    async def chain(self, identity: Identity, response_id: str, bound: Bound | None = None) -> tuple[Link, ...]:
+        """The response and its ancestors, oldest first; empty when it is not found. Raises `HistoryTooLarge`."""
         ...
 
-    async def items(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, InputItem]:
-        """The newest item under each id, as far as found."""
+    async def items(
+        self, identity: Identity, ids: Sequence[str], bound: Bound | None = None
+    ) -> Mapping[str, InputItem]:
+        """The newest item under each id, as far as found. Raises `HistoryTooLarge`."""
         ...
 
 
@@ -112,8 +115,12 @@ class Recent:
     def chain(self, response_id: str) -> tuple[Link, ...]:
         return self.links() if response_id == self.response_id else ()
 
-    def links(self) -> tuple[Link, ...]:
-        return tuple(link.unpacked() for link in self._chain)
+    def links(self, bound: Bound | None = None) -> tuple[Link, ...]:
+        """Raises `HistoryTooLarge`."""
+        first = first_within([(link.size, False) for link in self._chain], bound)
+        if isinstance(first, Excess):
+            raise HistoryTooLarge(*first)
+        return tuple(link.unpacked() for link in self._chain[first:])
 
     def _packed(self, chain: tuple[Link, ...]) -> tuple[Packed, ...]:
         """What goes on from what is remembered needs only its own part packed."""
@@ -133,19 +140,21 @@ class _Both:
         self._latest = recent.response_id
         self._links: tuple[Link, ...] | None = None
 
-    async def chain(self, identity: Identity, response_id: str) -> tuple[Link, ...]:
-        found = self._remembered() if response_id == self._latest else ()
-        return found or await self._records.chain(identity, response_id)
+    async def chain(self, identity: Identity, response_id: str, bound: Bound | None = None) -> tuple[Link, ...]:
+        found = self._remembered(bound) if response_id == self._latest else ()
+        return found or await self._records.chain(identity, response_id, bound)
 
-    async def items(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, InputItem]:
+    async def items(
+        self, identity: Identity, ids: Sequence[str], bound: Bound | None = None
+    ) -> Mapping[str, InputItem]:
         wanted = set(ids)
-        found = {item.id: item for item in _said(self._remembered()) if item.id in wanted} if wanted else {}
+        found = {item.id: item for item in _said(self._remembered(bound)) if item.id in wanted} if wanted else {}
         missing = [item_id for item_id in ids if item_id not in found]
-        return {**await self._records.items(identity, missing), **found} if missing else found
+        return {**await self._records.items(identity, missing, bound), **found} if missing else found
 
-    def _remembered(self) -> tuple[Link, ...]:
+    def _remembered(self, bound: Bound | None) -> tuple[Link, ...]:
         if self._links is None:
-            self._links = self._recent.links()
+            self._links = self._recent.links(bound)
         return self._links
 
 

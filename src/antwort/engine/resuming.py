@@ -97,8 +97,10 @@ class Resuming:
         """Those of runs that were submitted here and may be claimed here, too."""
 
     def remember(self, plan: Plan) -> None:
-        """Use it when the run is claimed here, where nothing can have changed and nobody is to be asked again."""
-        if plan.request.conversation is None and not plan.toolbox.silent:
+        """Use it when the run is claimed here, where nothing can have changed and nobody is to be asked again. One
+        with a large history is made anew then: it does not wait in memory.
+        """
+        if plan.request.conversation is None and not plan.toolbox.silent and plan.reader is None:
             self._plans[plan.response.id] = plan
             while len(self._plans) > self._settings.background.at_once:
                 self._plans.pop(next(iter(self._plans)))
@@ -124,13 +126,13 @@ class Resuming:
         return self._bare(CreateRequest(model=claimed.response.model), claimed)
 
     async def _recorded(self, claimed: Claimed, is_leaving: Callable[[], bool]) -> tuple[Plan, AntwortError | None]:
-        chain = await patiently(lambda: self._store.chain(claimed.identity, claimed.lease.run_id), is_leaving)
-        if not chain:
+        link = await patiently(lambda: self._store.link(claimed.identity, claimed.lease.run_id), is_leaving)
+        if link is None:
             raise Fenced
         try:
-            return self._bare(as_recorded(Credentials(self._vault, claimed.identity), chain[-1]), claimed), None
+            return self._bare(as_recorded(Credentials(self._vault, claimed.identity), link), claimed), None
         except AntwortError as error:  # another version has taken it, or its keys are gone
-            return self._bare(_unread(chain[-1]), claimed), error
+            return self._bare(_unread(link), claimed), error
 
     def _bare(self, request: CreateRequest, claimed: Claimed) -> Plan:
         """What there is without asking anybody."""
@@ -193,6 +195,7 @@ async def _heard(prepare: Callable[[], Awaitable[Plan]], events: Sequence[RunEve
         if not has_said:
             _log.warning("tool servers of the run %s do not answer: %s", plan.response.id, ", ".join(sorted(silent)))
         has_said = True
+        plan.release()
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LATER)
 

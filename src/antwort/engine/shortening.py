@@ -56,6 +56,9 @@ def missing_words(messages: int) -> str:
     return f"[Left out here, to fit into the model's context: {what}]"
 
 
+TURNS_LEFT_OUT = "[Left out here, as there is too much of it: the oldest turns of the conversation]"
+
+
 def bare(message: ChatMessage) -> ChatMessage:
     """Without what the model thought on the way to what it said or called, and without pictures."""
     if isinstance(message, Pictures) and isinstance(message.content, list):

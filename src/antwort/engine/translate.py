@@ -31,7 +31,7 @@ from antwort.engine.message_order import in_order
 from antwort.engine.naming import OWN
 from antwort.engine.plan import Plan, given
 from antwort.engine.recap import recap_of
-from antwort.engine.shortening import noted
+from antwort.engine.shortening import TURNS_LEFT_OUT, noted
 from antwort.engine.steps import choice_for, tokens_left
 from antwort.engine.stops import closing, notice
 from antwort.engine.transcript import Transcript
@@ -222,7 +222,10 @@ def _conversation(said: Said, plan: Plan) -> Transcript:
         conversation.messages.append(ChatMessage(role="system", content=told))
     for item in said.instructions:
         conversation.add(item)
-    conversation.recap = recap_of(said.summary) if said.summary else ""
+    if said.summary:
+        conversation.recap = recap_of(said.summary)
+    elif plan.history.is_cut and not said.is_compacted:
+        conversation.recap = TURNS_LEFT_OUT
     for at, stretch in enumerate(stretches):
         conversation.is_input = at in said.inputs
         conversation.add_stretch(stretch)

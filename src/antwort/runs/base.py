@@ -14,7 +14,7 @@ import msgspec
 from antwort.api.approvals import Approval
 from antwort.api.events import UNSENT, Mark, RunEvent
 from antwort.api.responses import Response
-from antwort.errors import StoreFault
+from antwort.errors import StoreUnavailable
 from antwort.identity import Identity
 from antwort.storage.base import Entry, NewResponse
 
@@ -23,7 +23,7 @@ class Fenced(Exception):
     """Another has claimed the run, or it has ended: nothing more of this holder is written. It is final."""
 
 
-class Unavailable(StoreFault):
+class Unavailable(StoreUnavailable):
     """It is not known whether it was written. The same may be written again, under the same numbers."""
 
     def __init__(self, reason: str = "") -> None:

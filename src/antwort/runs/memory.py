@@ -116,11 +116,11 @@ class MemoryRunLog:
         return self._per_owner is None or len(held) < self._per_owner
 
     async def _to_adopt(self, identity: Identity, response_id: str) -> MemoryRun:
-        chain = await self._store.chain(identity, response_id)
-        if not chain or chain[-1].response.status in FINAL:
+        link = await self._store.link(identity, response_id)
+        if link is None or link.response.status in FINAL:
             raise Fenced
-        response = chain[-1].response
-        return MemoryRun(next(self._keys), identity, response, chain[-1].request, float(response.created_at))
+        response = link.response
+        return MemoryRun(next(self._keys), identity, response, link.request, float(response.created_at))
 
     async def claim(self, worker: str, count: int) -> Sequence[Claimed]:
         self._work.clear()

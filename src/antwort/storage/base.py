@@ -127,6 +127,32 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(item for at, item in enumerate(items, start) if not is_within(self.abandoned, at))
 
 
+ITEM_BYTES = 512
+"""What an item of a history counts for beside its JSON: small ones take more room in memory than on record."""
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a history may be read at once."""
+
+    most: int
+    """Bytes: the JSON of the items and of the responses, and `ITEM_BYTES` for each item."""
+    cut: Literal["never", "compacted", "oldest"] = "never"
+    """What is left out of a longer one: nothing, what stands before its last compaction, or whatever is oldest. What is
+    newest is read, whole responses of a chain, or whole items of a conversation; one at least.
+    """
+
+
+class HistoryTooLarge(Exception):
+    """A history has more bytes than may be read. Nothing of it was read."""
+
+    def __init__(self, size: int, recent: int) -> None:
+        super().__init__(f"{size} bytes")
+        self.size = size
+        """Bytes of all of it, counted as a `Bound` does."""
+        self.recent = recent
+        """Of that, from the last compaction on."""
+
+
 class Page(msgspec.Struct, frozen=True, kw_only=True):
     """Which part of a list. `after` and `before` are ids of what is listed, and count in the direction of `order`.
 
@@ -250,9 +276,18 @@ class ResponseStore(Protocol):
         """Whether it was there. Its items stay for its descendants, hidden from everything else."""
         ...
 
-    async def chain(self, identity: Identity, response_id: str) -> tuple[Link, ...]:
-        """The response and its ancestors, oldest first; empty when it is not found. One query for each thread of the
-        chain, however many links. Raises `InvalidField` naming `previous_response_id` when the chain has a cycle.
+    async def chain(self, identity: Identity, response_id: str, bound: Bound | None = None) -> tuple[Link, ...]:
+        """The response and its ancestors, oldest first; empty when it is not found. A few queries, however many links.
+
+        Their sizes are known before any is read. Raises `HistoryTooLarge` when the chain is beyond the bound, and
+        `InvalidField` naming `previous_response_id` when it has a cycle. The request of a link may be without its
+        input, which is there as items.
+        """
+        ...
+
+    async def link(self, identity: Identity, response_id: str, *, with_input: bool = True) -> Link | None:
+        """The response alone; None when it is not found. Its request is as it came, unless it is read without its
+        input.
         """
         ...
 
@@ -273,9 +308,11 @@ class ResponseStore(Protocol):
         """
         ...
 
-    async def items(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, InputItem]:
+    async def items(
+        self, identity: Identity, ids: Sequence[str], bound: Bound | None = None
+    ) -> Mapping[str, InputItem]:
         """The newest item under each id, across responses, as far as found; what no response has, across
-        conversations.
+        conversations. Raises `HistoryTooLarge` when they are beyond the bound, whatever that says of cuts.
         """
         ...
 
@@ -349,8 +386,12 @@ class ResponseStore(Protocol):
         """Whether it was there. Its items go with it; responses that were its turns stay."""
         ...
 
-    async def said(self, identity: Identity, conversation_id: str) -> tuple[InputItem, ...] | None:
-        """All its items, oldest first; None when it is not found."""
+    async def said(
+        self, identity: Identity, conversation_id: str, bound: Bound | None = None
+    ) -> tuple[InputItem, ...] | None:
+        """All its items, oldest first; None when it is not found. Raises `HistoryTooLarge` when they are beyond the
+        bound.
+        """
         ...
 
     async def conversation_items(self, identity: Identity, conversation_id: str, page: Page) -> ItemPage | None:

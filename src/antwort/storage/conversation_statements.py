@@ -36,13 +36,22 @@ FOUND = """
     SELECT created_at, metadata FROM conversations WHERE tenant = :tenant AND owner = :owner AND id = :id
 """
 KEY = "SELECT key FROM conversations WHERE tenant = :tenant AND owner = :owner AND id = :id"
-# One row of nulls for a conversation without items.
-SAID = """
-    SELECT entry.id, entry.direction, entry.raw
+# How large it is: of a long value, a database knows the length without reading it.
+SIZE = """
+    SELECT told.key,
+           coalesce((SELECT sum(length(raw) + :item_bytes) FROM conversation_items
+                     WHERE conversation_key = told.key), 0)
     FROM conversations AS told
-    LEFT JOIN conversation_items AS entry ON entry.conversation_key = told.key
     WHERE told.tenant = :tenant AND told.owner = :owner AND told.id = :id
-    ORDER BY entry.position
+"""
+SIZES = """
+    SELECT position, length(raw) + :item_bytes, type = 'compaction' FROM conversation_items
+    WHERE conversation_key = :key ORDER BY position
+"""
+SAID = """
+    SELECT id, direction, raw FROM conversation_items
+    WHERE conversation_key = :key AND position BETWEEN :first AND :last
+    ORDER BY position
 """
 ENTRY = """
     SELECT id, direction, raw FROM conversation_items
@@ -60,9 +69,9 @@ PAGE = """
     ORDER BY position {order}
     LIMIT :limit
 """
-# The newest under each id.
+# The newest under each id: what is asked for of it, and the ids.
 NEWEST = """
-    SELECT id, direction, raw FROM conversation_items
+    SELECT {} FROM conversation_items
     WHERE key IN (SELECT max(key) FROM conversation_items
                   WHERE tenant = ? AND owner = ? AND id IN ({})
                   GROUP BY id)

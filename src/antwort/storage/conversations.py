@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from antwort.api.approvals import Approval
 from antwort.api.conversations import Conversation
@@ -17,13 +17,16 @@ from antwort.identity import Identity
 from antwort.storage import conversation_statements as sql
 from antwort.storage.approvals import approval_rows
 from antwort.storage.approvals import insert as insert_approvals
-from antwort.storage.base import LARGEST_PAGE, Entry, ItemPage, Page
+from antwort.storage.base import ITEM_BYTES, LARGEST_PAGE, Bound, Entry, HistoryTooLarge, ItemPage, Page
 from antwort.storage.once import write_once
+from antwort.storage.reading import PIECE_BYTES
 from antwort.storage.rows import SCHEMA_VERSION, Direction, Values, name_of, renamed, to_item, to_metadata, type_of
-from antwort.storage.rules import no_such, starts_at_front
+from antwort.storage.rules import Excess, first_within, in_pieces, no_such, starts_at_front
 
 EntryRow: TypeAlias = tuple[str, Direction, str, bytes]
 """id, direction, type, JSON."""
+_END = 2**31 - 1
+"""Behind every item."""
 
 
 class SqlConversations:
@@ -63,8 +66,22 @@ class SqlConversations:
             lambda connection, _: not _is_there(connection, values),
         )
 
-    async def said(self, identity: Identity, conversation_id: str) -> tuple[InputItem, ...] | None:
-        return await self._database.read(partial(_said, values=name_of(identity, conversation_id)))
+    async def said(
+        self, identity: Identity, conversation_id: str, bound: Bound | None = None
+    ) -> tuple[InputItem, ...] | None:
+        values = name_of(identity, conversation_id)
+        found = await self._database.read(partial(_said, values=values, bound=bound))
+        if found is None:
+            return None
+        if found.excess is not None:
+            raise HistoryTooLarge(*found.excess)
+        items = [*found.items]
+        for first, last in found.pieces:
+            piece = await self._database.read(partial(_piece, values=values, first=first, last=last))
+            if piece is None:
+                return None
+            items += piece
+        return tuple(items)
 
     async def conversation_items(self, identity: Identity, conversation_id: str, page: Page) -> ItemPage | None:
         return await self._database.read(partial(_page, values=name_of(identity, conversation_id), page=page))
@@ -168,11 +185,39 @@ def _item(connection: Connection, values: Values) -> InputItem | None:
     return None if row is None else to_item(*row)
 
 
-def _said(connection: Connection, values: Values) -> tuple[InputItem, ...] | None:
-    rows = connection.execute(sql.SAID, values).fetchall()
-    if not rows:
+class _Said(NamedTuple):
+    """The items of a conversation, as far as the first operation reads them."""
+
+    items: Sequence[InputItem] = ()
+    pieces: Sequence[tuple[int, int]] = ()
+    """Where they stand, the first and the last, where they are too large to be read at once."""
+    excess: Excess | None = None
+
+
+def _said(connection: Connection, values: Values, bound: Bound | None) -> _Said | None:
+    row = connection.execute(sql.SIZE, values | {"item_bytes": ITEM_BYTES}).fetchone()
+    if row is None:
         return None
-    return tuple(to_item(*row) for row in rows if row[0] is not None)
+    key, size = row
+    if size <= PIECE_BYTES and (bound is None or size <= bound.most):
+        return _Said(_between(connection, key, 0, _END))
+    sizes = connection.execute(sql.SIZES, {"key": key, "item_bytes": ITEM_BYTES}).fetchall()
+    first = first_within([(size, bool(is_compacted)) for _, size, is_compacted in sizes], bound)
+    if isinstance(first, Excess):  # raised by who waits: it is no fault of the transaction
+        return _Said(excess=first)
+    kept = sizes[first:]
+    pieces = in_pieces([size for _, size, _ in kept], PIECE_BYTES)
+    return _Said(pieces=[(kept[places[0]][0], kept[places[-1]][0]) for places in pieces])
+
+
+def _piece(connection: Connection, values: Values, first: int, last: int) -> list[InputItem] | None:
+    row = connection.execute(sql.KEY, values).fetchone()
+    return None if row is None else _between(connection, row[0], first, last)
+
+
+def _between(connection: Connection, key: int, first: int, last: int) -> list[InputItem]:
+    rows = connection.execute(sql.SAID, {"key": key, "first": first, "last": last})
+    return [to_item(*row) for row in rows]
 
 
 def _page(connection: Connection, values: Values, page: Page) -> ItemPage | None:

@@ -9,18 +9,21 @@ from operator import attrgetter
 
 from antwort.api.approvals import Approval
 from antwort.api.events import Mark, Span
-from antwort.api.items import InputItem, McpApprovalRequest
+from antwort.api.items import Compaction, InputItem, McpApprovalRequest
 from antwort.api.responses import Response
 from antwort.api.status import FINAL, transition
-from antwort.api.wire import UNSET, replace
+from antwort.api.wire import UNSET, encode, replace
 from antwort.errors import ConversationNotFound, KeyInUse, ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import (
+    ITEM_BYTES,
+    Bound,
     CallClaim,
     CallRecord,
     Claim,
     Claimed,
     Entry,
+    HistoryTooLarge,
     ItemPage,
     Link,
     NewResponse,
@@ -31,13 +34,16 @@ from antwort.storage.base import (
 from antwort.storage.memory_approvals import MemoryApprovals
 from antwort.storage.memory_calls import MemoryCalls
 from antwort.storage.memory_conversations import Key, MemoryConversations
+from antwort.storage.rows import to_body
 from antwort.storage.rules import (
+    Excess,
     abandoned,
     check_beginning,
     check_ending,
     check_running,
     cycle,
     failed,
+    first_within,
     select,
     select_responses,
     turn_ends,
@@ -60,6 +66,21 @@ class _Row:
     """Tenant, owner and key of the claim that it was begun with."""
     log: bytes | None = None
     """What its stream has said, as it was packed."""
+    input_size: int = 0
+    """Bytes of the input, counted as a `Bound` does."""
+    said_size: int | None = None
+    """Of the response; None: not counted yet."""
+
+    @property
+    def size(self) -> int:
+        if self.said_size is None:
+            body = len(to_body(self.response))
+            self.said_size = body + sum(len(encode(item)) + ITEM_BYTES for item in self.response.output)
+        return self.input_size + self.said_size
+
+    @property
+    def is_compacted(self) -> bool:
+        return any(isinstance(item, Compaction) for item in (*self.input, *self.response.output))
 
     def to_link(self) -> Link:
         return Link(
@@ -105,6 +126,7 @@ class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls, MemoryWriti
         parent = self._follow(identity, response.previous_response_id)
         response = replace(response, output=()) if response.output else response
         self._rows[key] = row = _Row(key, parent, response, new.request, new.input)
+        row.input_size = sum(map(len, new.raw_input)) + ITEM_BYTES * len(new.raw_input)
         self._index(row, new.input)
         if new.claim is not None:
             self._claim(row, new.claim)
@@ -137,6 +159,7 @@ class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls, MemoryWriti
         check_ending(row.response.status, response.status)
         recorded = len(row.response.output)
         row.response, row.turn_ends, row.abandoned, row.log = response, turn_ends(marks), abandoned(marks), log
+        row.said_size = None
         self._index(row, response.output[recorded:])
         self._keep(identity, approvals)
         if not row.children:
@@ -156,6 +179,7 @@ class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls, MemoryWriti
             raise ResponseNotFound(response.id)
         check_running(row.response.status)
         row.response, row.turn_ends, row.abandoned = response, turn_ends(marks), abandoned(marks)
+        row.said_size = None
         self._index(row, response.output[items_from:])
 
     async def claim_call(self, identity: Identity, claim: CallClaim) -> CallRecord | None:
@@ -201,15 +225,27 @@ class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls, MemoryWriti
             self._remove(row.key)
         return True
 
-    async def chain(self, identity: Identity, response_id: str) -> tuple[Link, ...]:
+    async def chain(self, identity: Identity, response_id: str, bound: Bound | None = None) -> tuple[Link, ...]:
         row = self._find(identity, response_id)
-        links: dict[Key, Link] = {}
+        rows: dict[Key, _Row] = {}
         while row is not None:
-            if row.key in links:
+            if row.key in rows:
                 raise cycle()
-            links[row.key] = row.to_link()
+            rows[row.key] = row
             row = self._rows[row.parent] if row.parent is not None else None
-        return tuple(reversed(links.values()))
+        chain = [*reversed(rows.values())]
+        if bound is not None and sum(row.size for row in chain) > bound.most:
+            first = first_within([(row.size, row.is_compacted) for row in chain], bound)
+            if isinstance(first, Excess):
+                raise HistoryTooLarge(*first)
+            chain = chain[first:]
+        return tuple(row.to_link() for row in chain)
+
+    async def link(self, identity: Identity, response_id: str, *, with_input: bool = True) -> Link | None:
+        row = self._find(identity, response_id)
+        if row is None:
+            return None
+        return row.to_link() if with_input else replace(row.to_link(), input=())
 
     async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage | None:
         row = self._find(identity, response_id)
@@ -224,9 +260,14 @@ class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls, MemoryWriti
         found = [row.response for row in self._rows.values() if row.key[:2] == whose and not row.is_deleted]
         return select_responses(sorted(found, key=attrgetter("created_at")), page, wanted)
 
-    async def items(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, InputItem]:
-        found = {item_id: self._newest(identity, item_id) for item_id in ids}
-        return {item_id: item for item_id, item in found.items() if item is not None}
+    async def items(
+        self, identity: Identity, ids: Sequence[str], bound: Bound | None = None
+    ) -> Mapping[str, InputItem]:
+        newest = {item_id: self._newest(identity, item_id) for item_id in ids}
+        found = {item_id: item for item_id, item in newest.items() if item is not None}
+        if bound is not None and (size := sum(len(encode(item)) + ITEM_BYTES for item in found.values())) > bound.most:
+            raise HistoryTooLarge(size, size)
+        return found
 
     async def fail_running(self, message: str) -> int:
         rows = self._rows.values()

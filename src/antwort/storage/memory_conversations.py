@@ -9,14 +9,14 @@ from typing import TypeAlias
 
 from antwort.api.conversations import Conversation
 from antwort.api.inputs import new_item_id
-from antwort.api.items import InputItem
+from antwort.api.items import Compaction, InputItem
 from antwort.api.responses import Metadata
 from antwort.api.wire import replace
 from antwort.errors import StoreFault
 from antwort.identity import Identity
-from antwort.storage.base import Entry, ItemPage, Page
+from antwort.storage.base import ITEM_BYTES, Bound, Entry, HistoryTooLarge, ItemPage, Page
 from antwort.storage.rows import renamed, type_of
-from antwort.storage.rules import select, starts_at_front, within_size
+from antwort.storage.rules import Excess, first_within, select, starts_at_front, within_size
 
 Key: TypeAlias = tuple[str, str, str]
 """Tenant, owner, id."""
@@ -29,6 +29,8 @@ class _Told:
     """By the id they go by, oldest first: the item, and how long its JSON was."""
     asked: list[str] = field(default_factory=list)
     """The ids of the approvals that go with it."""
+    size: int = 0
+    """Bytes of all items, counted as a `Bound` does."""
 
     def add(self, entries: Sequence[Entry]) -> tuple[InputItem, ...]:
         return tuple(self._add(entry) for entry in entries)
@@ -39,6 +41,7 @@ class _Told:
             item_id = new_item_id(type_of(entry.item))
         item = renamed(entry.item, item_id)
         self.entries[item_id] = item, len(entry.raw)
+        self.size += len(entry.raw) + ITEM_BYTES
         return item
 
 
@@ -83,9 +86,20 @@ class MemoryConversations:
     async def delete_conversation(self, identity: Identity, conversation_id: str) -> bool:
         return self._forget((identity.tenant, identity.owner, conversation_id))
 
-    async def said(self, identity: Identity, conversation_id: str) -> tuple[InputItem, ...] | None:
+    async def said(
+        self, identity: Identity, conversation_id: str, bound: Bound | None = None
+    ) -> tuple[InputItem, ...] | None:
         told = self._use(identity, conversation_id)
-        return None if told is None else tuple(item for item, _ in told.entries.values())
+        if told is None:
+            return None
+        items = [item for item, _ in told.entries.values()]
+        if bound is not None and told.size > bound.most:
+            sizes = [(size + ITEM_BYTES, isinstance(item, Compaction)) for item, size in told.entries.values()]
+            first = first_within(sizes, bound)
+            if isinstance(first, Excess):
+                raise HistoryTooLarge(*first)
+            items = items[first:]
+        return tuple(items)
 
     async def conversation_items(self, identity: Identity, conversation_id: str, page: Page) -> ItemPage | None:
         told = self._look_up(identity, conversation_id)
@@ -107,8 +121,10 @@ class MemoryConversations:
 
     async def delete_entry(self, identity: Identity, conversation_id: str, item_id: str) -> bool:
         told = self._look_up(identity, conversation_id)
-        if told is None or told.entries.pop(item_id, None) is None:
+        gone = None if told is None else told.entries.pop(item_id, None)
+        if told is None or gone is None:
             return False
+        told.size -= gone[1] + ITEM_BYTES
         self._unplace((identity.tenant, identity.owner, item_id), told)
         return True
 

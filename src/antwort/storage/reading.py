@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain as chained
+from itertools import repeat
 from operator import itemgetter
+from typing import Any, NamedTuple
 
 from antwort.api.events import Span
-from antwort.api.items import InputItem
+from antwort.api.items import InputItem, OutputItem
 from antwort.api.responses import Response
-from antwort.db import Connection
+from antwort.api.wire import replace
+from antwort.db import Connection, Cursor
 from antwort.identity import Identity
 from antwort.storage import statements as sql
-from antwort.storage.base import ItemPage, Link, Page
+from antwort.storage.base import ITEM_BYTES, Bound, ItemPage, Link, Page
 from antwort.storage.conversation_statements import NEWEST as NEWEST_ENTRIES
-from antwort.storage.rows import Values, to_item, to_response, to_span
-from antwort.storage.rules import cycle, select
+from antwort.storage.rows import Values, to_item, to_output, to_response, to_span, without_input
+from antwort.storage.rules import Excess, cycle, first_within, in_pieces, select
 
+PIECE_BYTES = 2**22
+"""What is read in one operation, about: who waits for the reader behind it does not wait for all of a large history."""
 _IDS_AT_ONCE = 500
+_KEYS_AT_ONCE = 1024
+_SMALL_REQUEST = 2**16
+"""Bytes up to which a request is left as it is: to leave out its input costs more than that takes."""
 
 
 def get(connection: Connection, values: Values) -> Response | None:
@@ -28,49 +37,90 @@ def get(connection: Connection, values: Values) -> Response | None:
     return to_response(body, [raw for (raw,) in connection.execute(sql.OUTPUT, (key,))])
 
 
-def chain(connection: Connection, values: Values) -> tuple[Link, ...]:
-    """Three queries, however many links and threads. Sorted here: the database would copy what it sorts."""
-    links = sorted(connection.execute(sql.CHAIN_LINKS, values), key=itemgetter(0))
-    if links and links[0][2] is not None:  # only a chain that comes back to itself has no beginning
+# ---- chains ----
+
+
+class Chain(NamedTuple):
+    """A chain, as far as the first operation reads it."""
+
+    links: tuple[Link, ...] = ()
+    pieces: Sequence[Sequence[int]] = ()
+    """The keys of its links, where they are too large to be read at once: in pieces, each for an operation."""
+    excess: Excess | None = None
+
+
+def chain(connection: Connection, values: Values, bound: Bound | None) -> Chain:
+    """A small one is read at once, whatever the number of its links and threads."""
+    rows = sorted(connection.execute(sql.CHAIN_SIZES, values | {"item_bytes": ITEM_BYTES}), key=itemgetter(0))
+    if rows and rows[0][2] is not None:  # only a chain that comes back to itself has no beginning
         raise cycle()
-    inputs, outputs = _chain_items(connection, values)
-    ends, abandoned = _chain_turns(connection, values)
-    return tuple(
-        Link(
-            response=to_response(body, outputs[key]),
-            request=request,
-            input=tuple(inputs[key]),
-            turn_ends=tuple(ends[key]),
-            abandoned=tuple(abandoned[key]),
-        )
-        for _, key, _, request, body in links
-    )
+    keys, sizes = [row[1] for row in rows], [row[3] for row in rows]
+    if bound is not None and sum(sizes) > bound.most:
+        compacted = {key for (key,) in _of_keys(connection, sql.COMPACTED, keys)}
+        first = first_within([(size, key in compacted) for key, size in zip(keys, sizes, strict=True)], bound)
+        if isinstance(first, Excess):  # raised by who waits: it is no fault of the transaction
+            return Chain(excess=first)
+        keys, sizes = keys[first:], sizes[first:]
+    pieces = [[keys[place] for place in places] for places in in_pieces(sizes, PIECE_BYTES)]
+    return Chain(pieces=pieces) if len(pieces) > 1 else Chain(links(connection, keys))
 
 
-def _chain_items(
-    connection: Connection, values: Values
-) -> tuple[Mapping[int, list[InputItem]], Mapping[int, list[bytes]]]:
-    """By the key of their response: the input items, and the JSON of the output items."""
+def links(connection: Connection, keys: Sequence[int]) -> tuple[Link, ...]:
+    """Those of them that are there, in this order. Of a large request, what its input says is left out."""
+    return _links(connection, keys, sql.LINK_ITEMS, _SMALL_REQUEST)
+
+
+def link(connection: Connection, values: Values, *, with_input: bool) -> Link | None:
+    row = connection.execute(sql.BODY, values).fetchone()
+    if row is None:
+        return None
+    found = _links(connection, row[:1], *((sql.LINK_ITEMS, None) if with_input else (sql.LINK_OUTPUT, 0)))
+    return found[0]
+
+
+def _links(connection: Connection, keys: Sequence[int], items: str, largest: int | None) -> tuple[Link, ...]:
+    """Rows become values one by one, so that no more than one is held twice."""
     inputs: defaultdict[int, list[InputItem]] = defaultdict(list)
-    outputs: defaultdict[int, list[bytes]] = defaultdict(list)
-    for _, key, direction, item_id, raw in sorted(connection.execute(sql.CHAIN_ITEMS, values), key=itemgetter(0)):
+    outputs: defaultdict[int, list[OutputItem]] = defaultdict(list)
+    for key, direction, item_id, raw in _of_keys(connection, items, keys):
         if direction == "output":
-            outputs[key].append(raw)
+            outputs[key].append(to_output(raw))
         else:
             inputs[key].append(to_item(item_id, direction, raw))
-    return inputs, outputs
-
-
-def _chain_turns(connection: Connection, values: Values) -> tuple[Mapping[int, list[int]], Mapping[int, list[Span]]]:
-    """By the key of their response: where turns end, and what was abandoned."""
     ends: defaultdict[int, list[int]] = defaultdict(list)
     abandoned: defaultdict[int, list[Span]] = defaultdict(list)
-    for _, key, kind, mark, end in sorted(connection.execute(sql.CHAIN_TURNS, values), key=itemgetter(0)):
+    for key, kind, mark, end in _of_keys(connection, sql.LINK_TURNS, keys):
         if kind == "turn":
             ends[key].append(end)
         else:
             abandoned[key].append(to_span(mark, end))
-    return ends, abandoned
+    found: dict[int, Link] = {}
+    for key, request, body in _of_keys(connection, sql.LINKS, keys):
+        found[key] = Link(
+            response=replace(to_response(body), output=tuple(outputs[key])),
+            request=request if largest is None or len(request) <= largest else without_input(request),
+            input=tuple(inputs[key]),
+            turn_ends=tuple(ends[key]),
+            abandoned=tuple(abandoned[key]),
+        )
+    return tuple(found[key] for key in keys if key in found)
+
+
+def _of_keys(connection: Connection, statement: str, keys: Sequence[int]) -> Iterator[tuple[Any, ...]]:
+    """What is found under the keys, each row when it is asked for."""
+    if len(keys) <= _KEYS_AT_ONCE:
+        return iter(_of_some(connection, statement, keys)) if keys else iter(())
+    parts = (keys[start : start + _KEYS_AT_ONCE] for start in range(0, len(keys), _KEYS_AT_ONCE))
+    return chained.from_iterable(_of_some(connection, statement, part) for part in parts)
+
+
+def _of_some(connection: Connection, statement: str, keys: Sequence[int]) -> Cursor:
+    """The last key is named more than once, so that there are few statements, and they stay prepared."""
+    count = 1 << (len(keys) - 1).bit_length()
+    return connection.execute(statement.format(", ".join("?" * count)), [*keys, *repeat(keys[-1], count - len(keys))])
+
+
+# ---- items ----
 
 
 def input_items(connection: Connection, values: Values, page: Page) -> ItemPage | None:
@@ -86,16 +136,28 @@ def input_items(connection: Connection, values: Values, page: Page) -> ItemPage 
     return ItemPage(items=tuple(items[place - low] for place in places), has_more=has_more)
 
 
-def items(connection: Connection, identity: Identity, ids: Sequence[str]) -> dict[str, InputItem]:
-    found: dict[str, InputItem] = {}
+def items(
+    connection: Connection, identity: Identity, ids: Sequence[str], bound: Bound | None
+) -> dict[str, InputItem] | Excess:
+    """Those that are beyond the bound are not read."""
+    if bound is not None:
+        size = sum(size for _, size in _newest(connection, identity, ids, f"id, length(raw) + {ITEM_BYTES}"))
+        if size > bound.most:
+            return Excess(size, size)
+    return {row[0]: to_item(*row) for row in _newest(connection, identity, ids, "id, direction, raw")}
+
+
+def _newest(connection: Connection, identity: Identity, ids: Sequence[str], columns: str) -> Iterator[tuple[Any, ...]]:
+    """Of each id, which is the first of the columns."""
+    found: set[str] = set()
     for query in (sql.NEWEST, NEWEST_ENTRIES):
         missing = [item_id for item_id in ids if item_id not in found]
         for start in range(0, len(missing), _IDS_AT_ONCE):
             some = missing[start : start + _IDS_AT_ONCE]
             values = identity.tenant, identity.owner, *some
-            for item_id, direction, raw in connection.execute(query.format(", ".join("?" * len(some))), values):
-                found[item_id] = to_item(item_id, direction, raw)
-    return found
+            for row in connection.execute(query.format(columns, ", ".join("?" * len(some))), values):
+                found.add(row[0])
+                yield row
 
 
 def read_something(connection: Connection) -> None:

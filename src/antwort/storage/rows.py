@@ -23,6 +23,7 @@ SCHEMA_VERSION = 1
 _UNLIMITED = Limits(input_items=2**62, part_bytes=2**62, tools=2**62, servers=2**62, metadata_keys=2**62)
 _decode_output: msgspec.json.Decoder[OutputItem] = msgspec.json.Decoder(OutputItem)
 _decode_body = msgspec.json.Decoder(Response)
+_decode_fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _decode_abandoned = msgspec.json.Decoder(TurnAbandoned)
 _decode_metadata: msgspec.json.Decoder[Metadata] = msgspec.json.Decoder(Metadata)
 
@@ -85,11 +86,28 @@ def renamed(item: InputItem, item_id: str) -> InputItem:
 def to_response(body: bytes, output: Sequence[bytes] = ()) -> Response:
     try:
         response = _decode_body.decode(body)
-        if output:
-            response = replace(response, output=tuple(_decode_output.decode(raw) for raw in output))
     except _DAMAGED as exc:
         raise Damaged from exc
-    return response
+    return replace(response, output=tuple(map(to_output, output))) if output else response
+
+
+def to_output(raw: bytes) -> OutputItem:
+    try:
+        return _decode_output.decode(raw)
+    except _DAMAGED as exc:
+        raise Damaged from exc
+
+
+def without_input(request: bytes) -> bytes:
+    """A request less its input, which is there as items."""
+    try:
+        fields = _decode_fields.decode(request)
+    except _DAMAGED as exc:
+        raise Damaged from exc
+    if "input" not in fields:
+        return request
+    del fields["input"]
+    return bytes(memoryview(encode(fields)))  # what the encoder gives out has room to grow
 
 
 def to_item(item_id: str, direction: Direction, raw: bytes) -> InputItem:

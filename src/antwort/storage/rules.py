@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from antwort.api.approvals import Approval
 from antwort.api.events import Mark, Span, TurnAbandoned, TurnEnded
@@ -10,7 +11,7 @@ from antwort.api.responses import Response, ResponseError
 from antwort.api.status import FINAL, IllegalTransition, ResponseStatus, transition
 from antwort.api.wire import encode, replace
 from antwort.errors import InvalidField
-from antwort.storage.base import LARGEST_PAGE, ApprovalPage, Page, ResponsePage, Wanted
+from antwort.storage.base import LARGEST_PAGE, ApprovalPage, Bound, Page, ResponsePage, Wanted
 
 _LONGEST = 100
 """As much of a client's own text as is worth repeating to it."""
@@ -50,6 +51,45 @@ def abandoned(marks: Iterable[tuple[int, Mark]]) -> tuple[Span, ...]:
 
 def cycle() -> InvalidField:
     return InvalidField("previous_response_id", "the chain of responses before it comes back to itself.")
+
+
+class Excess(NamedTuple):
+    """How large a history is that is not read: the arguments of `HistoryTooLarge`."""
+
+    size: int
+    recent: int
+
+
+def first_within(sizes: Sequence[tuple[int, bool]], bound: Bound | None) -> int | Excess:
+    """The place of the first part of a history that is read, or why none is. `sizes` are the bytes of each part, oldest
+    first, and whether it has a compaction.
+    """
+    total = sum(size for size, _ in sizes)
+    if bound is None or total <= bound.most:
+        return 0
+    recent = 0
+    for place in reversed(range(len(sizes))):
+        size, is_compacted = sizes[place]
+        if recent + size > bound.most and bound.cut == "oldest":
+            return place + 1 if recent else Excess(total, size)
+        recent += size
+        if is_compacted:
+            if recent <= bound.most and bound.cut != "never":
+                return place
+            break
+    return Excess(total, recent)
+
+
+def in_pieces(sizes: Sequence[int], most: int) -> Iterator[range]:
+    """The places, parted so that no piece has more than so many bytes, unless it is one place."""
+    start = total = 0
+    for place, size in enumerate(sizes):
+        if place > start and total + size > most:
+            yield range(start, place)
+            start, total = place, 0
+        total += size
+    if start < len(sizes):
+        yield range(start, len(sizes))
 
 
 def select(ids: Sequence[str], page: Page) -> tuple[range, bool]:

@@ -15,12 +15,24 @@ from antwort.db import Database
 from antwort.identity import Identity
 from antwort.storage import claims, logs, reading, writing
 from antwort.storage.approvals import SqlApprovals
-from antwort.storage.base import Claimed, Entry, ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
+from antwort.storage.base import (
+    Bound,
+    Claimed,
+    Entry,
+    HistoryTooLarge,
+    ItemPage,
+    Link,
+    NewResponse,
+    Page,
+    ResponsePage,
+    Wanted,
+)
 from antwort.storage.calls import SqlCalls
 from antwort.storage.conversations import SqlConversations
 from antwort.storage.listing import list_responses
 from antwort.storage.once import write_once
 from antwort.storage.rows import Values, name_of
+from antwort.storage.rules import Excess
 from antwort.storage.writing_tools import SqlWritingTools
 
 log = logging.getLogger("antwort.storage")
@@ -96,8 +108,22 @@ class SqlStore(SqlConversations, SqlApprovals, SqlCalls, SqlWritingTools):
             lambda connection, _: writing.is_gone(connection, values),
         )
 
-    async def chain(self, identity: Identity, response_id: str) -> tuple[Link, ...]:
-        return await self._database.read(partial(reading.chain, values=name_of(identity, response_id)))
+    async def chain(self, identity: Identity, response_id: str, bound: Bound | None = None) -> tuple[Link, ...]:
+        values = name_of(identity, response_id)
+        found = await self._database.read(partial(reading.chain, values=values, bound=bound))
+        if found.excess is not None:
+            raise HistoryTooLarge(*found.excess)
+        links = [*found.links]
+        for keys in found.pieces:
+            piece = await self._database.read(partial(reading.links, keys=keys))
+            if len(piece) < len(keys):  # the response was deleted meanwhile, and what was kept for it alone
+                return ()
+            links += piece
+        return tuple(links)
+
+    async def link(self, identity: Identity, response_id: str, *, with_input: bool = True) -> Link | None:
+        values = name_of(identity, response_id)
+        return await self._database.read(partial(reading.link, values=values, with_input=with_input))
 
     async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage | None:
         return await self._database.read(partial(reading.input_items, values=name_of(identity, response_id), page=page))
@@ -108,8 +134,13 @@ class SqlStore(SqlConversations, SqlApprovals, SqlCalls, SqlWritingTools):
             self._warn(response_id)
         return found.page
 
-    async def items(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, InputItem]:
-        return await self._database.read(partial(reading.items, identity=identity, ids=ids))
+    async def items(
+        self, identity: Identity, ids: Sequence[str], bound: Bound | None = None
+    ) -> Mapping[str, InputItem]:
+        found = await self._database.read(partial(reading.items, identity=identity, ids=ids, bound=bound))
+        if isinstance(found, Excess):
+            raise HistoryTooLarge(*found)
+        return found
 
     async def fail_running(self, message: str) -> int:
         count, damaged = await self._database.write(partial(writing.fail_running, message=message))

@@ -167,9 +167,9 @@ INPUT_SPAN = """
     WHERE response_key = ? AND direction = 'input' AND position BETWEEN ? AND ?
     ORDER BY position
 """
-# The newest under each id.
+# The newest under each id: what is asked for of it, and the ids.
 NEWEST = """
-    SELECT id, direction, raw FROM items
+    SELECT {} FROM items
     WHERE key IN (SELECT max(items.key)
                   FROM items
                   CROSS JOIN responses ON responses.key = items.response_key AND responses.deleted_at IS NULL
@@ -180,7 +180,8 @@ NEWEST = """
 
 # The threads of a chain, each with the depth up to which it belongs to it: from a thread's first row, whose key the
 # thread goes by, to the thread of its parent. UNION lets a cycle come to an end; CROSS JOIN keeps the order of loops.
-_LINKS_WITH = """
+# How large each link is, its request apart: of a long value, a database knows the length without reading it.
+CHAIN_SIZES = """
     WITH RECURSIVE span(thread_key, depth) AS (
         SELECT thread_key, depth FROM responses
         WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
@@ -190,16 +191,24 @@ _LINKS_WITH = """
         CROSS JOIN responses AS first ON first.key = span.thread_key
         CROSS JOIN responses AS fork ON fork.key = first.parent_key
     )
-    SELECT {} FROM span
+    SELECT link.depth, link.key, link.parent_key,
+           length(link.body)
+           + coalesce((SELECT sum(length(raw) + :item_bytes) FROM items WHERE response_key = link.key), 0)
+    FROM span
     CROSS JOIN responses AS link ON link.thread_key = span.thread_key AND link.depth <= span.depth
 """
-CHAIN_LINKS = _LINKS_WITH.format("link.depth, link.key, link.parent_key, link.request, link.body")
-CHAIN_ITEMS = f"""
-    {_LINKS_WITH.format("items.position, items.response_key, items.direction, items.id, items.raw")}
-    CROSS JOIN items ON items.response_key = link.key
+# By the keys of their responses, in the order of the index: the database would copy what it sorts.
+LINKS = "SELECT key, request, body FROM responses WHERE key IN ({})"
+LINK_ITEMS = """
+    SELECT response_key, direction, id, raw FROM items
+    WHERE response_key IN ({}) ORDER BY response_key, direction, position
 """
-CHAIN_TURNS = f"""
-    {_LINKS_WITH.format("turns.number, turns.response_key, turns.kind, turns.mark, turns.items_end")}
-    CROSS JOIN turns ON turns.response_key = link.key
-    WHERE turns.kind IN ('turn', 'abandoned')
+LINK_OUTPUT = """
+    SELECT response_key, direction, id, raw FROM items
+    WHERE response_key IN ({}) AND direction = 'output' ORDER BY response_key, position
 """
+LINK_TURNS = """
+    SELECT response_key, kind, mark, items_end FROM turns
+    WHERE response_key IN ({}) AND kind IN ('turn', 'abandoned') ORDER BY response_key, number
+"""
+COMPACTED = "SELECT DISTINCT response_key FROM items WHERE response_key IN ({}) AND type = 'compaction'"

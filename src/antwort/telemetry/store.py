@@ -15,6 +15,7 @@ from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import (
     ApprovalPage,
+    Bound,
     CallClaim,
     CallRecord,
     CallResult,
@@ -86,8 +87,11 @@ class MeasuredStore:
     async def delete(self, identity: Identity, response_id: str) -> bool:
         return await self._timed("delete", self._store.delete(identity, response_id))
 
-    async def chain(self, identity: Identity, response_id: str) -> tuple[Link, ...]:
-        return await self._timed("chain", self._store.chain(identity, response_id))
+    async def chain(self, identity: Identity, response_id: str, bound: Bound | None = None) -> tuple[Link, ...]:
+        return await self._timed("chain", self._store.chain(identity, response_id, bound))
+
+    async def link(self, identity: Identity, response_id: str, *, with_input: bool = True) -> Link | None:
+        return await self._timed("link", self._store.link(identity, response_id, with_input=with_input))
 
     async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage | None:
         return await self._timed("input_items", self._store.input_items(identity, response_id, page))
@@ -95,8 +99,10 @@ class MeasuredStore:
     async def responses(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
         return await self._timed("responses", self._store.responses(identity, page, wanted))
 
-    async def items(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, InputItem]:
-        return await self._timed("items", self._store.items(identity, ids))
+    async def items(
+        self, identity: Identity, ids: Sequence[str], bound: Bound | None = None
+    ) -> Mapping[str, InputItem]:
+        return await self._timed("items", self._store.items(identity, ids, bound))
 
     async def find_approvals(self, identity: Identity, ids: Sequence[str]) -> Mapping[str, Approval]:
         return await self._timed("find_approvals", self._store.find_approvals(identity, ids))
@@ -142,8 +148,10 @@ class MeasuredStore:
     async def delete_conversation(self, identity: Identity, conversation_id: str) -> bool:
         return await self._timed("delete_conversation", self._store.delete_conversation(identity, conversation_id))
 
-    async def said(self, identity: Identity, conversation_id: str) -> tuple[InputItem, ...] | None:
-        return await self._timed("said", self._store.said(identity, conversation_id))
+    async def said(
+        self, identity: Identity, conversation_id: str, bound: Bound | None = None
+    ) -> tuple[InputItem, ...] | None:
+        return await self._timed("said", self._store.said(identity, conversation_id, bound))
 
     async def conversation_items(self, identity: Identity, conversation_id: str, page: Page) -> ItemPage | None:
         work = self._store.conversation_items(identity, conversation_id, page)

@@ -1,0 +1,141 @@
+"""How much of a history one request may read, and how much all of them may hold in memory at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from antwort.api.inputs import Limits
+from antwort.errors import ContextTooLong, HistoryMemoryFull
+from antwort.storage.base import Bound, HistoryTooLarge
+
+T = TypeVar("T")
+
+SMALL_BYTES = 2**20
+"""A history up to this size is read at once, and not counted: nearly all are far smaller."""
+WAIT_SECONDS = 60.0
+"""How long a request waits until others have let go of as much as it needs."""
+
+
+class HistoryMemory:
+    """Admit large histories into memory, first come, first served, up to a number of bytes.
+
+    No tenant gets more than half of them, unless it is for a single history: the other half is there for the others.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: Counter[str] = Counter()
+        """Bytes, by tenant."""
+        self._waiting: dict[asyncio.Future[None], tuple[str, int]] = {}
+
+    @property
+    def held(self) -> int:
+        """Bytes of all histories that were admitted and not released."""
+        return self._held.total()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    async def admit(self, tenant: str, size: int, seconds: float | None) -> None:
+        """Wait for as many bytes. Raises `HistoryMemoryFull` after so many seconds; None: it waits for good."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = tenant, size
+        self._admit_next()
+        try:
+            async with asyncio.timeout(seconds):
+                await turn
+        except BaseException as exc:
+            if turn.done() and not turn.cancelled():
+                self.release(tenant, size)
+            else:
+                del self._waiting[turn]
+                self._admit_next()
+            if isinstance(exc, TimeoutError):
+                raise HistoryMemoryFull(size, self._most) from exc
+            raise
+
+    def release(self, tenant: str, size: int) -> None:
+        self._held[tenant] -= size
+        if not self._held[tenant]:
+            del self._held[tenant]
+        self._admit_next()
+
+    def _admit_next(self) -> None:
+        """Those whose turn it is. Who has had its share is passed over; nobody else is."""
+        for turn, (tenant, size) in [*self._waiting.items()]:
+            own, held = self._held[tenant], self.held
+            if turn.done() or (own and own + size > self._most // 2):
+                continue
+            if held and held + size > self._most:
+                break
+            del self._waiting[turn]
+            self._held[tenant] += size
+            turn.set_result(None)
+
+
+class HistoryReader:
+    """Read what one request continues, within the limits. What it holds in memory is held until `release`."""
+
+    is_cut = False
+    """Whether something was left out, as it was too much."""
+
+    def __init__(
+        self, memory: HistoryMemory, limits: Limits, tenant: str, *, truncates: bool, seconds: float | None
+    ) -> None:
+        """`truncates`: of what is too large, the newest part is read."""
+        self._memory, self._limit, self._tenant = memory, limits.history_bytes, tenant
+        self._truncates, self._seconds = truncates, seconds
+        self.size = 0
+        """Bytes that it holds; 0 for what is small."""
+
+    async def read(self, ask: Callable[[Bound], Awaitable[T]], param: str) -> T:
+        """What `ask` finds. Most histories are small, and read by the first question.
+
+        Raises `ContextTooLong`, naming `param`, and `HistoryMemoryFull`.
+        """
+        try:
+            return await ask(Bound(most=min(SMALL_BYTES, self._limit)))
+        except HistoryTooLarge as found:
+            size, recent = found.size, found.recent
+        left = self._limit - self.size
+        needed = size if size <= left else recent
+        if needed > left and not self._truncates:
+            raise self._too_long(size, param)
+        await self._hold(min(needed, left))
+        try:
+            read = await ask(Bound(most=left, cut="oldest" if self._truncates else "compacted"))
+        except HistoryTooLarge as found:
+            raise self._too_long(found.size, param) from None
+        self.is_cut = self.is_cut or size > left
+        return read
+
+    def check(self, size: int, param: str) -> None:
+        """Refuse what is put together of what was read, where that is too large."""
+        if size > self._limit:
+            raise self._too_long(size, param)
+
+    async def _hold(self, size: int) -> None:
+        """Who holds something already does not wait for more: two might wait for one another."""
+        await self._memory.admit(self._tenant, size, 0 if self.size else self._seconds)
+        self.size += size
+
+    def release(self) -> None:
+        if self.size:
+            self._memory.release(self._tenant, self.size)
+            self.size = 0
+
+    def _too_long(self, size: int, param: str) -> ContextTooLong:
+        what = f"The history that {param!r} continues has"
+        advice = "Compact it before it gets there, or let the oldest turns be left out with 'truncation': 'auto'."
+        if param == "input":
+            what, advice = "The items that 'input' refers to have", "Refer to fewer of them."
+        elif self._truncates:
+            advice = "Its last turn is too large by itself."
+        message = (
+            f"{what} {size:,} bytes, and this server reads {self._limit:,} at most (limits.history_bytes). {advice}"
+        )
+        return ContextTooLong(message, param=param)
