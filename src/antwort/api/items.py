@@ -195,8 +195,8 @@ class McpCall(Wire, tag="mcp_call"):
     name: str
     arguments: str
     status: CallStatus = "completed"
-    output: str | UnsetType = UNSET
-    error: str | ToolError | UnsetType = UNSET
+    output: str | None = None
+    error: str | ToolError | None = None
     approval_request_id: str | UnsetType = UNSET
     call_id: str | UnsetType = UNSET
     content: tuple[ResultPart, ...] | UnsetType = UNSET
@@ -206,7 +206,7 @@ class McpCall(Wire, tag="mcp_call"):
         """What went wrong, in words; None where nothing did."""
         if isinstance(self.error, ToolError):
             return "\n".join(part.text for part in self.error.content)
-        return None if self.error is UNSET else self.error
+        return self.error
 
 
 class McpApprovalRequest(Wire, tag="mcp_approval_request"):

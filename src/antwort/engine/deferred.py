@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from antwort.api.items import CustomToolCall, FunctionCall, InputItem, McpApprovalRequest, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.tools import McpTool, NamespaceTool
-from antwort.api.wire import UNSET
 from antwort.engine.chosen import Tools, allowed_names, called_name, forced_names, model_name
 from antwort.engine.naming import OWN, free_name
 from antwort.engine.settings import EngineSettings
@@ -130,7 +129,7 @@ def _found(toolbox: Toolbox, stretches: Iterable[Sequence[InputItem]]) -> dict[s
 def _names_in(item: InputItem, toolbox: Toolbox) -> Iterable[str]:
     match item:
         case McpCall(server_label=label) if label == HOUSE_LABEL:
-            return found_in(item.output) if item.output is not UNSET else ()
+            return found_in(item.output) if item.output is not None else ()
         case McpCall() | McpApprovalRequest():
             return (model_name(toolbox, item.server_label, item.name),)
         case FunctionCall() | CustomToolCall():

@@ -305,7 +305,7 @@ def _is_counted(item: InputItem, denials: Container[str]) -> bool:
         return item.output not in _UNRUN
     if not isinstance(item, McpCall) or item.server_label == HOUSE_LABEL or is_bare(item):
         return False
-    return item.output is not UNSET or (item.error_text not in _UNRUN and item.error_text not in denials)
+    return item.output is not None or (item.error_text not in _UNRUN and item.error_text not in denials)
 
 
 _UNRUN = (OVER_LIMIT, NO_MORE, NO_APPROVAL, LOST, NOT_BEGUN, DECLINED, CHANGED)
