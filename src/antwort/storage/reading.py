@@ -14,7 +14,7 @@ from antwort.identity import Identity
 from antwort.storage import statements as sql
 from antwort.storage.base import ItemPage, Link, Page
 from antwort.storage.conversation_statements import NEWEST as NEWEST_ENTRIES
-from antwort.storage.rows import Values, to_item, to_response, to_span
+from antwort.storage.rows import Values, to_item, to_response, to_shown, to_span
 from antwort.storage.rules import cycle, select
 
 _IDS_AT_ONCE = 500
@@ -82,7 +82,7 @@ def input_items(connection: Connection, values: Values, page: Page) -> ItemPage 
     if not places:
         return ItemPage(items=(), has_more=has_more)
     low, high = sorted((places[0], places[-1]))
-    items = [to_item(*found) for found in connection.execute(sql.INPUT_SPAN, (key, low, high))]
+    items = [to_shown(*found) for found in connection.execute(sql.INPUT_SPAN, (key, low, high))]
     return ItemPage(items=tuple(items[place - low] for place in places), has_more=has_more)
 
 
