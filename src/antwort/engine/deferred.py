@@ -25,7 +25,8 @@ def hidden_names(request: CreateRequest, tools: Tools, settings: EngineSettings)
     the others are too many. The request's own, however many, are there unless it says otherwise. What the choice or the
     allowed list names is there, too.
     """
-    labels = {tool.server_label for tool in request.tools if isinstance(tool, McpTool) and tool.defer_loading is True}
+    declared = [each.tool for each in request.declarations]
+    labels = {tool.server_label for tool in declared if isinstance(tool, McpTool) and tool.defer_loading is True}
     hidden = {name for name, tool in tools.items() if tool.is_deferred or tool.server_label in labels}
     if len(tools) - len(hidden) > settings.max_in_prompt:
         hidden |= {name for name, tool in tools.items() if tool.kind not in OWN}
@@ -65,7 +66,7 @@ def with_search(toolbox: Toolbox, hidden: frozenset[str], abouts: Mapping[str, s
 def abouts_of(request: CreateRequest, instructions: Mapping[str, str]) -> dict[str, str]:
     """What servers and namespaces are for: by the declaration, else by what servers say themselves."""
     told = dict(instructions)
-    for tool in request.tools:
+    for tool in (each.tool for each in request.declarations):
         if isinstance(tool, McpTool) and isinstance(tool.server_description, str):
             told[tool.server_label] = tool.server_description
         elif isinstance(tool, NamespaceTool) and tool.description:

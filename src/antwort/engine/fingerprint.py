@@ -44,7 +44,7 @@ def _counted(read: Plain) -> Plain:
     return fields
 
 
-_NOT_COUNTED = frozenset({"raw", "raw_input", "stream"})
+_NOT_COUNTED = frozenset({"raw", "raw_input", "additional", "stream"})
 
 
 def _without_id(item: Plain) -> Plain:
