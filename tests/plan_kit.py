@@ -21,7 +21,7 @@ from antwort.api.items import (
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Usage
 from antwort.api.status import CallStatus, ItemStatus
-from antwort.api.wire import UNSET, UnsetType
+from antwort.api.wire import UNSET
 from antwort.engine.draft import Run, fold
 from antwort.engine.plan import History, Leftover, Plan, draft_response
 from antwort.engine.settings import EngineSettings
@@ -118,8 +118,8 @@ def server_called(
     label: str = "depot",
     arguments: str = "{}",
     status: CallStatus = "in_progress",
-    output: str | UnsetType = UNSET,
-    error: str | UnsetType = UNSET,
+    output: str | None = None,
+    error: str | None = None,
 ) -> McpCall:
     return McpCall(
         id=f"mcp_{n}",

@@ -120,6 +120,7 @@ ITEMS: list[Json] = [
         "arguments": "{}",
         "status": "completed",
         "output": "3",
+        "error": None,
         "approval_request_id": "mcpr_1",
         "call_id": "call_1",
     },
@@ -130,6 +131,7 @@ ITEMS: list[Json] = [
         "name": "add",
         "arguments": "{}",
         "status": "failed",
+        "output": None,
         "error": "no",
     },
     {

@@ -57,7 +57,7 @@ def test_optional_fields_that_are_not_set_are_left_out() -> None:
     assert written(Reasoning(id="rs_1")).keys() == {"type", "id", "summary", "status"}
     assert "is_error" not in written(FunctionCallOutput(id="fco_1", call_id="c", output=""))
     call = McpCall(id="mcp_1", server_label="s", name="n", arguments="")
-    assert written(call).keys() == {"type", "id", "server_label", "name", "arguments", "status"}
+    assert written(call).keys() == {"type", "id", "server_label", "name", "arguments", "status", "output", "error"}
     assert "error" not in written(McpListTools(id="mcpl_1", server_label="s", tools=()))
     assert written(McpTool(server_label="s")) == {"type": "mcp", "server_label": "s"}
 

@@ -17,7 +17,7 @@ def ask(**fields: object) -> CreateRequest:
 
 
 EMPTY = parse_request(b"{}", Limits())
-OURS = {"input", "raw_input", "tools", "tool_choice", "allowed_tools", "conversation", "raw"}
+OURS = {"input", "raw_input", "additional", "tools", "tool_choice", "allowed_tools", "conversation", "raw"}
 PLAIN: dict[str, Any] = {
     "model": "small",
     "previous_response_id": "resp_1",

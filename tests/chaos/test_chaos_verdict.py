@@ -11,7 +11,7 @@ import pytest
 from antwort.api.events import CallBegun, CallEnded, TurnEnded
 from antwort.api.items import McpCall, Message, OutputItem, OutputText
 from antwort.api.responses import Response, Usage
-from antwort.api.wire import UNSET, encode, replace
+from antwort.api.wire import encode, replace
 from antwort.engine.unfold import unfold
 from chaos.client import Seen, Told
 from chaos.fleet import Span
@@ -226,7 +226,7 @@ def test_a_call_whose_outcome_is_not_known_may_still_be_on_its_way_once() -> Non
     output = response().output
     first = output[READ]
     stopped = response(
-        output=(*output[:READ], replace(first, output=UNSET, error="Stopped.", status="failed"), *output[READ + 1 :])
+        output=(*output[:READ], replace(first, output=None, error="Stopped.", status="failed"), *output[READ + 1 :])
     )
     late = msgspec.structs.replace(run_once()[READ], begun=done_at(READ) + 1)
     others = [each for each in run_once() if each.key != late.key]
@@ -246,7 +246,7 @@ def test_a_result_that_no_tool_has_given_is_found() -> None:
 
 def test_what_a_call_failed_with_is_counted() -> None:
     output = response().output
-    failed = replace(output[0], output=UNSET, error="Nobody knows.", status="failed")
+    failed = replace(output[0], output=None, error="Nobody knows.", status="failed")
     verdict = judge([told(response(output=(failed, *output[1:])))], run_once(), [])
     assert verdict.is_good, verdict.breaches
     assert verdict.counts == verdict.counts | Counter({"error: Nobody knows.": 1})

@@ -16,7 +16,7 @@ import msgspec
 from antwort.api.events import UNSENT, CallBegun, CallEnded, OutputItemDone, ResponseCreated, StreamEvent
 from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall, Message
 from antwort.api.responses import Response
-from antwort.api.wire import UNSET, replace
+from antwort.api.wire import replace
 from antwort.engine.draft import Run, fold
 from antwort.testing import GrammarError, StreamChecker
 from antwort.testing.frames import read_event
@@ -268,7 +268,7 @@ def _judge_calls(
     for key, (call, done) in items.items():
         yield from _judge_call(call, by_key.get(key, []), counts)
         # Where the end is an error, nobody knows whether it has run: it may be on its way to the tool still, once.
-        repeats = by_key.get(key, [])[call.output is UNSET :]
+        repeats = by_key.get(key, [])[call.output is None :]
         yield from _judge_repeats(key, repeats, done, stood_still, counts)
 
 
@@ -281,7 +281,7 @@ def _judge_unsafe(by_place: Mapping[str, list[Execution]]) -> Iterator[Breach]:
 
 def _judge_call(call: McpCall, runs: Sequence[Execution], counts: Counter[str]) -> Iterator[Breach]:
     """A result on record is that of a run that the tool knows, of this very call."""
-    if call.output is UNSET:
+    if call.output is None:
         if call.error_text is not None:
             counts[f"error: {call.error_text}"] += 1
         return
@@ -381,7 +381,7 @@ def _results(finals: Iterable[Response]) -> Iterator[tuple[tuple[str, str], str]
     places = {call.call_id: place_in(call.arguments) for call in calls}
     for final in reversed(finals):
         for item in final.output:
-            if isinstance(item, McpCall) and item.output is not UNSET:
+            if isinstance(item, McpCall) and item.output is not None:
                 yield (place_in(item.arguments), item.output), final.id
             elif isinstance(item, FunctionCallOutput) and isinstance(item.output, str):
                 yield (places.get(item.call_id, ""), item.output), final.id

@@ -19,6 +19,8 @@ PATIENCE = 30.0
 MODEL = "scripted"
 KNOWN_MODEL = "gpt-5.5"
 """A model by a name that some clients know: they send and ask for more."""
+ITEM_MODEL = "gpt-6-sol"
+"""A model for which Codex declares its tools in an item of the input."""
 SMALL_MODEL = "small"
 """A model whose context is soon full."""
 HERE = Path(__file__).parent

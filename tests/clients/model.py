@@ -27,8 +27,10 @@ from clients.replies import chunks, completion, error, refusal, words
 from clients.script import Breaks, Calls, Refuses, Says, answer
 from clients.strict import Json, Malformed, check
 
-MODELS = ("scripted", "gpt-5.5", "small")
-"""The second is one that Codex and the AI SDK think they know: they then send and ask for more."""
+MODELS = ("scripted", "gpt-5.5", "gpt-6-sol", "small")
+"""The second is one that Codex and the AI SDK think they know: they then send and ask for more. For the third, Codex
+declares its tools in an `additional_tools` item.
+"""
 CONTEXTS = {"small": 600}
 """Tokens, which are words: what a model takes at most, with what it is to say."""
 

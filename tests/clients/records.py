@@ -56,6 +56,7 @@ EXTRAS = {
     "slow-tool": "a tool that works longer than the client's idle timer",
     "custom-tool": "a free-form tool with a grammar",
     "namespace": "tools in a namespace",
+    "additional-tools": "tools that an item of the input declares (`additional_tools`)",
     "apply-patch": "a file edited through `apply_patch`",
     "shell": "a command run in a real folder",
     "resume": "a background response, left and picked up",
@@ -90,7 +91,7 @@ EXTRAS_OF: dict[str, tuple[str, ...]] = {
     "@ai-sdk/openai": (*_SERVER_TOOLS, "item-reference", "custom-tool", "tool-image", *_LONG, AS_IS),
     "@ai-sdk/open-responses": ("tool-image", AS_IS),
     "codex": (
-        *("shell", "apply-patch", "custom-tool", "namespace", "tool-image"),
+        *("shell", "apply-patch", "custom-tool", "namespace", "additional-tools", "tool-image"),
         *("sealed-reasoning", "slow-tool", "websocket-off", *_LONG, AS_IS),
     ),
 }

@@ -35,6 +35,7 @@ REMARKS: dict[tuple[str, str], str] = {
         "with `forceReasoning`, as the SDK does not know the model's name, and a summary asked for"
     ),
     ("codex", "apply-patch"): f"{_NAME}: to others it does not offer `apply_patch`",
+    ("codex", "additional-tools"): "the model is called `gpt-6-sol`; for names that it does not know it sends `tools`",
     ("codex", "custom-tool"): f"{_NAME}: to others it does not offer `apply_patch`",
     **{
         ("@ai-sdk/open-responses", case): (

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from clients.codex import Codex, Said, codex_version
-from clients.ground import KNOWN_MODEL, MODEL, serving, settings
+from clients.ground import ITEM_MODEL, KNOWN_MODEL, MODEL, serving, settings
 from clients.trying import PNG, PNG_DIGEST, Client, NotApplicable, Play, Trial
 
 PERSON = {
@@ -214,6 +214,21 @@ async def custom_tool(at: Trial) -> None:
     assert "Success" in last["messages"][-1]["content"]
 
 
+async def additional_tools(at: Trial) -> None:
+    """For some models Codex sends no tools, and an item that declares them: a namespace with one that runs programs."""
+    program = 'const made = await tools.exec_command({cmd: "echo wal" + "rus"}); text(made.output);'
+    async with codex_of(at, ITEM_MODEL) as codex:
+        first = await codex.exec(cued(at, f"custom call:functions__exec <<<{program}>>>"))
+        second = await codex.exec("resume", first.thread, "case:remember")
+    assert first.answer.startswith("The tool says: "), first.answer
+    assert "walrus" in first.answer
+    assert first.answer in second.answer
+    for reached in at.reached():
+        names = [tool["function"]["name"] for tool in reached["tools"]]
+        assert {"functions__exec", "functions__wait", "collaboration__spawn_agent"} <= {*names}
+        assert not [message for message in reached["messages"] if "additional_tools" in json.dumps(message)]
+
+
 async def namespace(at: Trial) -> None:
     call = json.dumps({"message": "case:plain I am the second."})
     answer = await said(at, f"function call:spawn_agent{call}")
@@ -284,4 +299,4 @@ PLAYS = (
     *(plain, function, parallel, structured, reasoning, image, by_id, by_history, tool_error, unknown_model),
     *(bad_request, backend_429, backend_500, cut_stream),
 )
-OWN = (shell, apply_patch, custom_tool, namespace, tool_image, sealed_reasoning, slow_tool)
+OWN = (shell, apply_patch, custom_tool, additional_tools, namespace, tool_image, sealed_reasoning, slow_tool)

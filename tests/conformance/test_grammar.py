@@ -317,8 +317,8 @@ MUTATIONS: list[tuple[str, Mutation, str]] = [
     (SERVER, drop(ev.McpCallCompleted), "an output or error only after its outcome"),
     (SERVER, drop(ev.McpCallFailed), "done as failed only after mcp_call.failed"),
     (SERVER, change_item(DONE, 3, output="3", error="no"), "completed, with an output and no error"),
-    (SERVER, change_item(DONE, 3, output=UNSET), "completed, with an output and no error"),
-    (SERVER, change_item(DONE, 2, error=UNSET), "failed, with an error"),
+    (SERVER, change_item(DONE, 3, output=None), "completed, with an output and no error"),
+    (SERVER, change_item(DONE, 2, error=None), "failed, with an error"),
     (SERVER, change_item(DONE, 2, status="completed"), "failed, with an error"),
     # a server's list of tools
     (SERVER, drop(ev.McpListToolsInProgress), "the outcome comes after in_progress"),

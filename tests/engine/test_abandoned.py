@@ -20,7 +20,7 @@ from antwort.api.events import (
     TurnAbandoned,
 )
 from antwort.api.items import OutputItem
-from antwort.api.wire import UNSET, replace
+from antwort.api.wire import replace
 from antwort.engine.compacting import _is_compact
 from antwort.engine.control import Control
 from antwort.engine.draft import fold
@@ -121,7 +121,7 @@ async def test_a_servers_call_that_waits_for_its_result_is_closed_with_the_infer
         response = await engine.ended(response_id)
     assert (response.status, text_of(response)) == ("completed", "It is there.")
     assert [(item.status, item.output, item.error) for item in server_calls(response)] == [
-        ("incomplete", UNSET, UNSET)
+        ("incomplete", None, None)
     ] * 2
 
 

@@ -30,7 +30,7 @@ from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, say
 from antwort.tools.base import ToolDefinition
 from conversation_kit import begun, said, words
-from engine_kit import CLOCK, SERVER, ask, engine_of, sent_messages, stream, text_of
+from engine_kit import SERVER, ask, engine_of, sent_messages, stream, text_of
 from serving import until
 
 
@@ -126,7 +126,6 @@ async def test_a_turn_whose_own_time_is_over_first_is_refused_for_that(
         ({"background": True, "store": False}, "background"),
         ({"model": "other"}, "model"),
         ({"tools": [{"type": "mcp", "server_label": "nobody"}]}, "tools[0].server_label"),
-        ({"tools": [CLOCK], "tool_choice": {"type": "function", "name": "watch"}}, "tool_choice.name"),
     ],
 )
 async def test_what_is_wrong_with_a_request_by_itself_is_told_before_its_turn_comes(

@@ -11,7 +11,6 @@ import pytest
 
 from antwort.api.events import Batch, CallEnded, OutputItemAdded, OutputItemDone
 from antwort.api.items import FunctionCallOutput, InputImage, InputText, McpCall
-from antwort.api.wire import UNSET
 from antwort.concurrency import Signal
 from antwort.engine.answers import INTERRUPTED
 from antwort.engine.control import Control
@@ -401,7 +400,7 @@ async def test_a_function_left_open_gets_its_result_and_a_servers_call_is_shown_
     assert isinstance(again, McpCall)
     assert again.id != old.id
     assert (again.call_id, again.name, again.arguments) == ("call_2", "stock", '{"n":1}')
-    assert (again.status, again.output, again.error) == ("completed", "3 left", UNSET)
+    assert (again.status, again.output, again.error) == ("completed", "3 left", None)
     assert isinstance(result, FunctionCallOutput)
     assert (result.call_id, result.output) == ("call_1", "sunny")
 

@@ -34,7 +34,7 @@ from antwort.api.responses import (
     Usage,
 )
 from antwort.api.status import IllegalTransition, ResponseStatus
-from antwort.api.wire import UNSET, replace, to_plain
+from antwort.api.wire import replace, to_plain
 from antwort.engine.draft import Finish, Run, apply, as_ours, ending, fold, interrupted, settled
 from antwort.errors import (
     AntwortError,
@@ -244,7 +244,7 @@ def test_a_servers_call_in_a_paused_turn_is_finished_without_an_output() -> None
     assert event == OutputItemDone(output_index=0, item=server_called(1, arguments='{"n":1}', status="completed"))
     assert isinstance(event, OutputItemDone)
     assert isinstance(event.item, McpCall)
-    assert (event.item.output, event.item.error) == (UNSET, UNSET)
+    assert (event.item.output, event.item.error) == (None, None)
 
 
 def test_where_all_is_closed_nothing_is_settled() -> None:

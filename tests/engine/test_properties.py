@@ -178,7 +178,7 @@ def check_calls(response: Response) -> None:
     assert len(results) == len(set(results))
     for item in response.output:
         if isinstance(item, McpCall):
-            assert item.output is UNSET or item.error is UNSET
+            assert item.output is None or item.error is None
         if isinstance(item, FunctionCall) and item.status == "incomplete":
             assert item.call_id not in results
     check_inputs(response)
@@ -202,7 +202,7 @@ def check_grammars(response: Response, wanted: dict[str, Any], knob: dict[str, A
         return
     told = False
     for item in response.output:
-        told = told or (isinstance(item, McpCall) and item.name == "dial" and item.error is not UNSET)
+        told = told or (isinstance(item, McpCall) and item.name == "dial" and item.error is not None)
         if isinstance(item, CustomToolCall) and item.input == "one" and item.status == "completed":
             assert told or is_beside_another(item, response) or response.status == "incomplete"
 

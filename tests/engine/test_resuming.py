@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
+from typing import Any
 
 import msgspec
 import pytest
@@ -89,26 +90,36 @@ BROUGHT = {
 }
 
 
-async def test_what_a_request_brought_to_log_in_goes_with_its_run_and_is_nowhere_in_clear() -> None:
+IN_AN_ITEM = [
+    {"type": "additional_tools", "role": "developer", "tools": [BROUGHT]},
+    {"role": "user", "content": "Hello"},
+]
+
+
+@pytest.mark.parametrize("fields", [{"tools": [BROUGHT]}, {"input": IN_AN_ITEM}], ids=["tools", "additional_tools"])
+async def test_what_a_request_brought_to_log_in_goes_with_its_run_and_is_nowhere_in_clear(
+    fields: dict[str, Any],
+) -> None:
     log, door = Log(), Door()
     vault = Vault(["one secret of a vault"])
     story = Story(answer(call("look", n=1)), answer(say("Done.")))
     async with front_of(log, Depot(), vault=vault) as front, engine_on(log, story, door, vault=vault) as other:
-        queued = await front.create(ask(background=True, tools=[BROUGHT]))
+        queued = await front.create(ask(background=True, **fields))
         [link] = await log.store.chain(ANONYMOUS, queued.id)
         response = await other.ended(queued.id)
-    assert b"sesame" not in link.request
+    assert b"sesame" not in link.request + encode(link.input)
     assert b"sesame" not in encode(events_of(await records_of(log, queued.id, follow=False)))
     assert [(tool.authorization, tool.headers) for tool in door.found] == [("sesame", {"X-K": "open"})]
     assert response.status == "completed"
 
 
-async def test_where_that_cannot_be_opened_the_run_fails_and_says_so() -> None:
+@pytest.mark.parametrize("fields", [{"tools": [BROUGHT]}, {"input": IN_AN_ITEM}], ids=["tools", "additional_tools"])
+async def test_where_that_cannot_be_opened_the_run_fails_and_says_so(fields: dict[str, Any]) -> None:
     log = Log()
     front = front_of(log, Depot(), vault=Vault(["one secret of a vault"]))
     other = engine_on(log, Story(answer(say("Done."))), Depot(), vault=Vault(["another secret of a vault"]))
     async with front, other:
-        response = await other.ended((await front.create(ask(background=True, tools=[BROUGHT]))).id)
+        response = await other.ended((await front.create(ask(background=True, **fields))).id)
     assert response.status == "failed"
     assert response.error is not None
     assert "cannot be opened" in response.error.message

@@ -52,7 +52,7 @@ async def test_a_model_that_takes_no_pictures_is_told_in_words() -> None:
 
 async def test_a_failure_may_show_a_picture_too() -> None:
     outcome, messages = await drawn(PARTS, is_error=True)
-    assert only(outcome.response, McpCall).output is UNSET
+    assert only(outcome.response, McpCall).output is None
     assert (messages[2]["content"], messages[3]) == (SAID, SHOWN)
 
 

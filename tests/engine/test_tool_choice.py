@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from antwort.api.items import McpCall
-from antwort.api.wire import UNSET
 from antwort.errors import InvalidField
 from antwort.providers.base import CallDelta, Capabilities, Finished
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
@@ -64,7 +63,7 @@ async def test_with_none_a_servers_call_shows_as_the_servers_and_is_not_run() ->
     provider = ScriptedProvider(answer(call("lookup")))
     response = await engine_of(provider, depot).create(ask(tools=[SERVER], tool_choice="none"))
     item = only(response, McpCall)
-    assert (response.status, item.status, item.output, item.error) == ("completed", "completed", UNSET, UNSET)
+    assert (response.status, item.status, item.output, item.error) == ("completed", "completed", None, None)
     assert depot.calls == []
 
 

@@ -96,7 +96,7 @@ async def test_a_mixed_turn_pauses_whole_and_runs_nothing() -> None:
     assert depot.calls == []
     assert outputs(response) == []
     paused = only(response, McpCall)
-    assert (paused.status, paused.output, paused.error) == ("completed", UNSET, UNSET)
+    assert (paused.status, paused.output, paused.error) == ("completed", None, None)
     assert [(item.name, item.status) for item in function_calls(response)] == [
         ("weather", "completed"),
         ("clock", "completed"),

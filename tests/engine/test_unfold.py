@@ -191,7 +191,7 @@ def test_an_item_is_added_as_clients_know_it() -> None:
     assert added == [
         Reasoning(id="rs_1", status="in_progress"),
         replace(CALL, arguments="", status="in_progress"),
-        replace(run, arguments="", status="in_progress", output=UNSET),
+        replace(run, arguments="", status="in_progress", output=None),
     ]
 
 

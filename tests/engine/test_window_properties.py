@@ -20,7 +20,6 @@ from antwort.api.items import (
     Message,
     OpaqueItem,
 )
-from antwort.api.wire import UNSET
 from antwort.engine.meter import Meter
 from antwort.engine.translate import chat_request
 from antwort.engine.window import Window
@@ -42,7 +41,7 @@ def _message(role: Literal["user", "system", "developer"], text: str) -> Message
 
 
 def _server_call(n: int, text: str, is_there: bool) -> McpCall:
-    return server_called(n, status="completed", output=text if is_there else UNSET)
+    return server_called(n, status="completed", output=text if is_there else None)
 
 
 def _parts(n: int, text: str, is_picture: bool) -> FunctionCallOutput:

@@ -16,7 +16,7 @@ from antwort.errors import InvalidField
 FIELDS = ("model", "input", "previous_response_id", "instructions", "prompt_cache_key")
 """The fields that count. Clients send others that they have at hand, such as tools: those are not looked at."""
 _BODY = known_fields(*FIELDS)
-_TAKEN = (*FIELDS, "raw_input", "raw")
+_TAKEN = (*FIELDS, "additional", "raw_input", "raw")
 
 
 class CompactRequest(CreateRequest):

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from antwort.api.additional import Declared, check_number, entries_of, is_additional, read_declared
 from antwort.api.faults import convert
 from antwort.api.inputs import read_items
 from antwort.api.items import InputItem
@@ -31,4 +32,7 @@ def read_metadata(value: object, limits: Limits) -> Metadata:
 
 def read_added(value: object, limits: Limits) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
     """The items that are to be added to a conversation, and the JSON of each as it came."""
-    return read_items(value, "items", limits, most=limits.conversation_items)
+    items, raw = read_items(value, "items", limits, most=limits.conversation_items)
+    declared = [Declared(entries_of(item), f"items[{i}].tools") for i, item in enumerate(items) if is_additional(item)]
+    check_number(read_declared(declared, limits.tools), limits.tools, limits.servers)
+    return items, raw

@@ -36,7 +36,7 @@ def tool_steps(value: object, limits: Limits) -> Steps[tuple[Tool, ...]]:
             yield
     _check_number(value, limits.tools)
     foreign: list[OpaqueTool] = []
-    tools = [_read_tool(entry, f"tools[{i}]", foreign) for i, entry in enumerate(value)]
+    tools = [read_tool(entry, f"tools[{i}]", foreign) for i, entry in enumerate(value)]
     own = [tool for tool in tools if type(tool) is not McpTool]
     if own:
         _check_names(tools)
@@ -45,13 +45,12 @@ def tool_steps(value: object, limits: Limits) -> Steps[tuple[Tool, ...]]:
     return (*tools, *foreign)
 
 
-def own_tools(tools: Sequence[Tool]) -> Iterator[tuple[str, NamespaceTool | None, FunctionTool | CustomTool]]:
-    """The tools that are the client's, in the order of their declaration, each with its path and its namespace."""
-    for i, tool in enumerate(tools):
-        if isinstance(tool, FunctionTool | CustomTool):
-            yield f"tools[{i}]", None, tool
-        elif isinstance(tool, NamespaceTool):
-            yield from ((f"tools[{i}].tools[{j}]", tool, inner) for j, inner in enumerate(tool.tools))
+def own_tools(tool: Tool, path: str) -> Iterator[tuple[str, NamespaceTool | None, FunctionTool | CustomTool]]:
+    """The tools of a declaration that are the client's, in their order, each with its path and its namespace."""
+    if isinstance(tool, FunctionTool | CustomTool):
+        yield path, None, tool
+    elif isinstance(tool, NamespaceTool):
+        yield from ((f"{path}.tools[{j}]", tool, inner) for j, inner in enumerate(tool.tools))
 
 
 def _check_number(value: Sequence[object], limit: int) -> None:
@@ -82,14 +81,16 @@ def _check_servers(tools: Sequence[Tool], limit: int) -> None:
 
 def _check_names(tools: Sequence[Tool]) -> None:
     seen: set[tuple[str | None, str]] = set()
-    for path, namespace, tool in own_tools(tools):
-        key = (None if namespace is None else namespace.name, tool.name)
-        if key in seen:
-            raise InvalidField(f"{path}.name", f"{tool.name!r} is declared twice.", code="duplicate_tool")
-        seen.add(key)
+    for i, declared in enumerate(tools):
+        for path, namespace, tool in own_tools(declared, f"tools[{i}]"):
+            key = (None if namespace is None else namespace.name, tool.name)
+            if key in seen:
+                raise InvalidField(f"{path}.name", f"{tool.name!r} is declared twice.", code="duplicate_tool")
+            seen.add(key)
 
 
-def _read_tool(value: object, path: str, foreign: list[OpaqueTool]) -> Tool:
+def read_tool(value: object, path: str, foreign: list[OpaqueTool]) -> Tool:
+    """One tool. What a namespace holds of other types than it may is added to `foreign`."""
     plain, kind = _typed(value, path)
     if kind == "mcp":
         return _read_server(without_nulls(plain), path)

@@ -7,6 +7,7 @@ from typing import get_args
 import msgspec
 from msgspec import Raw
 
+from antwort.api.additional import checked_item, is_additional
 from antwort.api.bodies import value_steps
 from antwort.api.faults import convert, kind_of, without_inner_nulls, without_nulls
 from antwort.api.items import (
@@ -23,7 +24,7 @@ from antwort.api.items import (
     Text,
 )
 from antwort.api.limits import Limits
-from antwort.api.logins import bared, login_steps, may_hold_logins
+from antwort.api.logins import KEY, bared, login_steps, may_hold_logins
 from antwort.api.servers import normalise_listing, normalise_server_call
 from antwort.api.standard import own_kind
 from antwort.api.status import ItemStatus
@@ -75,10 +76,15 @@ def item_steps(
                 yield
             plain, raw = yield from _without_logins(decoded, came)
         else:
+            decoded = entry
             plain, raw = yield from _without_logins(entry)
         size = len(raw)
         # As it was: what is wrong is told of by the careful reading alone.
-        items.append(_easy_message(plain, size, limits) or read_item(plain, f"{path}[{i}]", limits, size=size))
+        item = _easy_message(plain, size, limits) or read_item(plain, f"{path}[{i}]", limits, size=size)
+        if is_additional(item):
+            item = checked_item(item, decoded, f"{path}[{i}]")
+            raw = encode(item) if KEY in decoded else raw
+        items.append(item)
         raws.append(raw)
         if (since := since + size) > _STEP:
             since = 0
@@ -192,11 +198,12 @@ _PREFIX = {
     "mcp_approval_response": "mcpa",
     "item_reference": "ref",
 }
+_OPAQUE_PREFIX = {"additional_tools": "at"}
 
 
 def new_item_id(kind: str) -> str:
     """For an item of this type."""
-    return new_id(_PREFIX.get(kind, "item"))
+    return new_id(_PREFIX.get(kind) or _OPAQUE_PREFIX.get(kind, "item"))
 
 
 _CLASSES: dict[object, type[Wire]] = {item.__struct_config__.tag: item for item in get_args(KnownItem)}

@@ -195,8 +195,8 @@ class McpCall(Wire, tag="mcp_call"):
     name: str
     arguments: str
     status: CallStatus = "completed"
-    output: str | UnsetType = UNSET
-    error: str | ToolError | UnsetType = UNSET
+    output: str | None = None
+    error: str | ToolError | None = None
     approval_request_id: str | UnsetType = UNSET
     call_id: str | UnsetType = UNSET
     content: tuple[ResultPart, ...] | UnsetType = UNSET
@@ -206,7 +206,7 @@ class McpCall(Wire, tag="mcp_call"):
         """What went wrong, in words; None where nothing did."""
         if isinstance(self.error, ToolError):
             return "\n".join(part.text for part in self.error.content)
-        return None if self.error is UNSET else self.error
+        return self.error
 
 
 class McpApprovalRequest(Wire, tag="mcp_approval_request"):
@@ -232,13 +232,23 @@ class ItemReference(Wire, tag="item_reference"):
 
 
 class OpaqueItem:
-    """An item of a type this version does not know: kept and given back as it came, never understood."""
+    """An item of a type this version does not know: kept and given back as it came, never understood. So are
+    `additional_tools` (api/additional.py), but for the tools that they declare: `brought` is what those bring to log in
+    to their servers, by the places of the declarations. It is not written.
+    """
 
-    __slots__ = ("fields", "id", "type")
+    __slots__ = ("brought", "fields", "id", "type")
 
-    def __init__(self, type: str, id: str, fields: Mapping[str, Any]) -> None:  # noqa: A002 - the protocol's names
+    def __init__(
+        self,
+        type: str,  # noqa: A002 - the protocol's names
+        id: str,  # noqa: A002
+        fields: Mapping[str, Any],
+        brought: Mapping[int, Mapping[str, Any]] | None = None,
+    ) -> None:
         self.type, self.id = type, id
         self.fields: Mapping[str, Any] = {**fields, "id": id}
+        self.brought: Mapping[int, Mapping[str, Any]] = brought or {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OpaqueItem) and self.fields == other.fields

@@ -7,7 +7,9 @@ from antwort.api.steps import Steps
 from antwort.api.tools import shown_url
 from antwort.api.wire import Plain, decode
 
-_SECRET = ("authorization", "headers")
+KEY = "antwort_credentials"
+"""Where they stand, sealed, in what is kept. What a client itself sends there is not kept."""
+SECRET = ("authorization", "headers")
 _PIECE = 4 * 2**20
 _LONGEST = len("authorization")
 
@@ -57,7 +59,7 @@ def _is_server(plain: Plain) -> bool:
 
 def _bare(plain: Plain) -> bool:
     before = dict(plain)
-    for field in _SECRET:
+    for field in SECRET:
         plain.pop(field, None)
     if isinstance(url := plain.get("server_url"), str):
         plain["server_url"] = shown_url(url)

@@ -9,11 +9,20 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta
 
+from antwort.api.additional import (
+    Declaration,
+    Declared,
+    check_number,
+    entries_of,
+    is_additional,
+    offered,
+    read_declared,
+)
 from antwort.api.bodies import body_steps, known_fields
 from antwort.api.choices import read_allowed, read_choice, tool_steps
 from antwort.api.faults import convert, kind_of, without_nulls
 from antwort.api.inputs import LONGEST_ID, input_steps, read_input, read_item
-from antwort.api.items import InputItem
+from antwort.api.items import InputItem, OpaqueItem
 from antwort.api.limits import Limits
 from antwort.api.responses import Metadata
 from antwort.api.steps import Steps, at_once
@@ -123,6 +132,8 @@ class CreateRequest(PlainFields):
     raw_input: tuple[bytes, ...] = ()
     """The JSON of each input item as it came in; nothing is lost because we did not know it."""
     tools: tuple[Tool, ...] = ()
+    additional: tuple[Declaration, ...] = ()
+    """The tools that `additional_tools` items declare: those of the input and, in a plan, of all that came before."""
     tool_choice: ToolChoice = "auto"
     allowed_tools: tuple[NamedTool, ...] | None = None
     """Both forms of the allowed list, as one; None: all are allowed."""
@@ -134,6 +145,11 @@ class CreateRequest(PlainFields):
     def __repr__(self) -> str:
         """Without what it holds: some of that is to log in somewhere."""
         return f"CreateRequest(model={self.model!r})"
+
+    @property
+    def declarations(self) -> list[Declaration]:
+        """All tools that count, its own first."""
+        return offered(self.tools, self.additional)
 
     @property
     def is_stored(self) -> bool:
@@ -188,6 +204,7 @@ def read_steps(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> Ste
         check_metadata(fields.metadata, limits)
     items, raw_items = yield from input_steps(plain.get("input"), limits)
     tools = yield from tool_steps(plain.get("tools"), limits)
+    additional = _read_additional(items, tools, limits)
     choice = read_choice(plain.get("tool_choice"))
     return CreateRequest(
         **{name: getattr(fields, name) for name in _PLAIN.intersection(plain)},
@@ -195,6 +212,7 @@ def read_steps(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> Ste
         input=items,
         raw_input=raw_items,
         tools=tools,
+        additional=additional,
         tool_choice=choice,
         allowed_tools=read_allowed(plain.get("allowed_tools"), choice),
         conversation=_read_conversation(plain["conversation"], fields) if "conversation" in plain else None,
@@ -222,6 +240,13 @@ def _with_whole_numbers(value: Any) -> Any:
             return {**value, "compact_threshold": _with_whole_numbers(number)}
         case _:
             return value
+def _read_additional(items: tuple[InputItem, ...], tools: tuple[Tool, ...], limits: Limits) -> tuple[Declaration, ...]:
+    if OpaqueItem not in map(type, items):
+        return ()
+    declared = [Declared(entries_of(item), f"input[{i}].tools") for i, item in enumerate(items) if is_additional(item)]
+    additional = read_declared(declared, limits.tools)
+    check_number(offered(tools, additional), limits.tools, limits.servers)
+    return additional
 
 
 def check_metadata(metadata: Metadata | None, limits: Limits) -> None:

@@ -104,7 +104,7 @@ def _worded(value: Any) -> Any:
     """
     match value:
         case OpaqueItem():
-            return {**to_plain(value), "type": item_kind(value.type)}
+            return _item(to_plain(value))
         case Event():
             return {**_changed(to_plain(value), _EVENT), "type": _standard_name(type(value))}
         case _ if isinstance(value, _KNOWN):

@@ -19,6 +19,10 @@ class FunctionTool(Wire, tag="function"):
     strict: bool | None = None
     defer_loading: bool | None | UnsetType = UNSET
     """Whether the model must look for it before it sees it; the same for the others."""
+    allowed_callers: tuple[str, ...] | None | UnsetType = UNSET
+    """Who may call it: the model itself, `direct`, or a program that it writes; left out, the model. The same for the
+    others.
+    """
 
 
 class TextInput(Wire, tag="text"):
@@ -39,6 +43,7 @@ class CustomTool(Wire, tag="custom"):
     description: str | None = None
     format: TextInput | GrammarInput = TextInput()
     defer_loading: bool | UnsetType = UNSET
+    allowed_callers: tuple[str, ...] | UnsetType = UNSET
 
 
 class NamespaceTool(Wire, tag="namespace"):
@@ -81,6 +86,7 @@ class McpTool(Wire, tag="mcp"):
     connector_id: str | UnsetType = UNSET
     defer_loading: bool | UnsetType = UNSET
     """Whether the model must look for its tools before it sees them."""
+    allowed_callers: tuple[str, ...] | UnsetType = UNSET
 
     def __repr__(self) -> str:
         """Without the rest: that may be what the request brought to log in."""
@@ -107,6 +113,12 @@ class OpaqueTool:
 
     def __repr__(self) -> str:
         return f"OpaqueTool({self.type!r})"
+
+
+def may_be_called(tool: FunctionTool | CustomTool | McpTool | OpaqueTool) -> bool:
+    """Whether the model itself may call it: no program does so here."""
+    callers = tool.fields.get("allowed_callers") if isinstance(tool, OpaqueTool) else tool.allowed_callers
+    return not isinstance(callers, list | tuple) or "direct" in callers
 
 
 Tool: TypeAlias = FunctionTool | CustomTool | NamespaceTool | McpTool | OpaqueTool

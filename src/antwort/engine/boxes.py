@@ -93,13 +93,13 @@ def made_of(request: CreateRequest, shelf: Shelf, standing: Sequence[McpTool]) -
     servers that join those of the request.
     """
     who = None
-    for tool in request.tools:
+    for tool in (each.tool for each in request.declarations):
         if not isinstance(tool, McpTool) or tool.authorization is not UNSET or tool.headers is not UNSET:
             return None
         if tool.server_url is not UNSET:
             who = (shelf.identity.tenant, shelf.identity.owner)
     return Of(
-        request.tools,
+        (*request.tools, *request.additional),
         who,
         request.tool_choice,
         request.allowed_tools,

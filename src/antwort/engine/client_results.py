@@ -107,7 +107,7 @@ def _names(items: Iterable[InputItem]) -> dict[str, str]:
 def _as_output(item: McpCall, call_id: str) -> FunctionCallOutput:
     result = result_of(item)
     assert result is not None, "a bare call is not an answer"
-    is_error = UNSET if item.error is UNSET else True
+    is_error = UNSET if item.error is None else True
     return FunctionCallOutput(id=new_id("fco"), call_id=call_id, output=result, is_error=is_error)
 
 
@@ -192,7 +192,7 @@ class _Calls:
             return False
         if self._is_equal(call_id, _forms(item)):
             return True
-        field = "output" if item.error is UNSET else "error"
+        field = "output" if item.error is None else "error"
         raise _duplicate(f"{path}.{field}", call_id)
 
     def _repeats_answer(self, item: InputItem, call_id: str, forms: Sequence[Form], path: str) -> bool:
@@ -260,6 +260,5 @@ def _answer_in(item: InputItem) -> tuple[str, list[Form]] | None:
 
 def _forms(item: McpCall) -> list[Form]:
     """Return all that a server's call says of its result: clients leave out one or the other."""
-    texts = [item.error_text, None if item.output is UNSET else item.output]
-    forms: list[Form] = [(text,) for text in texts if text is not None]
+    forms: list[Form] = [(text,) for text in (item.error_text, item.output) if text is not None]
     return forms if item.content is UNSET else [*forms, words_of(item.content)]

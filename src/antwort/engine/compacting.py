@@ -22,6 +22,7 @@ from antwort.api.items import (
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response, Usage
 from antwort.api.wire import UNSET, replace
+from antwort.engine.additional import as_item
 from antwort.engine.control import LEFT, Control
 from antwort.engine.draft import Run
 from antwort.engine.memory import Memories, Memory, is_trigger
@@ -52,7 +53,7 @@ def asks_to_compact(request: CreateRequest) -> bool:
 
 def without_tools(request: CreateRequest) -> CreateRequest:
     """Nothing is called while it is summed up, and no server is asked for its tools."""
-    return replace(request, tools=(), tool_choice="auto", allowed_tools=None)
+    return replace(request, tools=(), additional=(), tool_choice="auto", allowed_tools=None)
 
 
 def check_compacts(plan: Plan) -> None:
@@ -128,7 +129,7 @@ async def _summed_up(run: Run, plan: Plan, scribe: Scribe) -> Memory | None:
     if not entries and not whole.is_trimmed and not plan.compacts:
         return None
     summary = await scribe.sum_up(entries, whole.said.summary, whole.room)
-    return Memory(whole.instructions, summary, whole.recent)
+    return Memory(whole.instructions, summary, whole.recent, as_item(plan.request.additional, plan.credentials))
 
 
 def _memories(plan: Plan) -> Memories:

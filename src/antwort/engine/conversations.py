@@ -10,6 +10,7 @@ from antwort.api.items import InputItem, ItemReference
 from antwort.api.limits import Limits
 from antwort.api.responses import Metadata
 from antwort.api.wire import encode
+from antwort.engine.credentials import Credentials
 from antwort.engine.media import check_media
 from antwort.engine.sealed import Sealed
 from antwort.errors import ConversationNotFound, ItemNotFound
@@ -100,6 +101,7 @@ class Conversations:
         read, raw = read_added(items, self._limits)
         check_media(read, "items", self._media)
         Sealed(self._vault, identity).opened_input(read, "items")
+        credentials = Credentials(self._vault, identity)
         wanted = [item.id for item in read if isinstance(item, ItemReference)]
         found = await self._store.items(identity, wanted) if wanted else {}
         entries = []
@@ -107,7 +109,8 @@ class Conversations:
             meant = found.get(item.id) if isinstance(item, ItemReference) else item
             if meant is None:
                 raise ItemNotFound(item.id, param=f"items[{at}].id")
-            entries.append(Entry(item=meant, raw=given if meant is item else encode(meant)))
+            kept = credentials.kept_item(meant)
+            entries.append(Entry(item=kept, raw=given if kept is item else encode(kept)))
         return entries
 
 

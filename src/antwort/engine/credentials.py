@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
+from antwort.api.additional import Declared, entries_of
 from antwort.api.bodies import body_steps, known_fields
+from antwort.api.items import InputItem, OpaqueItem
 from antwort.api.limits import Limits
-from antwort.api.logins import may_hold_logins, take_logins
+from antwort.api.logins import KEY, may_hold_logins, take_logins
 from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_request
 from antwort.api.steps import at_once
 from antwort.api.tools import McpTool, Tool, brought_by, has_credentials, same_place, shown_url
@@ -26,8 +28,6 @@ from antwort.vault import CannotOpen, Vault
 
 _log = logging.getLogger("antwort.engine")
 
-KEY = "antwort_credentials"
-"""Where they stand in a request as it is kept. What a client itself sends there is not kept."""
 _KEPT = known_fields(*REQUEST_FIELDS, KEY)
 _MANY = 2**31
 _UNBOUNDED = Limits(
@@ -51,6 +51,7 @@ class _Brought(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _Opened: TypeAlias = Mapping[int, _Brought]
 _read_brought = msgspec.json.Decoder(dict[int, _Brought])
+_read_fields: msgspec.json.Decoder[dict[int, Plain]] = msgspec.json.Decoder(dict[int, dict[str, Any]])
 
 
 class Parent(msgspec.Struct, frozen=True):
@@ -77,6 +78,34 @@ class Credentials:
         plain: Plain = decode(without_credentials(request), dict)
         return encode({**plain, KEY: {"tools": list(brought), "sealed": token}})
 
+    def kept_item(self, item: InputItem) -> InputItem:
+        """An item as it is kept, with what the tools that it declares bring sealed in it."""
+        if not isinstance(item, OpaqueItem) or not item.brought:
+            return item
+        token = self._vault().seal(self._items_purpose, self._identity.tenant, encode(item.brought))
+        return OpaqueItem(item.type, item.id, {**item.fields, KEY: {"tools": list(item.brought), "sealed": token}})
+
+    def declared_in(self, item: OpaqueItem, path: str, *, is_inherited: bool = False) -> Declared:
+        """The tools of an `additional_tools` item, with what they brought. Those whose credentials cannot be opened any
+        more are left out.
+        """
+        entries = entries_of(item)
+        if (kept := item.fields.get(KEY)) is None:
+            return Declared(entries, path, is_inherited)
+        try:
+            sealed = self._vault().open(self._items_purpose, self._identity.tenant, kept["sealed"])
+            brought = _read_fields.decode(sealed)
+        except CannotOpen:
+            note(_log, logging.WARNING, "kept credentials cannot be opened: their key is gone", item=item.id)
+            lost = [entries[at] for at in kept["tools"]]
+            rest = [entry for at, entry in enumerate(entries) if at not in kept["tools"]]
+            return Declared(rest, path, is_inherited, frozenset(str(entry.get("server_label")) for entry in lost))
+        return Declared(entries_of(OpaqueItem(item.type, item.id, item.fields, brought)), path, is_inherited)
+
+    @property
+    def _items_purpose(self) -> str:
+        return encode(["additional_tools", self._identity.owner]).decode()
+
     def made_under(self, link: Link, now: CreateRequest) -> Parent:
         """The request of an earlier response, with what it brought. What `now` brings for the same server goes before
         it: that is newer, and may be all that there is.
@@ -85,11 +114,12 @@ class Credentials:
         kept = plain.pop(KEY, None)
         # What it tells about itself may have been taken under other limits.
         request = read_request({**plain, "metadata": None}, _UNBOUNDED, raw=link.request)
-        opened = self._opened(kept, link.response.id)
+        request = replace(request, additional=())  # what items declare is theirs to tell
+        opened, newer = self._opened(kept, link.response.id), [each.tool for each in now.declarations]
         if opened is not None:
-            tools = [_again(_with(tool, opened.get(i)), now.tools) for i, tool in enumerate(request.tools)]
+            tools = [brought_again(_with(tool, opened.get(i)), newer) for i, tool in enumerate(request.tools)]
             return Parent(replace(request, tools=tuple(tools)))
-        found = [_unlocked(tool, now.tools) if i in kept["tools"] else tool for i, tool in enumerate(request.tools)]
+        found = [_unlocked(tool, newer) if i in kept["tools"] else tool for i, tool in enumerate(request.tools)]
         lost = [tool for tool, again in zip(request.tools, found, strict=True) if again is None]
         rest = tuple(tool for tool in found if tool is not None)
         labels = frozenset(tool.server_label for tool in lost if isinstance(tool, McpTool))
@@ -132,7 +162,7 @@ def _with(tool: Tool, brought: _Brought | None) -> Tool:
     return replace(tool, authorization=brought.authorization, headers=brought.headers, server_url=brought.server_url)
 
 
-def _again(tool: Tool, tools: Sequence[Tool]) -> Tool:
+def brought_again(tool: Tool, tools: Sequence[Tool]) -> Tool:
     """The declaration with what another one of the same server brings to log in, if one does."""
     if not isinstance(tool, McpTool) or (other := _declared_in(tools, tool.server_label)) is None:
         return tool

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec.structs import replace
 
+from antwort.api.additional import Declaration
 from antwort.api.declarations import own_tools
-from antwort.api.tools import CustomTool, FunctionTool, GrammarInput, NamespaceTool, Tool
+from antwort.api.tools import CustomTool, FunctionTool, GrammarInput, NamespaceTool, may_be_called
 from antwort.engine.naming import labelled_name, legal_name
 from antwort.engine.servers import Shelf
 from antwort.errors import InvalidField
@@ -36,19 +37,22 @@ def definitions(
     tool: FunctionTool | CustomTool | NamespaceTool, shelf: Shelf, grammars: Grammars
 ) -> tuple[ToolDefinition, ...]:
     match tool:
+        case FunctionTool() | CustomTool() if not may_be_called(tool):
+            return ()
         case FunctionTool():
             return (_function(tool, shelf),)
         case CustomTool():
             return (_custom(tool, shelf.capabilities, grammars),)
         case NamespaceTool():
-            return tuple(_within(tool, inner, shelf, grammars) for inner in tool.tools)
+            return tuple(_within(tool, inner, shelf, grammars) for inner in tool.tools if may_be_called(inner))
 
 
-async def read_grammars(tools: Sequence[Tool]) -> Grammars:
+async def read_grammars(declared: Sequence[Declaration]) -> Grammars:
     """Those of the request's tools. Raises `InvalidField` for one that cannot be read."""
     sources = {
         path: tool.format
-        for path, _, tool in own_tools(tools)
+        for each in declared
+        for path, _, tool in own_tools(each.tool, each.path)
         if isinstance(tool, CustomTool) and isinstance(tool.format, GrammarInput)
     }
     return await asyncio.to_thread(_read_each, sources) if sources else {}  # the first look at one takes a moment

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from antwort.api.items import CustomToolCall, FunctionCall, InputItem, McpApprovalRequest, McpCall
 from antwort.api.requests import CreateRequest
 from antwort.api.tools import McpTool, NamespaceTool
-from antwort.api.wire import UNSET
 from antwort.engine.chosen import Tools, allowed_names, called_name, forced_names, model_name
 from antwort.engine.naming import OWN, free_name
 from antwort.engine.settings import EngineSettings
@@ -26,7 +25,8 @@ def hidden_names(request: CreateRequest, tools: Tools, settings: EngineSettings)
     the others are too many. The request's own, however many, are there unless it says otherwise. What the choice or the
     allowed list names is there, too.
     """
-    labels = {tool.server_label for tool in request.tools if isinstance(tool, McpTool) and tool.defer_loading is True}
+    declared = [each.tool for each in request.declarations]
+    labels = {tool.server_label for tool in declared if isinstance(tool, McpTool) and tool.defer_loading is True}
     hidden = {name for name, tool in tools.items() if tool.is_deferred or tool.server_label in labels}
     if len(tools) - len(hidden) > settings.max_in_prompt:
         hidden |= {name for name, tool in tools.items() if tool.kind not in OWN}
@@ -66,7 +66,7 @@ def with_search(toolbox: Toolbox, hidden: frozenset[str], abouts: Mapping[str, s
 def abouts_of(request: CreateRequest, instructions: Mapping[str, str]) -> dict[str, str]:
     """What servers and namespaces are for: by the declaration, else by what servers say themselves."""
     told = dict(instructions)
-    for tool in request.tools:
+    for tool in (each.tool for each in request.declarations):
         if isinstance(tool, McpTool) and isinstance(tool.server_description, str):
             told[tool.server_label] = tool.server_description
         elif isinstance(tool, NamespaceTool) and tool.description:
@@ -130,7 +130,7 @@ def _found(toolbox: Toolbox, stretches: Iterable[Sequence[InputItem]]) -> dict[s
 def _names_in(item: InputItem, toolbox: Toolbox) -> Iterable[str]:
     match item:
         case McpCall(server_label=label) if label == HOUSE_LABEL:
-            return found_in(item.output) if item.output is not UNSET else ()
+            return found_in(item.output) if item.output is not None else ()
         case McpCall() | McpApprovalRequest():
             return (model_name(toolbox, item.server_label, item.name),)
         case FunctionCall() | CustomToolCall():

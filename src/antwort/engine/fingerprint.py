@@ -59,7 +59,7 @@ def _counted(read: Plain) -> Plain:
     return {name: value for name, value in read.items() if value is not None and name not in _NOT_COUNTED}
 
 
-_NOT_COUNTED = frozenset({"raw", "raw_input", "stream"})
+_NOT_COUNTED = frozenset({"raw", "raw_input", "additional", "stream"})
 _STEP = 256 * 1024
 """Bytes after which others get their turn."""
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from antwort.api.additional import is_additional
 from antwort.api.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -154,7 +155,7 @@ def _unseen(stretches: Sequence[Sequence[InputItem]]) -> Iterator[str]:
             results[call_id] -= 1
         if at >= first_new:
             yield from _hidden_in(item)
-            is_heard = is_shown or (is_trigger(item) and at == len(items) - 1)
+            is_heard = is_shown or is_additional(item) or (is_trigger(item) and at == len(items) - 1)
             if isinstance(item, OpaqueItem) and not is_heard:
                 yield item.type
 

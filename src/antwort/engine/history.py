@@ -134,7 +134,14 @@ async def assemble(
     ordered = in_order(counted.stretches, counted.inputs)
     shown = [item for stretch in ordered for item in stretch]
     own = shown if counted.is_compacted else [item for stretch in ordered[-2 if said else -1 :] for item in stretch]
-    past = Past(chain=chain, shown=shown, own=own, is_compacted=counted.is_compacted, askers=askers or {})
+    past = Past(
+        chain=chain,
+        shown=shown,
+        own=own,
+        is_compacted=counted.is_compacted,
+        memories=memories,
+        askers=askers or {},
+    )
     leftovers, fates = await find_leftovers(past, request, toolbox, shelf, credentials)
     answered = answered_by_client(chain, request.input, shelf)
     return replace(history, leftovers=leftovers, answered=answered, fates=fates)

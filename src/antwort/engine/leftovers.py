@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from antwort.api.additional import name_of, read_declared
 from antwort.api.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -19,12 +20,14 @@ from antwort.api.items import (
     Message,
 )
 from antwort.api.requests import CreateRequest
-from antwort.api.wire import UNSET
+from antwort.api.wire import UNSET, replace
+from antwort.engine.additional import UNBOUNDED, declared_before
 from antwort.engine.answers import NOT_BEGUN
 from antwort.engine.budgets import most_calls
-from antwort.engine.credentials import Credentials, Parent
+from antwort.engine.credentials import Credentials, Parent, brought_again
 from antwort.engine.decisions import CHANGED, LOST, NO_APPROVAL, decided, denial
 from antwort.engine.latest import last_turn, turns_of
+from antwort.engine.memory import Memories
 from antwort.engine.pairs import as_call, call_id_of, is_bare, is_made_here, is_ours, is_run, requested_call
 from antwort.engine.plan import Leftover, OpenCall
 from antwort.engine.steps import OVER_LIMIT, results_in
@@ -47,6 +50,7 @@ class Past(msgspec.Struct, frozen=True, kw_only=True):
     own: Sequence[InputItem]
     """What clients have put together of it."""
     is_compacted: bool = False
+    memories: Memories | None = None
     askers: Mapping[str, Link] = {}
     """The responses under whose tools calls were made, by the ids of the approval requests; for others it is the
     response in the chain that asks."""
@@ -68,11 +72,13 @@ async def find_leftovers(
         calls = _unanswered(left_open, settled, shelf, decisions)
         of_link: list[Leftover] = []
         for maker, asked_for in _by_maker(calls, past.askers, link):
-            of_link += await _made_under(maker, asked_for, request, shelf, credentials, decisions)
+            parent = _parent_of(maker, past, request, credentials)
+            of_link += await _made_under(maker, parent, asked_for, shelf, decisions)
         found += follow_up.weigh(of_link, link.said(), request.input)
     own = _open_in(past.own, settled, shelf)
     for maker, made in _by_maker(own, past.askers):
-        found += await _made_under(maker, made, request, shelf, credentials, decisions)
+        parent = _parent_of(maker, past, request, credentials)
+        found += await _made_under(maker, parent, made, shelf, decisions)
     # A client that keeps its history itself sends the open calls in the input: they were made under its own tools. So
     # are those of a conversation, as far as anybody knows.
     unknown = [call for call in own if _request_of(call) not in past.askers]
@@ -173,15 +179,32 @@ def _once(left: Leftover, begun: Container[str]) -> Leftover:
     return msgspec.structs.replace(left, refusal=LOST)
 
 
+def _parent_of(link: Link, past: Past, request: CreateRequest, credentials: Credentials) -> Parent:
+    """The request of the response, with the tools that items had declared by then. Where that was not in the chain of
+    this `request`, those of the conversation count that it continues.
+    """
+    parent = credentials.made_under(link, request)
+    at = next((at for at, each in enumerate(past.chain) if each.response.id == link.response.id), None)
+    links = [link] if at is None else past.chain[: at + 1]
+    items = [item for each in links for item in (*each.input, *each.output)]
+    declared = declared_before(items, credentials, past.memories, "previous_response_id")
+    found = read_declared(declared, UNBOUNDED)
+    newer = [each.tool for each in request.declarations]
+    additional = [replace(each, tool=brought_again(each.tool, newer)) for each in found]
+    if at is None:
+        names = {name_of(each.tool) for each in found}
+        additional += [each for each in request.additional if name_of(each.tool) not in names]
+    locked = parent.locked.union(*(each.locked for each in declared))
+    return Parent(replace(parent.request, additional=tuple(additional)), locked)
+
+
 async def _made_under(
     link: Link,
+    parent: Parent,
     calls: Sequence[OpenCall],
-    request: CreateRequest,
     shelf: Shelf,
-    credentials: Credentials,
     decisions: Mapping[str, McpApprovalResponse],
 ) -> list[Leftover]:
-    parent = credentials.made_under(link, request)
     asked = msgspec.structs.replace(shelf, model=link.response.model, fresh=_approved_at(calls, decisions))
     tools = await rebuild_toolbox(parent.request, asked)
     left = most_calls(parent.request, shelf.settings) - _calls_run(link)
@@ -305,7 +328,7 @@ def _is_counted(item: InputItem, denials: Container[str]) -> bool:
         return item.output not in _UNRUN
     if not isinstance(item, McpCall) or item.server_label == HOUSE_LABEL or is_bare(item):
         return False
-    return item.output is not UNSET or (item.error_text not in _UNRUN and item.error_text not in denials)
+    return item.output is not None or (item.error_text not in _UNRUN and item.error_text not in denials)
 
 
 _UNRUN = (OVER_LIMIT, NO_MORE, NO_APPROVAL, LOST, NOT_BEGUN, DECLINED, CHANGED)

@@ -24,7 +24,7 @@ from antwort.engine.pipe import Numbered, Outlet, TurnRecorder, recorded
 from antwort.engine.plan import Plan
 from antwort.engine.promoting import Home, Promotion, kept
 from antwort.engine.pulse import Pulse
-from antwort.engine.rows import kept_request, new_entries
+from antwort.engine.rows import kept_input, kept_request, new_entries
 from antwort.engine.said import said_of
 from antwort.errors import (
     AntwortError,
@@ -294,7 +294,7 @@ class LiveRun:
         link = Link(
             response=run.response,
             request=kept_request(plan),
-            input=plan.request.input,
+            input=kept_input(plan)[0],
             turn_ends=run.turn_ends,
             abandoned=run.abandoned,
         )

@@ -34,6 +34,8 @@ class Memory(msgspec.Struct, frozen=True):
     summary: str = ""
     recent: tuple[InputItem, ...] = ()
     """The latest turns word for word."""
+    tools: tuple[InputItem, ...] = ()
+    """The tools that items have declared before it, as one such item."""
 
 
 def is_trigger(item: InputItem) -> bool:
@@ -60,6 +62,7 @@ class Memories:
                 "instructions": memory.instructions,
                 "summary": memory.summary,
                 "recent": memory.recent,
+                "tools": memory.tools,
             }
         )
         sealed = self._vault().seal(_PURPOSE, self._tenant, data)
@@ -81,7 +84,8 @@ def _read(data: bytes) -> Memory:
         plain = msgspec.json.decode(data)
         if plain["version"] != _VERSION:
             raise CannotOpen
-        return Memory(_items(plain["instructions"]), plain["summary"], _items(plain["recent"]))
+        tools = _items(plain.get("tools", ()))
+        return Memory(_items(plain["instructions"]), plain["summary"], _items(plain["recent"]), tools)
     except (msgspec.DecodeError, InvalidField, KeyError, TypeError) as exc:
         raise CannotOpen from exc
 

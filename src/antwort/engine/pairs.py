@@ -105,14 +105,14 @@ def asked_in(item: InputItem) -> McpCall | None:
 
 def is_bare(item: McpCall) -> bool:
     """Whether it does not say what the call came to."""
-    return item.output is UNSET and item.error is UNSET and item.content is UNSET
+    return item.output is None and item.error is None and item.content is UNSET
 
 
 def result_of(item: McpCall) -> Output | None:
     """What the call came to, as the model reads it."""
     if item.content is not UNSET:
         return item.content
-    return item.error_text if item.output is UNSET else item.output
+    return item.error_text if item.output is None else item.output
 
 
 def is_run(item: InputItem) -> bool:

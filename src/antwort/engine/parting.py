@@ -7,6 +7,7 @@ import math
 
 import msgspec
 
+from antwort.api.additional import is_additional
 from antwort.api.items import (
     Compaction,
     InputItem,
@@ -40,7 +41,8 @@ _MUTE = (Compaction, McpListTools, ItemReference)
 def talk_of(said: Said) -> list[InputItem]:
     """All that the user, the model and the tools have said."""
     items = (item for stretch in said.stretches for item in stretch)
-    return [item for item in items if not (isinstance(item, _MUTE) or is_instruction(item) or is_trigger(item))]
+    silent = (is_instruction, is_trigger, is_additional)
+    return [item for item in items if not (isinstance(item, _MUTE) or any(is_so(item) for is_so in silent))]
 
 
 class Parted(msgspec.Struct, frozen=True):

@@ -269,7 +269,7 @@ def _has_failed(definition: ToolDefinition, run: Run) -> bool:
         isinstance(item, McpCall)
         and item.server_label == HOUSE_LABEL
         and item.name == definition.name
-        and item.error is not UNSET
+        and item.error is not None
         for item in run.output
     )
 

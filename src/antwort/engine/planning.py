@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
+from antwort.api.additional import check_number, is_additional
 from antwort.api.approvals import Approval
 from antwort.api.items import InputItem, McpApprovalResponse, McpListTools, Message
 from antwort.api.requests import CreateRequest
@@ -16,11 +17,13 @@ from antwort.api.status import transition
 from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
 from antwort.concurrency import Pace
+from antwort.engine.additional import UNBOUNDED, additional_tools
 from antwort.engine.approval_ids import ApprovalIds
 from antwort.engine.approvals import ApprovalTerms, check_unchanged, look_again, look_up, weighed
 from antwort.engine.boxes import Boxes
 from antwort.engine.budgets import check_budget, seconds_of
 from antwort.engine.call_records import CallRecords
+from antwort.engine.chosen import check_choice
 from antwort.engine.client_results import results_by_call_id, with_call_ids
 from antwort.engine.compacting import asks_to_compact, check_compacts, without_tools
 from antwort.engine.credentials import Credentials
@@ -89,6 +92,8 @@ class Before(msgspec.Struct, frozen=True):
     chain: tuple[Link, ...] = ()
     own: tuple[InputItem, ...] | None = None
     """Its input in readable form, where it may hold anything sealed."""
+    means: Means | None = None
+    """Where tools were declared before, what the request is answered with."""
     decisions: tuple[Decision, ...] = ()
     brought_approvals: tuple[Approval, ...] = ()
 
@@ -188,7 +193,9 @@ class Planner:
         shelf = Shelf(self._executors, identity, self._settings, capabilities, model, deadline, _fresh(request))
         compacts = asks_to_compact(request)
         asked = without_tools(request) if compacts else request
-        toolbox, listings = await build_toolbox(asked, shelf, with_standing=not compacts, boxes=self._boxes)
+        toolbox, listings = await build_toolbox(
+            asked, shelf, with_standing=not compacts, is_all=is_all_new(request), boxes=self._boxes
+        )
         return Means(model, shelf, toolbox, listings, compacts)
 
     async def _plan_after(
@@ -208,9 +215,10 @@ class Planner:
             truncates=(request.truncation or self._settings.truncation) == "auto",
             seconds=WAIT_SECONDS if resumed is None else None,
         )
-        response_id, pace = None if resumed is None else resumed.response.id, Pace()
+        pace = Pace()
         try:
-            before = await self._remembered(request, identity, means, recent, sealed, credentials, reader, response_id)
+            before = await self._remembered(request, identity, means, recent, sealed, credentials, reader, resumed)
+            means = before.means or means
             self._check_readable(before, means, sealed)
             await pace.pause()
             plan = self._plan(before, identity, means, sealed, credentials, resumed)
@@ -271,11 +279,9 @@ class Planner:
         sealed: Sealed,
         credentials: Credentials,
         reader: HistoryReader,
-        response_id: str | None = None,
+        resumed: Resumed | None,
     ) -> Before:
-        """What came before a request, and what it says that stands for something else; `response_id` is that of its
-        response, where it is on record already.
-        """
+        """What came before a request, and what it says that stands for something else."""
         pace = Pace()
         records: Records = self._store if recent is None else recent.before(self._store)
         items = await load_said(request, self._store, identity, reader)
@@ -289,9 +295,11 @@ class Planner:
         request = results_by_call_id(referring(request, known), earlier)
         await pace.pause()
         own = sealed.opened_input(request.input)
+        response_id = None if resumed is None else resumed.response.id
         decided = await look_up((*items, *request.input), kept, self._store, identity, self._is_live, response_id)
         check_unchanged(request.input, decided)
         request = await resolve_references(request, records, identity, reader, known)
+        request, means = await self._with_additional(request, earlier, means, sealed, credentials, resumed)
         await pace.pause()
         said, chain = sealed.opened_said(items), sealed.opened_chain(kept)
         request = await recall_runs(request, chain, records, identity, reader, said)
@@ -305,11 +313,38 @@ class Planner:
         decided = await look_again(history, decided, self._store, identity)
         await pace.pause()
         if means.compacts:
-            return Before(without_references(request), history, kept, own)
+            return Before(without_references(request), history, kept, own, means)
         ids = ApprovalIds(self._vault, identity)
         terms = ApprovalTerms(ids, int(self._clock()), max(1, int(self._settings.approval_time)))
         history, decisions, brought = weighed(history, request, decided, terms)
-        return Before(without_references(request), history, kept, own, decisions, brought)
+        return Before(without_references(request), history, kept, own, means, decisions, brought)
+
+    async def _with_additional(
+        self,
+        request: CreateRequest,
+        earlier: Sequence[InputItem],
+        means: Means,
+        sealed: Sealed,
+        credentials: Credentials,
+        resumed: Resumed | None,
+    ) -> tuple[CreateRequest, Means]:
+        """The request with the tools that items have declared, in it and before it, and what it is answered with then.
+        Raises `InvalidField` where these are too many, or the choice is not among them.
+        """
+        path = "previous_response_id" if request.conversation is None else "conversation"
+        limits, memories = self._settings.limits, sealed.memories
+        most = limits.tools if resumed is None else UNBOUNDED  # it was taken under other limits
+        additional = additional_tools(earlier, request.input, credentials, memories, path=path, most=most)
+        if additional != request.additional:
+            request = replace(request, additional=additional)
+            if resumed is None:
+                check_number(request.declarations, limits.tools, limits.servers)
+            if not means.compacts:
+                toolbox, listings = await build_toolbox(request, means.shelf, boxes=self._boxes)
+                means = msgspec.structs.replace(means, toolbox=toolbox, listings=listings)
+        if not means.compacts:
+            check_choice(request, means.toolbox, self._settings)
+        return request, means
 
     def _check_readable(self, before: Before, means: Means, sealed: Sealed) -> None:
         """Refuse what the backend cannot read, and say in the log what the model is not shown."""
@@ -360,8 +395,9 @@ def _fresh(request: CreateRequest) -> frozenset[str]:
     for item in reversed(request.input):
         if isinstance(item, McpApprovalResponse):
             if item.approve:
-                return frozenset(tool.server_label for tool in request.tools if isinstance(tool, McpTool))
-        elif not isinstance(item, Message) or item.role == "assistant":
+                declared = [each.tool for each in request.declarations]
+                return frozenset(tool.server_label for tool in declared if isinstance(tool, McpTool))
+        elif not is_additional(item) and (not isinstance(item, Message) or item.role == "assistant"):
             break
     return frozenset()
 
@@ -372,7 +408,7 @@ def _must_ask(request: CreateRequest) -> bool:
         request.model is None
         or request.previous_response_id is not None
         or request.conversation is not None
-        or any(isinstance(tool, McpTool | OpaqueTool) for tool in request.tools)
+        or any(isinstance(each.tool, McpTool | OpaqueTool) for each in request.declarations)
         or any(is_known_by_id(item) for item in request.input)
     )
 

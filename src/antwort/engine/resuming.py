@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from antwort.api.additional import is_additional
 from antwort.api.events import Batch, OutputItemAdded, OutputItemDone, RunEvent, TurnAbandoned
 from antwort.api.items import McpApprovalRequest, McpCall, McpListTools
 from antwort.api.requests import CreateRequest
@@ -236,8 +237,9 @@ def as_recorded(credentials: Credentials, link: Link) -> CreateRequest:
     Raises what is wrong with it by now.
     """
     response, parent = link.response, credentials.made_under(link, CreateRequest())
-    if parent.locked:
-        labels = ", ".join(map(repr, sorted(parent.locked)))
+    declared = (credentials.declared_in(item, "input") for item in link.input if is_additional(item))
+    if locked := parent.locked.union(*(each.locked for each in declared)):
+        labels = ", ".join(map(repr, sorted(locked)))
         raise ServerFault(f"What the request brought to log in to {labels} cannot be opened: its key is gone.")
     request = parent.request
     raw = request.raw_input if len(request.raw_input) == len(link.input) else tuple(map(encode, link.input))

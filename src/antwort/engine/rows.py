@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from antwort.api.additional import is_additional
 from antwort.api.approvals import Approval
 from antwort.api.events import ResponseCreated, ResponseQueued, RunEvent, Span, is_within
 from antwort.api.items import InputItem, McpListTools
+from antwort.api.logins import KEY
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition, transition
 from antwort.api.wire import encode, replace
@@ -25,14 +27,14 @@ def new_row(plan: Plan, claim: Claim | None = None, worker: str | None = None) -
     """What it continues and no store keeps becomes a part of its input. `worker` is who makes it, where others could
     not tell otherwise.
     """
-    request = plan.request
     unkept = [item for link in plan.chain if not link.response.store for item in (*link.input, *link.output)]
+    items, raw = kept_input(plan)
     return NewResponse(
         identity=plan.identity,
         response=_on_record(plan) if unkept else plan.response,
         request=kept_request(plan),
-        input=(*unkept, *request.input),
-        raw_input=(*(encode(item) for item in unkept), *request.raw_input),
+        input=(*unkept, *items),
+        raw_input=(*(encode(item) for item in unkept), *raw),
         claim=claim,
         approvals=brought_approvals(plan),
         decisions=plan.decisions,
@@ -66,6 +68,16 @@ def kept_request(plan: Plan) -> bytes:
     return plan.credentials.kept(plan.request, plan.response.id)
 
 
+def kept_input(plan: Plan) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
+    """The input, and its JSON, with what the tools in it bring to log in somewhere sealed."""
+    request, credentials = plan.request, plan.credentials
+    if credentials is None or not any(map(is_additional, request.input)):
+        return request.input, request.raw_input
+    items = tuple(map(credentials.kept_item, request.input))
+    pairs = zip(items, request.raw_input, strict=True)
+    return items, tuple(encode(item) if is_additional(item) and KEY in item.fields else raw for item, raw in pairs)
+
+
 ADDING = ("completed", "requires_action", "incomplete")
 """How a response ends that adds to its conversation."""
 
@@ -78,7 +90,7 @@ def new_entries(plan: Plan, response: Response, abandoned: Sequence[Span] = ()) 
     request = plan.request
     if request.conversation is None or response.status not in ADDING:
         return ()
-    sent = zip(request.input, request.raw_input, strict=True)
+    sent = zip(*kept_input(plan), strict=True)
     given = (Entry(item=item, raw=raw) for item, raw in sent if not is_trigger(item))
     output = (item for at, item in enumerate(response.output) if not is_within(abandoned, at))
     said = (Entry(item=item, raw=encode(item), direction="output") for item in output)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall
-from antwort.api.wire import UNSET, encode
+from antwort.api.wire import encode
 from antwort.engine.draft import Run
 from antwort.engine.pairs import call_id_of, result_of
 from antwort.tools.base import Output
@@ -52,7 +52,7 @@ def _turns_backwards(run: Run, earlier: Collection[str]) -> Iterator[list[Answer
         turn: list[AnsweredCall] = []
         for item in run.said(ends[at - 1], ends[at]):
             if isinstance(item, McpCall):
-                call_id, result, is_error = call_id_of(item), result_of(item), item.error is not UNSET
+                call_id, result, is_error = call_id_of(item), result_of(item), item.error is not None
                 server = item.server_label
             elif isinstance(item, FunctionCall) and (found := results.get(item.call_id)) is not None:
                 call_id, result, is_error = item.call_id, found.output, found.is_error is True

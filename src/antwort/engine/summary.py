@@ -218,7 +218,7 @@ def _entries(item: InputItem, names: dict[str, str]) -> Iterator[Entry]:
 
 def _server_call(item: McpCall) -> Iterator[Entry]:
     yield _called(item.name, item.arguments)
-    output = item.content if item.content is not UNSET else item.error_text if item.output is UNSET else item.output
+    output = item.content if item.content is not UNSET else item.error_text if item.output is None else item.output
     if output is not None:
         yield _result(item.name, output)
 

@@ -6,9 +6,11 @@ from collections.abc import Coroutine, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
+from antwort.api.additional import Declaration
+from antwort.api.declarations import own_tools
 from antwort.api.items import McpListTools
 from antwort.api.requests import CreateRequest
-from antwort.api.tools import McpTool, OpaqueTool, Tool
+from antwort.api.tools import McpTool, OpaqueTool, Tool, may_be_called
 from antwort.api.wire import replace
 from antwort.concurrency import side_by_side
 from antwort.engine.boxes import Boxes, Made, Source, made_of
@@ -37,10 +39,16 @@ __all__ = ["Shelf", "build_toolbox", "called_name", "check_labels", "list_tools"
 
 
 async def build_toolbox(
-    request: CreateRequest, shelf: Shelf, *, with_standing: bool = True, boxes: Boxes | None = None
+    request: CreateRequest,
+    shelf: Shelf,
+    *,
+    with_standing: bool = True,
+    is_all: bool = True,
+    boxes: Boxes | None = None,
 ) -> tuple[Toolbox, tuple[McpListTools, ...]]:
     """What the request offers the model, and the lists of the servers it names or the operator has put into it. One of
-    `boxes` is taken where it comes to the same.
+    `boxes` is taken where it comes to the same. Where that may not be all, `is_all` is false, and the choice is not
+    held against it.
     """
     joining = standing(shelf) if with_standing else []
     of = None if boxes is None else made_of(request, shelf, joining)
@@ -52,16 +60,23 @@ async def build_toolbox(
         note_dropped(dropped)
     for made in alike:
         if made.has(offers):
+            if is_all:
+                _check_choice(request, made.toolbox, offers, shelf)
             return _checked_anew(made, request, shelf), made.shown()
     toolbox = _toolbox(request, offers, shelf)
-    check_choice(request, toolbox, shelf.settings)
-    if not any(offer.problem for offer in offers):  # else what is allowed may be there another time
-        check_allowed(request, toolbox)
+    if is_all:
+        _check_choice(request, toolbox, offers, shelf)
     await clean_all(_of_servers(toolbox))
     lists = _lists(sources, offers)
     if boxes is not None and of is not None:
         boxes.keep(Made(of, sources, offers, toolbox, are_steady(shelf.executors), lists))
     return toolbox, lists
+
+
+def _check_choice(request: CreateRequest, toolbox: Toolbox, offers: Sequence[Offer], shelf: Shelf) -> None:
+    check_choice(request, toolbox, shelf.settings)
+    if not any(offer.problem for offer in offers):  # else what is allowed may be there another time
+        check_allowed(request, toolbox)
 
 
 def _checked_anew(made: Made, request: CreateRequest, shelf: Shelf) -> Toolbox:
@@ -97,26 +112,50 @@ def _of_servers(toolbox: Toolbox) -> Iterator[dict[str, Any]]:
 async def _sources_of(
     request: CreateRequest, shelf: Shelf, joining: Sequence[McpTool], dropped: list[str]
 ) -> list[Source]:
-    _check_addresses(request.tools)
-    grammars = await read_grammars(request.tools)
-    sources = [*_sources(request.tools, shelf, grammars, dropped)]
+    declared = request.declarations
+    _check_addresses(declared)
+    grammars = await read_grammars(declared)
+    sources = [*_sources(declared, shelf, grammars, dropped)]
     return sources + _standing(sources, joining)
 
 
-def _sources(tools: Sequence[Tool], shelf: Shelf, grammars: Grammars, dropped: list[str]) -> Iterator[Source]:
-    for i, tool in enumerate(tools):
-        match tool:
+def _sources(declared: Sequence[Declaration], shelf: Shelf, grammars: Grammars, dropped: list[str]) -> Iterator[Source]:
+    for each in declared:
+        if not (each.is_inherited or isinstance(each.tool, OpaqueTool)):
+            _check_callers(each)
+        match tool := each.tool:
+            case McpTool() if not may_be_called(tool):
+                continue
             case McpTool():
-                yield Source(tool, f"tools[{i}]")
+                yield Source(tool, None if each.is_inherited else each.path)
+            case OpaqueTool() if asks_to_search(tool, shelf.settings):
+                continue
             case OpaqueTool():
-                if asks_to_search(tool, shelf.settings):
-                    continue
-                if (server := stand_in(tool, shelf.settings)) is None:
+                is_refused = each.is_inherited and policy_for(tool.type, shelf.settings).do == "refuse"
+                server = None if is_refused else stand_in(tool, shelf.settings)
+                if server is None:
                     dropped.append(tool.type)
-                else:
+                    continue
+                if not each.is_inherited:
+                    _check_callers(each)
+                if may_be_called(tool):
                     yield Source(server)
             case _:
                 yield Source(own=Offer(definitions(tool, shelf, grammars)))
+
+
+def _check_callers(declared: Declaration) -> None:
+    """Refuse a tool that only a program may call: nobody could call it here."""
+    tool, path = declared.tool, declared.path
+    own = (
+        [(path, tool)]
+        if isinstance(tool, McpTool | OpaqueTool)
+        else [(at, one) for at, _, one in own_tools(tool, path)]
+    )
+    for where, one in own:
+        if not may_be_called(one):
+            problem = "programs do not call tools here, and the model may not call it: allow 'direct' or leave it out."
+            raise InvalidField(f"{where}.allowed_callers", problem, code="unsupported_tool")
 
 
 def _standing(sources: Sequence[Source], joining: Sequence[McpTool]) -> list[Source]:
@@ -147,18 +186,21 @@ def _ask(server: McpTool, path: str | None, shelf: Shelf, known: Offer | None) -
     return offer_behind(server, shelf, known) if path is None else offer_declared(server, path, shelf, known)
 
 
-def _check_addresses(tools: Sequence[Tool]) -> None:
+def _check_addresses(declared: Sequence[Declaration]) -> None:
     """A server may be declared twice, with one address."""
     known: dict[str, McpTool] = {}
-    for i, tool in enumerate(tools):
-        if isinstance(tool, McpTool) and known.setdefault(tool.server_label, tool).server_url != tool.server_url:
+    for each in declared:
+        if (
+            isinstance(tool := each.tool, McpTool)
+            and known.setdefault(tool.server_label, tool).server_url != tool.server_url
+        ):
             problem = f"{tool.server_label!r} is declared twice, with different addresses."
-            raise InvalidField(f"tools[{i}].server_label", problem, code="duplicate_tool")
+            raise InvalidField(f"{each.path}.server_label", problem, code="duplicate_tool")
 
 
 async def rebuild_toolbox(request: CreateRequest, shelf: Shelf) -> Toolbox:
     """The toolbox of an earlier request. A server that is not there any more has no tools; nobody is to blame now."""
-    sources = [_source_again(tool, shelf) for tool in request.tools]
+    sources = [_source_again(each.tool, shelf) for each in request.declarations]
     sources += _standing(sources, standing(shelf))
     return _toolbox(request, await _offers(sources, shelf), shelf)
 
@@ -166,9 +208,9 @@ async def rebuild_toolbox(request: CreateRequest, shelf: Shelf) -> Toolbox:
 def _source_again(tool: Tool, shelf: Shelf) -> Source:
     match tool:
         case McpTool():
-            return Source() if tool.server_label == HOUSE_LABEL else Source(tool)
+            return Source() if tool.server_label == HOUSE_LABEL or not may_be_called(tool) else Source(tool)
         case OpaqueTool():
-            is_run = policy_for(tool.type, shelf.settings).do == "run"
+            is_run = policy_for(tool.type, shelf.settings).do == "run" and may_be_called(tool)
             return Source(stand_in(tool, shelf.settings) if is_run else None)
         case _:
             own = definitions(tool, shelf, grammars={})  # what the client runs is not checked again

@@ -13,7 +13,7 @@ from antwort.api.items import (
     ResultPart,
     ToolError,
 )
-from antwort.api.wire import UNSET, UnsetType, replace
+from antwort.api.wire import UNSET, replace
 from antwort.engine.foreign import foreign_result, with_result
 from antwort.engine.pairs import is_bare
 from antwort.engine.shortening import short_text
@@ -66,7 +66,7 @@ def _shorter(item: InputItem, share: float) -> InputItem:
         case McpCall():
             return replace(
                 item,
-                output=item.output if item.output is UNSET else _short_text(item.output, share),
+                output=None if item.output is None else _short_text(item.output, share),
                 error=_short_error(item.error, share),
                 content=item.content if item.content is UNSET else _short_parts(item.content, share),
             )
@@ -76,7 +76,7 @@ def _shorter(item: InputItem, share: float) -> InputItem:
             return item
 
 
-def _short_error(error: str | ToolError | UnsetType, share: float) -> str | ToolError | UnsetType:
+def _short_error(error: str | ToolError | None, share: float) -> str | ToolError | None:
     if isinstance(error, ToolError):
         return replace(
             error, content=tuple(replace(part, text=_short_text(part.text, share)) for part in error.content)

@@ -197,14 +197,14 @@ def _custom_call(item: CustomToolCall, at: int) -> Iterator[StreamEvent]:
 
 def _mcp_call(item: McpCall, at: int) -> Iterator[StreamEvent]:
     """A call that was not run has no outcome."""
-    yield from _added(replace(item, status="in_progress", arguments="", output=UNSET, error=UNSET), at)
+    yield from _added(replace(item, status="in_progress", arguments="", output=None, error=None), at)
     yield McpCallInProgress(item_id=item.id, output_index=at)
     if item.arguments:
         yield McpArgumentsDelta(item_id=item.id, output_index=at, delta=item.arguments)
     yield McpArgumentsDone(item_id=item.id, output_index=at, arguments=item.arguments)
     if item.status == "failed":
         yield McpCallFailed(item_id=item.id, output_index=at)
-    elif item.output is not UNSET:
+    elif item.output is not None:
         yield McpCallCompleted(item_id=item.id, output_index=at)
 
 

@@ -198,7 +198,7 @@ def item_size(item: InputItem) -> int:
         case FunctionCallOutput() | CustomToolCallOutput() if not isinstance(item.output, str):
             return sum(map(_part_size, item.output))
         case McpCall() if (result := result_of(item)) is not None:
-            asked = replace(item, output=UNSET, error=UNSET, content=UNSET)
+            asked = replace(item, output=None, error=None, content=UNSET)
             return len(encode(asked)) + _result_size(result)
         case OpaqueItem() if (answer := foreign_result(item)) is not None:
             return _result_size(answer[1])

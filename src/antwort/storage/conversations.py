@@ -20,7 +20,17 @@ from antwort.storage.approvals import insert as insert_approvals
 from antwort.storage.base import ITEM_BYTES, LARGEST_PAGE, Bound, Entry, HistoryTooLarge, ItemPage, Page
 from antwort.storage.once import write_once
 from antwort.storage.reading import PIECE_BYTES
-from antwort.storage.rows import SCHEMA_VERSION, Direction, Values, name_of, renamed, to_item, to_metadata, type_of
+from antwort.storage.rows import (
+    SCHEMA_VERSION,
+    Direction,
+    Values,
+    added_item,
+    name_of,
+    to_item,
+    to_metadata,
+    to_shown,
+    type_of,
+)
 from antwort.storage.rules import Excess, first_within, in_pieces, no_such, starts_at_front
 
 EntryRow: TypeAlias = tuple[str, Direction, str, bytes]
@@ -101,7 +111,7 @@ class SqlConversations:
         )
         if ids is None:
             return None
-        return tuple(renamed(entry.item, item_id) for entry, item_id in zip(entries, ids, strict=True))
+        return tuple(added_item(entry, item_id) for entry, item_id in zip(entries, ids, strict=True))
 
     async def delete_entry(self, identity: Identity, conversation_id: str, item_id: str) -> bool:
         values = name_of(identity, conversation_id) | {"item_id": item_id}
@@ -182,7 +192,7 @@ def _get(connection: Connection, values: Values) -> Conversation | None:
 
 def _item(connection: Connection, values: Values) -> InputItem | None:
     row = connection.execute(sql.ENTRY, values).fetchone()
-    return None if row is None else to_item(*row)
+    return None if row is None else to_shown(*row)
 
 
 class _Said(NamedTuple):
@@ -236,7 +246,7 @@ def _page(connection: Connection, values: Values, page: Page) -> ItemPage | None
         has_more = len(items) == page.limit or size >= LARGEST_PAGE
         if has_more:
             break
-        items.append(to_item(item_id, direction, raw))
+        items.append(to_shown(item_id, direction, raw))
         size += len(raw)
     return ItemPage(items=tuple(items if forwards else reversed(items)), has_more=has_more)
 

@@ -34,7 +34,7 @@ from antwort.storage.base import (
 from antwort.storage.memory_approvals import MemoryApprovals
 from antwort.storage.memory_calls import MemoryCalls
 from antwort.storage.memory_conversations import Key, MemoryConversations
-from antwort.storage.rows import to_body
+from antwort.storage.rows import shown_item, to_body
 from antwort.storage.rules import (
     Excess,
     abandoned,
@@ -58,6 +58,8 @@ class _Row:
     response: Response
     request: bytes
     input: tuple[InputItem, ...]
+    shown: tuple[InputItem, ...]
+    """The input as it is given back."""
     turn_ends: tuple[int, ...] = ()
     abandoned: tuple[Span, ...] = ()
     children: int = 0
@@ -125,7 +127,8 @@ class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls, MemoryWriti
         self._check(identity, new.decisions)
         parent = self._follow(identity, response.previous_response_id)
         response = replace(response, output=()) if response.output else response
-        self._rows[key] = row = _Row(key, parent, response, new.request, new.input)
+        shown = tuple(map(shown_item, new.input, new.raw_input))
+        self._rows[key] = row = _Row(key, parent, response, new.request, new.input, shown)
         row.input_size = sum(map(len, new.raw_input)) + ITEM_BYTES * len(new.raw_input)
         self._index(row, new.input)
         if new.claim is not None:
@@ -252,7 +255,7 @@ class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls, MemoryWriti
         if row is None:
             return None
         places, has_more = select([item.id for item in row.input], page)
-        return ItemPage(items=tuple(row.input[place] for place in places), has_more=has_more)
+        return ItemPage(items=tuple(row.shown[place] for place in places), has_more=has_more)
 
     async def responses(self, identity: Identity, page: Page, wanted: Wanted) -> ResponsePage:
         """Goes through all there are, which is bounded."""

@@ -15,7 +15,7 @@ from antwort.api.wire import replace
 from antwort.errors import StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import ITEM_BYTES, Bound, Entry, HistoryTooLarge, ItemPage, Page
-from antwort.storage.rows import renamed, type_of
+from antwort.storage.rows import added_item, renamed, type_of
 from antwort.storage.rules import Excess, first_within, select, starts_at_front, within_size
 
 Key: TypeAlias = tuple[str, str, str]
@@ -27,6 +27,8 @@ class _Told:
     conversation: Conversation
     entries: dict[str, tuple[InputItem, int]] = field(default_factory=dict)
     """By the id they go by, oldest first: the item, and how long its JSON was."""
+    shown: dict[str, InputItem] = field(default_factory=dict)
+    """Those that are given back otherwise than they are understood."""
     asked: list[str] = field(default_factory=list)
     """The ids of the approvals that go with it."""
     size: int = 0
@@ -42,7 +44,10 @@ class _Told:
         item = renamed(entry.item, item_id)
         self.entries[item_id] = item, len(entry.raw)
         self.size += len(entry.raw) + ITEM_BYTES
-        return item
+        shown = added_item(entry, item_id)
+        if shown is not item:
+            self.shown[item_id] = shown
+        return shown
 
 
 class MemoryConversations:
@@ -111,13 +116,13 @@ class MemoryConversations:
         forwards = starts_at_front(page)
         chosen = found if forwards else found[::-1]
         count = within_size(size for _, size in chosen)
-        items = [item for item, _ in chosen[:count]]
+        items = [told.shown.get(item.id, item) for item, _ in chosen[:count]]
         return ItemPage(items=tuple(items if forwards else reversed(items)), has_more=has_more or count < len(chosen))
 
     async def conversation_item(self, identity: Identity, conversation_id: str, item_id: str) -> InputItem | None:
         told = self._look_up(identity, conversation_id)
         found = None if told is None else told.entries.get(item_id)
-        return None if found is None else found[0]
+        return None if told is None or found is None else told.shown.get(item_id, found[0])
 
     async def delete_entry(self, identity: Identity, conversation_id: str, item_id: str) -> bool:
         told = self._look_up(identity, conversation_id)
@@ -125,6 +130,7 @@ class MemoryConversations:
         if told is None or gone is None:
             return False
         told.size -= gone[1] + ITEM_BYTES
+        told.shown.pop(item_id, None)
         self._unplace((identity.tenant, identity.owner, item_id), told)
         return True
 

@@ -18,7 +18,7 @@ from antwort.identity import Identity
 from antwort.storage import statements as sql
 from antwort.storage.base import ITEM_BYTES, Bound, ItemPage, Link, Page
 from antwort.storage.conversation_statements import NEWEST as NEWEST_ENTRIES
-from antwort.storage.rows import Values, to_item, to_output, to_response, to_span, without_input
+from antwort.storage.rows import Values, to_item, to_output, to_response, to_shown, to_span, without_input
 from antwort.storage.rules import Excess, cycle, first_within, in_pieces, select
 
 PIECE_BYTES = 2**22
@@ -132,7 +132,7 @@ def input_items(connection: Connection, values: Values, page: Page) -> ItemPage 
     if not places:
         return ItemPage(items=(), has_more=has_more)
     low, high = sorted((places[0], places[-1]))
-    items = [to_item(*found) for found in connection.execute(sql.INPUT_SPAN, (key, low, high))]
+    items = [to_shown(*found) for found in connection.execute(sql.INPUT_SPAN, (key, low, high))]
     return ItemPage(items=tuple(items[place - low] for place in places), has_more=has_more)
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
 from antwort.api.events import CallEnded, Compacted, Mark, Span, TurnAbandoned, TurnEnded
-from antwort.api.items import InputItem, OpaqueItem, OutputItem
+from antwort.api.items import InputItem, KnownItem, OpaqueItem, OutputItem
 from antwort.api.limits import Limits
+from antwort.api.logins import KEY
 from antwort.api.requests import read_item
 from antwort.api.responses import Metadata, Response
-from antwort.api.wire import encode, replace
+from antwort.api.wire import encode, replace, to_plain
 from antwort.errors import Damaged, InvalidField
 from antwort.identity import Identity
-from antwort.storage.base import NewResponse
+from antwort.storage.base import Entry, NewResponse
 
 SCHEMA_VERSION = 1
 """The form of the JSON in a row, kept with it: a later form can tell the earlier ones."""
@@ -118,6 +119,39 @@ def to_item(item_id: str, direction: Direction, raw: bytes) -> InputItem:
         return read_item(msgspec.json.decode(raw), "item", _UNLIMITED, item_id=item_id)
     except (*_DAMAGED, InvalidField) as exc:
         raise Damaged from exc
+
+
+def shown_item(item: InputItem, raw: bytes) -> InputItem:
+    """An item that a client sent as it is given back: the fields that are not known here are as they came, and what is
+    sealed in it is left out.
+    """
+    if isinstance(item, OpaqueItem):
+        if KEY not in item.fields:
+            return item
+        return OpaqueItem(item.type, item.id, {name: value for name, value in item.fields.items() if name != KEY})
+    sent = _decode_fields.decode(raw)
+    unknown = sent.keys() - _KNOWN_FIELDS[type(item)]
+    if not unknown:
+        return item
+    rest = {name: msgspec.json.decode(value) for name, value in sent.items() if name in unknown}
+    return OpaqueItem(type_of(item), item.id, {**to_plain(item), **rest})
+
+
+_KNOWN_FIELDS: dict[type, frozenset[str]] = {
+    item: frozenset({"type", *item.__struct_encode_fields__}) for item in get_args(KnownItem)
+}
+
+
+def added_item(entry: Entry, item_id: str) -> InputItem:
+    """An entry of a conversation as it is given back under the id that it goes by."""
+    item = renamed(entry.item, item_id)
+    return item if entry.direction == "output" else shown_item(item, entry.raw)
+
+
+def to_shown(item_id: str, direction: Direction, raw: bytes) -> InputItem:
+    """The item of a row as it is given back."""
+    item = to_item(item_id, direction, raw)
+    return item if direction == "output" else shown_item(item, raw)
 
 
 def to_span(mark: bytes, items_end: int) -> Span:

@@ -18,7 +18,6 @@ from antwort.api.events import (
     McpCallProgress,
 )
 from antwort.api.items import CustomToolCall, FunctionCall, McpCall
-from antwort.api.wire import UNSET
 from antwort.testing.base_grammar import ItemGrammar, WorkGrammar
 from antwort.testing.part_grammar import ArgumentsGrammar
 from antwort.testing.rules import require
@@ -83,7 +82,7 @@ class McpCallGrammar(ItemGrammar[McpCall]):
         super().__init__(item)
         self._is_open()
         require(item.arguments == "", "a call is added with empty arguments")
-        require(item.output is UNSET and item.error is UNSET, "a call is added without output and error")
+        require(item.output is None and item.error is None, "a call is added without output and error")
         self._arguments = ArgumentsGrammar()
         self._work = WorkGrammar()
 
@@ -125,7 +124,7 @@ class McpCallGrammar(ItemGrammar[McpCall]):
 
     def _check_done(self, item: McpCall) -> None:
         self._arguments.close(item.arguments, item.status)
-        has_output, has_error = item.output is not UNSET, item.error is not UNSET
+        has_output, has_error = item.output is not None, item.error is not None
         if self._work.outcome == "completed":
             is_right = item.status == "completed" and has_output and not has_error
             require(is_right, "after mcp_call.completed the item is completed, with an output and no error")
