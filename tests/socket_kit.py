@@ -86,14 +86,7 @@ async def connected(
     name: str = "127.0.0.1",
     **options: Any,
 ) -> AsyncIterator[Socket]:
-    """`name` is what the server is called by."""
-    options = {
-        "host": "127.0.0.1",
-        "open_timeout": PATIENCE,
-        "close_timeout": PATIENCE,
-        "max_size": None,
-        "proxy": None,
-        **options,
-    }
+    """`name` is what the server is called by; where that is not its address, `host` has to say what is."""
+    options = {"open_timeout": PATIENCE, "close_timeout": PATIENCE, "max_size": None, "proxy": None, **options}
     async with connect(f"ws://{name}:{port}{path}", additional_headers=headers, **options) as wire:
         yield Socket(wire, strict=strict)

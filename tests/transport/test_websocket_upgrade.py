@@ -206,7 +206,9 @@ async def test_a_page_of_our_own_can_and_so_can_those_that_may_use_the_api() -> 
 async def test_a_name_that_a_stranger_chose_is_not_answered() -> None:
     engine = scripted()
     async with behind(Transport(engine, identify=Doorway().identify), engine) as server:
-        status, error, _ = await refused(server, name="rebound.example", origin="http://rebound.example")
+        status, error, _ = await refused(
+            server, name="rebound.example", host="127.0.0.1", origin="http://rebound.example"
+        )
         assert (status, error["code"]) == (403, "host_not_allowed")
 
 

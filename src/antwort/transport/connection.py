@@ -101,8 +101,9 @@ class Connection(Incoming):
             self._mind_the_clock()
 
     def _count_framing(self, size: int) -> None:
-        """Bound what comes behind a head and is no body. `size` bytes were read since a body was last under way; of
-        the read in which its head ended, nobody knows where.
+        """Bound what comes behind a head and is no body: chunk sizes, chunk extensions and trailers.
+
+        `size` is what this read has brought; 0 for the read with the end of the head, which may be of any length.
         """
         body = self._body_bytes + self._body_pieces * _CHUNK_FRAMING_BYTES
         self._framing_bytes = max(0, self._framing_bytes + size - body)
