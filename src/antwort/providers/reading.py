@@ -67,21 +67,18 @@ class Tally:
 class EventReader(ABC):
     """Reads an answer that comes as server-sent events. What reads an event adds to the tally what it says."""
 
-    __slots__ = ("_asked", "_events", "_failure", "_most", "_tally", "ended", "is_cut")
+    __slots__ = ("_asked", "_cap", "_events", "_failure", "_most", "_tally", "ended", "is_cut")
 
     def __init__(self, asked: Asked = NOBODY, most: int = OUTPUT_BYTES) -> None:
         self._asked = asked
         self._events = SseParser()
         self._failure: AntwortError | None = None
-        self._most = most
+        self._most, self._cap = most, json_cap(most)
         self._tally = Tally()
         self.ended = self.is_cut = False
 
     def feed(self, data: bytes) -> list[Delta]:
         out: list[Delta] = []
-        if self.is_cut:
-            return out
-        before = self._tally.size
         for payload in self._events.feed(data):
             if self.ended:
                 break
@@ -89,27 +86,27 @@ class EventReader(ABC):
                 self._read(payload, out)
             except UNREADABLE as exc:
                 self._read_repaired(payload, out, exc)
-        if self._events.open_size > json_cap(self._most) and not self.ended:
+        if self._events.open_size > self._cap and not self.ended:
             self._fail(BackendError("The backend sent an event that is too large."))
-        return out if self._tally.size <= self._most else self._cut(out, before)
+        return out if self._tally.size <= self._most else self._cut(out)
 
     def finish(self) -> list[Delta]:
         out: list[Delta] = []
-        before = self._tally.size
         if not self.ended:
             self._read_torn(out)
         if not self.ended:
             self._end(out)
         if self._tally.size > self._most and not self.is_cut:
-            return self._cut(out, before)
+            return self._cut(out)
         if self._failure is not None:
             raise self._failure
         return out
 
-    def _cut(self, out: list[Delta], before: int) -> list[Delta]:
-        """What there was room for, of what came after so many bytes."""
+    def _cut(self, out: list[Delta]) -> list[Delta]:
+        """What there is room for of what came last."""
         self.ended = self.is_cut = True
         self._failure = None
+        before = self._tally.size - sum(map(said_by, out))
         kept = within(out, self._most - before)
         if not (kept and isinstance(kept[-1], Finished)):  # what was too much is held back still
             kept.append(Finished(MAX_OUTPUT_BYTES))

@@ -344,6 +344,8 @@ async def _read_on(reply: Reply, reader: Reader, heard: Heard) -> list[Delta]:
                 await asyncio.sleep(0)
             if batch := reader.feed(data[at : at + PORTION]):
                 heard.append(merged(batch))
+            if reader.is_cut:
+                break
     if not reader.is_cut:
         reply.release()
     return reader.finish()
