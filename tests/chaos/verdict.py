@@ -52,6 +52,8 @@ RULES: tuple[Rule, ...] = Rule.__args__  # type: ignore[attr-defined]  # the nam
 _AWAKE = 5.0
 """Seconds in which a process that stood still may begin what it had in hand, before it hears that others have it."""
 
+STORE_CODES = ("storage_error", "storage_unavailable")
+
 
 class Breach(NamedTuple):
     rule: Rule
@@ -368,7 +370,7 @@ def _judge_seen(story: int, seen: Sequence[Seen], final: Response) -> Iterator[B
         for event, of_stream in zip(_read(seen), seen, strict=True):
             checker.feed(of_stream.number, event)
         ended = checker.finish() if seen and seen[-1].type in ENDS else final
-        if ended != final and not (ended.error is not None and ended.error.code == "storage_error"):
+        if ended != final and not (ended.error is not None and ended.error.code in STORE_CODES):
             yield Breach("fold differs from what is stored", story, final.id)
     except GrammarError as fault:
         yield Breach("stream against the grammar", story, f"{final.id}: {fault}")

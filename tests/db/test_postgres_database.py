@@ -15,7 +15,7 @@ from antwort.db import Connection
 from antwort.db.postgres import PostgresDatabase
 from antwort.db.postgres_faults import TOO_SLOW, UNKNOWN, UNREACHABLE, store_fault
 from antwort.db.postgres_link import Raw
-from antwort.errors import StoreFault
+from antwort.errors import StoreFault, StoreUnavailable
 from database_kit import INSERT, held, make_table, note, read_notes, together
 from postgres import Postgres
 
@@ -219,7 +219,7 @@ async def test_a_commit_without_an_answer_says_that_nobody_knows(database: Postg
         writes = [asyncio.create_task(database.write(note(text))) for text in ("a", "fatal", "b")]
     await asyncio.wait(writes)
     faults = [write.exception() for write in writes]
-    assert [type(fault) for fault in faults] == [StoreFault] * 3
+    assert [type(fault) for fault in faults] == [StoreUnavailable] * 3
     assert [(fault.message, fault.is_ambiguous) for fault in faults if isinstance(fault, StoreFault)] == [
         (UNKNOWN, True)
     ] * 3
@@ -235,9 +235,9 @@ async def test_a_database_that_hangs_is_a_fault_and_works_when_it_goes_on(own_po
         own_postgres.pause()
         writing, reading = database.write(note("lost")), database.read(read_notes)
         faults = await asyncio.gather(writing, reading, return_exceptions=True)
-        assert [(type(fault), str(fault)) for fault in faults] == [(StoreFault, TOO_SLOW)] * 2
+        assert [(type(fault), str(fault)) for fault in faults] == [(StoreUnavailable, TOO_SLOW)] * 2
         later = await asyncio.gather(*[database.write(note("lost")) for _ in range(50)], return_exceptions=True)
-        assert {type(fault) for fault in later} == {StoreFault}
+        assert {type(fault) for fault in later} == {StoreUnavailable}
         own_postgres.resume()
         assert await works_again(database, "found") == ["found"]
 

@@ -15,6 +15,7 @@ from antwort.engine.decisions import DENIED, LOST, NO_APPROVAL, NOT_RUN
 from antwort.engine.engine import Engine
 from antwort.errors import InvalidField, ToolServerUnavailable
 from antwort.identity import Identity
+from antwort.storage.base import Bound
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, Unanswered
@@ -307,16 +308,16 @@ async def test_a_turn_that_no_conversation_keeps_can_be_answered_after_it_was_st
 class Counting(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
-        self.chains = 0
+        self.links = 0
         self.items_wanted: list[str] = []
 
-    async def chain(self, *args: Any) -> Any:
-        self.chains += 1
-        return await super().chain(*args)
+    async def link(self, *args: Any, **fields: Any) -> Any:
+        self.links += 1
+        return await super().link(*args, **fields)
 
-    async def items(self, identity: Identity, ids: Sequence[str]) -> Any:
+    async def items(self, identity: Identity, ids: Sequence[str], bound: Bound | None = None) -> Any:
         self.items_wanted += ids
-        return await super().items(identity, ids)
+        return await super().items(identity, ids, bound)
 
 
 @pytest.mark.parametrize("with_runs", [True, False])
@@ -330,10 +331,10 @@ async def test_only_those_who_asked_for_what_is_to_be_run_are_looked_up(with_run
         said += [*again(first), decision(first)]
         second = await engine.create(ask(said, tools=[GUARDED]))
         said += [item for item in again(second) if with_runs or item["type"] != "mcp_call"]
-    assert store.chains == 4
+    assert store.links == 4
     store.items_wanted.clear()
     await engine.create(ask([*said, SURE], tools=[GUARDED]))
-    assert store.chains == 4
+    assert store.links == 4
     assert len(store.items_wanted) == (0 if with_runs else 4)
 
 

@@ -255,11 +255,11 @@ class Shaky(Rows):
 
     faults = 3
 
-    async def chain(self, identity: Identity, response_id: str) -> tuple[Link, ...]:
+    async def link(self, identity: Identity, response_id: str, *, with_input: bool = True) -> Link | None:
         if self.faults:
             self.faults -= 1
             raise StoreFault("The store is away.")
-        return await super().chain(identity, response_id)
+        return await super().link(identity, response_id, with_input=with_input)
 
 
 async def test_a_store_that_cannot_be_read_is_asked_again() -> None:

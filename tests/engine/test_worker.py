@@ -361,7 +361,7 @@ async def test_one_whose_record_cannot_be_read_is_shown_as_it_was_submitted_and_
 
 async def test_a_response_whose_row_cannot_be_read_has_failed_as_well() -> None:
     class Blurred(Rows):
-        async def chain(self, *_: object) -> NoReturn:
+        async def link(self, *_: object, **__: object) -> NoReturn:
             raise Damaged
 
     async with front_of(log := Log(Blurred())) as front, engine_on(log, Story(DONE)) as maker:
