@@ -13,7 +13,7 @@ import pytest
 from antwort.api.requests import CreateRequest
 from pages import ROOT
 
-OURS = {"raw", "raw_input"}
+OURS = {"raw", "raw_input", "additional"}
 _CODE = ("code", "script", "style")
 
 
