@@ -59,8 +59,8 @@ def test_all_that_is_set_for_a_server_reaches_it() -> None:
     assert server.standing == Audience(models=("qwen*",), subjects=("anne",), tenants=("acme",))
     assert (server.sessions, server.allowed_tools, server.require_approval) == ("identity", ("find",), "writes")
     assert server.tools == {"find": McpToolPolicy(read_only=True, require_approval=False)}
-    spec = base_spec(server, make_policy(McpSettings(largest=5), is_near=False))
-    assert (spec.connect, spec.list_age, spec.largest) == (3, 4, 5)
+    spec = base_spec(server, make_policy(McpSettings(largest=5, unsolicited_bytes=6), is_near=False))
+    assert (spec.connect, spec.list_age, spec.largest, spec.unsolicited) == (3, 4, 5, 24)
 
 
 def test_a_program_gets_its_environment_in_clear() -> None:

@@ -59,6 +59,7 @@ def make_policy(mcp: McpSettings, *, is_near: bool) -> McpPolicy:
         force_approval=mcp.force_approval,
         connect=mcp.connect,
         largest=mcp.largest,
+        unsolicited=mcp.unsolicited_bytes,
         sessions=mcp.sessions,
         idle=mcp.idle,
     )

@@ -151,3 +151,7 @@ class McpSettings(Wire):
     """How long a server that a request names may take to connect."""
     largest: Count = 16 * 2**20
     """The largest message of a server that is read."""
+    unsolicited_bytes: Count = 2**20
+    """How much a server may send that nobody asked for (log messages, requests, comments), at once and then in each
+    four seconds; each message counts as at least a kilobyte. More waits, and after as much again the stream is closed.
+    Your own servers have four times that."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 _MARK = b"\xef\xbb\xbf"
@@ -15,6 +17,8 @@ class SseEvent(msgspec.Struct, frozen=True):
     id: bytes | None = None
     retry: int | None = None
     """Milliseconds."""
+    size: int = 0
+    """Bytes that it took, comments included."""
 
 
 class _Blocks:
@@ -96,9 +100,9 @@ class EventParser(_Blocks):
 
     __slots__ = ()
 
-    def feed(self, data: bytes) -> list[SseEvent]:
-        """The events that `data` completes."""
-        return [_event(block) for block in self._blocks(data)]
+    def feed(self, data: bytes) -> Iterator[SseEvent]:
+        """The events that `data` completes, each read when it is asked for: there may be very many."""
+        return map(_event, self._blocks(data))
 
     def finish(self) -> list[SseEvent]:
         return [event for event in map(_event, self._rest()) if event.data]
@@ -110,9 +114,8 @@ def _event(block: bytes) -> SseEvent:
         name, _, value = line.partition(b":")
         said[name] = value.removeprefix(b" ")
     retry = said.get(b"retry", b"")
-    return SseEvent(
-        _data(block), said.get(b"event") or b"message", said.get(b"id"), int(retry[:9]) if retry.isdigit() else None
-    )
+    pause = int(retry[:9]) if retry.isdigit() else None
+    return SseEvent(_data(block), said.get(b"event") or b"message", said.get(b"id"), pause, len(block))
 
 
 def _payloads(blocks: list[bytes]) -> list[bytes]:

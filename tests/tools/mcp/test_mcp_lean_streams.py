@@ -10,9 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from antwort.tools.mcp import declining, listening
-from antwort.tools.mcp.base import ServerUnavailable
+from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
 from antwort.tools.mcp.declining import MOST_WAITING
 from antwort.tools.mcp.session import ServerSession
+from antwort.tools.mcp.unsolicited import Allowance, Unsolicited
 from session_kit import STREAM, TEXT, Asked, Send, event, hangs, puppet, sends, session_with, whole
 
 ENDED = ConnectionAbortedError
@@ -189,7 +190,7 @@ async def test_an_answer_that_lacks_only_its_last_line_is_one() -> None:
 def test_how_long_to_wait_is_the_servers_to_say_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     for said, waited in ((0, 0.1), (5_000, 5.0), (999_999_999, 30.0)):
-        heard = listening.Listening(100, ignore)
+        heard = listening.Listening(100, Unsolicited(Allowance(ServerSpec(label="x")), lambda _: False), ignore)
         heard._pause = said / 1000
         assert heard.pause == waited
 

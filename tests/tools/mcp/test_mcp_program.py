@@ -14,22 +14,32 @@ from pathlib import Path
 import anyio
 import pytest
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCResponse
+from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
 from antwort.tools.mcp.messages import TOO_LONG
-from antwort.tools.mcp.pauses import Pace
 from antwort.tools.mcp.program import Inbox, Outbox, environment, program
+from antwort.tools.mcp.unsolicited import Allowance, Unsolicited
 from session_kit import until
 
 HELLO = SessionMessage(JSONRPCNotification(jsonrpc="2.0", method="hello"))
 
 
 @asynccontextmanager
-async def running(script: str, *arguments: str, largest: int = 10_000) -> AsyncGenerator[tuple[Inbox, Outbox], None]:
-    command = (sys.executable, "-c", textwrap.dedent(script), *arguments)
-    async with program(ServerSpec(label="x", transport="stdio", command=command, largest=largest)) as streams:
-        yield streams
+async def running(
+    script: str, *asked: int, largest: int = 10_000, unsolicited: int = 2**40
+) -> AsyncGenerator[tuple[Inbox, Outbox], None]:
+    """A program that was asked something under each of those numbers."""
+    command = (sys.executable, "-c", textwrap.dedent(script))
+    spec = ServerSpec(label="x", transport="stdio", command=command, largest=largest, unsolicited=unsolicited)
+    async with program(spec, unasked(spec)) as (inbox, outbox):
+        for number in asked:
+            await outbox.send(SessionMessage(JSONRPCRequest(jsonrpc="2.0", id=number, method="x")))
+        yield inbox, outbox
+
+
+def unasked(spec: ServerSpec) -> Unsolicited:
+    return Unsolicited(Allowance(spec), lambda _: False)
 
 
 def is_alive(number: int) -> bool:
@@ -44,7 +54,7 @@ STUBBORN = """
     import os, signal, subprocess, sys, time
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    print('{"jsonrpc": "2.0", "method": "%d/%d"}' % (os.getpid(), child.pid), flush=True)
+    print('{"jsonrpc": "2.0", "id": 1, "method": "%d/%d"}' % (os.getpid(), child.pid), flush=True)
     time.sleep(600)
 """
 
@@ -53,7 +63,7 @@ async def test_one_that_will_not_end_is_killed_with_all_that_it_has_started() ->
     async with running(STUBBORN) as (inbox, _):
         message = await inbox.receive()
         assert isinstance(message, SessionMessage)
-        assert isinstance(message.message, JSONRPCNotification)
+        assert isinstance(message.message, JSONRPCRequest)
         numbers = [int(number) for number in message.message.method.split("/")]
         assert all(map(is_alive, numbers))
     await until(lambda: not any(map(is_alive, numbers)))
@@ -63,7 +73,7 @@ async def test_one_that_ends_by_itself_takes_what_it_has_started_with_it() -> No
     async with running(STUBBORN.replace("    time.sleep(600)", "    sys.stdin.read()")) as (inbox, _):
         message = await inbox.receive()
         assert isinstance(message, SessionMessage)
-        assert isinstance(message.message, JSONRPCNotification)
+        assert isinstance(message.message, JSONRPCRequest)
         numbers = [int(number) for number in message.message.method.split("/")]
     await until(lambda: not any(map(is_alive, numbers)))
 
@@ -76,7 +86,7 @@ async def test_whoever_is_cancelled_leaves_no_process() -> None:
         async with running(STUBBORN) as (inbox, _):
             message = await inbox.receive()
             assert isinstance(message, SessionMessage)
-            assert isinstance(message.message, JSONRPCNotification)
+            assert isinstance(message.message, JSONRPCRequest)
             numbers.extend(int(number) for number in message.message.method.split("/"))
             started.set()
             await asyncio.Event().wait()
@@ -91,19 +101,20 @@ async def test_whoever_is_cancelled_leaves_no_process() -> None:
 async def test_lines_come_whole_however_they_are_cut_and_what_is_no_message_is_passed_over() -> None:
     script = """
         import sys, time
-        for piece in ('print', ' and pray', chr(10), chr(10), '{"jsonrpc": "2.0", "meth', 'od": "a"}' + chr(10) +
-                      '{"jsonrpc": "2.0", "method": "b"}' + chr(10) + '{"jsonrpc"', ': "2.0", "method": "c"}', chr(10)):
+        for piece in ('print', ' and pray', chr(10), chr(10), '{"jsonrpc": "2.0", "id": 1, "meth', 'od": "a"}' +
+                      chr(10) + '{"jsonrpc": "2.0", "id": 1, "method": "b"}' + chr(10) + '{"jsonrpc"',
+                      ': "2.0", "id": 1, "method": "c"}', chr(10)):
             sys.stdout.write(piece)
             sys.stdout.flush()
             time.sleep(0.01)
     """
     async with running(script) as (inbox, _):
         got = [item.message async for item in inbox if isinstance(item, SessionMessage)]
-        assert [message.method for message in got if isinstance(message, JSONRPCNotification)] == ["a", "b", "c"]
+        assert [message.method for message in got if isinstance(message, JSONRPCRequest)] == ["a", "b", "c"]
 
 
 async def test_what_it_wrote_before_it_ended_is_read() -> None:
-    script = """print('{"jsonrpc": "2.0", "method": "last"}')"""
+    script = """print('{"jsonrpc": "2.0", "id": 1, "method": "last"}')"""
     async with running(script) as (inbox, _):
         await inbox._talk.exited.wait()
         item = await inbox.receive()
@@ -133,7 +144,7 @@ ODD = {
 
 @pytest.mark.parametrize("line", ODD.values(), ids=ODD)
 async def test_an_answer_that_is_none_fails_who_waits_for_it_at_once(line: str) -> None:
-    async with running(f"print({line!r})") as (inbox, _):
+    async with running(f"print({line!r})", 7) as (inbox, _):
         item = await inbox.receive()
         assert isinstance(item, SessionMessage)
         assert isinstance(item.message, JSONRPCError)
@@ -147,7 +158,7 @@ async def test_an_answer_that_is_no_text_fails_who_waits_for_it_at_once() -> Non
         line = '{"jsonrpc": "2.0", "id": 7, "result": {"text": "' + chr(233) + '"}}' + chr(10)
         sys.stdout.buffer.write(line.encode("latin-1"))
     """
-    async with running(script) as (inbox, _):
+    async with running(script, 7) as (inbox, _):
         item = await inbox.receive()
         assert isinstance(item, SessionMessage)
         assert isinstance(item.message, JSONRPCError)
@@ -156,7 +167,7 @@ async def test_an_answer_that_is_no_text_fails_who_waits_for_it_at_once() -> Non
 
 async def test_a_number_that_is_none_is_read_as_nothing() -> None:
     script = """print('{"jsonrpc": "2.0", "id": 7, "result": {"x": NaN, "y": 1e999}}')"""
-    async with running(script) as (inbox, _):
+    async with running(script, 7) as (inbox, _):
         item = await inbox.receive()
         assert isinstance(item, SessionMessage)
         assert isinstance(item.message, JSONRPCResponse)
@@ -165,29 +176,29 @@ async def test_a_number_that_is_none_is_read_as_nothing() -> None:
 
 async def test_half_a_character_is_read_as_one_that_is_missing() -> None:
     script = """print('{"jsonrpc": "2.0", "id": 7, "result": {"text": "' + chr(92) + 'ud83d"}}')"""
-    async with running(script) as (inbox, _):
+    async with running(script, 7) as (inbox, _):
         item = await inbox.receive()
         assert isinstance(item, SessionMessage)
         assert isinstance(item.message, JSONRPCResponse)
         assert item.message.result == {"text": "\ufffd"}
 
 
-@pytest.mark.parametrize("line", ["y", ""])
-async def test_one_that_writes_nothing_but_nonsense_is_given_up(
-    line: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "line", ["y", "", '{"jsonrpc": "2.0", "method": "x"}', '{"jsonrpc": "2.0", "id": 9, "result": {}}']
+)
+async def test_one_that_writes_nothing_but_what_nobody_asked_for_is_given_up(
+    line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("antwort.tools.mcp.program._NOISE_BYTES", (100_000, 1))
-    async with running(f"while True: print({line!r})") as (inbox, _):
+    async with running(f"while True: print({line!r})", unsolicited=2_000) as (inbox, _):
         with pytest.raises(anyio.EndOfStream):
             await inbox.receive()
         assert not inbox._talk.lines
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [
-        "An MCP server's program writes too much that is no message."
+        "A stream of an MCP server is closed: it sends too much that nobody asked for."
     ]
 
 
-async def test_one_that_prints_what_it_should_log_is_borne_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antwort.tools.mcp.program._NOISE_LINES", (100, 1_000_000))  # in a life, any number
+async def test_one_that_prints_what_it_should_log_is_borne_with() -> None:
     script = """
         import sys
         for number in range(3000):
@@ -195,25 +206,17 @@ async def test_one_that_prints_what_it_should_log_is_borne_with(monkeypatch: pyt
             print()
         print('{"jsonrpc": "2.0", "id": 7, "result": {}}')
     """
-    async with running(script) as (inbox, _):
+    async with running(script, 7, unsolicited=4 * 2**20) as (inbox, _):
         (item,) = [item async for item in inbox]
         assert isinstance(item, SessionMessage)
         assert isinstance(item.message, JSONRPCResponse)
-
-
-def test_what_counts_of_noise_is_how_fast_it_comes() -> None:
-    pace = Pace(at_once=100, in_a_second=10)
-    assert pace.wait(0.0, 100) == pytest.approx(0.0)
-    assert pace.wait(0.0, 1) > 0.05
-    assert pace.wait(20.0, 90) == 0.0
-    assert not any(pace.wait(20.0 + seconds, 10) for seconds in range(1, 1_000))
 
 
 async def test_others_are_heard_while_one_talks_without_end() -> None:
     script = """
         import sys
         while True:
-            sys.stdout.write('{"jsonrpc": "2.0", "method": "x"}' + chr(10))
+            sys.stdout.write('{"jsonrpc": "2.0", "id": 1, "method": "x"}' + chr(10))
     """
     turns = heard = 0
 
@@ -237,7 +240,7 @@ async def test_an_answer_of_too_many_small_things_fails_who_waits_for_it_and_nob
         print('{"jsonrpc": "2.0", "id": 7, "result": {"a": [' + '{},' * 300000 + '{}]}}')
         print('{"jsonrpc": "2.0", "id": 8, "result": {}}')
     """
-    async with running(script, largest=10_000_000) as (inbox, _):
+    async with running(script, 7, 8, largest=10_000_000) as (inbox, _):
         heavy, light = [item async for item in inbox]
         assert isinstance(heavy, SessionMessage)
         assert isinstance(heavy.message, JSONRPCError)
@@ -248,7 +251,7 @@ async def test_an_answer_of_too_many_small_things_fails_who_waits_for_it_and_nob
 
 
 async def test_a_message_of_too_many_small_things_that_answers_nobody_ends_it() -> None:
-    script = 'print(\'{"jsonrpc": "2.0", "method": "x", "params": {"a": [\' + \'{},\' * 300000 + \'{}]}}\')'
+    script = 'print(\'{"jsonrpc": "2.0", "id": 1, "method": "x", "params": {"a": [\' + \'{},\' * 300000 + \'{}]}}\')'
     async with running(script, largest=10_000_000) as (inbox, _):
         with pytest.raises(anyio.EndOfStream):
             await inbox.receive()
@@ -275,7 +278,7 @@ async def test_one_that_talks_without_end_is_read_no_faster_than_it_is_heard() -
     script = """
         import sys
         while True:
-            sys.stdout.write('{"jsonrpc": "2.0", "method": "x"}' + chr(10))
+            sys.stdout.write('{"jsonrpc": "2.0", "id": 1, "method": "x"}' + chr(10))
     """
     async with running(script) as (inbox, _):
         talk = inbox._talk
@@ -332,7 +335,7 @@ async def explained(*command: str, folder: str | None = None) -> str:
     told: list[str] = []
     spec = ServerSpec(label="x", transport="stdio", command=command, folder=folder)
     with suppress(ServerUnavailable):
-        async with program(spec, told.append) as (inbox, _):
+        async with program(spec, unasked(spec), told.append) as (inbox, _):
             async for _ in inbox:
                 pass
     return told[-1]

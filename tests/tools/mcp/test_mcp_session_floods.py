@@ -8,20 +8,15 @@ import logging
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
-from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 from msgspec.structs import replace
 
 from antwort.net.reach import Reach
-from antwort.tools.mcp import declining
+from antwort.tools.mcp import declining, unsolicited
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
 from antwort.tools.mcp.owner import _Sdk
-from antwort.tools.mcp.pauses import Pace
-from antwort.tools.mcp.streams import Hearing, Incoming
 from antwort.tools.mcp.watching import Watch, Watched
 from session_kit import (
     PATIENCE,
@@ -189,7 +184,7 @@ async def test_streams_that_end_at_once_are_not_asked_for_at_once() -> None:
     async def pause(seconds: float) -> None:
         waited.append(seconds)
 
-    transport = Watched(Streams(), Watch(), pause)
+    transport = Watched(Streams(), Watch(), pause=pause)
     get = httpx2.Request("GET", "http://x/", headers={"Accept": "text/event-stream"})
     for _ in range(3):
         await transport.handle_async_request(get)
@@ -198,73 +193,133 @@ async def test_streams_that_end_at_once_are_not_asked_for_at_once() -> None:
     assert all(0.5 < seconds <= 1.0 for seconds in waited)
 
 
-def test_what_a_server_says_by_itself_is_heard_at_a_pace() -> None:
-    pace = Pace(at_once=10, in_a_second=5)
-    assert [pace.wait(100.0) for _ in range(10)] == [pytest.approx(0.0)] * 10
-    assert pace.wait(100.0) == pytest.approx(0.2)
-    assert pace.wait(100.0) == pytest.approx(0.4)
-    assert pace.wait(200.0) == 0.0
+# ---- what nobody has asked for ----
+
+UNASKED: dict[str, bytes] = {
+    "logs": event({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}}),
+    "progress of nothing": event(
+        {"jsonrpc": "2.0", "method": "notifications/progress", "params": {"progressToken": "none", "progress": 1}}
+    ),
+    "news of another kind": event({"jsonrpc": "2.0", "method": "notifications/whatever"}),
+    "requests": event({"jsonrpc": "2.0", "id": 1, "method": "ping"}),
+    "answers": event({"jsonrpc": "2.0", "id": 1_000_000, "result": {}}),
+    "comments": b": still here\n\n",
+    "events without data": b"data:\n\n",
+    "no messages": b"data: what is this?\n\n",
+}
+ENDLESS = b": still here\n" * 2_000
+CLOSED = "A stream of an MCP server is closed: it sends too much that nobody asked for."
+LITTLE = 2_000
+"""Bytes of an allowance that a few messages use up."""
 
 
-class Said:
-    def __init__(self, *items: Incoming) -> None:
-        self._items = list(items)
+def without_end(said: bytes, begun: bytes = STREAM) -> Act:
+    async def act(asked: Asked, send: Send) -> None:
+        await send(begun + said * 1_000)
+        await asyncio.Event().wait()
 
-    async def receive(self) -> Incoming:
-        return await self.__anext__()
-
-    async def aclose(self) -> None:
-        self._items.clear()
-
-    async def __anext__(self) -> Incoming:
-        if not self._items:
-            raise StopAsyncIteration
-        return self._items.pop(0)
+    return act
 
 
-def noted(method: str, params: dict[str, Any] | None = None) -> SessionMessage:
-    return SessionMessage(JSONRPCNotification(jsonrpc="2.0", method=method, params=params))
+def told(caplog: pytest.LogCaptureFixture) -> int:
+    return sum(record.message == CLOSED for record in caplog.records)
 
 
-ANSWER = SessionMessage(JSONRPCResponse(jsonrpc="2.0", id=1, result={}))
+@pytest.mark.parametrize("said", [*UNASKED.values(), ENDLESS], ids=[*UNASKED, "an event without end"])
+async def test_a_stream_of_what_nobody_asked_for_is_closed_and_calls_go_on(
+    said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="antwort.tools.mcp")
+    async with puppet(GET=without_end(said)) as server, pooled(reach=NEAR) as pool:
+        session = pool.get(replace(server.spec, is_strangers=True, unsolicited=LITTLE))
+        await session.tools()
+        await until(lambda: told(caplog) == 1)
+        assert not (await session.call("do", "{}", key="k")).is_error
+        assert server.sessions == 1
+        assert len(server.seen("GET")) == 1  # the next one comes after a pause
+        assert len(server.seen("answer")) <= 1
 
 
-async def refuses(request: JSONRPCRequest) -> bool:
-    return False
+@pytest.mark.parametrize("said", [said for name, said in UNASKED.items() if name not in ("answers", "no messages")])
+async def test_a_call_whose_stream_is_full_of_what_nobody_asked_for_fails(said: bytes) -> None:
+    async with puppet(tools_call=without_end(said)) as server, pooled() as pool:
+        session = pool.get(replace(server.spec, unsolicited=LITTLE))
+        with pytest.raises(ServerUnavailable, match="sends too much that nobody asked for"):
+            await session.call("do", "{}", key="k")
+        server.acts["tools/call"] = says(TEXT)
+        assert not (await session.call("do", "{}", key="k")).is_error
+        assert server.sessions == 1
 
 
-async def test_what_a_server_logs_is_passed_over_and_answers_are_not() -> None:
-    log = noted("notifications/message")
-    over = asyncio.Event()
-    hearing = Hearing(Said(log, ANSWER, log), over, refuses, lambda params: None)
-    assert [item async for item in hearing] == [ANSWER]
-    assert over.is_set()
+@pytest.mark.parametrize("said", [*UNASKED.values(), ENDLESS], ids=[*UNASKED, "an event without end"])
+async def test_a_session_of_the_older_kind_that_sends_what_nobody_asked_for_ends_and_is_not_had_again_at_once(
+    said: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="antwort.tools.mcp")
+    listed = asyncio.Event()
+
+    async def stream(asked: Asked, send: Send) -> None:
+        answers.append(send)
+        await send(STREAM + b"event: endpoint\ndata: /post\n\n")
+        await listed.wait()
+        await without_end(said, b"")(asked, send)
+
+    def by_stream(value: object) -> Act:
+        async def act(asked: Asked, send: Send) -> None:
+            await send(whole(202))
+            await answers[-1](event({"jsonrpc": "2.0", "id": asked.number, "result": value}))
+
+        return act
+
+    answers = list[Send]()
+    agreed = {"protocolVersion": "2024-11-05", "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}}
+    acts = {"initialize": by_stream(agreed), "tools_list": by_stream({"tools": [TOOL]})}
+    async with puppet(GET=stream, **acts) as server, pooled(reach=NEAR) as pool:
+        session = pool.get(replace(server.spec, transport="sse", is_strangers=True, unsolicited=LITTLE))
+        await session.tools()
+        listed.set()
+        await until(lambda: pool.open_sessions == 0)
+        assert told(caplog) == 1
+        with pytest.raises(ServerUnavailable, match=r"nobody asked for\. The next attempt is made in \d+ s"):
+            await session.call("do", "{}", key="k")
+        assert len(server.seen("GET")) == 1
 
 
-@pytest.mark.parametrize("method", ["message", "cancelled", "progress"])
-async def test_nobody_waits_behind_what_makes_no_work(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    waited, told = await heard(noted(f"notifications/{method}", {"progress": 1}), monkeypatch)
-    assert waited == []
-    assert told == ([{"progress": 1}] * 5_000 if method == "progress" else [])
+async def test_a_server_that_logs_much_and_tells_how_far_it_has_come_is_heard(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    heard = list[float | None]()
+
+    async def busy(asked: Asked, send: Send) -> None:
+        token = asked.message["params"]["_meta"]["progressToken"]
+        await send(STREAM + UNASKED["logs"] * 200 + b": still here\n\n" * 200)
+        for done in range(500):
+            params = {"progressToken": token, "progress": done}
+            await send(event({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}))
+        await send(event({"jsonrpc": "2.0", "id": asked.number, "result": TEXT}))
+
+    async with puppet(GET=floods(*["ping"] * 50), tools_call=busy) as server, pooled(reach=NEAR) as pool:
+        session = pool.get(replace(server.spec, is_strangers=True))
+        outcome = await session.call("do", "{}", key="k", progress=lambda progress: heard.append(progress.done))
+        assert not outcome.is_error
+        assert heard == list(range(500))
+        assert told(caplog) == 0
 
 
-async def test_what_makes_work_is_heard_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited, _ = await heard(noted("notifications/tools/list_changed"), monkeypatch)
-    assert len(waited) > 1_000
+async def test_progress_that_a_call_has_asked_for_closes_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unsolicited, "_WINDOW", 0.04)
+    heard = list[float | None]()
 
+    async def busy(asked: Asked, send: Send) -> None:
+        params = {"progressToken": asked.message["params"]["_meta"]["progressToken"], "progress": 1}
+        await send(STREAM + event({"jsonrpc": "2.0", "method": "notifications/progress", "params": params}) * 300)
+        await send(event({"jsonrpc": "2.0", "id": asked.number, "result": TEXT}))
 
-async def heard(said: Incoming, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], list[object]]:
-    """How long it was waited, and what was told of progress, until the answer behind many of those had come."""
-    waited, told = list[float](), list[object]()
-
-    async def sleep(seconds: float) -> None:
-        waited.append(seconds)
-
-    monkeypatch.setattr(asyncio, "sleep", sleep)
-    hearing = Hearing(Said(*[said] * 5_000, ANSWER), asyncio.Event(), refuses, told.append)
-    assert [item async for item in hearing][-1] is ANSWER
-    monkeypatch.undo()
-    return waited, told
+    async with puppet(tools_call=busy) as server, pooled() as pool:
+        session = pool.get(replace(server.spec, unsolicited=10 * LITTLE))
+        outcome = await session.call("do", "{}", key="k", progress=lambda progress: heard.append(progress.done))
+        assert not outcome.is_error
+        assert len(heard) == 300
 
 
 # ---- beginning and ending ----

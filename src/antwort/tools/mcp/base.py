@@ -55,6 +55,8 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Seconds after which its list of tools is asked for again."""
     largest: int = 16 * 2**20
     """Bytes of one message of the server's; what is longer is not read, and the call has failed."""
+    unsolicited: int = 2**20
+    """Bytes that it may send unasked, at once and then in four seconds."""
 
     @cached_property
     def key(self) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any, Literal, TypeAlias
 
 import anyio
@@ -34,6 +34,7 @@ from antwort.tools.mcp.program import program
 from antwort.tools.mcp.quiet import hush, own_context
 from antwort.tools.mcp.streams import Hearing, Streams, Writing
 from antwort.tools.mcp.tool_list import STRANGERS_PAGE
+from antwort.tools.mcp.unsolicited import Allowance, Unsolicited
 from antwort.tools.mcp.watching import Watch, Watched
 from antwort.tools.mcp.web import LARGEST_OTHER, Web, WebTransport
 from antwort.version import __version__
@@ -58,11 +59,12 @@ hush()
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """What a session is made of. `ready` is given the connection, and `left` hears that it is over and only has to be
     closed; `changed` hears that the tools are others now. `explain` hears why a program is not
-    there, for its operator.
+    there, for its operator. `allowance` outlives the session.
     """
 
     spec: ServerSpec
     reach: Reach | None
+    allowance: Allowance
     explain: Callable[[str], None]
     ready: Callable[[Connection], None]
     left: Callable[[], None]
@@ -75,8 +77,9 @@ async def hold(setting: Setting, mode: Mode) -> None:
     Raises whatever the SDK raises: groups of exceptions, and cancellations that nobody has asked for, among it.
     """
     if setting.spec.transport == "stdio":
-        async with program(setting.spec, setting.explain) as streams:
-            await _Talk(setting, mode).hold(streams)
+        talk = _Talk(setting, mode)
+        async with program(setting.spec, talk.unsolicited, setting.explain) as streams:
+            await talk.hold(streams)
         return
     web = Web(setting.spec, setting.reach)
     try:
@@ -95,11 +98,12 @@ class _Talk:
         self._mode = mode
         self._over = asyncio.Event()
         self._connection: Connection | None = None
+        self.unsolicited = Unsolicited(setting.allowance, self._hear_progress)
 
     async def hold(self, streams: Streams) -> None:
         read, write = streams
         answers = _Answers(write, self._over)
-        dispatcher = JSONRPCDispatcher[Any](Hearing(read, self._over, answers.decline, self._hear_progress), write)
+        dispatcher = JSONRPCDispatcher[Any](Hearing(read, self._over, answers.decline), write)
         async with ClientSession(dispatcher=dispatcher, client_info=_US, message_handler=self._hear) as session:
             await self._negotiate(session)
             if session.initialize_result is not None:
@@ -174,13 +178,15 @@ class _Talk:
         if isinstance(message, types.ToolListChangedNotification):
             self._setting.changed()
 
-    def _hear_progress(self, params: Mapping[str, Any]) -> None:
+    def _hear_progress(self, params: object) -> bool:
         """Whoever reports it may fail, and ends nobody else's call by that."""
-        if self._connection is not None:
-            try:
-                self._connection.hear_progress(params)
-            except Exception:
-                _log.exception("The progress of a call could not be told.")
+        if self._connection is None:
+            return False
+        try:
+            return self._connection.hear_progress(params)
+        except Exception:
+            _log.exception("The progress of a call could not be told.")
+            return True
 
 
 class _WebTalk(_Talk):
@@ -195,7 +201,10 @@ class _WebTalk(_Talk):
     async def hold_over_http(self) -> None:
         spec = self._setting.spec
         if spec.transport == "sse":
-            async with self._client() as client, older(client, spec.url, spec.largest, self._lose) as streams:
+            async with (
+                self._client() as client,
+                older(client, spec.url, spec.largest, self.unsolicited, self._lose) as streams,
+            ):
                 await self.hold(streams)
             return
         most = min(spec.largest, LARGEST_OTHER)
@@ -217,7 +226,7 @@ class _WebTalk(_Talk):
             page = min(spec.largest, STRANGERS_PAGE) if spec.is_strangers else spec.largest
             home = self._web.home
             line = Line(self._web.client(), home.target, self.watch.session, self._login, home.origin)
-            connection.lighten(line, spec.largest, page, self._setting.changed)
+            connection.lighten(line, spec.largest, page, self.unsolicited, self._setting.changed)
 
     def _lose(self) -> None:
         """A message did not get through: whoever asks next is given another session."""
@@ -229,11 +238,12 @@ class _WebTalk(_Talk):
     def _client(self) -> httpx2.AsyncClient:
         """How long an answer may take, whoever asks decides."""
         spec = self._setting.spec
+        unsolicited = None if spec.transport == "sse" else self.unsolicited
         return httpx2.AsyncClient(
             headers=dict(spec.headers),
             timeout=httpx2.Timeout(None, connect=spec.connect),
             auth=self._login.auth,
-            transport=Watched(WebTransport(self._web), self.watch),
+            transport=Watched(WebTransport(self._web), self.watch, unsolicited),
             trust_env=False,
         )
 

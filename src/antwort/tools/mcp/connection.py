@@ -28,6 +28,7 @@ from antwort.tools.mcp.messages import (
     progress_of,
 )
 from antwort.tools.mcp.quiet import own_context
+from antwort.tools.mcp.unsolicited import Unsolicited
 from antwort.tools.mcp.watching import Watch
 
 Q = TypeVar("Q")
@@ -70,7 +71,9 @@ class Connection:
         """Whether anybody may still begin to ask something over it."""
         return not self._over.is_set() and not self._is_retired
 
-    def lighten(self, line: Line, largest: int, largest_page: int, changed: Callable[[], None]) -> None:
+    def lighten(
+        self, line: Line, largest: int, largest_page: int, unsolicited: Unsolicited, changed: Callable[[], None]
+    ) -> None:
         """Let calls and lists go the lean way."""
         self._is_light = True
         self._lean = Lean(
@@ -78,6 +81,7 @@ class Connection:
             self.agreed,
             largest,
             largest_page=largest_page,
+            unsolicited=unsolicited,
             spawn=self._spawn,
             changed=changed,
             doubted=self.retire,
@@ -109,13 +113,14 @@ class Connection:
             for task in late:
                 task.cancel()
 
-    def hear_progress(self, params: Mapping[str, Any]) -> None:
-        """Of a call that is under way, in whichever way it went."""
-        said = progress_of(params)
-        if said is not None and isinstance(said[0], str) and (report := self._reports.get(said[0])) is not None:
+    def hear_progress(self, params: object) -> bool:
+        """Whether it is of a call that is under way, in whichever way it went."""
+        if (said := progress_of(params)) is None:
+            return False
+        if isinstance(said[0], str) and (report := self._reports.get(said[0])) is not None:
             report(said[1])
-        elif self._lean is not None:
-            self._lean.hear_progress(params)
+            return True
+        return self._lean is not None and self._lean.hear_progress(said)
 
     def takes(self, schema: object) -> bool:
         """Whether the protocol lets a client use a tool with that schema."""

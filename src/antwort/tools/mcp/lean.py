@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from antwort.net.connection import Timeouts
 from antwort.net.exchange import BadAnswer, ConnectFailed, ConnectTimedOut, HttpFault
 from antwort.net.http import HttpClient, Reply, header_lines
+from antwort.tools.base import Progress
 from antwort.tools.mcp.asking import (
     EVENTS,
     Busy,
@@ -43,10 +44,10 @@ from antwort.tools.mcp.messages import (
     Ask,
     Report,
     Unsent,
-    progress_of,
     refused_with,
     result_of,
 )
+from antwort.tools.mcp.unsolicited import Unsolicited
 
 _JSON = "application/json"
 _AS_IT_IS = frozenset(("", "identity"))
@@ -94,6 +95,7 @@ class Lean:
         largest: int,
         *,
         largest_page: int,
+        unsolicited: Unsolicited,
         spawn: Spawn,
         changed: Callable[[], None],
         doubted: Callable[[], None],
@@ -102,6 +104,7 @@ class Lean:
         self._line = line
         self._agreed = agreed
         self._largest, self._largest_page = largest, largest_page
+        self._unsolicited = unsolicited
         self._spawn = spawn
         self._changed = changed
         self._doubted = doubted
@@ -130,11 +133,12 @@ class Lean:
         body = _encode({**said, "params": params} if params else said)
         return self._answered(Question(number, body, headers, is_repeatable=True, largest=self._largest_page))
 
-    def hear_progress(self, params: object) -> None:
-        """Servers tell it in the stream of the call, or in the one for everything else."""
-        said = progress_of(params)
-        if said is not None and isinstance(said[0], str) and (report := self._reports.get(said[0])) is not None:
+    def hear_progress(self, said: tuple[object, Progress]) -> bool:
+        """Servers tell it in the stream of the call, or in the one for everything else. Gives whether it is of one."""
+        report = self._reports.get(said[0]) if isinstance(said[0], str) else None
+        if report is not None:
             report(said[1])
+        return report is not None
 
     async def tell(self, message: Mapping[str, Any]) -> None:
         """Say what has no answer. Whether it was heard does not matter: who is gone need not hear it."""
@@ -247,7 +251,9 @@ class Lean:
     async def _events(self, reply: Reply, question: Question) -> dict[str, Any]:
         declining = Declining(self.tell, self._spawn)
         resumes = not self._agreed.is_modern
-        listening = Listening(question.largest, lambda message: self._hear(message, declining), resumes=resumes)
+        listening = Listening(
+            question.largest, self._unsolicited, lambda message: self._hear(message, declining), resumes=resumes
+        )
         try:
             answer = await self._heard(reply, listening)
             return await self._go_on(listening) if answer is None else answer
@@ -306,8 +312,6 @@ class Lean:
         if "id" in message:  # a request of the server's, which may not go on before it is answered
             if not await declining.take(message["id"], method):
                 raise ServerUnavailable(TOO_CURIOUS)
-        elif method == "notifications/progress":
-            self.hear_progress(message.get("params"))
         elif method == "notifications/tools/list_changed":
             self._changed()
 

@@ -10,6 +10,7 @@ from antwort.net.http import Reply
 from antwort.net.sse import EventParser, SseEvent
 from antwort.tools.mcp.base import ServerUnavailable
 from antwort.tools.mcp.messages import TOO_LONG, decoded
+from antwort.tools.mcp.unsolicited import Unsolicited
 
 _PAUSE = 1.0
 _SHORTEST = 0.1
@@ -18,14 +19,20 @@ LONGEST_PAUSE = 30.0
 
 
 class Listening:
-    """What has been heard so far. `hear` is given all messages that are no answer; it may raise. `resumes`: whether the
-    protocol lets a stream be gone on with.
+    """What has been heard so far. `hear` is given what `unsolicited` leaves of the messages that are no answer; it may
+    raise. `resumes`: whether the protocol lets a stream be gone on with.
     """
 
     def __init__(
-        self, largest: int, hear: Callable[[Mapping[str, Any]], Awaitable[None]], *, resumes: bool = True
+        self,
+        largest: int,
+        unsolicited: Unsolicited,
+        hear: Callable[[Mapping[str, Any]], Awaitable[None]],
+        *,
+        resumes: bool = True,
     ) -> None:
         self._largest = largest
+        self._unsolicited = unsolicited
         self._hear = hear
         self._resumes = resumes
         self._pause = _PAUSE
@@ -65,9 +72,11 @@ class Listening:
 
     async def _message(self, event: SseEvent) -> dict[str, Any] | None:
         if event.kind != b"message" or not event.data:  # a sign of life, or a place to go on from
+            await self._unsolicited.pass_over(event.size)
             return None
         message = await decoded(event.data)
         if "method" not in message:
             return message
-        await self._hear(message)
+        if await self._unsolicited.take(message, event.size):
+            await self._hear(message)
         return None

@@ -24,9 +24,10 @@ from antwort.concurrency import Once, stop
 from antwort.net.sse import EventParser, SseEvent
 from antwort.tools.mcp.base import ServerUnavailable, Unauthorized
 from antwort.tools.mcp.messages import BROKEN, NOT_AN_ANSWER, TOO_LONG, UNAUTHORIZED, Unsent, refused_with
-from antwort.tools.mcp.reading import Unread, failed, read_message
+from antwort.tools.mcp.reading import MessageReader, Unread, failed
 from antwort.tools.mcp.streams import Incoming
-from antwort.tools.mcp.web import ONCE
+from antwort.tools.mcp.unsolicited import Unsolicited
+from antwort.tools.mcp.web import LARGEST_OTHER, ONCE
 
 _MOST_REDIRECTS = 5
 _GRACE = 1.0
@@ -34,14 +35,14 @@ _GRACE = 1.0
 
 @asynccontextmanager
 async def older(
-    client: httpx2.AsyncClient, url: str, largest: int, lost: Callable[[], None]
+    client: httpx2.AsyncClient, url: str, largest: int, unsolicited: Unsolicited, lost: Callable[[], None]
 ) -> AsyncGenerator[tuple[MemoryObjectReceiveStream[Incoming], Outbox], None]:
     """`lost` hears of each message that did not get through. Raises httpx2's exceptions, and `ServerUnavailable`."""
     request = client.build_request("GET", url, headers={"Accept": "text/event-stream", "Cache-Control": "no-store"})
     async with _sent(client, request) as response:
         response.raise_for_status()
         send, receive = anyio.create_memory_object_stream[Incoming](0)
-        talk = _Talk(client, url, largest, send.send, lost)
+        talk = _Talk(client, url, largest, MessageReader(unsolicited), send.send, lost)
         reading = asyncio.create_task(talk.read(response))
         reading.add_done_callback(lambda _: send.close())
         try:
@@ -61,10 +62,11 @@ class _Talk:
         client: httpx2.AsyncClient,
         url: str,
         largest: int,
+        reader: MessageReader,
         put: Callable[[Incoming], Awaitable[None]],
         lost: Callable[[], None],
     ) -> None:
-        self._client, self._url, self._largest = client, url, largest
+        self._client, self._url, self._largest, self._reader = client, url, largest, reader
         self._put, self._lost = put, lost
         self.endpoint: Once[str] = Once()
         """Where messages go, as the server says first."""
@@ -79,6 +81,8 @@ class _Talk:
                     await self._take(event)
                 if parser.open_size > self._largest:
                     raise ServerUnavailable(TOO_LONG)
+                if not self._reader.is_waiting and parser.open_size > LARGEST_OTHER:
+                    raise self._reader.unsolicited.allowance.closed()
         except ServerUnavailable as exc:
             fault = exc
         except (httpx2.HTTPError, anyio.BrokenResourceError, anyio.ClosedResourceError):
@@ -91,8 +95,10 @@ class _Talk:
             self.endpoint.set(self._endpoint(event.data.decode("utf-8", "replace")))
         elif event.kind == b"message" and event.data:
             with contextlib.suppress(Unread):
-                for message in await read_message(event.data):
+                for message in await self._reader.read(event.data, event.size):
                     await self._put(message)
+        else:
+            await self._reader.unsolicited.pass_over(event.size)
 
     def _endpoint(self, said: str) -> str:
         try:
@@ -104,6 +110,7 @@ class _Talk:
         raise ServerUnavailable(NOT_AN_ANSWER)  # it leads elsewhere, with our credentials
 
     def begin(self, item: SessionMessage) -> asyncio.Task[None]:
+        self._reader.expect(item)
         task = asyncio.create_task(self._post(item))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)

@@ -21,6 +21,7 @@ from antwort.tools.mcp.base import NotReached, ServerSpec, ServerUnavailable, Un
 from antwort.tools.mcp.messages import NOT_AN_ANSWER, UNAUTHORIZED
 from antwort.tools.mcp.pauses import Pauses
 from antwort.tools.mcp.quiet import own_context
+from antwort.tools.mcp.unsolicited import FLOODED, Allowance, Flooded
 
 if TYPE_CHECKING:
     from antwort.tools.mcp.connecting import Mode
@@ -45,6 +46,7 @@ class Owner:
         self._reach = reach
         self._changed = changed
         self._pauses = Pauses()
+        self._allowance = Allowance(spec)
         self.worked = self._pauses.worked
         """To be told that the server has answered something."""
         self._failure: ServerUnavailable | None = None
@@ -112,6 +114,8 @@ class Owner:
             again = type(self._failure)(f"{self._failure} The next attempt is made in {math.ceil(left)} s.")
             again.details = self._failure.details
             raise again
+        if pause := self._allowance.pause():
+            raise Flooded(f"{FLOODED} The next attempt is made in {math.ceil(pause)} s.")
 
     def _begin(self) -> Once[Connection]:
         coming: Once[Connection] = Once()
@@ -175,7 +179,13 @@ class Owner:
             self._details = details
 
         setting = Setting(
-            spec=self._spec, reach=self._reach, explain=explain, ready=ready, left=left, changed=self._changed
+            spec=self._spec,
+            reach=self._reach,
+            allowance=self._allowance,
+            explain=explain,
+            ready=ready,
+            left=left,
+            changed=self._changed,
         )
         try:
             with scope:

@@ -1,4 +1,4 @@
-"""How long nobody tries to reach a server that could not be reached, and how fast one is heard. Pure."""
+"""How long nobody tries to reach a server that could not be reached. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ class Pauses:
     ends after each handshake is not started over and over.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: float = _FIRST, longest: float = _LONGEST, at_once: int = 1) -> None:
+        """`at_once`: failures after which there is no pause."""
+        self._first, self._longest, self._at_once = first, longest, at_once
         self._failures = 0
         self._until = 0.0
 
@@ -30,18 +32,5 @@ class Pauses:
         return max(0.0, self._until - now)
 
     def _length(self) -> float:
-        return 0.0 if self._failures < 2 else min(_LONGEST, _FIRST * 2.0 ** min(self._failures - 2, 30))
-
-
-class Pace:
-    """How fast a server is heard that says things by itself: many at once, and then so many in a second."""
-
-    def __init__(self, at_once: int = 2_000, in_a_second: int = 500) -> None:
-        self._at_once = at_once / in_a_second
-        self._each = 1.0 / in_a_second
-        self._due = float("-inf")
-
-    def wait(self, now: float, many: int = 1) -> float:
-        """Seconds before the next one is heard, or the next `many`."""
-        self._due = max(self._due, now - self._at_once) + self._each * many
-        return max(0.0, self._due - now)
+        doublings = self._failures - self._at_once - 1
+        return 0.0 if doublings < 0 else min(self._longest, self._first * 2.0 ** min(doublings, 30))

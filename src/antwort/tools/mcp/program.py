@@ -22,8 +22,8 @@ from mcp.shared.message import SessionMessage
 
 from antwort.notes import note
 from antwort.tools.mcp.base import NotReached, ServerSpec, ServerUnavailable
-from antwort.tools.mcp.pauses import Pace
-from antwort.tools.mcp.reading import Unread, read_message
+from antwort.tools.mcp.reading import MessageReader, Unread
+from antwort.tools.mcp.unsolicited import Flooded, Unsolicited
 
 _log = logging.getLogger(__name__)
 
@@ -31,10 +31,6 @@ _INHERITED = ("HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "PATH", "SHELL", 
 """What programs need to run. The rest may be secrets of this process's."""
 _WAITING = 64
 """Lines that nobody has taken yet, above which no more are read."""
-_NOISE_LINES = (10_000, 1_000)
-_NOISE_BYTES = (16 * 2**20, 2**20)
-"""At once, and then in each second, of what is no message. Programs print what they should log; one that prints faster
-than that does nothing else. Of blank lines only the bytes count."""
 _UNREAD = 8 * 2**20
 """Bytes that the program has not read, above which it is taken for hung."""
 _TOLD = 64 * 1024
@@ -53,13 +49,13 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
 
 @asynccontextmanager
 async def program(
-    spec: ServerSpec, explain: Callable[[str], None] = lambda _: None
+    spec: ServerSpec, unsolicited: Unsolicited, explain: Callable[[str], None] = lambda _: None
 ) -> AsyncGenerator[tuple[Inbox, Outbox], None]:
     """Raises `NotReached` when it cannot be started. `explain` is told, in the end, what its operator may want to know:
     why it could not be, how it ended, and what it wrote last.
     """
     loop = asyncio.get_running_loop()
-    talk = Talk(spec.label, spec.largest)
+    talk = Talk(spec.label, spec.largest, MessageReader(unsolicited))
     try:
         transport, _ = await loop.subprocess_exec(
             lambda: talk, *spec.command, env=environment(spec.env), cwd=spec.folder, start_new_session=True
@@ -121,7 +117,8 @@ def _signal(group: int, signalled: signal.Signals) -> None:
 class Talk(asyncio.SubprocessProtocol):
     """Its pipes, as the event loop serves them."""
 
-    def __init__(self, label: str, largest: int) -> None:
+    def __init__(self, label: str, largest: int, reader: MessageReader) -> None:
+        self.reader = reader
         self._label = label
         self._largest = largest
         self._transport: asyncio.SubprocessTransport | None = None
@@ -130,7 +127,6 @@ class Talk(asyncio.SubprocessProtocol):
         self._told = 0
         self._is_paused = False
         self._waiter: asyncio.Future[None] | None = None
-        self._lines_of_noise, self._bytes_of_noise = Pace(*_NOISE_LINES), Pace(*_NOISE_BYTES)
         self.lines: deque[bytes] = deque()
         self.last = b""
         self.has_left = False
@@ -193,10 +189,11 @@ class Talk(asyncio.SubprocessProtocol):
             self._output().resume_reading()
         await asyncio.sleep(0)  # it may talk faster than it is read, and others want to be heard
         try:
-            return await read_message(line)
+            return await self.reader.read(line)
         except Unread:
             note(_log, logging.DEBUG, "An MCP server's program wrote a line that is no message.", server=self._label)
-            self._bears(1, len(line))
+        except Flooded:
+            self._give_up()
         except ServerUnavailable:
             self._give_up("An MCP server's program wrote a message that is too long.")
         return []
@@ -236,26 +233,17 @@ class Talk(asyncio.SubprocessProtocol):
         if self._open_size > self._largest or any(len(line) > self._largest for line in lines):
             self._give_up("An MCP server's program wrote a message that is too long.")
             return
+        self.lines += [line for line in lines if line.strip()]
         if blank := sum(len(line) + 1 for line in lines if not line.strip()):
-            lines = [line for line in lines if line.strip()]
-            if not self._bears(0, blank):
-                return
-        self.lines += lines
+            self.lines.append(b" " * blank)  # as one line that is no message
         if len(self.lines) > _WAITING and not self._is_paused:
             self._is_paused = True
             self._output().pause_reading()
         self._wake()
 
-    def _bears(self, lines: int, size: int) -> bool:
-        """Whether what is no message still comes slowly enough."""
-        now = asyncio.get_running_loop().time()
-        is_noisy = self._lines_of_noise.wait(now, lines) or self._bytes_of_noise.wait(now, size)
-        if is_noisy:
-            self._give_up("An MCP server's program writes too much that is no message.")
-        return not is_noisy
-
-    def _give_up(self, text: str) -> None:
-        if not self.is_over:
+    def _give_up(self, text: str | None = None) -> None:
+        """`text` is for the log, where nobody else has told it."""
+        if text is not None and not self.is_over:
             note(_log, logging.WARNING, text, server=self._label)
         self.lines.clear()
         self.finish()
@@ -318,6 +306,7 @@ class Inbox(_Stream):
 
 class Outbox(_Stream):
     async def send(self, item: SessionMessage, /) -> None:
+        self._talk.reader.expect(item)
         data = item.message.model_dump_json(by_alias=True, exclude_unset=True)
         if not self._talk.write(data.encode() + b"\n"):
             raise anyio.BrokenResourceError

@@ -163,6 +163,9 @@ class McpPolicy(msgspec.Struct, frozen=True, kw_only=True):
     connect: float = 10.0
     largest: int = 16 * 2**20
     """Bytes of one message of a server, also of the program's own."""
+    unsolicited: int = 2**20
+    """Bytes that a server may send unasked, at once and in each four seconds; the program's own may send four times
+    that."""
     sessions: int = 256
     """How many sessions that requests have brought are open at once."""
     idle: float = 600.0

@@ -18,6 +18,9 @@ from antwort.tools.mcp.base import ServerSpec, Transport
 from antwort.tools.mcp.brought import HeaderRules
 from antwort.tools.mcp.servers import McpPolicy, McpServer
 
+_OWN_SHARE = 4
+"""How much more an operator's own server may send unasked: it is chatty, not hostile."""
+
 
 def base_spec(server: McpServer, policy: McpPolicy) -> ServerSpec:
     """How a server of the operator's own is reached, as far as no request has a say in it."""
@@ -34,6 +37,7 @@ def base_spec(server: McpServer, policy: McpPolicy) -> ServerSpec:
         connect=server.connect,
         list_age=server.list_age,
         largest=policy.largest,
+        unsolicited=policy.unsolicited * _OWN_SHARE,
     )
 
 
@@ -68,6 +72,7 @@ def strangers_spec(declared: McpTool, identity: Identity, policy: McpPolicy) -> 
         owner=_owner(identity),
         connect=policy.connect,
         largest=policy.largest,
+        unsolicited=policy.unsolicited,
     )
 
 
