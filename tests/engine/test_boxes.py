@@ -207,7 +207,7 @@ async def test_many_tools_of_strangers_are_not_remembered() -> None:
 @pytest.mark.parametrize("tool", [DOCS, STRANGER])
 async def test_what_a_request_says_at_length_is_not_remembered(tool: dict[str, Any]) -> None:
     desk = Desk()
-    names = [f"tool_{number:0100}" for number in range(1000)]
+    names = [f"tool_{number:0800}" for number in range(128)]
     await desk.made({**tool, "allowed_tools": names})
     await desk.made({**tool, "require_approval": {"never": {"tool_names": names}}})
     await desk.made(tool, allowed_tools=[{"type": "mcp", "server_label": "docs", "name": name} for name in names])
