@@ -223,6 +223,18 @@ async def test_they_survive_truncation() -> None:
     assert [*offered(model.requests[-1])] == ["clock"]
 
 
+async def test_they_survive_where_a_history_is_too_large_to_be_read_whole() -> None:
+    provider = spoken()
+    engine = engine_of(provider, limits=Limits(history_bytes=50_000))
+    first = await engine.create(ask([additional(CLOCK), {"role": "user", "content": "walrus " * 5_000}]))
+    second = await engine.create(ask("walrus " * 5_000, previous_response_id=first.id))
+    await engine.create(ask("Hello", previous_response_id=second.id, truncation="auto"))
+    assert str(provider.requests[-1].messages).count("walrus walrus") < str(provider.requests[-2].messages).count(
+        "walrus walrus"
+    )
+    assert [*offered(provider.requests[-1])] == ["clock"]
+
+
 async def test_a_compaction_holds_them_where_the_client_leaves_the_rest_away() -> None:
     provider = spoken(SUMMED, answer(call("clock")))
     engine = engine_of(provider)

@@ -56,6 +56,25 @@ async def test_of_a_chain_beyond_the_bound_the_newest_are_read_where_it_may_be_c
         await store.chain(ME, "d", Bound(most=one // 2, cut="oldest"))
 
 
+@pytest.mark.proves("RULING-20")
+async def test_tools_that_were_declared_in_what_is_cut_off_are_read_all_the_same(store: ResponseStore) -> None:
+    declaring = {"type": "additional_tools", "role": "developer", "tools": [{"type": "function", "name": "f"}]}
+    said = {"role": "user", "content": TEXT}
+    await tell(store, [{**declaring, "id": "at_1"}, said], message("a!"), response_id="a")
+    for name, after in (("b", "a"), ("c", "b"), ("d", "c")):
+        await tell(store, TEXT, message(f"{name}!"), after=after, response_id=name)
+    one = await size_of(store, "a")
+    first, *rest = await store.chain(ME, "d", Bound(most=2 * one, cut="oldest"))
+    assert ([item.id for item in first.input], first.output) == (["at_1"], ())
+    assert tuple(rest) == (await store.chain(ME, "d"))[-2:]
+    conversation = (await open_conversation(store, declaring, *(f"{at}{TEXT}" for at in range(4)))).id
+    items = await store.said(ME, conversation, Bound(most=2 * one, cut="oldest")) or ()
+    assert [getattr(item, "type", None) or type(item).__name__ for item in items] == [
+        "additional_tools",
+        *["Message"] * 2,
+    ]
+
+
 @pytest.mark.parametrize("cut", ["compacted", "oldest"])
 async def test_what_stands_before_a_compaction_does_not_count(store: ResponseStore, cut: str) -> None:
     await tell_long(store, "a", "b")

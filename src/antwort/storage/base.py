@@ -138,7 +138,8 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes: the JSON of the items and of the responses, and `ITEM_BYTES` for each item."""
     cut: Literal["never", "compacted", "oldest"] = "never"
     """What is left out of a longer one: nothing, what stands before its last compaction, or whatever is oldest. What is
-    newest is read, whole responses of a chain, or whole items of a conversation; one at least.
+    newest is read, whole responses of a chain, or whole items of a conversation; one at least. Before them stand the
+    `additional_tools` items of what was left out as the oldest, up to `DECLARED_BYTES`: their tools are still declared.
     """
 
 
@@ -426,3 +427,7 @@ class ResponseStore(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+DECLARED_BYTES = 2**22
+"""How much of declared tools is read beside a history that is cut, the newest of them."""

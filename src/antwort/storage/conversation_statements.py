@@ -48,6 +48,11 @@ SIZES = """
     SELECT position, length(raw) + :item_bytes, type = 'compaction' FROM conversation_items
     WHERE conversation_key = :key ORDER BY position
 """
+DECLARED = """
+    SELECT id, direction, raw FROM conversation_items
+    WHERE conversation_key = :key AND position < :first AND type = 'additional_tools'
+    ORDER BY position
+"""
 SAID = """
     SELECT id, direction, raw FROM conversation_items
     WHERE conversation_key = :key AND position BETWEEN :first AND :last

@@ -17,7 +17,7 @@ from antwort.identity import Identity
 from antwort.storage import conversation_statements as sql
 from antwort.storage.approvals import approval_rows
 from antwort.storage.approvals import insert as insert_approvals
-from antwort.storage.base import ITEM_BYTES, LARGEST_PAGE, Bound, Entry, HistoryTooLarge, ItemPage, Page
+from antwort.storage.base import DECLARED_BYTES, ITEM_BYTES, LARGEST_PAGE, Bound, Entry, HistoryTooLarge, ItemPage, Page
 from antwort.storage.once import write_once
 from antwort.storage.reading import PIECE_BYTES
 from antwort.storage.rows import (
@@ -31,7 +31,7 @@ from antwort.storage.rows import (
     to_shown,
     type_of,
 )
-from antwort.storage.rules import Excess, first_within, in_pieces, no_such, starts_at_front
+from antwort.storage.rules import Excess, first_within, in_pieces, newest_within, no_such, starts_at_front
 
 EntryRow: TypeAlias = tuple[str, Direction, str, bytes]
 """id, direction, type, JSON."""
@@ -199,6 +199,7 @@ class _Said(NamedTuple):
     """The items of a conversation, as far as the first operation reads them."""
 
     items: Sequence[InputItem] = ()
+    """Where the rest is read in pieces, those before it that declare tools."""
     pieces: Sequence[tuple[int, int]] = ()
     """Where they stand, the first and the last, where they are too large to be read at once."""
     excess: Excess | None = None
@@ -216,8 +217,16 @@ def _said(connection: Connection, values: Values, bound: Bound | None) -> _Said 
     if isinstance(first, Excess):  # raised by who waits: it is no fault of the transaction
         return _Said(excess=first)
     kept = sizes[first:]
+    declaring = _declaring(connection, key, kept[0][0]) if bound is not None and bound.cut == "oldest" else ()
     pieces = in_pieces([size for _, size, _ in kept], PIECE_BYTES)
-    return _Said(pieces=[(kept[places[0]][0], kept[places[-1]][0]) for places in pieces])
+    return _Said(declaring, pieces=[(kept[places[0]][0], kept[places[-1]][0]) for places in pieces])
+
+
+def _declaring(connection: Connection, key: int, first: int) -> Sequence[InputItem]:
+    """The items before a place that declare tools."""
+    rows = connection.execute(sql.DECLARED, {"key": key, "first": first}).fetchall()
+    newest = newest_within([len(raw) for _, _, raw in rows], DECLARED_BYTES)
+    return [to_item(*row) for row in rows[newest:]]
 
 
 def _piece(connection: Connection, values: Values, first: int, last: int) -> list[InputItem] | None:

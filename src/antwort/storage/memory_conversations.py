@@ -7,16 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from antwort.api.additional import is_additional
 from antwort.api.conversations import Conversation
 from antwort.api.inputs import new_item_id
 from antwort.api.items import Compaction, InputItem
 from antwort.api.responses import Metadata
-from antwort.api.wire import replace
+from antwort.api.wire import encode, replace
 from antwort.errors import StoreFault
 from antwort.identity import Identity
-from antwort.storage.base import ITEM_BYTES, Bound, Entry, HistoryTooLarge, ItemPage, Page
+from antwort.storage.base import DECLARED_BYTES, ITEM_BYTES, Bound, Entry, HistoryTooLarge, ItemPage, Page
 from antwort.storage.rows import added_item, renamed, type_of
-from antwort.storage.rules import Excess, first_within, select, starts_at_front, within_size
+from antwort.storage.rules import Excess, first_within, newest_within, select, starts_at_front, within_size
 
 Key: TypeAlias = tuple[str, str, str]
 """Tenant, owner, id."""
@@ -103,7 +104,9 @@ class MemoryConversations:
             first = first_within(sizes, bound)
             if isinstance(first, Excess):
                 raise HistoryTooLarge(*first)
-            items = items[first:]
+            declaring = [*filter(is_additional, items[:first])] if bound.cut == "oldest" else []
+            newest = newest_within([len(encode(item)) for item in declaring], DECLARED_BYTES)
+            items = [*declaring[newest:], *items[first:]]
         return tuple(items)
 
     async def conversation_items(self, identity: Identity, conversation_id: str, page: Page) -> ItemPage | None:

@@ -16,10 +16,10 @@ from antwort.api.wire import replace
 from antwort.db import Connection, Cursor
 from antwort.identity import Identity
 from antwort.storage import statements as sql
-from antwort.storage.base import ITEM_BYTES, Bound, ItemPage, Link, Page
+from antwort.storage.base import DECLARED_BYTES, ITEM_BYTES, Bound, ItemPage, Link, Page
 from antwort.storage.conversation_statements import NEWEST as NEWEST_ENTRIES
 from antwort.storage.rows import Values, to_item, to_output, to_response, to_shown, to_span, without_input
-from antwort.storage.rules import Excess, cycle, first_within, in_pieces, select
+from antwort.storage.rules import Excess, cycle, first_within, in_pieces, newest_within, select
 
 PIECE_BYTES = 2**22
 """What is read in one operation, about: who waits for the reader behind it does not wait for all of a large history."""
@@ -44,6 +44,7 @@ class Chain(NamedTuple):
     """A chain, as far as the first operation reads it."""
 
     links: tuple[Link, ...] = ()
+    """Where the rest is read in pieces, those before it that only declare tools."""
     pieces: Sequence[Sequence[int]] = ()
     """The keys of its links, where they are too large to be read at once: in pieces, each for an operation."""
     excess: Excess | None = None
@@ -55,14 +56,25 @@ def chain(connection: Connection, values: Values, bound: Bound | None) -> Chain:
     if rows and rows[0][2] is not None:  # only a chain that comes back to itself has no beginning
         raise cycle()
     keys, sizes = [row[1] for row in rows], [row[3] for row in rows]
+    left_out: list[int] = []
     if bound is not None and sum(sizes) > bound.most:
         compacted = {key for (key,) in _of_keys(connection, sql.COMPACTED, keys)}
         first = first_within([(size, key in compacted) for key, size in zip(keys, sizes, strict=True)], bound)
         if isinstance(first, Excess):  # raised by who waits: it is no fault of the transaction
             return Chain(excess=first)
-        keys, sizes = keys[first:], sizes[first:]
+        left_out, keys, sizes = keys[:first], keys[first:], sizes[first:]
+    declaring = _declaring(connection, left_out) if bound is not None and bound.cut == "oldest" else ()
     pieces = [[keys[place] for place in places] for places in in_pieces(sizes, PIECE_BYTES)]
-    return Chain(pieces=pieces) if len(pieces) > 1 else Chain(links(connection, keys))
+    return Chain(declaring, pieces) if len(pieces) > 1 else Chain((*declaring, *links(connection, keys)))
+
+
+def _declaring(connection: Connection, keys: Sequence[int]) -> tuple[Link, ...]:
+    """Of these responses, those that declare tools in items, with nothing but those items."""
+    sizes = dict(_of_keys(connection, sql.DECLARED_SIZES, keys))
+    found = [key for key in keys if key in sizes]
+    newest = found[newest_within([sizes[key] for key in found], DECLARED_BYTES) :]
+    links = _links(connection, newest, sql.LINK_DECLARED, 0)
+    return tuple(replace(link, turn_ends=(), abandoned=()) for link in links)
 
 
 def links(connection: Connection, keys: Sequence[int]) -> tuple[Link, ...]:

@@ -80,6 +80,15 @@ def first_within(sizes: Sequence[tuple[int, bool]], bound: Bound | None) -> int 
     return Excess(total, recent)
 
 
+def newest_within(sizes: Sequence[int], most: int) -> int:
+    """The place from which on all of them together have at most so many bytes."""
+    first = len(sizes)
+    while first and sizes[first - 1] <= most:
+        first -= 1
+        most -= sizes[first]
+    return first
+
+
 def in_pieces(sizes: Sequence[int], most: int) -> Iterator[range]:
     """The places, parted so that no piece has more than so many bytes, unless it is one place."""
     start = total = 0

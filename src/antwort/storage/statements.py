@@ -207,6 +207,14 @@ LINK_OUTPUT = """
     SELECT response_key, direction, id, raw FROM items
     WHERE response_key IN ({}) AND direction = 'output' ORDER BY response_key, position
 """
+LINK_DECLARED = """
+    SELECT response_key, direction, id, raw FROM items
+    WHERE response_key IN ({}) AND type = 'additional_tools' ORDER BY response_key, direction, position
+"""
+DECLARED_SIZES = """
+    SELECT response_key, sum(length(raw)) FROM items
+    WHERE response_key IN ({}) AND type = 'additional_tools' GROUP BY response_key
+"""
 LINK_TURNS = """
     SELECT response_key, kind, mark, items_end FROM turns
     WHERE response_key IN ({}) AND kind IN ('turn', 'abandoned') ORDER BY response_key, number
