@@ -291,7 +291,10 @@ async def test_a_refused_call_and_its_error_are_what_the_model_sees() -> None:
 
 @pytest.mark.parametrize("arguments", ["", " null "])
 async def test_empty_arguments_are_an_empty_object(arguments: str) -> None:
-    assert await translated(called(1, arguments=arguments)) == [assistant(None, (1, "weather", "{}")), tool(1, NO_RESULT)]
+    assert await translated(called(1, arguments=arguments)) == [
+        assistant(None, (1, "weather", "{}")),
+        tool(1, NO_RESULT),
+    ]
 
 
 @pytest.mark.parametrize(
