@@ -55,7 +55,7 @@ async def test_a_message_of_more_values_than_allowed_is_refused_and_the_connecti
 @pytest.mark.parametrize(
     ("start", "end", "param"),
     [
-        ('"input": "x", "tools": [{"type": "function", "name": "f", "parameters": {"x": [', "]}}]", "tools[0]"),
+        ('"input": "x", "tools": [{"type": "function", "name": "f", "parameters": {"x": [', "]}}]", "tools"),
         ('"input": [{"role": "user", "content": [', "]}]", "input[0]"),
         ('"input": "x", "text": {"format": {"type": "json_schema", "schema": {"x": [', "]}}}", "text"),
         ('"input": "x", "metadata": {"a": [', "]}", "metadata"),

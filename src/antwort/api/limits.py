@@ -36,4 +36,4 @@ class Limits(Wire):
     not count.
     """
     item_values: _Count = 100_000
-    """How many of them a single item, tool or other field may hold."""
+    """How many of them a single item may hold, or all tools together, or any other field."""

@@ -10,7 +10,8 @@ from antwort.api.items import InputItem, ItemReference
 from antwort.api.limits import Limits
 from antwort.api.responses import Metadata
 from antwort.api.wire import encode
-from antwort.engine.media import check_media
+from antwort.concurrency import in_turns
+from antwort.engine.media import media_steps
 from antwort.engine.sealed import Sealed
 from antwort.errors import ConversationNotFound, ItemNotFound
 from antwort.identity import ANONYMOUS, Identity
@@ -98,7 +99,7 @@ class Conversations:
         could do so later.
         """
         read, raw = read_added(items, self._limits)
-        check_media(read, "items", self._media)
+        await in_turns(media_steps(read, "items", self._media))
         Sealed(self._vault, identity).opened_input(read, "items")
         wanted = [item.id for item in read if isinstance(item, ItemReference)]
         found = await self._store.items(identity, wanted) if wanted else {}

@@ -15,7 +15,7 @@ from antwort.api.responses import Model, Response
 from antwort.api.status import transition
 from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
-from antwort.concurrency import Pace
+from antwort.concurrency import Pace, in_turns
 from antwort.engine.approval_ids import ApprovalIds
 from antwort.engine.approvals import ApprovalTerms, check_unchanged, look_again, look_up, weighed
 from antwort.engine.boxes import Boxes
@@ -27,7 +27,7 @@ from antwort.engine.credentials import Credentials
 from antwort.engine.foreign import note_unseen
 from antwort.engine.history import assemble, is_all_new, load_chain, load_said, without_repeats
 from antwort.engine.known import held_in, known_places, referring
-from antwort.engine.media import check_media
+from antwort.engine.media import media_steps
 from antwort.engine.memory import since_compaction
 from antwort.engine.meter import Meter
 from antwort.engine.pairs import is_made_here
@@ -126,7 +126,7 @@ class Planner:
             if request.background:
                 _check_background(request, self._settings)
             check_budget(request, self._settings)
-            check_media(request.input, "input", self._media)
+            await in_turns(media_steps(request.input, "input", self._media))
             deadline = clock() + seconds_of(request, self._settings)
         else:
             deadline = resumed.deadline
