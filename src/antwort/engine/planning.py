@@ -15,7 +15,7 @@ from antwort.api.responses import Model, Response
 from antwort.api.status import transition
 from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
-from antwort.concurrency import Pace, in_turns
+from antwort.concurrency import Pace
 from antwort.engine.approval_ids import ApprovalIds
 from antwort.engine.approvals import ApprovalTerms, check_unchanged, look_again, look_up, weighed
 from antwort.engine.boxes import Boxes
@@ -126,7 +126,8 @@ class Planner:
             if request.background:
                 _check_background(request, self._settings)
             check_budget(request, self._settings)
-            await in_turns(media_steps(request.input, "input", self._media))
+            for _ in media_steps(request.input, "input", self._media):
+                await pace.pause()
             deadline = clock() + seconds_of(request, self._settings)
         else:
             deadline = resumed.deadline
