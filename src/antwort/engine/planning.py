@@ -257,19 +257,23 @@ class Planner:
         if request.previous_response_id is not None:
             await self._catch_up(identity, request.previous_response_id)
         kept = await load_chain(request, records, self._store, identity)
+        await pace.pause()
         items = with_call_ids(items)
         earlier = [*items, *(item for link in kept for item in (*link.input, *link.output))]
         messages = [item for item in earlier if isinstance(item, Message)]
         known = known_places(request.input, [*items, *held_in(kept)], messages, request.raw_input)
+        await pace.pause()
         request = results_by_call_id(referring(request, known), earlier)
         await pace.pause()
         own = sealed.opened_input(request.input)
         decided = await look_up((*items, *request.input), kept, self._store, identity, self._is_live, response_id)
+        await pace.pause()
         check_unchanged(request.input, decided)
         request = await resolve_references(request, records, identity, known)
         await pace.pause()
         said, chain = sealed.opened_said(items), sealed.opened_chain(kept)
         request = await recall_runs(request, chain, records, identity, said)
+        await pace.pause()
         request = without_repeats(request, chain, said, sealed.memories)
         await pace.pause()
         history = await assemble(
