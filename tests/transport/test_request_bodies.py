@@ -55,7 +55,7 @@ async def test_a_message_of_more_values_than_allowed_is_refused_and_the_connecti
 @pytest.mark.parametrize(
     ("start", "end", "param"),
     [
-        ('"input": "x", "tools": [{"type": "function", "name": "f", "parameters": {"x": [', "]}}]", "tools[0]"),
+        ('"input": "x", "tools": [{"type": "function", "name": "f", "parameters": {"x": [', "]}}]", "tools"),
         ('"input": [{"role": "user", "content": [', "]}]", "input[0]"),
         ('"input": "x", "text": {"format": {"type": "json_schema", "schema": {"x": [', "]}}}", "text"),
         ('"input": "x", "metadata": {"a": [', "]}", "metadata"),
@@ -95,6 +95,29 @@ async def test_a_large_body_is_read_as_a_small_one_is() -> None:
     assert kept.json()["data"][0]["content"] == long["content"]
     first, second = provider.requests
     assert [message.role for message in first.messages] == [message.role for message in second.messages]
+
+
+@pytest.mark.proves("CP-040")
+async def test_as_many_items_as_allowed_are_read_and_continued() -> None:
+    pairs = [
+        item
+        for i in range(5000)
+        for item in (
+            {"type": "function_call", "call_id": f"call_{i}", "name": "shell", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": f"call_{i}", "output": str(i)},
+        )
+    ]
+    provider = scripted(2)
+    async with serving(Engine(provider)) as server:
+        first = await server.ask("POST", RESPONSES, {"model": "scripted", "input": pairs})
+        asked = {"model": "scripted", "input": "Go on", "previous_response_id": first.json()["id"]}
+        second = await server.ask("POST", RESPONSES, asked)
+        refused = await server.ask("POST", RESPONSES, {"model": "scripted", "input": [*pairs, pairs[0]]})
+    assert (first.status, second.status) == (200, 200)
+    assert (refused.status, refused.error["code"]) == (400, "too_many_items")
+    messages = provider.requests[1].messages
+    assert [message.content for message in messages if message.role == "tool"] == [str(i) for i in range(5000)]
+    assert [message.content for message in messages[-2:]] == ["ok", "Go on"]
 
 
 @pytest.mark.parametrize("padding", [0, 100_000], ids=["small", "large"])

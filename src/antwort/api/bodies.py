@@ -76,8 +76,12 @@ def body_steps(body: bytes, known: type[msgspec.Struct], limits: Limits) -> Step
                 problem = f"longer than {limits.part_bytes} bytes."
                 raise InvalidField(name, problem, code="string_above_max_length")
             kept.append(b'"%b":%b' % (name.encode(), bytes(raw)))
-        is_list = name in _LISTS and _first(raw) == b"["
-        plain[name] = _decode_list(raw) if is_list else (yield from value_steps(raw, name, limits))
+        if name not in _LISTS or _first(raw) != b"[":
+            plain[name] = yield from value_steps(raw, name, limits)
+        else:
+            if name not in _ITEMS:
+                yield from _check_values(raw, name, limits)
+            plain[name] = _decode_list(raw)
         yield
     return plain, b"{%b}" % b",".join(kept)
 
@@ -102,11 +106,7 @@ def _split(body: bytes, known: type[msgspec.Struct]) -> dict[str, Raw]:
 
 def value_steps(raw: Raw | bytes, path: str, limits: Limits) -> Steps[Any]:
     """Decode a value of a body, within the limits."""
-    if len(raw) > limits.item_values:
-        for number in value_counts(bytes(raw), limits.item_values):
-            if number > limits.item_values:
-                raise TooManyValues(limits.item_values, param=path)
-            yield
+    yield from _check_values(raw, path, limits)
     try:
         value = yield from _value_steps(raw, path, limits.part_bytes)
     except _NOT_JSON as exc:
@@ -114,6 +114,14 @@ def value_steps(raw: Raw | bytes, path: str, limits: Limits) -> Steps[Any]:
     if len(raw) > _DEEPEST:
         _check_depth(value)
     return value
+
+
+def _check_values(raw: Raw | bytes, path: str, limits: Limits) -> Steps[None]:
+    if len(raw) > limits.item_values:
+        for number in value_counts(bytes(raw), limits.item_values):
+            if number > limits.item_values:
+                raise TooManyValues(limits.item_values, param=path)
+            yield
 
 
 def _value_steps(raw: Raw | bytes, path: str, longest: int) -> Steps[Any]:

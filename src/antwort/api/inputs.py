@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 from msgspec import Raw
@@ -34,20 +34,20 @@ from antwort.errors import InvalidField
 from antwort.ids import new_id
 
 
-def input_steps(value: object, limits: Limits) -> Steps[tuple[tuple[InputItem, ...], tuple[bytes, ...]]]:
-    """The input items and the JSON of each as it came."""
+def input_list(value: object) -> list[Any]:
+    """The entries of an input in any of its forms."""
     if value is None:
-        return (), ()
+        return []
     if isinstance(value, str):
-        value = [{"type": "message", "role": "user", "content": value}]
+        return [{"type": "message", "role": "user", "content": value}]
     if not isinstance(value, list):
         raise InvalidField("input", f"expected a string or a list of items, got {kind_of(value)}.")
-    return (yield from item_steps(value, "input", limits, most=limits.input_items))
+    return value
 
 
 def read_input(value: object, limits: Limits) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
-    """The same at once."""
-    return at_once(input_steps(value, limits))
+    """The input items and the JSON of each as it came."""
+    return read_items(input_list(value), "input", limits, most=limits.input_items)
 
 
 def read_items(
@@ -74,10 +74,10 @@ def item_steps(
             decoded = yield from value_steps(came, f"{path}[{i}]", limits)
             if len(came) > _STEP:
                 yield
-            plain, raw = yield from _without_logins(decoded, came)
+            plain, raw = yield from _bared_steps(decoded, came)
         else:
             decoded = entry
-            plain, raw = yield from _without_logins(entry)
+            plain, raw = _bared(entry)
         size = len(raw)
         # As it was: what is wrong is told of by the careful reading alone.
         item = _easy_message(plain, size, limits) or read_item(plain, f"{path}[{i}]", limits, size=size)
@@ -133,21 +133,24 @@ def _easy_message(value: object, size: int, limits: Limits) -> Message | None:
     )
 
 
-def _without_logins(entry: object, came: bytes | None = None) -> Steps[tuple[object, bytes]]:
-    """The entry, and its JSON, as it came where that is at hand. Items may hold tools: nobody is let in by those, and
-    what would let somebody in is not kept.
+def _bared(entry: object) -> tuple[object, bytes]:
+    """The entry, and its JSON. Items may hold tools: nobody is let in by those, and what would let somebody in is not
+    kept.
     """
     if not isinstance(entry, dict):
         return entry, b""  # which is no item
-    raw = encode(entry) if came is None or b"\\u00" in came else came
-    if len(raw) <= _STEP:
-        may_hold = may_hold_logins(raw)
-    else:
-        may_hold = yield from login_steps(raw)
-    if not may_hold:
+    raw = encode(entry)
+    if not may_hold_logins(raw):
         return entry, raw
     bare = bared(entry, raw)
     return (entry, raw) if bare is entry else (bare, encode(bare))
+
+
+def _bared_steps(entry: object, came: bytes) -> Steps[tuple[object, bytes]]:
+    """The same for an item whose JSON is at hand, in pieces: it may be long."""
+    if isinstance(entry, dict) and b"\\u00" not in came and not (yield from login_steps(came)):
+        return entry, came
+    return _bared(entry)
 
 
 def read_item(

@@ -21,7 +21,7 @@ from antwort.api.additional import (
 from antwort.api.bodies import body_steps, known_fields
 from antwort.api.choices import read_allowed, read_choice, tool_steps
 from antwort.api.faults import convert, kind_of, without_nulls
-from antwort.api.inputs import LONGEST_ID, input_steps, read_input, read_item
+from antwort.api.inputs import LONGEST_ID, input_list, item_steps, read_input, read_item
 from antwort.api.items import InputItem, OpaqueItem
 from antwort.api.limits import Limits
 from antwort.api.responses import Metadata
@@ -202,8 +202,9 @@ def read_steps(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> Ste
     fields = _read_plain(given)
     if fields.metadata is not None:
         check_metadata(fields.metadata, limits)
-    items, raw_items = yield from input_steps(plain.get("input"), limits)
-    tools = yield from tool_steps(plain.get("tools"), limits)
+    said = input_list(plain.get("input"))
+    items, raw_items = yield from item_steps(said, "input", limits, most=limits.input_items)
+    tools = (yield from tool_steps(plain["tools"], limits)) if "tools" in plain else ()
     additional = _read_additional(items, tools, limits)
     choice = read_choice(plain.get("tool_choice"))
     return CreateRequest(

@@ -10,8 +10,9 @@ from antwort.api.items import InputItem, ItemReference
 from antwort.api.limits import Limits
 from antwort.api.responses import Metadata
 from antwort.api.wire import encode
+from antwort.concurrency import in_turns
 from antwort.engine.credentials import Credentials
-from antwort.engine.media import check_media
+from antwort.engine.media import media_steps
 from antwort.engine.sealed import Sealed
 from antwort.errors import ConversationNotFound, ItemNotFound
 from antwort.identity import ANONYMOUS, Identity
@@ -99,7 +100,7 @@ class Conversations:
         could do so later.
         """
         read, raw = read_added(items, self._limits)
-        check_media(read, "items", self._media)
+        await in_turns(media_steps(read, "items", self._media))
         Sealed(self._vault, identity).opened_input(read, "items")
         credentials = Credentials(self._vault, identity)
         wanted = [item.id for item in read if isinstance(item, ItemReference)]

@@ -17,6 +17,7 @@ from antwort.api.items import (
 )
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import replace
+from antwort.concurrency import Pace
 from antwort.engine.client_results import repeated_results
 from antwort.engine.credentials import Credentials
 from antwort.engine.decisions import repeated_decisions
@@ -129,9 +130,11 @@ async def assemble(
     compacted, what is sealed counts, and not what stands before it. `askers` are the responses under whose
     tools calls were made that wait for approval, by the ids of the requests, where the chain does not tell.
     """
+    pace = Pace()
     history = _gathered(request, chain, said)
     counted = _counted(history, memories, request)
     ordered = in_order(counted.stretches, counted.inputs)
+    await pace.pause()
     shown = [item for stretch in ordered for item in stretch]
     own = shown if counted.is_compacted else [item for stretch in ordered[-2 if said else -1 :] for item in stretch]
     past = Past(
@@ -143,6 +146,7 @@ async def assemble(
         askers=askers or {},
     )
     leftovers, fates = await find_leftovers(past, request, toolbox, shelf, credentials)
+    await pace.pause()
     answered = answered_by_client(chain, request.input, shelf)
     return replace(history, leftovers=leftovers, answered=answered, fates=fates)
 

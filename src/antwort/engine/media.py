@@ -16,22 +16,23 @@ from antwort.api.items import (
     Message,
     OpaqueItem,
 )
+from antwort.api.steps import Steps
 from antwort.engine.foreign import foreign_result
 from antwort.errors import InvalidField
 from antwort.net.media import MediaHosts, OutOfReach
 
 
-def check_media(items: Sequence[InputItem], path: str, hosts: MediaHosts) -> None:
+def media_steps(items: Sequence[InputItem], path: str, hosts: MediaHosts) -> Steps[None]:
     """Raises `InvalidField` for the first address that the backend would fetch and that may not be named."""
     for i, item in enumerate(items):
         if isinstance(item, Message):
             if any(type(part) in _MEDIA for part in item.content):
-                _check_parts(item.content, f"{path}[{i}].content", hosts)
+                yield from _check_parts(item.content, f"{path}[{i}].content", hosts)
         elif isinstance(item, FunctionCallOutput | CustomToolCallOutput):
             if not isinstance(item.output, str):
-                _check_parts(item.output, f"{path}[{i}].output", hosts)
+                yield from _check_parts(item.output, f"{path}[{i}].output", hosts)
         elif isinstance(item, McpCall):
-            _check_parts(item.content or (), f"{path}[{i}].content", hosts)
+            yield from _check_parts(item.content or (), f"{path}[{i}].content", hosts)
         elif isinstance(item, OpaqueItem) and (found := foreign_result(item)) is not None:
             for part in found[1] if isinstance(found[1], tuple) else ():
                 _check_part(part, f"{path}[{i}]", hosts)
@@ -40,9 +41,11 @@ def check_media(items: Sequence[InputItem], path: str, hosts: MediaHosts) -> Non
 _MEDIA = frozenset({InputImage, InputVideo, InputFile})
 
 
-def _check_parts(parts: Sequence[ContentPart], path: str, hosts: MediaHosts) -> None:
+def _check_parts(parts: Sequence[ContentPart], path: str, hosts: MediaHosts) -> Steps[None]:
     for j, part in enumerate(parts):
-        _check_part(part, f"{path}[{j}]", hosts)
+        if type(part) in _MEDIA:
+            _check_part(part, f"{path}[{j}]", hosts)
+            yield
 
 
 def _check_part(part: ContentPart, path: str, hosts: MediaHosts) -> None:

@@ -31,7 +31,7 @@ from antwort.engine.foreign import note_unseen
 from antwort.engine.history import assemble, is_all_new, load_chain, load_said, without_repeats
 from antwort.engine.history_memory import WAIT_SECONDS, HistoryMemory, HistoryReader
 from antwort.engine.known import held_in, known_places, referring
-from antwort.engine.media import check_media
+from antwort.engine.media import media_steps
 from antwort.engine.memory import since_compaction
 from antwort.engine.meter import Meter
 from antwort.engine.pairs import is_made_here
@@ -142,7 +142,8 @@ class Planner:
             if request.background:
                 _check_background(request, self._settings)
             check_budget(request, self._settings)
-            check_media(request.input, "input", self._media)
+            for _ in media_steps(request.input, "input", self._media):
+                await pace.pause()
             deadline = clock() + seconds_of(request, self._settings)
         else:
             deadline = resumed.deadline
@@ -288,21 +289,25 @@ class Planner:
         if request.previous_response_id is not None:
             await self._catch_up(identity, request.previous_response_id)
         kept = await load_chain(request, records, self._store, identity, reader)
+        await pace.pause()
         items = with_call_ids(items)
         earlier = [*items, *(item for link in kept for item in (*link.input, *link.output))]
         messages = [item for item in earlier if isinstance(item, Message)]
         known = known_places(request.input, [*items, *held_in(kept)], messages, request.raw_input)
+        await pace.pause()
         request = results_by_call_id(referring(request, known), earlier)
         await pace.pause()
         own = sealed.opened_input(request.input)
         response_id = None if resumed is None else resumed.response.id
         decided = await look_up((*items, *request.input), kept, self._store, identity, self._is_live, response_id)
+        await pace.pause()
         check_unchanged(request.input, decided)
         request = await resolve_references(request, records, identity, reader, known)
         request, means = await self._with_additional(request, earlier, means, sealed, credentials, resumed)
         await pace.pause()
         said, chain = sealed.opened_said(items), sealed.opened_chain(kept)
         request = await recall_runs(request, chain, records, identity, reader, said)
+        await pace.pause()
         request = without_repeats(request, chain, said, sealed.memories)
         await pace.pause()
         history = await assemble(

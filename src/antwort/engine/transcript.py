@@ -44,6 +44,7 @@ class _Turn(msgspec.Struct):
     reasoning: list[str] = []
     calls: list[ChatCall] = []
     outputs: list[Output] = []
+    call_ids: set[str] = set()
     has_results: bool = False
     """Of the client's or this process's functions."""
     has_server_results: bool = False
@@ -192,8 +193,7 @@ class Transcript:
             self._add_late(item, call_id, result)
         elif call_id not in self._seen or self._is_another(self._seen[call_id], item):
             self._seen[call_id] = item
-            calls = self._turn.calls
-            if result is None or (calls and call_id in [call.id for call in calls]):
+            if result is None or call_id in self._turn.call_ids:
                 self._leave_answered()
             self._add_call(call_id, model_name(self._toolbox, item.server_label, item.name), item.arguments, result)
         # Servers' calls side by side stand one behind the other, each with its result. Where clients put it together,
@@ -238,6 +238,7 @@ class Transcript:
             if result is None:
                 result = results.popleft() if results else self._fates.get(call_id, NO_RESULT)
         turn.outputs.append(result)
+        turn.call_ids.add(call_id)
         turn.calls.append(ChatCall(id=call_id, function=ChatFunction(name=name, arguments=as_object(arguments))))
 
     def _assistant(self, turn: _Turn) -> ChatMessage:
