@@ -97,7 +97,10 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     ),
     "approval_in_use": (errors.ApprovalInUse, "another request acts on the same approval; its result is there soon"),
     "approval_not_found": (errors.ApprovalNotFound, "no such approval of yours"),
-    "context_length_exceeded": (errors.ContextTooLong, "more than the model can read"),
+    "context_length_exceeded": (
+        errors.ContextTooLong,
+        "more than the model can read, or than `limits.history_bytes` of history",
+    ),
     "conversation_locked": (
         errors.ConversationLocked,
         "others are answered in this conversation; the request waited `conversation_wait` or its `deadline` in vain",
@@ -217,7 +220,22 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
     "server_error": (errors.ServerFault, "something of ours went wrong"),
     "server_not_allowed": (errors.InvalidField, "the address of an MCP server is one that may not be named here"),
     "server_not_started": (errors.ServerFault, "a mounted server could not be started; its log says why"),
-    "storage_error": (errors.StoreFault, "the record could not be read or written"),
+    "storage_error": (
+        errors.StoreFault,
+        "the record could not be read or written: it is damaged, or the fault is ours",
+    ),
+    "storage_unavailable": (
+        errors.StoreUnavailable,
+        "the database cannot be reached, or is locked, full or read-only; `Retry-After` says when to come again",
+    ),
+    "history_memory_full": (
+        errors.HistoryMemoryFull,
+        "the histories of other requests take all of `limits.history_memory`; the request waited a minute in vain",
+    ),
+    "deadline_too_short": (
+        errors.DeadlineTooShort,
+        "the `deadline` of the request was over before its response could be begun",
+    ),
     "backend_error": (errors.BackendError, "an inference failed"),
     "backend_unauthorized": (
         errors.BackendError,
