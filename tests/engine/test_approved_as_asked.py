@@ -21,7 +21,7 @@ from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, Unanswered
 from approval_kit import GUARDED, again, asked, check_pairs, decision, depot, told
 from compaction_kit import output_of
-from engine_kit import ask, engine_of, items_of, kinds, only, replies, server_calls
+from engine_kit import ask, engine_of, items_of, kinds, only, replies, sent, server_calls
 
 SHIP = answer(call("ship", box="7"))
 DONE = answer(say("Done."))
@@ -414,3 +414,36 @@ async def test_tokens_are_counted_whether_a_server_answers_or_not() -> None:
     first = await engine.create(ask(tools=[GUARDED]))
     server.is_down = True
     assert await engine.count(ask([decision(first)], previous_response_id=first.id)) > 0
+
+
+# ---- which servers are asked for their tools again ----
+
+
+class Fickle(ToolServerFake):
+    """Counts how often its list is asked for anew, and fails then where it is down."""
+
+    def __init__(self, label: str, *, is_down: bool = False) -> None:
+        super().__init__(label, f"{label}_", ship=replies("shipped"))
+        self.is_down, self.refreshed = is_down, 0
+
+    async def refresh(self, declared: McpTool, identity: Identity) -> None:
+        if declared.server_label == self._label:
+            self.refreshed += 1
+            if self.is_down:
+                raise Unanswered("The server is down.")
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_an_approval_asks_only_the_server_of_the_approved_call_for_its_tools_again(is_stored: bool) -> None:
+    near, far = Fickle("near"), Fickle("far", is_down=True)
+    tools = [{**GUARDED, "server_label": label} for label in ("near", "far")]
+    provider = ScriptedProvider(answer(call("near_ship")), DONE)
+    engine = engine_of(provider, near, far)
+    first = await engine.create(ask(tools=tools, store=is_stored))
+    said = [decision(first)] if is_stored else [*again(first), decision(first)]
+    before = {"previous_response_id": first.id} if is_stored else {}
+    second = await engine.create(ask(said, tools=tools, store=is_stored, **before))
+    assert only(second, McpCall).output == "shipped"
+    assert near.refreshed > far.refreshed == 0
+    offered = [tool["function"]["name"] for tool in sent(provider.requests[-1])["tools"]]
+    assert offered == ["near_ship", "far_ship"]

@@ -14,7 +14,7 @@ from antwort.engine.pairs import call_id_of
 from antwort.errors import InvalidField
 from antwort.identity import Identity
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
-from antwort.tools.base import ToolDefinition
+from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolKind, ToolResult
 from engine_kit import (
     CLOCK,
     SERVER,
@@ -46,6 +46,24 @@ async def test_a_servers_tools_are_listed_and_its_calls_show_as_mcp_calls() -> N
     assert (item.name, item.output, item.status) == ("lookup", "found", "completed")
     replayed = sent(provider.requests[1])["messages"][1]["tool_calls"][0]
     assert (replayed["function"]["name"], replayed["id"]) == ("depot_lookup", item.call_id)
+
+
+@pytest.mark.proves("FR-003")
+async def test_a_servers_call_is_run_by_the_server_behind_an_executor_that_claims_every_name() -> None:
+    class Greedy:
+        kind = ToolKind.LOCAL
+
+        def can_execute(self, tool: ToolDefinition) -> bool:
+            return True
+
+        async def execute(self, call: ToolCall, context: ToolContext) -> ToolResult:
+            return ToolResult(call.id, "sunny")
+
+    depot = ToolServerFake("depot", lookup=replies("found"))
+    provider = ScriptedProvider(answer(call("lookup"), call("weather", city="Oslo")), answer(say("Done.")))
+    response = await engine_of(provider, Greedy(), depot).create(ask(tools=[SERVER, WEATHER]))
+    assert only(response, McpCall).output == "found"
+    assert [each.output for each in outputs(response)] == ["sunny"]
 
 
 @pytest.mark.parametrize("fault", ["raises", "hangs"])

@@ -15,7 +15,7 @@ from antwort.api.tools import McpTool
 from antwort.identity import Identity
 from antwort.tools.base import ToolCall, ToolContext, ToolDefinition, ToolExecutor, ToolKind, ToolResult
 from antwort.tools.function import FunctionExecutor
-from antwort.tools.limits import Limited, limited
+from antwort.tools.limits import limited
 from antwort.tools.local import LocalExecutor
 from antwort.tools.routing import Route, Toolbox, find_executor, is_registered, refusal, route, route_calls, routed
 
@@ -41,7 +41,7 @@ class ServerByName(ByName):
         raise AssertionError("routing asks nobody for tools")
 
 
-class Broken(ByName):
+class Broken(ServerByName):
     def can_execute(self, tool: ToolDefinition) -> bool:
         raise ConnectionError("no server")
 
@@ -93,7 +93,7 @@ remote = ByName(ToolKind.MCP, "f")
         (box(function, executors=(sandbox,)), "f", Route.SERVER),
         (box(function, executors=(remote,)), "f", Route.SERVER),
         (box(mcp, executors=(server,)), "m", Route.SERVER),
-        (box(define("s", ToolKind.SANDBOX), executors=(sandbox,)), "s", Route.SERVER),
+        (box(define("s", ToolKind.SANDBOX), executors=(ServerByName(ToolKind.SANDBOX, "s"),)), "s", Route.SERVER),
         # somebody is here, and runs other things
         (box(define("other"), executors=(local,)), "other", Route.CLIENT),
         (box(function, executors=(local,)), "never_declared", Route.UNKNOWN),
@@ -154,8 +154,15 @@ def test_a_function_of_the_request_is_run_by_the_executor_that_claims_it_behind_
 
 @pytest.mark.proves("FR-003")
 def test_the_first_executor_that_can_run_a_tool_runs_it() -> None:
-    first, second = ByName(ToolKind.MCP, "m"), ByName(ToolKind.MCP, "m")
+    first, second = ServerByName(ToolKind.MCP, "m"), ServerByName(ToolKind.MCP, "m")
     assert find_executor(mcp, [local, first, second]) is first
+
+
+@pytest.mark.proves("FR-003")
+@pytest.mark.parametrize("kind", [ToolKind.MCP, ToolKind.LOCAL, ToolKind.SANDBOX])
+def test_a_tool_of_a_server_is_not_run_by_an_executor_of_functions_before_it(kind: ToolKind) -> None:
+    assert find_executor(mcp, [ByName(kind, "m"), server]) is server
+    assert find_executor(mcp, [ByName(kind, "m")]) is None
 
 
 def test_the_function_executor_is_never_chosen() -> None:
@@ -265,7 +272,7 @@ def test_only_functions_and_undeclared_names_go_to_the_client(calls: list[Asked]
 # ---- what is remembered ----
 
 
-class Counting(ByName):
+class Counting(ServerByName):
     """Counts how often it is asked, and runs the tool or not as it is told."""
 
     def __init__(self) -> None:
@@ -282,7 +289,7 @@ class Steady(Counting):
 
 
 def test_one_who_holds_to_its_word_is_asked_once_for_a_toolbox() -> None:
-    steady = Limited(own := Steady())
+    steady = limited(own := Steady())
     toolbox = box(mcp, executors=(steady,), may_run=True)
     assert [routed("m", toolbox) for _ in range(3)] == [(Route.SERVER, steady)] * 3
     assert own.asked == 1
@@ -290,10 +297,10 @@ def test_one_who_holds_to_its_word_is_asked_once_for_a_toolbox() -> None:
     assert own.asked == 2
 
 
-@pytest.mark.parametrize("beside", [(), (Limited(Steady()),)], ids=["alone", "before another"])
+@pytest.mark.parametrize("beside", [(), (limited(Steady()),)], ids=["alone", "before another"])
 def test_one_who_may_change_its_mind_is_asked_each_time(beside: tuple[ToolExecutor, ...]) -> None:
     moody = Counting()
-    toolbox = box(mcp, executors=(Limited(moody), *beside), may_run=True)
+    toolbox = box(mcp, executors=(limited(moody), *beside), may_run=True)
     assert routed("m", toolbox) == (Route.SERVER, toolbox.executors[0])
     moody.is_there = False
     found = routed("m", toolbox)
@@ -301,7 +308,7 @@ def test_one_who_may_change_its_mind_is_asked_each_time(beside: tuple[ToolExecut
 
 
 def test_a_toolbox_that_is_made_of_another_is_asked_about_anew() -> None:
-    toolbox = box(mcp, executors=(Limited(Steady()),), may_run=True)
+    toolbox = box(mcp, executors=(limited(Steady()),), may_run=True)
     assert route("m", toolbox) is Route.SERVER
     assert route("m", msgspec.structs.replace(toolbox, may_run=False)) is Route.HELD
     assert route("m", msgspec.structs.replace(toolbox, allowed=frozenset())) is Route.REJECTED
@@ -309,6 +316,6 @@ def test_a_toolbox_that_is_made_of_another_is_asked_about_anew() -> None:
 
 
 def test_names_that_models_make_up_are_not_remembered() -> None:
-    toolbox = box(mcp, executors=(Limited(Steady()),), may_run=True)
+    toolbox = box(mcp, executors=(limited(Steady()),), may_run=True)
     assert {route(f"made up {n}", toolbox) for n in range(100)} == {Route.UNKNOWN}
     assert not toolbox.ways

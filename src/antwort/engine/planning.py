@@ -10,7 +10,7 @@ import msgspec
 
 from antwort.api.additional import check_number, is_additional
 from antwort.api.approvals import Approval
-from antwort.api.items import InputItem, McpApprovalResponse, McpListTools, Message
+from antwort.api.items import InputItem, McpApprovalRequest, McpApprovalResponse, McpListTools, Message
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
 from antwort.api.status import transition
@@ -191,13 +191,28 @@ class Planner:
         elif not identity.may_use(model):
             raise NotPermitted(f"You may not use the model {shown(model)}.", param="model", code="model_not_allowed")
         capabilities = self._provider.capabilities(model)
-        shelf = Shelf(self._executors, identity, self._settings, capabilities, model, deadline, _fresh(request))
+        fresh = await self._fresh(request, identity)
+        shelf = Shelf(self._executors, identity, self._settings, capabilities, model, deadline, fresh)
         compacts = asks_to_compact(request)
         asked = without_tools(request) if compacts else request
         toolbox, listings = await build_toolbox(
             asked, shelf, with_standing=not compacts, is_all=is_all_new(request), boxes=self._boxes
         )
         return Means(model, shelf, toolbox, listings, compacts)
+
+    async def _fresh(self, request: CreateRequest, identity: Identity) -> frozenset[str]:
+        """The labels of the servers that are asked for their tools now: those whose calls are approved, so that whoever
+        approves sees what has changed. All of them where it is not known whose calls they are.
+        """
+        if not (approved := _approved(request)):
+            return frozenset()
+        labels = {item.id: item.server_label for item in request.input if isinstance(item, McpApprovalRequest)}
+        on_record = await self._store.find_approvals(identity, approved)
+        labels |= {each.id: each.server_label for each in on_record.values()}
+        if labels.keys() >= set(approved):
+            return frozenset(labels[each] for each in approved)
+        declared = [each.tool for each in request.declarations]
+        return frozenset(tool.server_label for tool in declared if isinstance(tool, McpTool))
 
     async def _plan_after(
         self,
@@ -393,18 +408,18 @@ def _claims(history: History, request: CreateRequest, response_id: str) -> dict[
     return claims
 
 
-def _fresh(request: CreateRequest) -> frozenset[str]:
-    """The labels of the servers that are asked for their tools now: whoever approves a call that is asked about again
-    sees what has changed. Approvals with anything behind them but words of the user were acted on before.
+def _approved(request: CreateRequest) -> list[str]:
+    """The ids of the approval requests that it approves. Approvals with anything behind them but words of the user were
+    acted on before.
     """
+    approved: list[str] = []
     for item in reversed(request.input):
         if isinstance(item, McpApprovalResponse):
             if item.approve:
-                declared = [each.tool for each in request.declarations]
-                return frozenset(tool.server_label for tool in declared if isinstance(tool, McpTool))
+                approved.append(item.approval_request_id)
         elif not is_additional(item) and (not isinstance(item, Message) or item.role == "assistant"):
             break
-    return frozenset()
+    return approved
 
 
 def _must_ask(request: CreateRequest) -> bool:

@@ -3,7 +3,8 @@
 The allowed list comes first, before client and server are told apart: a call outside it is not handed to the client
 either. A tool is claimed by its whole definition: a function that the request declares is run by the first executor, of
 any kind, whose `can_execute` says so. Tool servers, which list tools of their own (`discover`), are not asked about it:
-a server with a tool of the same name does not run it. Free-form tools and those in a namespace are always the client's.
+a server with a tool of the same name does not run it. The tools that servers list are run by servers alone. Free-form
+tools and those in a namespace are always the client's.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ def _is_asked(executor: ToolExecutor, definition: ToolDefinition) -> bool:
     """Return whether the executor may claim a tool of this sort at all."""
     if executor.kind is ToolKind.FUNCTION or definition.kind is ToolKind.CUSTOM or definition.namespace is not None:
         return False
-    return definition.kind is not ToolKind.FUNCTION or not offers(executor, ToolServer)
+    return definition.is_search or offers(executor, ToolServer) is (definition.kind is not ToolKind.FUNCTION)
 
 
 def _claims(executor: ToolExecutor, definition: ToolDefinition) -> bool:

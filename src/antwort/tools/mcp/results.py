@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import string
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,8 +15,7 @@ from antwort.tools.mcp.base import CallOutcome
 IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 """The kinds of pictures that models take."""
 _FILES = frozenset({"application/pdf"})
-_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
-_SPACE = re.compile(r"\s+")
+_BASE64 = (string.ascii_letters + string.digits + "+/").encode()
 _MOST_PARTS = 256
 _LONGEST_WORD = 200
 _SILENT_FAILURE = "The tool failed, and did not say why."
@@ -91,9 +90,9 @@ def _link(link: Mapping[str, Any]) -> str:
 
 def _media(data: object, kind: object, what: str, uri: str = "") -> ResultPart:
     kind = _essence(kind)
-    encoded = _SPACE.sub("", data) if isinstance(data, str) else ""
+    encoded = "".join(data.split()) if isinstance(data, str) else ""
     named = f"{what}{f' {uri}' if uri else ''}"
-    if len(encoded) % 4 or not _BASE64.fullmatch(encoded):
+    if not _is_base64(encoded):
         return _left_out(f"{named} that cannot be read")
     url = f"data:{kind};base64,{encoded}"
     if kind in IMAGES:
@@ -101,6 +100,13 @@ def _media(data: object, kind: object, what: str, uri: str = "") -> ResultPart:
     if kind in _FILES:
         return InputFile(filename=uri.rpartition("/")[2] or "file", file_data=url)
     return _left_out(f"{named}{_kind(kind)}, {len(encoded.rstrip('=')) * 3 // 4} bytes")
+
+
+def _is_base64(text: str) -> bool:
+    """Not by a pattern: of 16 MiB that takes a tenth of a second, in which nobody else has a turn."""
+    bare = text.rstrip("=")
+    is_whole = bool(bare) and len(text) % 4 == 0 and len(text) - len(bare) <= 2
+    return is_whole and bare.isascii() and not bare.encode().translate(None, _BASE64)
 
 
 def _essence(kind: object) -> str:
