@@ -2,14 +2,16 @@
 
 The pieces of a text stand together as one text, with the length of each; and of a response that comes again, with all
 its tools and instructions, only what has changed. What is left repeats itself, and is worth compressing, which is not
-done here: whoever keeps it does that where nobody waits for it.
+done here: whoever keeps it does that where nobody waits for it. Each entry is a line, so that a log can be read piece
+by piece (`Unpacker`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from functools import partial
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -31,9 +33,13 @@ from antwort.api.events import (
     SummaryTextDelta,
     Terminal,
 )
+from antwort.api.payload import LARGE, PIECE
 from antwort.api.responses import Response
-from antwort.api.wire import UNSET, Plain, Wire, decode, encode, replace, to_plain
+from antwort.api.wire import UNSET, Plain, Wire, encode, replace, to_plain
 from antwort.runs.base import Record
+
+LargeRecords: TypeAlias = MutableMapping[tuple[str, int], Record]
+"""Large records that somebody reads right now, by the id of the response and their place: the others share them."""
 
 _AT_ONCE = 512
 """Events in a piece of a log that was packed."""
@@ -70,7 +76,8 @@ class _Again(Wire, tag="antwort.again"):
 
 
 _Entry: TypeAlias = RunEvent | _Text | _Again
-_decoder: msgspec.json.Decoder[list[_Entry]] = msgspec.json.Decoder(list[_Entry])
+_decoder: msgspec.json.Decoder[_Entry] = msgspec.json.Decoder(_Entry)
+_TEXT_OPENING = b'{"type":"antwort.text"'
 _LIFE = (ResponseCreated, ResponseQueued, ResponseInProgress, *TERMINAL)
 _BY_NAME = {str(kind.__struct_config__.tag): kind for kind in _LIFE}
 
@@ -85,7 +92,7 @@ _PLACES: dict[type, Callable[[Piece], object]] = {kind: _place_of(kind) for kind
 def pack(batches: Iterable[Sequence[RunEvent]]) -> bytes:
     """All that was said, marks included. Where one batch ended and the next began is not kept."""
     packed: list[_Entry] = []
-    first, pieces, place = None, list[str](), None
+    first, pieces, place, size = None, list[str](), None, 0
     known: Response | None = None
     for event in chain.from_iterable(batches):
         if not isinstance(event, DELTAS):
@@ -99,15 +106,21 @@ def pack(batches: Iterable[Sequence[RunEvent]]) -> bytes:
                 packed.append(event)
             else:
                 packed.append(_again(event, known))
-        elif first is not None and type(event) is type(first) and _PLACES[type(event)](event) == place:
+        elif (
+            first is not None
+            and size < LARGE
+            and type(event) is type(first)
+            and _PLACES[type(event)](event) == place
+        ):
             pieces.append(event.delta)
+            size += len(event.delta)
         else:
             if first is not None:
                 packed.append(_together(first, pieces))
-            first, pieces, place = event, [event.delta], _PLACES[type(event)](event)
+            first, pieces, place, size = event, [event.delta], _PLACES[type(event)](event), len(event.delta)
     if first is not None:
         packed.append(_together(first, pieces))
-    return encode(packed)
+    return b"".join([line for entry in packed for line in (encode(entry), b"\n")])
 
 
 def _together(first: Piece, pieces: list[str]) -> Piece | _Text:
@@ -127,25 +140,92 @@ def _again(event: _Life, known: Response) -> _Again:
     )
 
 
+class Unpacker:
+    """Gives the events that `pack` was given, piece by piece: what it holds is about as large as what it is fed, or as
+    one entry.
+    """
+
+    def __init__(self, response_id: str, shared: LargeRecords) -> None:
+        self._id, self._shared = response_id, shared
+        self._lines: deque[bytes] = deque()
+        self._rest: list[bytes] = []
+        self._read = 0  # entries
+        self._at = self._first = 0
+        self._apart: Iterator[Piece] = iter(())
+        self._known: Plain = {}
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of the log."""
+        end = data.rfind(b"\n")
+        if end < 0:
+            self._rest += [data] if data else []
+            return
+        lines = b"".join([*self._rest, data[:end]])
+        self._rest = [data[end + 1 :]] if end + 1 < len(data) else []
+        self._lines += lines.split(b"\n")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left of an entry whose end has not come."""
+        return not self._rest
+
+    def take(self) -> Record | None:
+        """The next piece of what was fed; None: nothing is left of it. A large event is a piece of its own."""
+        events, size = [*islice(self._apart, _AT_ONCE)], 0
+        while len(events) < _AT_ONCE and size < PIECE and self._lines:
+            if len(self._lines[0]) > LARGE and not self._lines[0].startswith(_TEXT_OPENING):
+                return self._record(events) if events else self._take_large()
+            size += len(self._lines[0])
+            entry = _decoder.decode(self._lines.popleft())
+            self._read += 1
+            if isinstance(entry, _Text):
+                self._apart = _apart(entry)
+                events += islice(self._apart, _AT_ONCE - len(events))
+            else:
+                events.append(self._event(entry))
+        return self._record(events) if events else None
+
+    def _take_large(self) -> Record:
+        line = self._lines.popleft()
+        name = (self._id, -1 - self._read)  # places of logs that are not packed are not negative
+        self._read += 1
+        record = self._shared.get(name)
+        if record is None:
+            entry = _decoder.decode(line)
+            assert not isinstance(entry, _Text), "it does not begin like one"
+            record = Record(self._at, self._first, [self._event(entry)])
+            self._shared[name] = record
+        self._learn(record.events[0])
+        self._at, self._first = record.at + 1, record.next
+        return record
+
+    def _event(self, entry: RunEvent | _Again) -> RunEvent:
+        if isinstance(entry, _Again):
+            return _as_it_was(entry, self._known)
+        self._learn(entry)
+        return entry
+
+    def _learn(self, event: RunEvent) -> None:
+        """The first time that the response comes."""
+        if not self._known and isinstance(event, _LIFE):
+            self._known = to_plain(event.response)
+
+    def _record(self, events: list[RunEvent]) -> Record:
+        record = Record(self._at, self._first, events)
+        self._at, self._first = record.at + 1, record.next
+        return record
+
+
 def unpack(packed: bytes) -> list[RunEvent]:
     """The events that `pack` was given, one after the other."""
-    events: list[RunEvent] = []
-    known: Plain = {}
-    for entry in _decoder.decode(packed):
-        if isinstance(entry, _Text):
-            events += _apart(entry)
-        elif isinstance(entry, _Again):
-            events.append(_as_it_was(entry, known))
-        else:
-            events.append(entry)
-            if not known and isinstance(entry, _LIFE):
-                known = to_plain(entry.response)
-    return events
+    unpacker = Unpacker("", {})
+    unpacker.feed(packed)
+    return [event for record in iter(unpacker.take, None) for event in record.events]
 
 
 def _as_it_was(again: _Again, known: Plain) -> _Life:
     plain = {name: value for name, value in (known | again.changed).items() if name not in again.missing}
-    return _BY_NAME[again.event](response=decode(encode(plain), Response))
+    return _BY_NAME[again.event](response=msgspec.convert(plain, Response))
 
 
 def _apart(text: _Text) -> Iterator[Piece]:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from antwort.api.payload import LARGE, PIECE
 from antwort.db.base import Connection
 from antwort.identity import Identity
 from antwort.runs import statements as sql
-from antwort.runs.base import Lease, Load, Record
+from antwort.runs.base import Lease, Load, Outline, Record
 from antwort.runs.codec import behind, is_last, to_events
 from antwort.runs.dialects import now
-from antwort.runs.packing import unpacked
+from antwort.runs.packed import LargeRecords
 from antwort.runs.writing import named
-from antwort.storage.rows import name_of
+from antwort.storage.rows import name_of, to_response
 
 AT_ONCE = 256
 """Records that are read in one go."""
@@ -30,23 +32,68 @@ class Look(NamedTuple):
     """There is nothing behind them, and there never will be."""
     is_full: bool = False
     """There may be more behind them already."""
+    packed: int | None = None
+    """The log is packed, and has so many bytes: it is read by `piece`."""
+    whole: Sequence[Record] = ()
+    """The records as they were read. Who reads a large one shares it with others as long as this is held."""
 
 
-def look(connection: Connection, identity: Identity, response_id: str, after: int, at: int | None) -> Look | None:
+def look(
+    connection: Connection,
+    identity: Identity,
+    response_id: str,
+    after: int,
+    at: int | None,
+    shared: LargeRecords,
+) -> Look | None:
     """From the place `at` on, or from where the event behind `after` is. None: no log is kept."""
     row = connection.execute(sql.LOG, name_of(identity, response_id)).fetchone()
     if row is None:
         return None
     key, packed, is_open, is_kept = row
     if packed is not None:
-        return Look(key, behind(unpacked(packed), after), 0, is_over=True)
+        return Look(key, [], 0, is_over=True, packed=packed)
     if not is_open and not is_kept:
         return None
     start = _place(connection, key, after) if at is None else at
-    found = records(connection, key, start)
-    behind_them = found[-1].at + 1 if found else start
-    is_over = is_last(found[-1]) if found else bool(is_kept)
-    return Look(key, behind(found, after), behind_them, is_over, is_full=len(found) == AT_ONCE)
+    sizes = connection.execute(sql.SIZES, {"key": key, "at": start, "limit": AT_ONCE}).fetchall()
+    count = _fitting([size for (size,) in sizes])
+    if sizes and sizes[0][0] > LARGE:
+        whole = [_large(connection, key, start, response_id, shared)]
+    else:
+        whole = records(connection, key, start, count)
+    behind_them = whole[-1].at + 1 if whole else start
+    is_over = is_last(whole[-1]) if whole else bool(is_kept)
+    return Look(key, behind(whole, after), behind_them, is_over, is_full=count < len(sizes) or count == AT_ONCE, whole=whole)
+
+
+def _fitting(sizes: Sequence[int]) -> int:
+    """How many records of these sizes make a piece. A large one is a piece of its own."""
+    total = 0
+    for count, size in enumerate(sizes):
+        total += size
+        if count and (total > PIECE or size > LARGE):
+            return count
+    return len(sizes)
+
+
+def _large(connection: Connection, key: int, at: int, response_id: str, shared: LargeRecords) -> Record:
+    record = shared.get((response_id, at))
+    if record is None:
+        (record,) = records(connection, key, at, 1)
+        shared[response_id, at] = record
+    return record
+
+
+def piece(connection: Connection, key: int, start: int, size: int) -> bytes:
+    """A slice of a packed log; nothing: it is not kept any more."""
+    row = connection.execute(sql.PIECE, {"key": key, "start": start + 1, "size": size}).fetchone()
+    return b"" if row is None else bytes(row[0])
+
+
+def outline(connection: Connection, identity: Identity, response_id: str) -> Outline | None:
+    row = connection.execute(sql.OUTLINE, name_of(identity, response_id)).fetchone()
+    return None if row is None else Outline(response=to_response(row[0]), has_log=bool(row[1]))
 
 
 def _place(connection: Connection, key: int, after: int) -> int:

@@ -4,22 +4,40 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from functools import partial
 from time import monotonic as clock
 from typing import TYPE_CHECKING, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import msgspec
 
+from antwort.concurrency import Turns
 from antwort.db.base import Database, Operation
 from antwort.errors import HandedOver, QueueFull, StoreFault
 from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.runs import adopting, claiming, reading, sweeping, writing
 from antwort.runs.appending import Appends, unavailable
-from antwort.runs.base import Claimed, Ending, Fenced, Gone, Lease, Load, NewRun, Record, Renewed, Traits, Worker
+from antwort.runs.base import (
+    Claimed,
+    Ending,
+    Fenced,
+    Gone,
+    Lease,
+    Load,
+    NewRun,
+    Outline,
+    Record,
+    Renewed,
+    Traits,
+    Worker,
+)
 from antwort.runs.codec import behind, is_last
 from antwort.runs.hints import Tail
 from antwort.runs.news import News
+from antwort.runs.packed import LargeRecords
+from antwort.runs.packing import Inflater, inflated
 from antwort.storage.writing import to_beginning, to_finishing
 
 if TYPE_CHECKING:
@@ -29,6 +47,8 @@ T = TypeVar("T")
 
 _SPARE = 8
 """Runs that are chosen beyond those that there is room for: others may take some of them first."""
+_READS = 2
+"""Pieces of logs that are read at once, so that all else that is read does not wait for long."""
 _AGAIN = 0.05
 """Seconds after which a claim that others were in the way of is worth another try."""
 
@@ -65,6 +85,8 @@ class SqlRunLog:
         """What `finish` is about to end."""
         self._damaged: set[int] = set()
         """Logs of which it was told that they are."""
+        self._gate, self._turns = asyncio.Semaphore(_READS), Turns()
+        self._shared: LargeRecords = WeakValueDictionary()
 
     @property
     def traits(self) -> Traits:
@@ -213,6 +235,12 @@ class SqlRunLog:
         with self._news.tails.follow(response_id, found.key) as tail:
             is_new = True  # what came between the first look and this is not told any more
             while True:
+                if found.packed is not None:
+                    async with aclosing(self._unpacked(response_id, found.key, found.packed)) as reading:
+                        async for record in reading:
+                            if records := behind([record], after):
+                                yield records
+                    return
                 if found.records:
                     yield found.records
                     after = found.records[-1].next - 1
@@ -227,14 +255,31 @@ class SqlRunLog:
                 tail.hint.clear()
                 found = _heard(tail, found, after) or await look(after, found.at)
 
+    def _unpacked(self, response_id: str, key: int, length: int) -> AsyncGenerator[Record, None]:
+        async def piece(start: int, size: int) -> bytes:
+            async with self._gate:
+                data = await self._read(partial(reading.piece, key=key, start=start, size=size))
+            if not data:
+                raise Gone
+            return data
+
+        return inflated(Inflater(response_id, self._shared), length, piece, self._turns)
+
     async def _look(self, identity: Identity, response_id: str, after: int, at: int | None) -> reading.Look:
-        look = partial(reading.look, identity=identity, response_id=response_id, after=after, at=at)
-        if (found := await self._read(look)) is None:
+        look = partial(
+            reading.look, identity=identity, response_id=response_id, after=after, at=at, shared=self._shared
+        )
+        async with self._gate:
+            found = await self._read(look)
+        if found is None:
             raise Gone
         return found
 
     async def has_log(self, identity: Identity, response_id: str) -> bool:
         return await self._read(partial(reading.has_log, identity=identity, response_id=response_id))
+
+    async def outline(self, identity: Identity, response_id: str) -> Outline | None:
+        return await self._read(partial(reading.outline, identity=identity, response_id=response_id))
 
     # ---- hints ----
 

@@ -187,7 +187,7 @@ CANCEL_RESPONSE = "UPDATE responses SET cancelled_at = :at WHERE key = :key"
 # ---- reading ----
 
 LOG = """
-    SELECT responses.key, run_logs.log,
+    SELECT responses.key, length(run_logs.log),
            CASE WHEN runs.response_key IS NULL THEN 0 ELSE 1 END,
            CASE WHEN run_logs.response_key IS NULL THEN 0 ELSE 1 END
     FROM responses
@@ -201,6 +201,17 @@ HAS_LOG = """
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
       AND (EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
            OR EXISTS (SELECT 1 FROM run_logs WHERE run_logs.response_key = responses.key))
+"""
+OUTLINE = """
+    SELECT body,
+           CASE WHEN EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
+                  OR EXISTS (SELECT 1 FROM run_logs WHERE run_logs.response_key = responses.key) THEN 1 ELSE 0 END
+    FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
+"""
+PIECE = "SELECT substr(log, :start, :size) FROM run_logs WHERE response_key = :key AND log IS NOT NULL"
+SIZES = """
+    SELECT length(events) FROM run_events WHERE response_key = :key AND at >= :at ORDER BY at LIMIT :limit
 """
 PLACE = """
     SELECT at FROM run_events WHERE response_key = :key AND first <= :after ORDER BY at DESC LIMIT 1
