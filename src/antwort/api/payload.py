@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from secrets import token_hex
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -29,6 +29,8 @@ from antwort.api.events import (
 )
 from antwort.api.items import McpListTools
 from antwort.api.wire import encode
+
+T = TypeVar("T", bound=RunEvent)
 
 PIECE = 2**19
 """Characters, about, that a reader is given in one piece."""
@@ -81,6 +83,16 @@ def _texts(value: object) -> int:
     if isinstance(value, msgspec.Struct) and not isinstance(value, McpListTools):
         return sum([_texts(getattr(value, name)) for name in value.__struct_fields__])
     return 0
+
+
+def fitting(events: Sequence[T], start: int, most: int) -> list[T]:
+    """The next events from `start` on, as many as make a piece, and at most so many."""
+    size = 0
+    for end in range(start, min(start + most, len(events))):
+        size += payload(events[end])
+        if size >= PIECE:
+            return [*events[start : end + 1]]
+    return [*events[start : start + most]]
 
 
 def json_pieces(plain: Any) -> Iterator[bytes]:

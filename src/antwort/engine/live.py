@@ -91,7 +91,8 @@ class LiveRun:
             self._gone = Signal()
         if home is not None and said is not None:
             self._promotion = Promotion(self, said, control, home, self._adopted)
-        self._outlet = Outlet(settings.buffer_events, None if said is None else said.add)
+        keep = None if said is None else said.add
+        self._outlet = Outlet(settings.buffer_events, keep, text_bound=settings.buffer_bytes)
         self._answered: Once[None] = Once()
         self._ended: Once[Response] = Once()
         control.on_answer, control.on_call = self._is_answered, on_call

@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from antwort.api.events import MARKS, TERMINAL, UNSENT, Batch, ResponseFailed, StreamEvent, Terminal
+from antwort.api.payload import payload
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
 from antwort.api.wire import replace
@@ -143,15 +144,18 @@ class Outlet:
     """Numbers what is sent, and holds it for one reader: the one place that counts."""
 
     _held = 0
+    _held_text = 0
     _next = 0
     _reader: asyncio.Future[None] | None = None
     _room: asyncio.Future[None] | None = None
     _is_ended = False
     _is_abandoned = False
 
-    def __init__(self, bound: int, keep: Callable[[Batch], None] | None = None) -> None:
-        """`keep` is given each batch in its turn, marks included."""
-        self._bound, self._keep = bound, keep
+    def __init__(self, bound: int, keep: Callable[[Batch], None] | None = None, *, text_bound: int = 2**20) -> None:
+        """It is full with so many events, or so many characters of text in them. `keep` is given each batch in its
+        turn, marks included.
+        """
+        self._bound, self._text_bound, self._keep = bound, text_bound, keep
         self._waiting: deque[Numbered] = deque()
 
     @property
@@ -166,7 +170,8 @@ class Outlet:
 
     @property
     def is_full(self) -> bool:
-        return self._held >= self._bound and not self._is_abandoned
+        is_full = self._held >= self._bound or self._held_text >= self._text_bound
+        return is_full and not self._is_abandoned
 
     @property
     def is_abandoned(self) -> bool:
@@ -209,7 +214,7 @@ class Outlet:
         """Nobody reads any more: what still comes is numbered and dropped."""
         self._is_abandoned = True
         self._waiting.clear()
-        self._held = 0
+        self._held = self._held_text = 0
         _wake(self._room)
 
     async def read(self) -> list[Numbered]:
@@ -224,13 +229,15 @@ class Outlet:
                 self._reader = None
         batches = list(self._waiting)
         self._waiting.clear()
-        self._held = 0
+        self._held = self._held_text = 0
         _wake(self._room)
         return batches
 
     def _hand_on(self, batch: Numbered) -> None:
         self._waiting.append(batch)
         self._held += len(batch.events)
+        for event in batch.events:
+            self._held_text += payload(event)
         _wake(self._reader)
 
 

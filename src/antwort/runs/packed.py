@@ -106,12 +106,7 @@ def pack(batches: Iterable[Sequence[RunEvent]]) -> bytes:
                 packed.append(event)
             else:
                 packed.append(_again(event, known))
-        elif (
-            first is not None
-            and size < LARGE
-            and type(event) is type(first)
-            and _PLACES[type(event)](event) == place
-        ):
+        elif first is not None and size < LARGE and type(event) is type(first) and _PLACES[type(event)](event) == place:
             pieces.append(event.delta)
             size += len(event.delta)
         else:

@@ -64,7 +64,9 @@ def look(
         whole = records(connection, key, start, count)
     behind_them = whole[-1].at + 1 if whole else start
     is_over = is_last(whole[-1]) if whole else bool(is_kept)
-    return Look(key, behind(whole, after), behind_them, is_over, is_full=count < len(sizes) or count == AT_ONCE, whole=whole)
+    return Look(
+        key, behind(whole, after), behind_them, is_over, is_full=count < len(sizes) or count == AT_ONCE, whole=whole
+    )
 
 
 def _fitting(sizes: Sequence[int]) -> int:
