@@ -43,7 +43,6 @@ _CUT = 2**15
 _MARK = token_hex(16)
 """Stands for a text that is cut. Nobody else knows it."""
 
-_DELTAS = frozenset(DELTAS)
 _TEXT, _ARGUMENTS, _OUTPUT = attrgetter("text"), attrgetter("arguments"), attrgetter("response.output")
 _HELD: dict[type, Callable[[Any], object]] = {
     OutputItemAdded: attrgetter("item"),
@@ -66,8 +65,8 @@ _HELD: dict[type, Callable[[Any], object]] = {
 
 def payload(event: RunEvent) -> int:
     """Return how many characters of text the event holds, about."""
-    if event.__class__ in _DELTAS:
-        return len(event.delta)  # type: ignore[union-attr]  # it has one
+    if isinstance(event, DELTAS):
+        return len(event.delta)
     held = _HELD.get(event.__class__)
     return 0 if held is None else _texts(held(event))
 

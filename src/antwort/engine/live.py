@@ -41,7 +41,7 @@ from antwort.errors import (
 )
 from antwort.notes import RESPONSE_ID
 from antwort.providers.base import Provider
-from antwort.storage.base import Link, ResponseStore
+from antwort.storage.base import Link, PackedLog, ResponseStore
 
 Batches: TypeAlias = AsyncGenerator[Batch, None]
 _ENDS = frozenset(TERMINAL)
@@ -354,7 +354,7 @@ class LiveRun:
             raise error
         self._journal.failure, self._control.is_left = error, True
 
-    def _log(self, last: Batch) -> bytes | None:
+    def _log(self, last: Batch) -> PackedLog | None:
         """What goes on record with its end. No event comes between this and the last batch."""
         if self._pulse is not None:
             self._pulse.hush()

@@ -23,7 +23,7 @@ from antwort.engine.plan import Plan
 from antwort.engine.rows import new_entries
 from antwort.errors import AntwortError, ResponseNotFound, StoreFault
 from antwort.identity import Identity
-from antwort.storage.base import ResponseStore
+from antwort.storage.base import PackedLog, ResponseStore
 
 _log = logging.getLogger("antwort.engine")
 
@@ -40,7 +40,7 @@ class Numbered(msgspec.Struct, frozen=True):
     events: list[StreamEvent]
 
 
-Log: TypeAlias = Callable[[Batch], bytes | None]
+Log: TypeAlias = Callable[[Batch], PackedLog | None]
 
 
 def no_log(_: Batch) -> None:
@@ -61,7 +61,9 @@ async def recorded(
                 yield batch
 
 
-async def committed(event: Terminal, store: ResponseStore, plan: Plan, control: Control, log: bytes | None) -> Terminal:
+async def committed(
+    event: Terminal, store: ResponseStore, plan: Plan, control: Control, log: PackedLog | None
+) -> Terminal:
     """The event, or what goes out in its place."""
     try:
         await control.last_call.race(lambda: _commit(event.response, store, plan, control, log))
@@ -75,7 +77,9 @@ async def committed(event: Terminal, store: ResponseStore, plan: Plan, control: 
     return event
 
 
-async def _commit(response: Response, store: ResponseStore, plan: Plan, control: Control, log: bytes | None) -> None:
+async def _commit(
+    response: Response, store: ResponseStore, plan: Plan, control: Control, log: PackedLog | None
+) -> None:
     """Of a response that is not kept, what it adds to its conversation is."""
     entries, conversation = new_entries(plan, response), plan.request.conversation
     asked = asked_for(plan, response)

@@ -14,6 +14,7 @@ from antwort.engine.plan import Plan
 from antwort.errors import ServerFault
 from antwort.runs.base import Record
 from antwort.runs.packed import in_records, pack
+from antwort.storage.base import PackedLog
 
 _STEP = 256
 """Batches after which it is looked at how much there is. What is sent pays for no more than that."""
@@ -82,7 +83,7 @@ class Said:
     def ended_calls(self) -> set[str]:
         return {event.call_id for event in self._events() if isinstance(event, CallEnded)}
 
-    def packed(self, last: Batch) -> bytes | None:
+    def packed(self, last: Batch) -> PackedLog | None:
         """With the batch that it ends with; None when it is not all there."""
         return pack([*self._batches, last]) if self.is_whole else None
 

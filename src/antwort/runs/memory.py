@@ -32,7 +32,7 @@ from antwort.runs.choosing import choose
 from antwort.runs.codec import behind, is_last
 from antwort.runs.hints import Hint, Tails
 from antwort.runs.memory_run import Key, MemoryRun
-from antwort.runs.packed import LargeRecords, Unpacker
+from antwort.runs.packed import LargeRecords, unpack
 from antwort.storage.memory import MemoryStore
 
 
@@ -256,15 +256,14 @@ class MemoryRunLog:
         log = self._store.log_of(identity, response_id)
         if log is None:
             raise Gone
-        unpacker = Unpacker(response_id, self._shared)
-        for start in range(0, len(log), PIECE):
-            unpacker.feed(log[start : start + PIECE])
-            while True:
-                async with self._turns:
-                    record = unpacker.take()
+        for at, piece in enumerate(log):
+            name = (response_id, at)
+            async with self._turns:
+                record = self._shared.get(name)
                 if record is None:
-                    break
-                yield record
+                    record = Record(at, piece.first, unpack(piece.data, lambda: log[0].data))
+                    self._shared[name] = record
+            yield record
 
     async def has_log(self, identity: Identity, response_id: str) -> bool:
         if await self._find(identity, response_id) is not None:

@@ -2,16 +2,14 @@
 
 The pieces of a text stand together as one text, with the length of each; and of a response that comes again, with all
 its tools and instructions, only what has changed. What is left repeats itself, and is worth compressing, which is not
-done here: whoever keeps it does that where nobody waits for it. Each entry is a line, so that a log can be read piece
-by piece (`Unpacker`).
+done here: whoever keeps it does that where nobody waits for it. It comes in pieces: nobody has to hold it whole.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from functools import partial
-from itertools import accumulate, chain, islice, pairwise
+from itertools import accumulate, chain, pairwise
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -20,6 +18,7 @@ import msgspec
 from antwort.api.events import (
     DELTAS,
     TERMINAL,
+    UNSENT,
     ArgumentsDelta,
     CustomInputDelta,
     McpArgumentsDelta,
@@ -37,11 +36,14 @@ from antwort.api.payload import LARGE, PIECE
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, Plain, Wire, encode, replace, to_plain
 from antwort.runs.base import Record
+from antwort.storage.base import LogPiece
 
 LargeRecords: TypeAlias = MutableMapping[tuple[str, int], Record]
-"""Large records that somebody reads right now, by the id of the response and their place: the others share them."""
+"""Records that somebody reads right now, by the id of the response and their place: the others share them."""
 
 _AT_ONCE = 512
+"""Events in a record of what a run in the foreground has sent."""
+_MOST = 2048
 """Events in a piece of a log that was packed."""
 
 Piece: TypeAlias = (
@@ -76,8 +78,7 @@ class _Again(Wire, tag="antwort.again"):
 
 
 _Entry: TypeAlias = RunEvent | _Text | _Again
-_decoder: msgspec.json.Decoder[_Entry] = msgspec.json.Decoder(_Entry)
-_TEXT_OPENING = b'{"type":"antwort.text"'
+_decoder: msgspec.json.Decoder[list[_Entry]] = msgspec.json.Decoder(list[_Entry])
 _LIFE = (ResponseCreated, ResponseQueued, ResponseInProgress, *TERMINAL)
 _BY_NAME = {str(kind.__struct_config__.tag): kind for kind in _LIFE}
 
@@ -89,33 +90,66 @@ def _place_of(kind: type[Piece]) -> Callable[[Piece], object]:
 _PLACES: dict[type, Callable[[Piece], object]] = {kind: _place_of(kind) for kind in DELTAS}
 
 
-def pack(batches: Iterable[Sequence[RunEvent]]) -> bytes:
-    """All that was said, marks included. Where one batch ended and the next began is not kept."""
-    packed: list[_Entry] = []
+def pack(batches: Iterable[Sequence[RunEvent]]) -> list[LogPiece]:
+    """All that was said, marks included, in pieces; an entry that is large is one of its own. Where one batch ended and
+    the next began is not kept.
+    """
+    pieces: list[LogPiece] = []
+    lines: list[bytes] = []
+    size = count = number = 0
+    first = 0
+
+    def end_piece() -> None:
+        nonlocal size, count, first
+        if lines:
+            pieces.append(LogPiece(first=first, next=number, data=b"[%b]" % b",".join(lines)))
+        lines.clear()
+        size, count, first = 0, 0, number
+
+    for entry in _entries(batches):
+        line = encode(entry)
+        events = len(entry.lengths) if isinstance(entry, _Text) else 1
+        if size + len(line) > PIECE or len(line) > LARGE or count + events > _MOST:
+            end_piece()
+        lines.append(line)
+        size, count = size + len(line), count + events
+        number += 0 if isinstance(entry, UNSENT) else events
+        if size > LARGE and len(lines) == 1:
+            end_piece()
+    end_piece()
+    return pieces or [LogPiece(first=0, next=0, data=b"[]")]
+
+
+def _entries(batches: Iterable[Sequence[RunEvent]]) -> Iterator[_Entry]:
     first, pieces, place, size = None, list[str](), None, 0
     known: Response | None = None
     for event in chain.from_iterable(batches):
         if not isinstance(event, DELTAS):
             if first is not None:
-                packed.append(_together(first, pieces))
+                yield _together(first, pieces)
                 first = None
             if not isinstance(event, _LIFE):
-                packed.append(event)
+                yield event
             elif known is None:
                 known = event.response
-                packed.append(event)
+                yield event
             else:
-                packed.append(_again(event, known))
-        elif first is not None and size < LARGE and type(event) is type(first) and _PLACES[type(event)](event) == place:
+                yield _again(event, known)
+        elif (
+            first is not None
+            and size < LARGE
+            and len(pieces) < _MOST
+            and type(event) is type(first)
+            and _PLACES[type(event)](event) == place
+        ):
             pieces.append(event.delta)
             size += len(event.delta)
         else:
             if first is not None:
-                packed.append(_together(first, pieces))
+                yield _together(first, pieces)
             first, pieces, place, size = event, [event.delta], _PLACES[type(event)](event), len(event.delta)
     if first is not None:
-        packed.append(_together(first, pieces))
-    return b"".join([line for entry in packed for line in (encode(entry), b"\n")])
+        yield _together(first, pieces)
 
 
 def _together(first: Piece, pieces: list[str]) -> Piece | _Text:
@@ -135,87 +169,28 @@ def _again(event: _Life, known: Response) -> _Again:
     )
 
 
-class Unpacker:
-    """Gives the events that `pack` was given, piece by piece: what it holds is about as large as what it is fed, or as
-    one entry.
-    """
-
-    def __init__(self, response_id: str, shared: LargeRecords) -> None:
-        self._id, self._shared = response_id, shared
-        self._lines: deque[bytes] = deque()
-        self._rest: list[bytes] = []
-        self._read = 0  # entries
-        self._at = self._first = 0
-        self._apart: Iterator[Piece] = iter(())
-        self._known: Plain = {}
-
-    def feed(self, data: bytes) -> None:
-        """The next bytes of the log."""
-        end = data.rfind(b"\n")
-        if end < 0:
-            self._rest += [data] if data else []
-            return
-        lines = b"".join([*self._rest, data[:end]])
-        self._rest = [data[end + 1 :]] if end + 1 < len(data) else []
-        self._lines += lines.split(b"\n")
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing is left of an entry whose end has not come."""
-        return not self._rest
-
-    def take(self) -> Record | None:
-        """The next piece of what was fed; None: nothing is left of it. A large event is a piece of its own."""
-        events, size = [*islice(self._apart, _AT_ONCE)], 0
-        while len(events) < _AT_ONCE and size < PIECE and self._lines:
-            if len(self._lines[0]) > LARGE and not self._lines[0].startswith(_TEXT_OPENING):
-                return self._record(events) if events else self._take_large()
-            size += len(self._lines[0])
-            entry = _decoder.decode(self._lines.popleft())
-            self._read += 1
-            if isinstance(entry, _Text):
-                self._apart = _apart(entry)
-                events += islice(self._apart, _AT_ONCE - len(events))
-            else:
-                events.append(self._event(entry))
-        return self._record(events) if events else None
-
-    def _take_large(self) -> Record:
-        line = self._lines.popleft()
-        name = (self._id, -1 - self._read)  # places of logs that are not packed are not negative
-        self._read += 1
-        record = self._shared.get(name)
-        if record is None:
-            entry = _decoder.decode(line)
-            assert not isinstance(entry, _Text), "it does not begin like one"
-            record = Record(self._at, self._first, [self._event(entry)])
-            self._shared[name] = record
-        self._learn(record.events[0])
-        self._at, self._first = record.at + 1, record.next
-        return record
-
-    def _event(self, entry: RunEvent | _Again) -> RunEvent:
-        if isinstance(entry, _Again):
-            return _as_it_was(entry, self._known)
-        self._learn(entry)
-        return entry
-
-    def _learn(self, event: RunEvent) -> None:
-        """The first time that the response comes."""
-        if not self._known and isinstance(event, _LIFE):
-            self._known = to_plain(event.response)
-
-    def _record(self, events: list[RunEvent]) -> Record:
-        record = Record(self._at, self._first, events)
-        self._at, self._first = record.at + 1, record.next
-        return record
+def unpack(piece: bytes, opening: Callable[[], bytes]) -> list[RunEvent]:
+    """The events of a piece of what `pack` gave; `opening` gives the first piece of it."""
+    events: list[RunEvent] = []
+    known: Plain = {}
+    for entry in _decoder.decode(piece):
+        if isinstance(entry, _Text):
+            events += _apart(entry)
+        elif isinstance(entry, _Again):
+            known = known or _first_response(events) or _first_response(_decoder.decode(opening()))
+            events.append(_as_it_was(entry, known))
+        else:
+            events.append(entry)
+    return events
 
 
-def unpack(packed: bytes) -> list[RunEvent]:
-    """The events that `pack` was given, one after the other."""
-    unpacker = Unpacker("", {})
-    unpacker.feed(packed)
-    return [event for record in iter(unpacker.take, None) for event in record.events]
+def _first_response(entries: Sequence[_Entry]) -> Plain:
+    """As it came the first time; nothing, when it has not."""
+    for entry in entries:
+        if isinstance(entry, _LIFE):
+            known: Plain = to_plain(entry.response)
+            return known
+    return {}
 
 
 def _as_it_was(again: _Again, known: Plain) -> _Life:

@@ -13,7 +13,8 @@ from antwort.runs.base import Lease, Load, Outline, Record
 from antwort.runs.codec import behind, is_last, to_events
 from antwort.runs.dialects import now
 from antwort.runs.packed import LargeRecords
-from antwort.runs.writing import named
+from antwort.runs.packing import unpacked
+from antwort.runs.writing import named, opening_of
 from antwort.storage.rows import name_of, to_response
 
 AT_ONCE = 256
@@ -32,41 +33,68 @@ class Look(NamedTuple):
     """There is nothing behind them, and there never will be."""
     is_full: bool = False
     """There may be more behind them already."""
-    packed: int | None = None
-    """The log is packed, and has so many bytes: it is read by `piece`."""
+    is_packed: bool = False
+    """They are pieces of a packed log, which has other places."""
     whole: Sequence[Record] = ()
-    """The records as they were read. Who reads a large one shares it with others as long as this is held."""
+    """The records as they were read. Others share them as long as this is held."""
+
+
+class From(NamedTuple):
+    """Where it is read on."""
+
+    after: int
+    """Behind the event of this number."""
+    at: int | None = None
+    """At this place of the log, if that is known."""
+    is_packed: bool = False
+    """Whether it is a place of a packed log."""
 
 
 def look(
-    connection: Connection,
-    identity: Identity,
-    response_id: str,
-    after: int,
-    at: int | None,
-    shared: LargeRecords,
+    connection: Connection, identity: Identity, response_id: str, start: From, shared: LargeRecords
 ) -> Look | None:
-    """From the place `at` on, or from where the event behind `after` is. None: no log is kept."""
+    """About so much as is read in one piece. None: no log is kept."""
     row = connection.execute(sql.LOG, name_of(identity, response_id)).fetchone()
     if row is None:
         return None
-    key, packed, is_open, is_kept = row
-    if packed is not None:
-        return Look(key, [], 0, is_over=True, packed=packed)
+    key, is_packed, is_open, is_kept = row
     if not is_open and not is_kept:
         return None
-    start = _place(connection, key, after) if at is None else at
-    sizes = connection.execute(sql.SIZES, {"key": key, "at": start, "limit": AT_ONCE}).fetchall()
+    at = start.at if start.is_packed == bool(is_packed) else None
+    if at is None:
+        at = _place(connection, key, start.after)
+    if is_packed:
+        record = _piece(connection, key, at, response_id, shared)
+        is_over = record is None or is_last(record)
+        whole = [] if record is None else [record]
+        found = behind(whole, start.after)
+        return Look(key, found, at + 1, is_over, is_full=not is_over, is_packed=True, whole=whole)
+    sizes = connection.execute(sql.SIZES, {"key": key, "at": at, "limit": AT_ONCE}).fetchall()
     count = _fitting([size for (size,) in sizes])
     if sizes and sizes[0][0] > LARGE:
-        whole = [_large(connection, key, start, response_id, shared)]
+        whole = [_large(connection, key, at, response_id, shared)]
     else:
-        whole = records(connection, key, start, count)
-    behind_them = whole[-1].at + 1 if whole else start
+        whole = records(connection, key, at, count)
+    behind_them = whole[-1].at + 1 if whole else at
     is_over = is_last(whole[-1]) if whole else bool(is_kept)
-    return Look(
-        key, behind(whole, after), behind_them, is_over, is_full=count < len(sizes) or count == AT_ONCE, whole=whole
-    )
+    is_full = count < len(sizes) or count == AT_ONCE
+    return Look(key, behind(whole, start.after), behind_them, is_over, is_full=is_full, whole=whole)
+
+
+def _piece(connection: Connection, key: int, at: int, response_id: str, shared: LargeRecords) -> Record | None:
+    """Of a packed log: the first stands with the log, and the others where its records were."""
+    name = (response_id, -1 - at)  # which is no place of a record
+    if (record := shared.get(name)) is not None:
+        return record
+    if at == 0:
+        row = connection.execute(sql.PACKED, {"key": key}).fetchone()
+    else:
+        row = connection.execute(sql.RECORDS, {"key": key, "at": at, "limit": 1}).fetchone()
+    if row is None:
+        return None
+    place, first, raw = row
+    shared[name] = record = Record(place, first, unpacked(raw, lambda: opening_of(connection, key)))
+    return record
 
 
 def _fitting(sizes: Sequence[int]) -> int:
@@ -85,12 +113,6 @@ def _large(connection: Connection, key: int, at: int, response_id: str, shared: 
         (record,) = records(connection, key, at, 1)
         shared[response_id, at] = record
     return record
-
-
-def piece(connection: Connection, key: int, start: int, size: int) -> bytes:
-    """A slice of a packed log; nothing: it is not kept any more."""
-    row = connection.execute(sql.PIECE, {"key": key, "start": start + 1, "size": size}).fetchone()
-    return b"" if row is None else bytes(row[0])
 
 
 def outline(connection: Connection, identity: Identity, response_id: str) -> Outline | None:

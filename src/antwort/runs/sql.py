@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
 from functools import partial
 from time import monotonic as clock
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -12,7 +11,6 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from antwort.concurrency import Turns
 from antwort.db.base import Database, Operation
 from antwort.errors import HandedOver, QueueFull, StoreFault
 from antwort.identity import Identity
@@ -37,7 +35,6 @@ from antwort.runs.codec import behind, is_last
 from antwort.runs.hints import Tail
 from antwort.runs.news import News
 from antwort.runs.packed import LargeRecords
-from antwort.runs.packing import Inflater, inflated
 from antwort.storage.writing import to_beginning, to_finishing
 
 if TYPE_CHECKING:
@@ -85,7 +82,7 @@ class SqlRunLog:
         """What `finish` is about to end."""
         self._damaged: set[int] = set()
         """Logs of which it was told that they are."""
-        self._gate, self._turns = asyncio.Semaphore(_READS), Turns()
+        self._gate = asyncio.Semaphore(_READS)
         self._shared: LargeRecords = WeakValueDictionary()
 
     @property
@@ -231,16 +228,10 @@ class SqlRunLog:
     ) -> AsyncGenerator[list[Record], None]:
         self._news.listen()
         look = partial(self._look, identity, response_id)
-        found = await look(after, None)
+        found = await look(reading.From(after))
         with self._news.tails.follow(response_id, found.key) as tail:
             is_new = True  # what came between the first look and this is not told any more
             while True:
-                if found.packed is not None:
-                    async with aclosing(self._unpacked(response_id, found.key, found.packed)) as reading:
-                        async for record in reading:
-                            if records := behind([record], after):
-                                yield records
-                    return
                 if found.records:
                     yield found.records
                     after = found.records[-1].next - 1
@@ -253,22 +244,10 @@ class SqlRunLog:
                         break
                 is_new = False
                 tail.hint.clear()
-                found = _heard(tail, found, after) or await look(after, found.at)
+                found = _heard(tail, found, after) or await look(reading.From(after, found.at, found.is_packed))
 
-    def _unpacked(self, response_id: str, key: int, length: int) -> AsyncGenerator[Record, None]:
-        async def piece(start: int, size: int) -> bytes:
-            async with self._gate:
-                data = await self._read(partial(reading.piece, key=key, start=start, size=size))
-            if not data:
-                raise Gone
-            return data
-
-        return inflated(Inflater(response_id, self._shared), length, piece, self._turns)
-
-    async def _look(self, identity: Identity, response_id: str, after: int, at: int | None) -> reading.Look:
-        look = partial(
-            reading.look, identity=identity, response_id=response_id, after=after, at=at, shared=self._shared
-        )
+    async def _look(self, identity: Identity, response_id: str, start: reading.From) -> reading.Look:
+        look = partial(reading.look, identity=identity, response_id=response_id, start=start, shared=self._shared)
         async with self._gate:
             found = await self._read(look)
         if found is None:

@@ -15,7 +15,7 @@ from antwort.db import Database
 from antwort.identity import Identity
 from antwort.storage import claims, logs, reading, writing
 from antwort.storage.approvals import SqlApprovals
-from antwort.storage.base import Claimed, Entry, ItemPage, Link, NewResponse, Page, ResponsePage, Wanted
+from antwort.storage.base import Claimed, Entry, ItemPage, Link, NewResponse, PackedLog, Page, ResponsePage, Wanted
 from antwort.storage.calls import SqlCalls
 from antwort.storage.conversations import SqlConversations
 from antwort.storage.listing import list_responses
@@ -63,7 +63,7 @@ class SqlStore(SqlConversations, SqlApprovals, SqlCalls, SqlWritingTools):
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
         approvals: Sequence[Approval] = (),
-        log: bytes | None = None,
+        log: PackedLog | None = None,
     ) -> None:
         packed = None if log is None else await logs.compressed(log)
         end = writing.to_finishing(identity, response, marks, entries, approvals, packed)

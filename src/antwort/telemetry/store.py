@@ -24,6 +24,7 @@ from antwort.storage.base import (
     ItemPage,
     Link,
     NewResponse,
+    PackedLog,
     Page,
     ResponsePage,
     ResponseStore,
@@ -67,7 +68,7 @@ class MeasuredStore:
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
         approvals: Sequence[Approval] = (),
-        log: bytes | None = None,
+        log: PackedLog | None = None,
     ) -> None:
         await self._timed("finish", self._store.finish(identity, response, marks, entries, approvals, log))
 
