@@ -36,8 +36,8 @@ class WatchedOutlet(Outlet):
         self.checker = checker
         self.faults: list[str] = []
 
-    def kept_by(self, keep: Callable[[Batch], None] | None) -> Self:
-        self._keep = keep
+    def kept_by(self, keep: Callable[[Batch], None] | None, text_bound: int) -> Self:
+        self._keep, self._text_bound = keep, text_bound
         return self
 
     def publish(self, batch: Batch) -> None:
@@ -63,7 +63,7 @@ def every_stream_is_grammatical(monkeypatch: pytest.MonkeyPatch) -> Iterator[Non
             return
         outlet = WatchedOutlet(plan.settings.buffer_events, StreamChecker(keepalive=repeats_itself(plan.settings)))
         with monkeypatch.context() as patch:
-            patch.setattr(live, "Outlet", lambda _, keep: outlet.kept_by(keep))
+            patch.setattr(live, "Outlet", lambda _, keep, text_bound: outlet.kept_by(keep, text_bound))
             build(self, plan, *args, **more)
         self._is_watched = True  # by the checker, also where nobody else learns of it before it has ended
         runs.append((self, outlet))

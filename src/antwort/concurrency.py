@@ -111,6 +111,25 @@ class Once(Generic[T]):
                 waiter.set_result(None)
 
 
+class Turns:
+    """Work that many have to do, in short pieces: one piece at a time, in the order in which they come, and everything
+    else of the event loop in between.
+
+        async with turns:
+            piece = make_next()
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def __aenter__(self) -> None:
+        await self._lock.acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
+        await asyncio.sleep(0)
+
+
 async def stop(tasks: Iterable[asyncio.Task[Any]], grace: float) -> set[asyncio.Task[Any]]:
     """Cancel the tasks and wait at most `grace` seconds; gives those that would not end."""
     waiting = {task for task in tasks if not task.done()}

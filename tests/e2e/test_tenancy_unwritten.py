@@ -12,7 +12,7 @@ from antwort.api.responses import Response
 from antwort.engine.engine import Engine
 from antwort.errors import StoreFault
 from antwort.identity import Identity
-from antwort.storage.base import Entry
+from antwort.storage.base import Entry, PackedLog
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, answer, say
 from antwort.transport.http import Transport
@@ -35,7 +35,7 @@ class FullDisk(MemoryStore):
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
         approvals: Sequence[Approval] = (),
-        log: bytes | None = None,
+        log: PackedLog | None = None,
     ) -> None:
         if self.is_full:
             raise StoreFault("The disk is full.")

@@ -23,7 +23,7 @@ from antwort.errors import (
 )
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Capabilities
-from antwort.storage.base import Entry, Page, ResponseStore
+from antwort.storage.base import Entry, PackedLog, Page, ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.storage.sqlite import SqliteStore
 from antwort.testing import ScriptedProvider, answer, say, think
@@ -235,7 +235,7 @@ class Failing(MemoryStore):
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
         approvals: Sequence[Approval] = (),
-        log: bytes | None = None,
+        log: PackedLog | None = None,
     ) -> None:
         if self.is_broken:
             raise StoreFault("The disk is full.")

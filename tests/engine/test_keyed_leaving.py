@@ -16,7 +16,7 @@ from antwort.errors import (
     RequestCancelled,
 )
 from antwort.identity import ANONYMOUS, Identity
-from antwort.storage.base import Entry, NewResponse
+from antwort.storage.base import Entry, NewResponse, PackedLog
 from antwort.storage.memory import MemoryStore
 from antwort.testing import answer, say
 from engine_kit import ask, text_of
@@ -96,7 +96,7 @@ async def test_a_run_that_ends_by_itself_although_all_have_left_keeps_its_key() 
             marks: Sequence[tuple[int, Mark]],
             entries: Sequence[Entry] = (),
             approvals: Sequence[Approval] = (),
-            log: bytes | None = None,
+            log: PackedLog | None = None,
         ) -> None:
             self.asked.set()
             await self.go.wait()

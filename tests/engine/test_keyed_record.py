@@ -23,7 +23,7 @@ from antwort.errors import (
     StoreFault,
 )
 from antwort.identity import ANONYMOUS, Identity
-from antwort.storage.base import Claim, Entry, NewResponse, ResponseStore
+from antwort.storage.base import Claim, Entry, NewResponse, PackedLog, ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.testing import answer, call, say
 from engine_kit import WEATHER, ask, name_of, text_of, weather_tool
@@ -213,7 +213,7 @@ async def test_an_end_that_could_not_be_recorded_is_still_what_the_key_stands_fo
             marks: Sequence[tuple[int, Mark]],
             entries: Sequence[Entry] = (),
             approvals: Sequence[Approval] = (),
-            log: bytes | None = None,
+            log: PackedLog | None = None,
         ) -> None:
             if self.is_full:
                 raise StoreFault("The disk is full.")

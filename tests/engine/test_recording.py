@@ -12,7 +12,7 @@ from antwort.api.responses import Response
 from antwort.errors import ResponseNotFound, StoreFault
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import ChatRequest
-from antwort.storage.base import Entry, NewResponse, Page
+from antwort.storage.base import Entry, NewResponse, PackedLog, Page
 from antwort.storage.memory import MemoryStore
 from antwort.testing import ScriptedProvider, ToolServerFake, answer, call, say
 from engine_kit import CLOCK, SERVER, WEATHER, ask, engine_of, outputs, replies, stream, text_of, weather_tool
@@ -40,7 +40,7 @@ class BrokenStore(MemoryStore):
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
         approvals: Sequence[Approval] = (),
-        log: bytes | None = None,
+        log: PackedLog | None = None,
     ) -> None:
         if self._at == "finish":
             raise StoreFault("The disk is full.")

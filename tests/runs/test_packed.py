@@ -8,6 +8,7 @@ from itertools import chain
 from typing import get_args
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +34,7 @@ from antwort.api.items import LogProb
 from antwort.api.responses import ConversationRef, Response
 from antwort.api.wire import UNSET, encode, replace
 from antwort.runs.packed import in_records, pack, unpack
+from antwort.storage.base import PackedLog
 from api import samples
 from api.samples import EVENTS, LOGPROB
 
@@ -81,6 +83,14 @@ responses = st.builds(
 )
 
 
+def unpacked(log: PackedLog) -> list[RunEvent]:
+    return [event for piece in log for event in unpack(piece.data, lambda: log[0].data)]
+
+
+def size_of(log: PackedLog) -> int:
+    return sum(len(piece.data) for piece in log)
+
+
 def text(*deltas: str, part: int = 0) -> list[RunEvent]:
     return [OutputTextDelta(item_id="msg_1", output_index=0, content_index=part, delta=delta) for delta in deltas]
 
@@ -91,40 +101,58 @@ def test_the_samples_hold_every_event_that_a_run_may_say() -> None:
 
 @given(runs)
 def test_what_is_packed_comes_out_as_it_went_in(batches: list[list[RunEvent]]) -> None:
-    assert unpack(pack(batches)) == [*chain.from_iterable(batches)]
+    assert unpacked(pack(batches)) == [*chain.from_iterable(batches)]
 
 
 @given(st.lists(st.lists(pieces, min_size=1, max_size=40)))
 def test_pieces_of_texts_come_out_one_by_one(batches: list[list[RunEvent]]) -> None:
-    assert unpack(pack(batches)) == [*chain.from_iterable(batches)]
+    assert unpacked(pack(batches)) == [*chain.from_iterable(batches)]
 
 
 @given(st.lists(st.lists(responses, min_size=1, max_size=4)))
 def test_responses_come_out_whole_whatever_changed_in_them(batches: list[list[RunEvent]]) -> None:
-    assert unpack(pack(batches)) == [*chain.from_iterable(batches)]
+    assert unpacked(pack(batches)) == [*chain.from_iterable(batches)]
 
 
 def test_what_stays_the_same_in_a_response_is_kept_once() -> None:
     long = replace(RESPONSE, instructions="Be brief. " * 1000)
     events: list[RunEvent] = [ResponseCreated(response=long), ResponseInProgress(response=long)]
     events.append(ResponseCompleted(response=replace(long, status="completed")))
-    assert len(pack([events])) < len(encode(long)) + 1000
+    assert size_of(pack([events])) < len(encode(long)) + 1000
 
 
 def test_the_pieces_of_a_text_stand_together() -> None:
     said = [[piece] for piece in text(*["word "] * 256)]
-    assert len(pack(said)) < len(encode(text("word " * 256))) + 256 * len("5,") + 100
+    assert size_of(pack(said)) < len(encode(text("word " * 256))) + 256 * len("5,") + 100
 
 
 def test_pieces_of_another_part_or_kind_stand_apart() -> None:
     other = SummaryTextDelta(item_id="msg_1", output_index=0, summary_index=0, delta="b")
     arguments = ArgumentsDelta(item_id="msg_1", output_index=0, delta="c")
     events: Sequence[RunEvent] = [*text("a", "a"), *text("a", part=1), other, other, arguments, *text("a")]
-    assert unpack(pack([events])) == events
+    assert unpacked(pack([events])) == events
+
+
+@pytest.mark.parametrize("size", [1, 1000, 400_000])
+def test_a_long_log_comes_in_pieces_that_can_be_read_each_by_itself(size: int) -> None:
+    """No piece is much larger than half a million characters, unless one event is, and none has many events."""
+    created, completed = ResponseCreated(response=RESPONSE), ResponseCompleted(response=replace(RESPONSE, model="m"))
+    words = [event for place in range(12) for event in text("x" * size, "y", part=place)] + text(*["z"] * 5000)
+    events: list[RunEvent] = [created, *words, completed]
+    log = pack([events])
+    assert len(log) > 1
+    assert unpacked(log) == events
+    number = 0
+    for piece in log:
+        found = unpack(piece.data, lambda: log[0].data)
+        assert (piece.first, piece.next) == (number, number + len(found))
+        assert len(found) <= 2048
+        assert len(piece.data) < 2**20
+        number = piece.next
 
 
 def test_an_empty_log_is_one() -> None:
-    assert unpack(pack([])) == []
+    assert unpacked(pack([])) == []
 
 
 @given(st.lists(st.sampled_from(SAMPLES), max_size=2000))

@@ -9,7 +9,7 @@ import pytest
 
 from antwort.api.approvals import Approval
 from antwort.db.postgres_link import PostgresLink
-from antwort.storage.base import Decision
+from antwort.storage.base import Decision, LogPiece
 from antwort.storage.postgres import PostgresStore
 from storage_cases import ME, STOPPED, asked, ended, entries, message, open_conversation, said_in, tell, texts
 
@@ -56,7 +56,7 @@ async def test_an_end_whose_answer_is_lost_is_there_once(store: PostgresStore, l
     await store.begin(new)
     lost_answers.append("gone")
     response = ended(new, message("once"))
-    await store.finish(ME, response, STOPPED, log=b"log")
+    await store.finish(ME, response, STOPPED, log=[LogPiece(first=0, next=1, data=b"log")])
     assert lost_answers == []
     assert await store.get(ME, response.id) == response
 

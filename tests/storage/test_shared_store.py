@@ -18,8 +18,7 @@ from antwort.api.status import IllegalTransition
 from antwort.db import Connection
 from antwort.errors import KeyInUse, ResponseNotFound
 from antwort.storage import writing
-from antwort.storage.base import Claim, NewResponse
-from antwort.storage.logs import read as read_log
+from antwort.storage.base import Claim, LogPiece, NewResponse
 from antwort.storage.postgres import PostgresStore
 from antwort.storage.sql import SqlStore
 from antwort.storage.sqlite import SqliteStore
@@ -233,25 +232,37 @@ async def store(request: pytest.FixtureRequest) -> AsyncGenerator[SqlStore, None
     await store.close()
 
 
+def read_log(connection: Connection, key: int) -> list[bytes]:
+    """Its pieces: the first stands with the log, and the others behind it."""
+    rows = connection.execute("SELECT log FROM run_logs WHERE response_key = ?", (key,)).fetchall()
+    rows += connection.execute("SELECT events FROM run_events WHERE response_key = ? ORDER BY at", (key,)).fetchall()
+    return [zlib.decompress(raw) for (raw,) in rows]
+
+
 async def test_the_log_goes_with_the_response(store: SqlStore) -> None:
-    packed = b"all that was said " * 100
+    packed = [b"all that was said " * 100, b"and more"]
+    log = [LogPiece(first=0, next=3, data=packed[0]), LogPiece(first=3, next=5, data=packed[1])]
     await tell_chain(store, "a")
     new = asked("b?", after="a", response_id="b")
     await store.begin(new)
-    await store.finish(ME, ended(new, message("b!")), STOPPED, log=packed)
+    await store.finish(ME, ended(new, message("b!")), STOPPED, log=log)
     await tell(store, "c?", after="b", response_id="c")
 
-    def logs(connection: Connection) -> list[tuple[str, bytes | None, int]]:
+    def logs(connection: Connection) -> list[tuple[str, list[bytes], int]]:
         rows = connection.execute(
             "SELECT id, key, length(log) FROM run_logs JOIN responses ON responses.key = run_logs.response_key"
         ).fetchall()
         return [(response_id, read_log(connection, key), size) for response_id, key, size in rows]
 
+    def pieces(connection: Connection) -> list[object]:
+        return connection.execute("SELECT at FROM run_events").fetchall()
+
     [(response_id, found, size)] = await store._database.read(logs)
     assert (response_id, found) == ("b", packed)
-    assert size < len(packed) / 2
+    assert size < len(packed[0]) / 2
     assert await store.delete(ME, "b")
     assert await store._database.read(logs) == []
+    assert await store._database.read(pieces) == []
     assert await chain_of(store, "c") == ["a", "b", "c"]
 
 
@@ -270,7 +281,8 @@ async def test_a_large_log_is_compressed_before_the_writer_has_it(
 
     monkeypatch.setattr("antwort.storage.logs.zlib", SimpleNamespace(compress=compress))
     async with held(store._database):
-        finishing = asyncio.create_task(store.finish(ME, ended(new), STOPPED, log=b"all that was said " * 10_000))
+        log = [LogPiece(first=0, next=1, data=b"all that was said " * 10_000)]
+        finishing = asyncio.create_task(store.finish(ME, ended(new), STOPPED, log=log))
         await done.wait()
     await finishing
 
@@ -278,12 +290,12 @@ async def test_a_large_log_is_compressed_before_the_writer_has_it(
 async def test_a_log_of_an_outcome_that_was_not_written_is_not_kept(store: SqlStore) -> None:
     new = asked("hello")
     await store.begin(new)
-    await store.finish(ME, ended(new), STOPPED, log=b"first")
+    await store.finish(ME, ended(new), STOPPED, log=[LogPiece(first=0, next=1, data=b"first")])
     with pytest.raises(IllegalTransition):
-        await store.finish(ME, ended(new), STOPPED, log=b"second")
+        await store.finish(ME, ended(new), STOPPED, log=[LogPiece(first=0, next=1, data=b"second")])
 
-    def log(connection: Connection) -> bytes | None:
+    def log(connection: Connection) -> list[bytes]:
         (key,) = connection.execute("SELECT response_key FROM run_logs").fetchone()
         return read_log(connection, key)
 
-    assert await store._database.read(log) == b"first"
+    assert await store._database.read(log) == [b"first"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -147,7 +147,7 @@ async def test_a_failure_in_mid_stream_is_a_failed_response_and_a_proper_end() -
 async def test_an_unexpected_exception_in_mid_stream_ends_the_body_and_the_run_and_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(batches: Sequence[Numbered], words: Wording) -> bytes:
+    def broken(batches: Sequence[Numbered], words: Wording) -> Iterator[bytes]:
         if batches[0].first:
             raise ZeroDivisionError
         return written(batches, words)

@@ -78,7 +78,7 @@ class ConversationRef(Wire):
     id: str
 
 
-class Response(Wire, kw_only=True):
+class Response(Wire, kw_only=True, weakref=True):
     """Defaults are the values the standard asks to be echoed for what a request left open."""
 
     id: str

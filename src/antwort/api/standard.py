@@ -17,7 +17,7 @@ import msgspec
 
 from antwort.api.events import Event, ReasoningTextDelta, ReasoningTextDone, StreamEvent
 from antwort.api.items import KnownItem, OpaqueItem
-from antwort.api.wire import Plain, encode, replace, to_plain
+from antwort.api.wire import Plain, encode, replace, shown_plain
 from antwort.errors import standard_type
 
 SLUG = "antwort:"
@@ -43,6 +43,8 @@ class Wording(msgspec.Struct, frozen=True, eq=False):
     encode: Callable[[object], bytes]
     name: Callable[[type[Event]], str]
     """What an event of this kind is called."""
+    plain: Callable[[object], Plain]
+    """A value as `encode` writes it, before it is written; its texts are not copied."""
 
 
 def wording(*, strict: bool) -> Wording:
@@ -104,17 +106,17 @@ def _worded(value: Any) -> Any:
     """
     match value:
         case OpaqueItem():
-            return _item(to_plain(value))
+            return _item(shown_plain(value))
         case Event():
-            return {**_changed(to_plain(value), _EVENT), "type": _standard_name(type(value))}
+            return {**_changed(shown_plain(value), _EVENT), "type": _standard_name(type(value))}
         case _ if isinstance(value, _KNOWN):
-            return _item(to_plain(value))
+            return _item(shown_plain(value))
     match getattr(value, "object", None):  # of a struct, not of a mapping: only what is ours says so of itself
         case "list":
-            return {**to_plain(replace(value, data=())), "data": [_worded(entry) for entry in value.data]}
+            return {**shown_plain(replace(value, data=())), "data": [_worded(entry) for entry in value.data]}
         case "response" | "response.compaction":
-            return _changed(to_plain(value), _RESPONSE)
-    return to_plain(value)
+            return _changed(shown_plain(value), _RESPONSE)
+    return shown_plain(value)
 
 
 def _changed(plain: Plain, writing: dict[str, Callable[[Any], Any]]) -> Plain:
@@ -224,5 +226,5 @@ _heads: dict[type, tuple[bytes, int]] = {
 }
 """How the JSON of a flat event begins, and how much of its own that replaces."""
 
-OPENAI = Wording(encode, _own_name)
-STANDARD = Wording(_encode, _standard_name)
+OPENAI = Wording(encode, _own_name, shown_plain)
+STANDARD = Wording(_encode, _standard_name, _worded)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-__all__ = ["UNSET", "Plain", "UnsetType", "Wire", "decode", "encode", "replace", "to_plain"]
+__all__ = ["UNSET", "Plain", "UnsetType", "Wire", "decode", "encode", "replace", "shown_plain", "to_plain"]
 
 T = TypeVar("T")
 
@@ -52,3 +52,14 @@ def decode(data: bytes | str, to: type[T]) -> T:
 def to_plain(value: object) -> Any:
     """`value` as it reads off the wire: what is kept and read again then equals what was made here."""
     return msgspec.json.decode(encode(value))
+
+
+def shown_plain(value: object) -> Any:
+    """As `to_plain`, for what is only written: texts are not copied."""
+    return _listed(msgspec.to_builtins(value, enc_hook=_unfold))
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _listed(each) for key, each in value.items()}
+    return [_listed(each) for each in value] if isinstance(value, list | tuple) else value

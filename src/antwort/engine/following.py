@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Self, TypeAlias
 
 from antwort.api.events import TERMINAL, UNSENT, ResponseCreated, StreamEvent
+from antwort.api.payload import fitting
 from antwort.api.responses import Response
 from antwort.concurrency import Signal
 from antwort.engine.draft import Run, fold
@@ -36,16 +37,20 @@ class Follower:
         batches: Batches,
         ended: Callable[[], Awaitable[object]],
         *,
+        over: Callable[[], Awaitable[object]] | None = None,
         is_replay: bool = False,
     ) -> None:
-        """`ended` waits until the run has. The first of the `batches` is asked for when somebody reads."""
+        """`ended` waits until the run has, and may give the response; `over` only waits, where that is less. The first
+        of the `batches` is asked for when somebody reads.
+        """
         self.response = response
-        """As it stood at the beginning and, once that has been read, as it ended."""
+        """As it stood at the beginning, without its output where that is read from its log; and, once its end has been
+        read, as it ended."""
         self.is_replay = is_replay
         """Whether an earlier request, with the same key, has asked for the response."""
         self.is_waited_for = False
         """Whether who asks for it whole waits for its end; who asks for one in the background does not."""
-        self._batches, self._ended = batches, ended
+        self._batches, self._ended, self._over = batches, ended, over or ended
         self._signal = Signal()
 
     async def __aenter__(self) -> Self:
@@ -104,7 +109,7 @@ class Follower:
     async def wait(self) -> None:
         """Until the run has ended, or is gone."""
         with suppress(AntwortError):
-            await self._ended()
+            await self._over()
 
     def account(self) -> None:
         """Others say what the run has taken."""
@@ -189,9 +194,10 @@ async def unfolded(ended: Callable[[], Awaitable[Response | None]], settings: Lo
     """From the response alone, once it has ended: `ended` gives it, or nothing as a sign of life."""
     while (response := await ended()) is None:
         yield [Numbered(0, [])]
-    events = unfold(response, settings)
-    for first in range(0, len(events), _AT_ONCE):
-        yield [Numbered(first, events[first : first + _AT_ONCE])]
+    events, first = unfold(response, settings), 0
+    while some := fitting(events, first, _AT_ONCE):
+        yield [Numbered(first, some)]
+        first += len(some)
 
 
 async def last_word(response: Response, after: int, settings: LoopSettings) -> Batches:

@@ -42,7 +42,7 @@ from antwort.errors import (
 from antwort.identity import TENANT
 from antwort.notes import RESPONSE_ID
 from antwort.providers.base import Provider
-from antwort.storage.base import Link, ResponseStore
+from antwort.storage.base import Link, PackedLog, ResponseStore
 
 Batches: TypeAlias = AsyncGenerator[Batch, None]
 _ENDS = frozenset(TERMINAL)
@@ -92,7 +92,8 @@ class LiveRun:
             self._gone = Signal()
         if home is not None and said is not None:
             self._promotion = Promotion(self, said, control, home, self._adopted)
-        self._outlet = Outlet(settings.buffer_events, None if said is None else said.add)
+        keep = None if said is None else said.add
+        self._outlet = Outlet(settings.buffer_events, keep, text_bound=settings.buffer_bytes)
         self._answered: Once[None] = Once()
         self._ended: Once[Response] = Once()
         control.on_answer, control.on_call = self._is_answered, on_call
@@ -355,7 +356,7 @@ class LiveRun:
             raise error
         self._journal.failure, self._control.is_left = error, True
 
-    def _log(self, last: Batch) -> bytes | None:
+    def _log(self, last: Batch) -> PackedLog | None:
         """What goes on record with its end. No event comes between this and the last batch."""
         if self._pulse is not None:
             self._pulse.hush()

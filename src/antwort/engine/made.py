@@ -7,13 +7,13 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.events import UNSENT, StreamEvent
 from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest
 from antwort.api.responses import Response
-from antwort.api.status import FINAL
+from antwort.api.status import FINAL, ResponseStatus
 from antwort.api.wire import replace
 from antwort.engine.following import (
     Follower,
@@ -83,6 +83,9 @@ class Made:
         self._store, self._runs, self._live, self._unwritten = store, runs, live, unwritten
         self._settings, self._clock, self._end_unheld = settings, clock, end_unheld
         self._followers: WeakSet[Follower] = WeakSet()
+        self._read_now: WeakValueDictionary[tuple[str, str, str], Response] = WeakValueDictionary()
+        """Responses that somebody reads right now, by tenant, owner and id."""
+        self._loading = asyncio.Lock()
 
     async def retrieve(self, identity: Identity, response_id: str) -> Response:
         run = self._live_run(identity, response_id)
@@ -190,20 +193,45 @@ class Made:
         """
         if (following := self._along(identity, response_id, after)) is not None:
             return following
-        response = await self.retrieve(identity, response_id)
-        ended = partial(self._ended, identity, response_id)
-        if self._runs is None or not await self._runs.has_log(identity, response_id):
-            if response.status not in FINAL and self._is_made_elsewhere(response_id):
-                raise MakerAway
-            if after >= 0 and response.status in ("failed", "cancelled"):
-                return self._following(Follower(response, last_word(response, after, self._settings), ended))
-            if after >= 0:
-                raise no_numbers()
-            later = partial(ended, self._settings.keepalive_interval)
-            return self._following(Follower(response, unfolded(later, self._settings), ended))
-        if after >= 0 and not await is_logged(self._runs, identity, response_id, after):
-            raise unknown_number(after)
-        return self.reading(identity, response, after)
+        await self.catch_up(identity, response_id)
+        if self._runs is not None:
+            outline = await self._runs.outline(identity, response_id)
+            if outline is not None and outline.has_log:
+                if after >= 0 and not await is_logged(self._runs, identity, response_id, after):
+                    raise unknown_number(after)
+                return self.reading(identity, outline.response, after)
+        response = await self._shared(identity, response_id)
+        ended, over = (partial(each, identity, response_id) for each in (self._ended, self._is_over))
+        if response.status not in FINAL and self._is_made_elsewhere(response_id):
+            raise MakerAway
+        if after >= 0 and response.status in ("failed", "cancelled"):
+            return self._following(Follower(response, last_word(response, after, self._settings), ended, over=over))
+        if after >= 0:
+            raise no_numbers()
+        later = partial(self._ended, identity, response_id, self._settings.keepalive_interval)
+        return self._following(Follower(response, unfolded(later, self._settings), ended, over=over))
+
+    async def _shared(self, identity: Identity, response_id: str) -> Response:
+        """As `retrieve`. One that has ended is in memory once, however many read it."""
+        if self._live_run(identity, response_id) is not None:
+            return await self.retrieve(identity, response_id)
+        async with self._loading:
+            found = self._read_now.get((identity.tenant, identity.owner, response_id))
+            if found is None:
+                found = await self.retrieve(identity, response_id)
+            elif await self._status(identity, response_id) is None:
+                raise ResponseNotFound(response_id)
+            if found.status in FINAL:
+                self._read_now[identity.tenant, identity.owner, response_id] = found
+        return found
+
+    async def _status(self, identity: Identity, response_id: str) -> ResponseStatus | None:
+        """How a stored response stands, without what it said; None: there is none."""
+        if self._runs is not None:
+            outline = await self._runs.outline(identity, response_id)
+            return None if outline is None else outline.response.status
+        found = await self._store.get(identity, response_id)
+        return None if found is None else found.status
 
     def _is_made_elsewhere(self, response_id: str) -> bool:
         """Of one that has not ended and has no log: only who makes it can tell what it says, until it has ended."""
@@ -232,7 +260,8 @@ class Made:
         assert self._runs is not None, "there is a log"
         every = self._settings.keepalive_interval
         batches = logged(self._runs, response.id, identity, after, every)
-        return self._following(Follower(response, batches, partial(self._ended, identity, response.id)))
+        ended, over = (partial(each, identity, response.id) for each in (self._ended, self._is_over))
+        return self._following(Follower(response, batches, ended, over=over))
 
     def _following(self, follower: Follower) -> Follower:
         self._followers.add(follower)
@@ -249,18 +278,28 @@ class Made:
 
     async def until_ended(self, identity: Identity, response_id: str) -> None:
         with suppress(AntwortError):
-            await self._ended(identity, response_id)
+            await self._is_over(identity, response_id)
 
     async def _ended(self, identity: Identity, response_id: str, seconds: float = math.inf) -> Response | None:
         """The response as it ended, wherever it is made; None when that takes longer."""
+        return (
+            await self._shared(identity, response_id) if await self._is_over(identity, response_id, seconds) else None
+        )
+
+    async def _is_over(self, identity: Identity, response_id: str, seconds: float = math.inf) -> bool:
+        """Whether it has ended, wherever it is made, within that time."""
         clock = asyncio.get_running_loop().time
         until, pause = clock() + seconds, _A_MOMENT / 8
-        while (kept := await self._kept(identity, response_id)).status not in FINAL:
+        while True:
+            await self.catch_up(identity, response_id)
+            if (status := await self._status(identity, response_id)) is None:
+                raise ResponseNotFound(response_id)
+            if status in FINAL:
+                return True
             if (left := until - clock()) <= 0:
-                return None
+                return False
             await asyncio.sleep(min(pause, left))
             pause = min(2 * pause, _A_MOMENT)
-        return kept
 
     async def input_items(self, identity: Identity, response_id: str, page: Page) -> ItemPage:
         found = await self._store.input_items(identity, response_id, page)

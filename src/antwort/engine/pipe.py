@@ -12,6 +12,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from antwort.api.events import MARKS, TERMINAL, UNSENT, Batch, ResponseFailed, StreamEvent, Terminal
+from antwort.api.payload import payload
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
 from antwort.api.wire import replace
@@ -22,7 +23,7 @@ from antwort.engine.plan import Plan
 from antwort.engine.rows import new_entries
 from antwort.errors import AntwortError, ResponseNotFound, StoreFault
 from antwort.identity import Identity
-from antwort.storage.base import ResponseStore
+from antwort.storage.base import PackedLog, ResponseStore
 
 _log = logging.getLogger("antwort.engine")
 
@@ -39,7 +40,7 @@ class Numbered(msgspec.Struct, frozen=True):
     events: list[StreamEvent]
 
 
-Log: TypeAlias = Callable[[Batch], bytes | None]
+Log: TypeAlias = Callable[[Batch], PackedLog | None]
 
 
 def no_log(_: Batch) -> None:
@@ -60,7 +61,9 @@ async def recorded(
                 yield batch
 
 
-async def committed(event: Terminal, store: ResponseStore, plan: Plan, control: Control, log: bytes | None) -> Terminal:
+async def committed(
+    event: Terminal, store: ResponseStore, plan: Plan, control: Control, log: PackedLog | None
+) -> Terminal:
     """The event, or what goes out in its place."""
     try:
         await control.last_call.race(lambda: _commit(event.response, store, plan, control, log))
@@ -74,7 +77,9 @@ async def committed(event: Terminal, store: ResponseStore, plan: Plan, control: 
     return event
 
 
-async def _commit(response: Response, store: ResponseStore, plan: Plan, control: Control, log: bytes | None) -> None:
+async def _commit(
+    response: Response, store: ResponseStore, plan: Plan, control: Control, log: PackedLog | None
+) -> None:
     """Of a response that is not kept, what it adds to its conversation is."""
     entries, conversation = new_entries(plan, response), plan.request.conversation
     asked = asked_for(plan, response)
@@ -143,15 +148,18 @@ class Outlet:
     """Numbers what is sent, and holds it for one reader: the one place that counts."""
 
     _held = 0
+    _held_text = 0
     _next = 0
     _reader: asyncio.Future[None] | None = None
     _room: asyncio.Future[None] | None = None
     _is_ended = False
     _is_abandoned = False
 
-    def __init__(self, bound: int, keep: Callable[[Batch], None] | None = None) -> None:
-        """`keep` is given each batch in its turn, marks included."""
-        self._bound, self._keep = bound, keep
+    def __init__(self, bound: int, keep: Callable[[Batch], None] | None = None, *, text_bound: int = 2**20) -> None:
+        """It is full with so many events, or so many characters of text in them. `keep` is given each batch in its
+        turn, marks included.
+        """
+        self._bound, self._text_bound, self._keep = bound, text_bound, keep
         self._waiting: deque[Numbered] = deque()
 
     @property
@@ -166,7 +174,8 @@ class Outlet:
 
     @property
     def is_full(self) -> bool:
-        return self._held >= self._bound and not self._is_abandoned
+        is_full = self._held >= self._bound or self._held_text >= self._text_bound
+        return is_full and not self._is_abandoned
 
     @property
     def is_abandoned(self) -> bool:
@@ -209,7 +218,7 @@ class Outlet:
         """Nobody reads any more: what still comes is numbered and dropped."""
         self._is_abandoned = True
         self._waiting.clear()
-        self._held = 0
+        self._held = self._held_text = 0
         _wake(self._room)
 
     async def read(self) -> list[Numbered]:
@@ -224,13 +233,15 @@ class Outlet:
                 self._reader = None
         batches = list(self._waiting)
         self._waiting.clear()
-        self._held = 0
+        self._held = self._held_text = 0
         _wake(self._room)
         return batches
 
     def _hand_on(self, batch: Numbered) -> None:
         self._waiting.append(batch)
         self._held += len(batch.events)
+        for event in batch.events:
+            self._held_text += payload(event)
         _wake(self._reader)
 
 

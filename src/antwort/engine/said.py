@@ -8,11 +8,13 @@ from contextlib import suppress
 from itertools import chain, islice
 
 from antwort.api.events import DELTAS, UNSENT, Batch, CallBegun, CallEnded, RunEvent, StreamEvent
+from antwort.api.payload import PIECE, payload
 from antwort.engine.pipe import Numbered
 from antwort.engine.plan import Plan
 from antwort.errors import ServerFault
 from antwort.runs.base import Record
 from antwort.runs.packed import in_records, pack
+from antwort.storage.base import PackedLog
 
 _STEP = 256
 """Batches after which it is looked at how much there is. What is sent pays for no more than that."""
@@ -21,7 +23,7 @@ _AN_EVENT = 256
 _FAR_BEHIND = 4096
 """Batches that are held for a reader of a run that has said too much to be kept."""
 _AT_ONCE = 512
-"""Events that one who is behind gets in one piece."""
+"""Events that one who is behind gets in one piece, unless they hold more text than a piece does."""
 
 
 class Said:
@@ -81,7 +83,7 @@ class Said:
     def ended_calls(self) -> set[str]:
         return {event.call_id for event in self._events() if isinstance(event, CallEnded)}
 
-    def packed(self, last: Batch) -> bytes | None:
+    def packed(self, last: Batch) -> PackedLog | None:
         """With the batch that it ends with; None when it is not all there."""
         return pack([*self._batches, last]) if self.is_whole else None
 
@@ -163,16 +165,17 @@ class SaidReader:
         if self.is_lost:
             raise ServerFault("The reader is too far behind.")
         taken: list[Numbered] = []
-        count = 0
+        count = size = 0
         for batch in self._said.behind(self.at):
             events: list[StreamEvent] = [event for event in batch if not isinstance(event, UNSENT)]
             seen = min(max(self._after + 1 - self.number, 0), len(events))
             if len(events) > seen:
                 taken.append(Numbered(self.number + seen, events[seen:]))
                 count += len(events) - seen
+                size += sum(map(payload, events))
             self.number += len(events)
             self.at += 1
-            if count >= _AT_ONCE:
+            if count >= _AT_ONCE or size >= PIECE:
                 break
         return taken
 

@@ -76,6 +76,9 @@ class LoopSettings(Wire):
     says. Null: never."""
     buffer_events: Annotated[int, Meta(ge=1)] = 1024
     """Events kept for a slow reader before the run waits for it."""
+    buffer_bytes: Annotated[int, Meta(ge=1)] = 2**20
+    """Characters of text in those events, about, before the run waits for it as well. An event that repeats a text
+    counts it again, as it is written again."""
     truncation: Literal["disabled", "auto"] = "disabled"
     """What holds for requests that do not say: `auto` leaves out the oldest turns when the context would overflow,
     `disabled` refuses the request."""

@@ -19,6 +19,7 @@ from antwort.api.events import (
     StreamEvent,
     SummaryTextDelta,
 )
+from antwort.api.payload import fitting
 from antwort.api.wire import replace
 from antwort.engine.pipe import Numbered
 
@@ -33,7 +34,7 @@ Piece: TypeAlias = (
 )
 
 AT_ONCE = 512
-"""Events that a reader who is behind gets in one piece."""
+"""Events that a reader who is behind gets in one piece, unless they hold more text than a piece does."""
 LOOSE = 4096
 """Events after which texts that have come in pieces are put together."""
 
@@ -88,7 +89,7 @@ class Tape:
         self._readers.discard(reader)
 
     def part(self, start: int) -> list[StreamEvent]:
-        return self._events[start : start + AT_ONCE]
+        return fitting(self._events, start, AT_ONCE)
 
     def _wake(self) -> None:
         for reader in self._readers:

@@ -36,7 +36,7 @@ class Gone(Exception):
     """What was to be read is not kept any more."""
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True):
+class Record(msgspec.Struct, frozen=True, array_like=True, weakref=True):
     """A piece of the log: what was written at once."""
 
     at: int
@@ -120,6 +120,14 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """What a write that was acknowledged survives: nothing, the end of the process, the end of the machine."""
     many: bool
     """Whether several processes may share it."""
+
+
+class Outline(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to know of a response without reading what it said."""
+
+    response: Response
+    """Without its output."""
+    has_log: bool
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -237,13 +245,18 @@ class RunLog(Protocol):
         self, identity: Identity, response_id: str, after: int = -1, *, follow: bool = False
     ) -> AsyncGenerator[list[Record], None]:
         """What the log holds of events with numbers greater than `after`, gap-free and in order, marks included; only
-        what is durable. It ends behind the terminal event, or, without `follow`, at what there is. An empty list comes
-        while there is nothing, as a sign of life. Raises `Gone` for a log that is not kept: ask for it only where
+        what is durable. It ends behind the terminal event, or, without `follow`, at what there is. A list holds about
+        half a million characters at most, unless one event is larger. An empty list comes while there is nothing, as a
+        sign of life. Raises `Gone` for a log that is not kept: ask for it only where
         `has_log` says so; and `Damaged`.
         """
         ...
 
     async def has_log(self, identity: Identity, response_id: str) -> bool: ...
+
+    async def outline(self, identity: Identity, response_id: str) -> Outline | None:
+        """How a stored response stands; None: there is none."""
+        ...
 
     # ---- hints ----
 

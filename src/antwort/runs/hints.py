@@ -7,10 +7,11 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from antwort.api.payload import PIECE, payload
 from antwort.runs.base import Record
 
 _MOST = 256
-"""Records that wait for a slow reader; what goes beyond it reads from the log."""
+"""Records that wait for a slow reader; what goes beyond it, or beyond the text of a piece, it reads from the log."""
 
 
 class Hint:
@@ -43,21 +44,29 @@ class Hint:
 class Tail:
     """What one reader hears of a run: that there is more and, from those who write it in this process, what it is."""
 
-    __slots__ = ("_heard", "_key", "hint")
+    __slots__ = ("_heard", "_key", "_size", "hint")
 
     def __init__(self, key: int) -> None:
         self._key = key
         self.hint = Hint()
         self._heard: deque[Record] = deque(maxlen=_MOST)
+        self._size = 0
 
-    def hear(self, key: int | None, record: Record | None) -> None:
+    def hear(self, key: int | None, record: Record | None, size: int = 0) -> None:
+        """`size`: characters, about, that the record holds."""
         if record is not None and key == self._key:
-            self._heard.append(record)
+            self._size += size
+            if self._size > PIECE:
+                self._heard.clear()
+                self._size = size
+            if size <= PIECE:
+                self._heard.append(record)
         self.hint.set()
 
     def take(self, at: int) -> list[Record]:
         """What was heard from that place of the log on, without gaps."""
         found: list[Record] = []
+        self._size = 0  # what is left is little, or will be dropped before it is much
         while self._heard and self._heard[0].at <= at + len(found):
             if (record := self._heard.popleft()).at == at + len(found):
                 found.append(record)
@@ -84,8 +93,10 @@ class Tails:
                 del self._tails[run_id]
 
     def tell(self, run_id: str, key: int | None = None, record: Record | None = None) -> None:
-        for tail in self._tails.get(run_id, ()):
-            tail.hear(key, record)
+        tails = self._tails.get(run_id, ())
+        size = sum(map(payload, record.events)) if tails and record is not None else 0
+        for tail in tails:
+            tail.hear(key, record, size)
 
     def tell_some(self, ids: Sequence[str]) -> None:
         for run_id in ids:

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from itertools import count
+from weakref import WeakValueDictionary
 
+from antwort.api.payload import PIECE, payload
 from antwort.api.status import FINAL, IllegalTransition
+from antwort.api.wire import replace
+from antwort.concurrency import Turns
 from antwort.errors import HandedOver, QueueFull, ResponseNotFound
 from antwort.identity import Identity
-from antwort.runs.base import Claimed, Ending, Fenced, Gone, Lease, Load, NewRun, Record, Renewed, Traits, Worker
+from antwort.runs.base import (
+    Claimed,
+    Ending,
+    Fenced,
+    Gone,
+    Lease,
+    Load,
+    NewRun,
+    Outline,
+    Record,
+    Renewed,
+    Traits,
+    Worker,
+)
 from antwort.runs.choosing import choose
 from antwort.runs.codec import behind, is_last
 from antwort.runs.hints import Hint, Tails
 from antwort.runs.memory_run import Key, MemoryRun
-from antwort.runs.packed import in_records, unpack
+from antwort.runs.packed import LargeRecords, unpack
 from antwort.storage.memory import MemoryStore
 
 
@@ -44,6 +61,8 @@ class MemoryRunLog:
         self._open: dict[int, MemoryRun] = {}
         self._keys = count(1)
         self._work, self._cancels, self._tails = Hint(), Hint(), Tails()
+        self._turns = Turns()
+        self._shared: LargeRecords = WeakValueDictionary()
 
     # ---- workers ----
 
@@ -208,33 +227,54 @@ class MemoryRunLog:
     ) -> AsyncGenerator[list[Record], None]:
         run = await self._find(identity, response_id)
         if run is None:
-            yield behind(self._kept(identity, response_id), after)
+            async with aclosing(self._unpacked(identity, response_id)) as reading:
+                async for record in reading:
+                    if records := behind([record], after):
+                        yield records
             return
         at = 0
         with self._tails.follow(response_id, run.key) as tail:
             while True:
                 tail.hint.clear()
-                found, at = run.log[at:], len(run.log)
+                found = _piece(run.log, at)
+                at += len(found)
                 if records := behind(found, after):
                     yield records
-                if not follow or (found and is_last(found[-1])):
+                if found and is_last(found[-1]):
+                    return
+                if at < len(run.log):
+                    continue
+                if not follow:
                     return
                 if await self._find(identity, response_id) is not run:
                     raise Gone
                 if at == len(run.log) and not await tail.hint.wait(self._poll):
                     yield []
 
-    def _kept(self, identity: Identity, response_id: str) -> list[Record]:
+    async def _unpacked(self, identity: Identity, response_id: str) -> AsyncGenerator[Record, None]:
         """Of a response that was made in the foreground: the store keeps it."""
         log = self._store.log_of(identity, response_id)
         if log is None:
             raise Gone
-        return in_records(unpack(log))
+        for at, piece in enumerate(log):
+            name = (response_id, at)
+            async with self._turns:
+                record = self._shared.get(name)
+                if record is None:
+                    record = Record(at, piece.first, unpack(piece.data, lambda: log[0].data))
+                    self._shared[name] = record
+            yield record
 
     async def has_log(self, identity: Identity, response_id: str) -> bool:
         if await self._find(identity, response_id) is not None:
             return True
         return self._store.log_of(identity, response_id) is not None
+
+    async def outline(self, identity: Identity, response_id: str) -> Outline | None:
+        response = await self._store.get(identity, response_id)
+        if response is None:
+            return None
+        return Outline(response=replace(response, output=()), has_log=await self.has_log(identity, response_id))
 
     # ---- hints ----
 
@@ -301,3 +341,15 @@ class MemoryRunLog:
         if run is None or await self._find(run.identity, run.response.id) is None:
             raise Fenced
         return run
+
+
+def _piece(log: Sequence[Record], at: int) -> list[Record]:
+    """The next records, as many as make a piece."""
+    found: list[Record] = []
+    size = 0
+    for place in range(at, len(log)):
+        size += sum(map(payload, log[place].events))
+        if found and size > PIECE:
+            break
+        found.append(log[place])
+    return found

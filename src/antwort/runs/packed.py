@@ -2,12 +2,12 @@
 
 The pieces of a text stand together as one text, with the length of each; and of a response that comes again, with all
 its tools and instructions, only what has changed. What is left repeats itself, and is worth compressing, which is not
-done here: whoever keeps it does that where nobody waits for it.
+done here: whoever keeps it does that where nobody waits for it. It comes in pieces: nobody has to hold it whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from functools import partial
 from itertools import accumulate, chain, pairwise
 from operator import attrgetter
@@ -18,6 +18,7 @@ import msgspec
 from antwort.api.events import (
     DELTAS,
     TERMINAL,
+    UNSENT,
     ArgumentsDelta,
     CustomInputDelta,
     McpArgumentsDelta,
@@ -31,11 +32,18 @@ from antwort.api.events import (
     SummaryTextDelta,
     Terminal,
 )
+from antwort.api.payload import LARGE, PIECE
 from antwort.api.responses import Response
-from antwort.api.wire import UNSET, Plain, Wire, decode, encode, replace, to_plain
+from antwort.api.wire import UNSET, Plain, Wire, encode, replace, to_plain
 from antwort.runs.base import Record
+from antwort.storage.base import LogPiece
+
+LargeRecords: TypeAlias = MutableMapping[tuple[str, int], Record]
+"""Records that somebody reads right now, by the id of the response and their place: the others share them."""
 
 _AT_ONCE = 512
+"""Events in a record of what a run in the foreground has sent."""
+_MOST = 2048
 """Events in a piece of a log that was packed."""
 
 Piece: TypeAlias = (
@@ -82,32 +90,66 @@ def _place_of(kind: type[Piece]) -> Callable[[Piece], object]:
 _PLACES: dict[type, Callable[[Piece], object]] = {kind: _place_of(kind) for kind in DELTAS}
 
 
-def pack(batches: Iterable[Sequence[RunEvent]]) -> bytes:
-    """All that was said, marks included. Where one batch ended and the next began is not kept."""
-    packed: list[_Entry] = []
-    first, pieces, place = None, list[str](), None
+def pack(batches: Iterable[Sequence[RunEvent]]) -> list[LogPiece]:
+    """All that was said, marks included, in pieces; an entry that is large is one of its own. Where one batch ended and
+    the next began is not kept.
+    """
+    pieces: list[LogPiece] = []
+    lines: list[bytes] = []
+    size = count = number = 0
+    first = 0
+
+    def end_piece() -> None:
+        nonlocal size, count, first
+        if lines:
+            pieces.append(LogPiece(first=first, next=number, data=b"[%b]" % b",".join(lines)))
+        lines.clear()
+        size, count, first = 0, 0, number
+
+    for entry in _entries(batches):
+        line = encode(entry)
+        events = len(entry.lengths) if isinstance(entry, _Text) else 1
+        if size + len(line) > PIECE or len(line) > LARGE or count + events > _MOST:
+            end_piece()
+        lines.append(line)
+        size, count = size + len(line), count + events
+        number += 0 if isinstance(entry, UNSENT) else events
+        if size > LARGE and len(lines) == 1:
+            end_piece()
+    end_piece()
+    return pieces or [LogPiece(first=0, next=0, data=b"[]")]
+
+
+def _entries(batches: Iterable[Sequence[RunEvent]]) -> Iterator[_Entry]:
+    first, pieces, place, size = None, list[str](), None, 0
     known: Response | None = None
     for event in chain.from_iterable(batches):
         if not isinstance(event, DELTAS):
             if first is not None:
-                packed.append(_together(first, pieces))
+                yield _together(first, pieces)
                 first = None
             if not isinstance(event, _LIFE):
-                packed.append(event)
+                yield event
             elif known is None:
                 known = event.response
-                packed.append(event)
+                yield event
             else:
-                packed.append(_again(event, known))
-        elif first is not None and type(event) is type(first) and _PLACES[type(event)](event) == place:
+                yield _again(event, known)
+        elif (
+            first is not None
+            and size < LARGE
+            and len(pieces) < _MOST
+            and type(event) is type(first)
+            and _PLACES[type(event)](event) == place
+        ):
             pieces.append(event.delta)
+            size += len(event.delta)
         else:
             if first is not None:
-                packed.append(_together(first, pieces))
-            first, pieces, place = event, [event.delta], _PLACES[type(event)](event)
+                yield _together(first, pieces)
+            first, pieces, place, size = event, [event.delta], _PLACES[type(event)](event), len(event.delta)
     if first is not None:
-        packed.append(_together(first, pieces))
-    return encode(packed)
+        yield _together(first, pieces)
 
 
 def _together(first: Piece, pieces: list[str]) -> Piece | _Text:
@@ -127,25 +169,33 @@ def _again(event: _Life, known: Response) -> _Again:
     )
 
 
-def unpack(packed: bytes) -> list[RunEvent]:
-    """The events that `pack` was given, one after the other."""
+def unpack(piece: bytes, opening: Callable[[], bytes]) -> list[RunEvent]:
+    """The events of a piece of what `pack` gave; `opening` gives the first piece of it."""
     events: list[RunEvent] = []
     known: Plain = {}
-    for entry in _decoder.decode(packed):
+    for entry in _decoder.decode(piece):
         if isinstance(entry, _Text):
             events += _apart(entry)
         elif isinstance(entry, _Again):
+            known = known or _first_response(events) or _first_response(_decoder.decode(opening()))
             events.append(_as_it_was(entry, known))
         else:
             events.append(entry)
-            if not known and isinstance(entry, _LIFE):
-                known = to_plain(entry.response)
     return events
+
+
+def _first_response(entries: Sequence[_Entry]) -> Plain:
+    """As it came the first time; nothing, when it has not."""
+    for entry in entries:
+        if isinstance(entry, _LIFE):
+            known: Plain = to_plain(entry.response)
+            return known
+    return {}
 
 
 def _as_it_was(again: _Again, known: Plain) -> _Life:
     plain = {name: value for name, value in (known | again.changed).items() if name not in again.missing}
-    return _BY_NAME[again.event](response=decode(encode(plain), Response))
+    return _BY_NAME[again.event](response=msgspec.convert(plain, Response))
 
 
 def _apart(text: _Text) -> Iterator[Piece]:

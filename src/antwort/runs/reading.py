@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from antwort.api.payload import LARGE, PIECE
 from antwort.db.base import Connection
 from antwort.identity import Identity
 from antwort.runs import statements as sql
-from antwort.runs.base import Lease, Load, Record
+from antwort.runs.base import Lease, Load, Outline, Record
 from antwort.runs.codec import behind, is_last, to_events
 from antwort.runs.dialects import now
+from antwort.runs.packed import LargeRecords
 from antwort.runs.packing import unpacked
-from antwort.runs.writing import named
-from antwort.storage.rows import name_of
+from antwort.runs.writing import named, opening_of
+from antwort.storage.rows import name_of, to_response
 
 AT_ONCE = 256
 """Records that are read in one go."""
@@ -30,23 +33,91 @@ class Look(NamedTuple):
     """There is nothing behind them, and there never will be."""
     is_full: bool = False
     """There may be more behind them already."""
+    is_packed: bool = False
+    """They are pieces of a packed log, which has other places."""
+    whole: Sequence[Record] = ()
+    """The records as they were read. Others share them as long as this is held."""
 
 
-def look(connection: Connection, identity: Identity, response_id: str, after: int, at: int | None) -> Look | None:
-    """From the place `at` on, or from where the event behind `after` is. None: no log is kept."""
+class From(NamedTuple):
+    """Where it is read on."""
+
+    after: int
+    """Behind the event of this number."""
+    at: int | None = None
+    """At this place of the log, if that is known."""
+    is_packed: bool = False
+    """Whether it is a place of a packed log."""
+
+
+def look(
+    connection: Connection, identity: Identity, response_id: str, start: From, shared: LargeRecords
+) -> Look | None:
+    """About so much as is read in one piece. None: no log is kept."""
     row = connection.execute(sql.LOG, name_of(identity, response_id)).fetchone()
     if row is None:
         return None
-    key, packed, is_open, is_kept = row
-    if packed is not None:
-        return Look(key, behind(unpacked(packed), after), 0, is_over=True)
+    key, is_packed, is_open, is_kept = row
     if not is_open and not is_kept:
         return None
-    start = _place(connection, key, after) if at is None else at
-    found = records(connection, key, start)
-    behind_them = found[-1].at + 1 if found else start
-    is_over = is_last(found[-1]) if found else bool(is_kept)
-    return Look(key, behind(found, after), behind_them, is_over, is_full=len(found) == AT_ONCE)
+    at = start.at if start.is_packed == bool(is_packed) else None
+    if at is None:
+        at = _place(connection, key, start.after)
+    if is_packed:
+        record = _piece(connection, key, at, response_id, shared)
+        is_over = record is None or is_last(record)
+        whole = [] if record is None else [record]
+        found = behind(whole, start.after)
+        return Look(key, found, at + 1, is_over, is_full=not is_over, is_packed=True, whole=whole)
+    sizes = connection.execute(sql.SIZES, {"key": key, "at": at, "limit": AT_ONCE}).fetchall()
+    count = _fitting([size for (size,) in sizes])
+    if sizes and sizes[0][0] > LARGE:
+        whole = [_large(connection, key, at, response_id, shared)]
+    else:
+        whole = records(connection, key, at, count)
+    behind_them = whole[-1].at + 1 if whole else at
+    is_over = is_last(whole[-1]) if whole else bool(is_kept)
+    is_full = count < len(sizes) or count == AT_ONCE
+    return Look(key, behind(whole, start.after), behind_them, is_over, is_full=is_full, whole=whole)
+
+
+def _piece(connection: Connection, key: int, at: int, response_id: str, shared: LargeRecords) -> Record | None:
+    """Of a packed log: the first stands with the log, and the others where its records were."""
+    name = (response_id, -1 - at)  # which is no place of a record
+    if (record := shared.get(name)) is not None:
+        return record
+    if at == 0:
+        row = connection.execute(sql.PACKED, {"key": key}).fetchone()
+    else:
+        row = connection.execute(sql.RECORDS, {"key": key, "at": at, "limit": 1}).fetchone()
+    if row is None:
+        return None
+    place, first, raw = row
+    shared[name] = record = Record(place, first, unpacked(raw, lambda: opening_of(connection, key)))
+    return record
+
+
+def _fitting(sizes: Sequence[int]) -> int:
+    """How many records of these sizes make a piece. A large one is a piece of its own."""
+    total = 0
+    for count, size in enumerate(sizes):
+        total += size
+        if count and (total > PIECE or size > LARGE):
+            return count
+    return len(sizes)
+
+
+def _large(connection: Connection, key: int, at: int, response_id: str, shared: LargeRecords) -> Record:
+    record = shared.get((response_id, at))
+    if record is None:
+        (record,) = records(connection, key, at, 1)
+        shared[response_id, at] = record
+    return record
+
+
+def outline(connection: Connection, identity: Identity, response_id: str) -> Outline | None:
+    row = connection.execute(sql.OUTLINE, name_of(identity, response_id)).fetchone()
+    return None if row is None else Outline(response=to_response(row[0]), has_log=bool(row[1]))
 
 
 def _place(connection: Connection, key: int, after: int) -> int:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 from time import monotonic as clock
 from typing import TYPE_CHECKING, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -16,10 +17,24 @@ from antwort.identity import Identity
 from antwort.ids import new_id
 from antwort.runs import adopting, claiming, reading, sweeping, writing
 from antwort.runs.appending import Appends, unavailable
-from antwort.runs.base import Claimed, Ending, Fenced, Gone, Lease, Load, NewRun, Record, Renewed, Traits, Worker
+from antwort.runs.base import (
+    Claimed,
+    Ending,
+    Fenced,
+    Gone,
+    Lease,
+    Load,
+    NewRun,
+    Outline,
+    Record,
+    Renewed,
+    Traits,
+    Worker,
+)
 from antwort.runs.codec import behind, is_last
 from antwort.runs.hints import Tail
 from antwort.runs.news import News
+from antwort.runs.packed import LargeRecords
 from antwort.storage.writing import to_beginning, to_finishing
 
 if TYPE_CHECKING:
@@ -29,6 +44,8 @@ T = TypeVar("T")
 
 _SPARE = 8
 """Runs that are chosen beyond those that there is room for: others may take some of them first."""
+_READS = 2
+"""Pieces of logs that are read at once, so that all else that is read does not wait for long."""
 _AGAIN = 0.05
 """Seconds after which a claim that others were in the way of is worth another try."""
 
@@ -65,6 +82,8 @@ class SqlRunLog:
         """What `finish` is about to end."""
         self._damaged: set[int] = set()
         """Logs of which it was told that they are."""
+        self._gate = asyncio.Semaphore(_READS)
+        self._shared: LargeRecords = WeakValueDictionary()
 
     @property
     def traits(self) -> Traits:
@@ -209,7 +228,7 @@ class SqlRunLog:
     ) -> AsyncGenerator[list[Record], None]:
         self._news.listen()
         look = partial(self._look, identity, response_id)
-        found = await look(after, None)
+        found = await look(reading.From(after))
         with self._news.tails.follow(response_id, found.key) as tail:
             is_new = True  # what came between the first look and this is not told any more
             while True:
@@ -225,16 +244,21 @@ class SqlRunLog:
                         break
                 is_new = False
                 tail.hint.clear()
-                found = _heard(tail, found, after) or await look(after, found.at)
+                found = _heard(tail, found, after) or await look(reading.From(after, found.at, found.is_packed))
 
-    async def _look(self, identity: Identity, response_id: str, after: int, at: int | None) -> reading.Look:
-        look = partial(reading.look, identity=identity, response_id=response_id, after=after, at=at)
-        if (found := await self._read(look)) is None:
+    async def _look(self, identity: Identity, response_id: str, start: reading.From) -> reading.Look:
+        look = partial(reading.look, identity=identity, response_id=response_id, start=start, shared=self._shared)
+        async with self._gate:
+            found = await self._read(look)
+        if found is None:
             raise Gone
         return found
 
     async def has_log(self, identity: Identity, response_id: str) -> bool:
         return await self._read(partial(reading.has_log, identity=identity, response_id=response_id))
+
+    async def outline(self, identity: Identity, response_id: str) -> Outline | None:
+        return await self._read(partial(reading.outline, identity=identity, response_id=response_id))
 
     # ---- hints ----
 

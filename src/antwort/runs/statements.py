@@ -173,7 +173,8 @@ RELEASE = """
 END = "DELETE FROM runs WHERE response_key = :key"
 INSERT_LOG = "INSERT INTO run_logs (response_key, ended_at) VALUES (:key, :ended_at)"
 RECORD_AT = "SELECT events FROM run_events WHERE response_key = :key AND at = :at"
-PACKED = "SELECT log FROM run_logs WHERE response_key = :key AND log IS NOT NULL"
+# The first piece of a packed log; the others stand in the places of its records.
+PACKED = "SELECT 0, 0, log FROM run_logs WHERE response_key = :key AND log IS NOT NULL"
 # Cancels wait for no row: many of them go in one transaction, in any order, and each would hold its row for the others.
 RUN_TO_CANCEL = "SELECT response_key FROM runs WHERE tenant = :tenant AND owner = :owner AND id = :id"
 CANCEL_RUN = "UPDATE runs SET is_cancelled = true WHERE response_key = :key"
@@ -187,7 +188,7 @@ CANCEL_RESPONSE = "UPDATE responses SET cancelled_at = :at WHERE key = :key"
 # ---- reading ----
 
 LOG = """
-    SELECT responses.key, run_logs.log,
+    SELECT responses.key, CASE WHEN run_logs.log IS NULL THEN 0 ELSE 1 END,
            CASE WHEN runs.response_key IS NULL THEN 0 ELSE 1 END,
            CASE WHEN run_logs.response_key IS NULL THEN 0 ELSE 1 END
     FROM responses
@@ -201,6 +202,17 @@ HAS_LOG = """
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
       AND (EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
            OR EXISTS (SELECT 1 FROM run_logs WHERE run_logs.response_key = responses.key))
+"""
+OUTLINE = """
+    SELECT body,
+           CASE WHEN EXISTS (SELECT 1 FROM runs WHERE runs.response_key = responses.key)
+                  OR EXISTS (SELECT 1 FROM run_logs WHERE run_logs.response_key = responses.key) THEN 1 ELSE 0 END
+    FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
+"""
+LAST_RECORD = "SELECT at, first, events FROM run_events WHERE response_key = :key ORDER BY at DESC LIMIT 1"
+SIZES = """
+    SELECT length(events) FROM run_events WHERE response_key = :key AND at >= :at ORDER BY at LIMIT :limit
 """
 PLACE = """
     SELECT at FROM run_events WHERE response_key = :key AND first <= :after ORDER BY at DESC LIMIT 1

@@ -16,6 +16,8 @@ from antwort.runs.dialects import grabbing, now
 from antwort.runs.packing import packed
 from antwort.runs.reading import ALL, records
 from antwort.runs.writing import fail
+from antwort.storage.base import PackedLog
+from antwort.storage.logs import rest_of_log
 
 _LOG = logging.getLogger("antwort.runs")
 
@@ -69,8 +71,8 @@ async def pack_logs(database: Database, warned: set[int]) -> None:
     last = -1
     while (loose := await database.read(partial(read_loose, after=last))) is not None:
         for key, of_run in loose.logs.items():
-            log = await asyncio.to_thread(packed, of_run)
-            await database.write(partial(write_packed, key=key, log=log))
+            pieces = await asyncio.to_thread(packed, of_run)
+            await database.write(partial(write_packed, key=key, pieces=pieces))
         _warn(loose.damaged, warned)
         last = loose.last
 
@@ -99,9 +101,11 @@ def read_loose(connection: Connection, after: int) -> Loose | None:
     return None if found.last == after else found
 
 
-def write_packed(connection: Connection, key: int, log: bytes) -> None:
-    if connection.execute(sql.PACK, {"key": key, "log": log}).rowcount:
+def write_packed(connection: Connection, key: int, pieces: PackedLog) -> None:
+    """The first piece stands with the log, and the others where its records were."""
+    if connection.execute(sql.PACK, {"key": key, "log": pieces[0].data}).rowcount:
         connection.execute(sql.DROP_RECORDS, (key,))
+        connection.executemany(sql.INSERT_RECORD, rest_of_log(key, pieces))
 
 
 def prune(connection: Connection, keep_log: float) -> int:

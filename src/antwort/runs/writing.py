@@ -5,7 +5,6 @@ What usually happens is returned, not raised: an operation that raises is run ag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from antwort.api.responses import Response
@@ -102,19 +101,24 @@ def finish(connection: Connection, end: End, sender: str) -> bool:
 
 def _has_ended_with(connection: Connection, key: int, last: Row) -> bool:
     """Whether these were the last words: then the end was written, and only the news of it got lost."""
+    if (row := connection.execute(sql.PACKED, {"key": key}).fetchone()) is not None:
+        place, first, raw = connection.execute(sql.LAST_RECORD, {"key": key}).fetchone() or row
+        return _ends_with(Record(place, first, unpacked(raw, lambda: opening_of(connection, key))), last)
     row = connection.execute(sql.RECORD_AT, {"key": key, "at": last.at}).fetchone()
-    if row is not None:
-        is_open = connection.execute("SELECT 1 FROM runs WHERE response_key = ?", (key,)).fetchone() is not None
-        return bytes(row[0]) == last.events and not is_open
-    row = connection.execute(sql.PACKED, {"key": key}).fetchone()
-    return row is not None and _ends_with(unpacked(row[0]), last)
+    if row is None:
+        return False
+    is_open = connection.execute("SELECT 1 FROM runs WHERE response_key = ?", (key,)).fetchone() is not None
+    return bytes(row[0]) == last.events and not is_open
 
 
-def _ends_with(log: Sequence[Record], last: Row) -> bool:
-    """A packed log has other records: the events and their numbers tell."""
-    events = to_events(last.events)
-    whole = [event for record in log for event in record.events]
-    return log[-1].next == last.next and whole[-len(events) :] == events
+def opening_of(connection: Connection, key: int) -> bytes:
+    """The first piece of a packed log."""
+    return bytes(connection.execute(sql.PACKED, {"key": key}).fetchone()[2])
+
+
+def _ends_with(piece: Record, last: Row) -> bool:
+    """A packed log has other records: the last event and its number tell."""
+    return piece.next == last.next and piece.events[-1] == to_events(last.events)[-1]
 
 
 def drop(connection: Connection, key: int) -> None:

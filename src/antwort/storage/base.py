@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -214,6 +214,19 @@ def as_of(approval: Approval, now: int) -> Approval:
     return msgspec.structs.replace(approval, status="expired") if is_late else approval
 
 
+class LogPiece(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of the log of a response that has ended, as `runs` packs it: what is in it only that knows."""
+
+    first: int
+    """The number of its first event."""
+    next: int
+    """And of the one behind its last."""
+    data: bytes
+
+
+PackedLog: TypeAlias = Sequence[LogPiece]
+
+
 class ResponseStore(Protocol):
     """Methods raise `StoreFault` when the record cannot be read or written, and nothing else of their own.
 
@@ -245,7 +258,7 @@ class ResponseStore(Protocol):
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
         approvals: Sequence[Approval] = (),
-        log: bytes | None = None,
+        log: PackedLog | None = None,
     ) -> None:
         """Commit the outcome and the output items. `marks` are the run's own events, each with the number of output
         items there were when it happened. Returns only when the commit is done.

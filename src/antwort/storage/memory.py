@@ -29,6 +29,7 @@ from antwort.storage.base import (
     ItemPage,
     Link,
     NewResponse,
+    PackedLog,
     Page,
     ResponsePage,
     Wanted,
@@ -69,7 +70,7 @@ class _Row:
     is_deleted: bool = False
     claim: Key | None = None
     """Tenant, owner and key of the claim that it was begun with."""
-    log: bytes | None = None
+    log: PackedLog | None = None
     """What its stream has said, as it was packed."""
     input_size: int = 0
     """Bytes of the input, counted as a `Bound` does."""
@@ -162,7 +163,7 @@ class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls, MemoryWriti
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
         approvals: Sequence[Approval] = (),
-        log: bytes | None = None,
+        log: PackedLog | None = None,
     ) -> None:
         row = self._find(identity, response.id)
         if row is None:
@@ -216,7 +217,7 @@ class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls, MemoryWriti
         if row is not None and row.response.status == "queued":
             row.response = replace(row.response, status=transition("queued", "in_progress"))
 
-    def log_of(self, identity: Identity, response_id: str) -> bytes | None:
+    def log_of(self, identity: Identity, response_id: str) -> PackedLog | None:
         """What `finish` was given of the response."""
         row = self._find(identity, response_id)
         return None if row is None else row.log

@@ -23,6 +23,7 @@ from antwort.storage.base import (
     ItemPage,
     Link,
     NewResponse,
+    PackedLog,
     Page,
     ResponsePage,
     Wanted,
@@ -75,7 +76,7 @@ class SqlStore(SqlConversations, SqlApprovals, SqlCalls, SqlWritingTools):
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
         approvals: Sequence[Approval] = (),
-        log: bytes | None = None,
+        log: PackedLog | None = None,
     ) -> None:
         packed = None if log is None else await logs.compressed(log)
         end = writing.to_finishing(identity, response, marks, entries, approvals, packed)

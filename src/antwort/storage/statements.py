@@ -115,6 +115,9 @@ REMOVE_HIDDEN = """
     RETURNING parent_key
 """
 INSERT_LOG = "INSERT INTO run_logs (response_key, ended_at, log) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+INSERT_LOG_PIECE = """
+    INSERT INTO run_events (response_key, at, first, next, events) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
+"""
 # Of a response that is hidden, and stays for those that follow it.
 FORGET_RUN = (
     "DELETE FROM runs WHERE response_key = ?",
@@ -158,7 +161,6 @@ LISTED = """
     ORDER BY created_at {order}, key {order}
     LIMIT :limit
 """
-LOG = "SELECT log FROM run_logs WHERE response_key = ?"
 BODY_AT = "SELECT id, body FROM responses WHERE key = ?"
 OUTPUT = "SELECT raw FROM items WHERE response_key = ? AND direction = 'output' ORDER BY position"
 INPUT_IDS = "SELECT id FROM items WHERE response_key = ? AND direction = 'input' ORDER BY position"

@@ -22,7 +22,7 @@ from antwort.storage import statements as sql
 from antwort.storage.approvals import approval_rows, decide, decision_rows
 from antwort.storage.approvals import delete as delete_approvals
 from antwort.storage.approvals import insert as insert_approvals
-from antwort.storage.base import Entry, NewResponse
+from antwort.storage.base import Entry, NewResponse, PackedLog
 from antwort.storage.conversations import EntryRow, add, entry_rows
 from antwort.storage.rows import (
     SCHEMA_VERSION,
@@ -58,7 +58,7 @@ class Finishing(NamedTuple):
     turns: list[MarkRow]
     entries: list[EntryRow]
     asked: list[Values]
-    log: bytes | None = None
+    log: PackedLog | None = None
     """Compressed (`logs.compressed`)."""
 
 
@@ -89,7 +89,7 @@ def to_finishing(
     marks: Sequence[tuple[int, Mark]],
     entries: Sequence[Entry] = (),
     approvals: Sequence[Approval] = (),
-    log: bytes | None = None,
+    log: PackedLog | None = None,
 ) -> Finishing:
     return Finishing(
         response=response,

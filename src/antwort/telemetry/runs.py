@@ -16,6 +16,7 @@ from antwort.runs.base import (
     Lease,
     Load,
     NewRun,
+    Outline,
     Record,
     Renewed,
     RunLog,
@@ -176,6 +177,9 @@ class WatchedRunLog:
 
     async def has_log(self, identity: Identity, response_id: str) -> bool:
         return await self._timed("has_log", self._runs.has_log(identity, response_id))
+
+    async def outline(self, identity: Identity, response_id: str) -> Outline | None:
+        return await self._timed("outline", self._runs.outline(identity, response_id))
 
     # ---- hints ----
 

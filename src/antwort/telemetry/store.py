@@ -25,6 +25,7 @@ from antwort.storage.base import (
     ItemPage,
     Link,
     NewResponse,
+    PackedLog,
     Page,
     ResponsePage,
     ResponseStore,
@@ -68,7 +69,7 @@ class MeasuredStore:
         marks: Sequence[tuple[int, Mark]],
         entries: Sequence[Entry] = (),
         approvals: Sequence[Approval] = (),
-        log: bytes | None = None,
+        log: PackedLog | None = None,
     ) -> None:
         await self._timed("finish", self._store.finish(identity, response, marks, entries, approvals, log))
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from antwort.concurrency import Turns
 from antwort.transport.exchange import CONNECTION, ClientGone, Scope, Send
+from antwort.transport.lingering import Patience
+from antwort.transport.sse import sliced
 
 
 class SocketLine(Protocol):
@@ -27,6 +30,9 @@ class SocketLine(Protocol):
     async def write_texts(self, texts: Sequence[bytes]) -> None:
         """A message for each text, in one write. Waits while the client is slower than we are. Raises `OSError`."""
 
+    async def write_part(self, data: bytes, *, is_first: bool, is_last: bool) -> None:
+        """A part of one message. Waits as `write_texts` does."""
+
 
 class Channel:
     __slots__ = ("_line", "_linger", "_send")
@@ -37,6 +43,8 @@ class Channel:
 
     async def write(self, texts: Sequence[bytes]) -> None:
         """A message for each text. Raises `ClientGone`."""
+        if not texts:
+            return
         try:
             if self._line is not None:
                 await self._line.write_texts(texts)
@@ -45,6 +53,23 @@ class Channel:
                 await self._send({"type": "websocket.send", "text": text.decode()})
         except (OSError, RuntimeError) as exc:  # servers have different ways to say so
             raise ClientGone from exc
+
+    async def write_pieces(self, pieces: Iterator[bytes], patience: Patience, turns: Turns) -> None:
+        """One message, piece by piece. Raises `ClientGone`."""
+        if self._line is None:
+            await self.write([b"".join(pieces)])
+            return
+        slices = sliced(pieces)
+        ready, is_first = next(slices), True
+        while ready:
+            async with turns:
+                more = next(slices, b"")
+            patience.look()
+            try:
+                await self._line.write_part(ready, is_first=is_first, is_last=not more)
+            except (OSError, RuntimeError) as exc:
+                raise ClientGone from exc
+            ready, is_first = more, False
 
     async def tell(self, text: bytes) -> None:
         """A message that is no part of a stream: a client that takes nothing is not waited for much longer. Raises

@@ -3,6 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+
+class Lingering(Protocol):
+    @property
+    def is_behind(self) -> bool: ...
+
+    def linger(self) -> None: ...
+
+
+class Patience:
+    """With the client of a run: a slow one has all the time that the run takes, and is waited for less when the run has
+    `ended`.
+    """
+
+    __slots__ = ("_ended", "_ending", "_line")
+
+    def __init__(self, line: Lingering, ended: Callable[[], Awaitable[None]]) -> None:
+        self._line, self._ended = line, ended
+        self._ending: asyncio.Task[None] | None = None
+
+    def look(self) -> None:
+        """Before something is written that may have to wait."""
+        if not self._line.is_behind:
+            return
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._wait())
+        elif self._ending.done():
+            self._line.linger()
+
+    async def _wait(self) -> None:
+        await self._ended()
+        self._line.linger()
+
+    def end(self) -> None:
+        if self._ending is not None:
+            self._ending.cancel()
 
 
 class Lingers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +11,7 @@ from antwort.api.bodies import body_steps, known_fields
 from antwort.api.events import Event, StreamEvent
 from antwort.api.faults import kind_of
 from antwort.api.limits import Limits
+from antwort.api.payload import LARGE, json_pieces, payload
 from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_steps
 from antwort.api.standard import OPENAI, STANDARD, Wording
 from antwort.api.steps import Steps
@@ -125,13 +126,23 @@ def _head(kind: type[StreamEvent], wording: Wording) -> tuple[bytes, int]:
     return found
 
 
-def written(batches: Sequence[Numbered], wording: Wording, lane: str | None = None) -> list[bytes]:
-    """A message for each event; for a tick without events, none."""
+def written(
+    batches: Sequence[Numbered], wording: Wording, lane: str | None = None
+) -> Iterator[bytes | Iterator[bytes]]:
+    """A message for each event, a large one piece by piece; for a tick without events, none."""
     heads, write = _heads[wording], wording.encode
     mark = b"" if lane is None else b',"stream_id":%b' % encode(lane)
-    texts = []
     for batch in batches:
         for number, event in enumerate(batch.events, batch.first):
             head, cut = heads.get(event.__class__) or _head(event.__class__, wording)
-            texts.append(b"%b%d%b%b" % (head, number, mark, write(event)[cut:]))
-    return texts
+            opening = b"%b%d%b" % (head, number, mark)
+            if payload(event) > LARGE:
+                yield _large(event, wording, opening, cut)
+            else:
+                yield opening + write(event)[cut:]
+
+
+def _large(event: StreamEvent, wording: Wording, opening: bytes, cut: int) -> Iterator[bytes]:
+    pieces = json_pieces(wording.plain(event))
+    yield opening + next(pieces)[cut:]
+    yield from pieces

@@ -14,8 +14,9 @@ from antwort.errors import NotAuthenticated
 from antwort.identity import Identity
 from antwort.transport.errors import Headers
 from antwort.transport.exchange import BrokenOff, Exchange
+from antwort.transport.lingering import Patience
 from antwort.transport.passing import Passes
-from antwort.transport.respond import unless_gone, write_late
+from antwort.transport.respond import unless_gone
 
 _log = logging.getLogger("antwort.transport")
 
@@ -97,9 +98,13 @@ class Relay:
     async def _stream(self, exchange: Exchange, response_id: str, told: Told) -> None:
         await exchange.open_stream()
         if exchange.method != "HEAD":  # what comes first is all that is asked for
-            ended = partial(self._engine.until_ended, exchange.identity, response_id)
-            async for data in told.reads():
-                await (write_late(exchange, ended, data) if exchange.is_behind else exchange.write(data))
+            patience = Patience(exchange, partial(self._engine.until_ended, exchange.identity, response_id))
+            try:
+                async for data in told.reads():
+                    patience.look()
+                    await exchange.write(data)
+            finally:
+                patience.end()
         await exchange.end_stream()
 
 

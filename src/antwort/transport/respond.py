@@ -5,14 +5,14 @@ again: `GET /v1/responses/{id}?stream=true`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar, cast
 
 from antwort.api.compactions import CompactRequest
 from antwort.api.events import TERMINAL
 from antwort.api.requests import CreateRequest
 from antwort.api.standard import Wording, wording
-from antwort.concurrency import Signal, rest_of
+from antwort.concurrency import Signal, Turns, rest_of
 from antwort.engine.engine import Engine
 from antwort.engine.following import Follower
 from antwort.engine.live import LiveRun
@@ -20,7 +20,8 @@ from antwort.engine.settings import OnDisconnect
 from antwort.errors import AntwortError, ClientLeft, HandedOver, InvalidField, ShuttingDown, UnsupportedFeature
 from antwort.identity import Identity
 from antwort.transport.exchange import BrokenOff, ClientGone, Exchange, Watched
-from antwort.transport.sse import written
+from antwort.transport.lingering import Patience
+from antwort.transport.sse import SLICE, written
 
 T = TypeVar("T")
 
@@ -53,7 +54,7 @@ async def respond(
         try:
             if request.stream:
                 await run.answered()
-                await _stream(exchange, run, words)
+                await _stream(watch, run, words, engine.turns)
             else:
                 made: Awaitable[object]
                 if isinstance(request, CompactRequest) and isinstance(run, LiveRun):
@@ -91,7 +92,7 @@ def _on_disconnect(wished: bytes, engine: Engine) -> OnDisconnect:
     raise InvalidField("Antwort-On-Disconnect", "the header must be 'cancel' or 'continue'.")
 
 
-async def follow(exchange: Exchange, run: Follower, words: Wording) -> None:
+async def follow(exchange: Exchange, run: Follower, words: Wording, turns: Turns) -> None:
     """Answer with the events that are there, and those to come. A client that leaves changes nothing."""
     exchange.run, watch = run, Watch(exchange)
     try:
@@ -100,7 +101,7 @@ async def follow(exchange: Exchange, run: Follower, words: Wording) -> None:
             await exchange.open_stream()
             await exchange.close_stream()
         else:
-            await _stream(exchange, run, words)
+            await _stream(watch, run, words, turns)
     except AntwortError as error:
         if exchange.status:  # the run is none the worse for it, and may be read again
             raise BrokenOff from error
@@ -132,10 +133,10 @@ class Watch:
     own there. It starts a moment late: most answers that have ended by then never need it.
     """
 
-    __slots__ = ("_exchange", "_run", "_signal", "_task", "_timer", "is_gone")
+    __slots__ = ("_run", "_signal", "_task", "_timer", "exchange", "is_gone")
 
     def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+        self.exchange = exchange
         self._run: Watched | None = None
         self._signal: Signal | None = None
         self._task: asyncio.Task[None] | None = None
@@ -169,7 +170,7 @@ class Watch:
         self._task = asyncio.create_task(self._wait())
 
     async def _wait(self) -> None:
-        while (await self._exchange.receive())["type"] != "http.disconnect":
+        while (await self.exchange.receive())["type"] != "http.disconnect":
             pass
         self._left()
 
@@ -183,7 +184,7 @@ class Watch:
     async def end(self) -> None:
         """Leaves no task behind."""
         if self._timer is None:
-            self._exchange.watch(None)
+            self.exchange.watch(None)
             return
         self._timer.cancel()
         task, self._task = self._task, None  # a task that was broken off holds on to us by its traceback
@@ -192,33 +193,31 @@ class Watch:
             await asyncio.wait((task,))
 
 
-async def _stream(exchange: Exchange, run: Watched, words: Wording) -> None:
+async def _stream(watch: Watch, run: Watched, words: Wording, turns: Turns) -> None:
     """Write what has gathered, as often as there is something, until the terminal event has gone out."""
+    exchange, patience = watch.exchange, Patience(watch.exchange, run.wait)
     await exchange.open_stream()
-    while batches := await run.read():
-        frames = written(batches, words)
-        events = batches[-1].events
-        if events and isinstance(events[-1], TERMINAL):
-            await exchange.close_stream(frames)
-            return
-        if exchange.is_behind:
-            await write_late(exchange, run.wait, frames)
-        else:
-            await exchange.write(frames)
+    try:
+        while batches := await run.read():
+            events, slices = batches[-1].events, written(batches, words)
+            ready = next(slices)
+            while len(ready) >= SLICE:
+                async with turns:
+                    more = next(slices, b"")
+                if watch.is_gone:
+                    raise ClientGone
+                if not more:
+                    break
+                patience.look()
+                await exchange.write(ready)
+                ready = more
+            if events and isinstance(events[-1], TERMINAL):
+                await exchange.close_stream(ready)
+                return
+            patience.look()
+            await exchange.write(ready)
+    finally:
+        patience.end()
     if not isinstance(run, Follower) or run.has_left:
         raise BrokenOff  # it goes on elsewhere, unless it is the client that has left
     await exchange.close_stream()  # the terminal event is one that the client has seen before
-
-
-async def write_late(exchange: Exchange, ended: Callable[[], Awaitable[None]], frames: bytes) -> None:
-    """A slow client has all the time that its run takes; it is waited for less when the run has `ended` meanwhile."""
-    ending = asyncio.create_task(_linger_after(ended, exchange))
-    try:
-        await exchange.write(frames)
-    finally:
-        ending.cancel()
-
-
-async def _linger_after(ended: Callable[[], Awaitable[None]], exchange: Exchange) -> None:
-    await ended()
-    exchange.linger()

@@ -225,7 +225,7 @@ class Routes:
                 await exchange.answer(self._encode(response))
         elif not await self._relay.answers(exchange, wanted):
             run = await self._engine.follow(exchange.identity, wanted, after)
-            await follow(exchange, run, self._words)
+            await follow(exchange, run, self._words, self._engine.turns)
 
     async def delete(self, exchange: Exchange, response_id: str) -> None:
         await self._engine.delete(exchange.identity, _checked(exchange, response_id))

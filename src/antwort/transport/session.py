@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter
 
 import msgspec
@@ -21,8 +21,10 @@ from antwort.transport.errors import Headers, socket_failure, unexpected
 from antwort.transport.exchange import REQUEST_ID, ClientGone, Exchange
 from antwort.transport.inbox import Inbox
 from antwort.transport.line import log_fault
+from antwort.transport.lingering import Patience
 from antwort.transport.messages import LONGEST_NAME, Heard, SteerFailed, message_steps, written
 from antwort.transport.quotas import Quotas
+from antwort.transport.sse import SLICE
 
 logger = logging.getLogger("antwort.transport")
 
@@ -188,27 +190,38 @@ class Session:
     async def _stream(self, run: LiveRun, lane: str | None) -> None:
         """Write what has gathered, as often as there is something, until the terminal event has gone out."""
         self._channel.go_on()
-        while batches := await run.read():
-            texts, events = written(batches, self._words, lane), batches[-1].events
-            if events and isinstance(events[-1], TERMINAL):
-                self._channel.linger()  # the client may be behind already
-                await self._channel.write(texts)
-                self._channel.linger()
-                return
-            if self._channel.is_behind:
-                await self._write_late(run, texts)
-            elif texts:
-                await self._channel.write(texts)
+        patience = Patience(self._channel, run.wait)
+        try:
+            while batches := await run.read():
+                events = batches[-1].events
+                is_end = bool(events) and isinstance(events[-1], TERMINAL)
+                if is_end:
+                    self._channel.linger()  # the client may be behind already
+                await self._write(written(batches, self._words, lane), patience)
+                if is_end:
+                    self._channel.linger()
+                    return
+        finally:
+            patience.end()
         raise ClientGone
 
-    async def _write_late(self, run: LiveRun, texts: list[bytes]) -> None:
-        """A slow client has all the time that its run takes; it is waited for less when the run has ended meanwhile."""
-        ending = asyncio.create_task(self._linger_after(run))
-        try:
+    async def _write(self, messages: Iterator[bytes | Iterator[bytes]], patience: Patience) -> None:
+        """Small ones together, and no more at a time than is worth a look whether the client keeps up."""
+        texts: list[bytes] = []
+        size = 0
+        for message in messages:
+            if isinstance(message, bytes):
+                texts.append(message)
+                size += len(message)
+                if size < SLICE:
+                    continue
+            patience.look()
             await self._channel.write(texts)
-        finally:
-            ending.cancel()
-
-    async def _linger_after(self, run: LiveRun) -> None:
-        await run.wait()
-        self._channel.linger()
+            texts, size = [], 0
+            if not isinstance(message, bytes):
+                await self._channel.write_pieces(message, patience, self._engine.turns)
+            async with self._engine.turns:
+                pass
+        if texts:
+            patience.look()
+            await self._channel.write(texts)

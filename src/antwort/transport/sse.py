@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from antwort.api.events import StreamEvent
+from antwort.api.payload import LARGE, json_pieces, payload
 from antwort.api.standard import OPENAI, STANDARD, Wording
 from antwort.engine.pipe import Numbered
 
 KEEPALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
+SLICE = 2**16
+"""Bytes, about, that are written before it is looked whether the client keeps up."""
 
 _heads: dict[Wording, dict[type, tuple[bytes, int]]] = {OPENAI: {}, STANDARD: {}}
 
@@ -23,22 +26,43 @@ def _head(kind: type[StreamEvent], wording: Wording) -> tuple[bytes, int]:
     return found
 
 
-def frames(batch: Numbered, wording: Wording = OPENAI) -> bytes:
-    """All frames of a batch, or the comment that stands for a tick without events.
-
-    The number is spliced into the encoded event: an event never knows its own.
+def written(batches: Sequence[Numbered], wording: Wording = OPENAI) -> Iterator[bytes]:
+    """All frames of the batches, and for a tick without events a comment, in slices of about `SLICE` bytes: the rest is
+    made when it is asked for.
     """
-    if not batch.events:
-        return KEEPALIVE
-    heads, encode, parts = _heads[wording], wording.encode, []
-    for number, event in enumerate(batch.events, batch.first):
-        head, cut = heads.get(event.__class__) or _head(event.__class__, wording)
-        parts.append(b"%b%d%b\n\n" % (head, number, encode(event)[cut:]))
-    return b"".join(parts)
+    return sliced(_frames(batches, wording))
 
 
-def written(batches: Sequence[Numbered], wording: Wording = OPENAI) -> bytes:
-    """Whatever has gathered, for one write."""
-    if len(batches) == 1:
-        return frames(batches[0], wording)
-    return b"".join([frames(batch, wording) for batch in batches])
+def sliced(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes, in slices of about `SLICE`; all but the last have at least as many."""
+    ready: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        ready.append(piece)
+        size += len(piece)
+        if size >= SLICE:
+            yield b"".join(ready)
+            ready, size = [], 0
+    if ready:
+        yield b"".join(ready)
+
+
+def _frames(batches: Sequence[Numbered], wording: Wording) -> Iterator[bytes]:
+    """The number is spliced into the encoded event: an event never knows its own."""
+    heads, encode = _heads[wording], wording.encode
+    for batch in batches:
+        if not batch.events:
+            yield KEEPALIVE
+        for number, event in enumerate(batch.events, batch.first):
+            head, cut = heads.get(event.__class__) or _head(event.__class__, wording)
+            if payload(event) > LARGE:
+                yield from _large(event, wording, head, cut, number)
+            else:
+                yield b"%b%d%b\n\n" % (head, number, encode(event)[cut:])
+
+
+def _large(event: StreamEvent, wording: Wording, head: bytes, cut: int, number: int) -> Iterator[bytes]:
+    pieces = json_pieces(wording.plain(event))
+    yield b"%b%d%b" % (head, number, next(pieces)[cut:])
+    yield from pieces
+    yield b"\n\n"

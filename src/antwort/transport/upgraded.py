@@ -159,10 +159,18 @@ class Upgraded(Lingers, Paced):
 
     async def write_texts(self, texts: Sequence[bytes]) -> None:
         """A message for each text, in one write."""
+        await self._until_writable()
+        self.transport.write(b"".join([_framed(text) for text in texts]))
+
+    async def write_part(self, data: bytes, *, is_first: bool, is_last: bool) -> None:
+        """A message in several frames (RFC 6455, 5.4)."""
+        await self._until_writable()
+        self.transport.write(_framed(data, (0x80 if is_last else 0) | (0x01 if is_first else 0)))
+
+    async def _until_writable(self) -> None:
         await self.writable.wait()
         if self.disconnected or self.close_sent or self.conn.state is not State.OPEN:
             raise ClientDisconnected
-        self.transport.write(b"".join([_framed(text) for text in texts]))
 
     @property
     def is_behind(self) -> bool:
@@ -207,11 +215,11 @@ def _text(value: bytes) -> str:
     return text
 
 
-def _framed(text: bytes) -> bytes:
-    """One final text frame, as a server sends it: without a mask (RFC 6455, 5.2)."""
+def _framed(text: bytes, kind: int = 0x81) -> bytes:
+    """One frame, as a server sends it: without a mask (RFC 6455, 5.2); by default a whole text."""
     size = len(text)
     if size < 126:
-        return b"\x81%c%b" % (size, text)
+        return b"%c%c%b" % (kind, size, text)
     if size < 2**16:
-        return b"\x81\x7e%b%b" % (size.to_bytes(2, "big"), text)
-    return b"\x81\x7f%b%b" % (size.to_bytes(8, "big"), text)
+        return b"%c\x7e%b%b" % (kind, size.to_bytes(2, "big"), text)
+    return b"%c\x7f%b%b" % (kind, size.to_bytes(8, "big"), text)
