@@ -170,18 +170,6 @@ def numbered(records: Iterable[Record], after: int) -> Iterator[Numbered]:
             yield Numbered(record.first + seen, events[seen:])
 
 
-async def is_logged(runs: RunLog, identity: Identity, response_id: str, number: int) -> bool:
-    """Whether the log holds the event of that number by now."""
-    try:
-        async with aclosing(runs.read(identity, response_id, number - 1)) as reading:
-            async for records in reading:
-                if any(record.next > number for record in records):
-                    return True
-    except Gone:
-        pass
-    return False
-
-
 def as_logged(records: Iterable[Record]) -> Response | None:
     """The response as far as the log tells; None where it tells nothing."""
     events = [event for record in records for event in record.events]

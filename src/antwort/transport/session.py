@@ -194,6 +194,10 @@ class Session:
                 if is_end:
                     self._channel.linger()
                     return
+                del batches, events
+                if self._channel.is_behind:  # what gathers meanwhile stays where it is bounded
+                    patience.look()
+                    await self._channel.drained()
         finally:
             patience.end()
         raise ClientGone
