@@ -39,6 +39,7 @@ AntwortError                 what a client may be told: status, type, code, para
     ├── ShuttingDown         503
     ├── RequestCancelled     503 broken off by the program that hosts us
     ├── TooManySockets       503 as many WebSockets are open as there may be
+    ├── TooManyFollowers     503 as many streams are read again as there may be
     ├── ToolServerUnavailable  503 what was approved cannot be run now
     └── BackendError         502 an inference failed
         ├── BackendUnavailable  503 not reachable, or not ready
@@ -435,6 +436,16 @@ class TooManySockets(ServerFault):
 
     def __init__(self) -> None:
         super().__init__("As many WebSocket connections are open as the server allows.", retry_after=5)
+
+
+class TooManyFollowers(ServerFault):
+    status = 503
+    code = "too_many_followers"
+    may_pass = True
+
+    def __init__(self, most: int) -> None:
+        problem = f"{most} streams of responses are read again right now, as many as the server allows"
+        super().__init__(f"{problem} (server.followers).", retry_after=5)
 
 
 class ToolServerUnavailable(ServerFault):

@@ -102,6 +102,14 @@ class Follower:
     def leave(self) -> None:
         self._signal.set(ClientLeft())
 
+    @property
+    def goes_on_alone(self) -> bool:
+        """Whoever makes the run counts it."""
+        return False
+
+    def when_over(self, tell: Callable[[], None]) -> None:
+        """It is not this reader's."""
+
     def stop(self, _: Exception) -> None:
         """This request is broken off, and nothing else."""
         self.leave()
