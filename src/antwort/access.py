@@ -55,6 +55,7 @@ def _key(key: KeySettings) -> Key:
         limits=KeyLimits(
             requests_per_minute=limits.requests_per_minute,
             concurrent=limits.concurrent,
+            followers=limits.followers,
             tokens_per_minute=limits.tokens_per_minute,
         ),
         may_read_metrics=key.metrics,

@@ -207,6 +207,7 @@ def _face(app: App, parts: _Parts) -> Transport:
         metrics=metrics_for_strangers(parts.settings),
         body_limit=server.body_limit,
         linger=server.linger,
+        followers=server.followers,
         websocket=_socket_limits(server.websocket),
         on_request=parts.seen.on_request,
         start=app.start,

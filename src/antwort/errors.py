@@ -44,6 +44,7 @@ AntwortError                 what a client may be told: status, type, code, para
     ├── RequestCancelled     503 broken off by the program that hosts us
     ├── TooManySockets       503 as many WebSockets are open as there may be
     ├── HistoryMemoryFull    503 the histories of others take the memory that there is for them
+    ├── TooManyFollowers     503 as many streams are read again as there may be
     ├── ToolServerUnavailable  503 what was approved cannot be run now
     └── BackendError         502 an inference failed
         ├── BackendUnavailable  503 not reachable, or not ready
@@ -509,6 +510,16 @@ class HistoryMemoryFull(ServerFault):
             "server has for histories at once (limits.history_memory).",
             retry_after=5,
         )
+
+
+class TooManyFollowers(ServerFault):
+    status = 503
+    code = "too_many_followers"
+    may_pass = True
+
+    def __init__(self, most: int) -> None:
+        problem = f"{most} streams of responses are read again right now, as many as the server allows"
+        super().__init__(f"{problem} (server.followers).", retry_after=5)
 
 
 class ToolServerUnavailable(ServerFault):

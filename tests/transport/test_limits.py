@@ -155,7 +155,7 @@ MUCH = answer([TextDelta("x" * 10_000)] * 1000)
     ("body", "settings"),
     [
         (HELLO, EngineSettings()),
-        (STREAMED, EngineSettings(buffer_events=100_000)),
+        (STREAMED, EngineSettings(buffer_events=100_000, buffer_bytes=2**30)),
         (STREAMED, EngineSettings(buffer_events=16, deadline=0.5)),
     ],
     ids=["whole", "streamed", "held back until the deadline"],
@@ -203,7 +203,9 @@ async def test_a_slow_reader_has_all_the_time_that_its_run_takes() -> None:
 
 
 async def test_a_slow_reader_that_goes_on_reading_gets_all_of_an_answer_that_has_ended() -> None:
-    engine = Engine(ScriptedProvider(MUCH), store=MemoryStore(), settings=EngineSettings(buffer_events=100_000))
+    engine = Engine(
+        ScriptedProvider(MUCH), store=MemoryStore(), settings=EngineSettings(buffer_events=100_000, buffer_bytes=2**30)
+    )
     async with (
         serving(engine, Transport(engine, linger=0.2)) as server,
         connected(server.port, buffer=65536) as wire,

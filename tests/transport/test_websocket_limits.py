@@ -223,7 +223,7 @@ async def test_a_slow_reader_holds_its_run_back() -> None:
 async def test_a_reader_that_has_stopped_is_hung_up_on_when_its_run_has_ended() -> None:
     provider = Torrent()
     provider.pieces = 400
-    engine = Engine(provider, store=MemoryStore(), settings=EngineSettings(buffer_events=10_000))
+    engine = Engine(provider, store=MemoryStore(), settings=EngineSettings(buffer_events=10_000, buffer_bytes=2**30))
     app = Transport(engine, linger=0.05)
     async with serving(engine, app) as server:
         raw = sockets.create_connection(("127.0.0.1", server.port))

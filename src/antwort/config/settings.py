@@ -119,6 +119,9 @@ class ServerSettings(Wire):
     """How long a request may take to come in."""
     linger: Seconds = 30.0
     """How long a client may take nothing of an answer that has ended before it is hung up on."""
+    followers: Count = 256
+    """How many streams of responses may be read again at once (`GET /v1/responses/{id}?stream=true`), over all keys;
+    who comes then is refused (503)."""
     idempotency: Annotated[float, Meta(ge=0, le=604800)] = 86400.0
     """How long an `Idempotency-Key` is remembered; 0: the header is not looked at."""
     workers: Annotated[int, Meta(ge=1, le=256)] = 1
@@ -346,7 +349,10 @@ class KeyLimits(Wire):
     requests_per_minute: Count | None = None
     """Responses asked for (`POST /v1/responses`): so many at once, and so many more as each minute goes by, evenly."""
     concurrent: Count | None = None
-    """Responses under way at once."""
+    """Responses under way at once, also those that go on without their client. Background responses do not count."""
+    followers: Count | None = None
+    """Streams of responses that are read again at once (`GET /v1/responses/{id}?stream=true`); unset, as many as
+    `concurrent`. They are counted apart."""
     tokens_per_minute: Count | None = None
     """Tokens, counted when a response ends, or estimated: the response that goes over is the last for a while."""
 

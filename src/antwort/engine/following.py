@@ -102,6 +102,14 @@ class Follower:
     def leave(self) -> None:
         self._signal.set(ClientLeft())
 
+    @property
+    def goes_on_alone(self) -> bool:
+        """Whoever makes the run counts it."""
+        return False
+
+    def when_over(self, tell: Callable[[], None]) -> None:
+        """It is not this reader's."""
+
     def stop(self, _: Exception) -> None:
         """This request is broken off, and nothing else."""
         self.leave()
@@ -168,18 +176,6 @@ def numbered(records: Iterable[Record], after: int) -> Iterator[Numbered]:
         seen = max(after + 1 - record.first, 0)
         if events[seen:]:
             yield Numbered(record.first + seen, events[seen:])
-
-
-async def is_logged(runs: RunLog, identity: Identity, response_id: str, number: int) -> bool:
-    """Whether the log holds the event of that number by now."""
-    try:
-        async with aclosing(runs.read(identity, response_id, number - 1)) as reading:
-            async for records in reading:
-                if any(record.next > number for record in records):
-                    return True
-    except Gone:
-        pass
-    return False
 
 
 def as_logged(records: Iterable[Record]) -> Response | None:

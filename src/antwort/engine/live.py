@@ -196,6 +196,15 @@ class LiveRun:
         """Whether it is made to its end when its client leaves."""
         return self._gone is not None
 
+    @property
+    def goes_on_alone(self) -> bool:
+        """Whether its client has left, and it has not ended."""
+        return self.goes_on and self._outlet.is_abandoned and not self._ended.is_set
+
+    def when_over(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called when the run and everything it started has ended, or is left to another process."""
+        self._task.add_done_callback(lambda _: tell())
+
     def promote(self, *, needs_place: bool = True) -> None:
         """Make it a run that another process may go on with, as soon as may be. Those who read it here read on, where
         it has a place, if it `needs_place`.

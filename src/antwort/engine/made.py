@@ -19,7 +19,6 @@ from antwort.engine.following import (
     Follower,
     along,
     as_logged,
-    is_logged,
     last_word,
     logged,
     no_numbers,
@@ -197,7 +196,7 @@ class Made:
         if self._runs is not None:
             outline = await self._runs.outline(identity, response_id)
             if outline is not None and outline.has_log:
-                if after >= 0 and not await is_logged(self._runs, identity, response_id, after):
+                if after >= 0 and after >= await self._runs.sent(identity, response_id):
                     raise unknown_number(after)
                 return self.reading(identity, outline.response, after)
         response = await self._shared(identity, response_id)

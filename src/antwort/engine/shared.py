@@ -212,6 +212,17 @@ class Reader:
             self._shared.tape.forget(self._tape)
         self._shared.drop(self)
 
+    @property
+    def goes_on_alone(self) -> bool:
+        """Whether all have left the run, and it has not ended."""
+        shared = self._shared
+        return not shared.readers and not shared.is_ended and not shared.is_void and shared.live is not None
+
+    def when_over(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called when the run has ended, or is left to another process."""
+        assert self._live is not None, "it goes on"
+        self._live.when_over(tell)
+
     def stop(self, reason: Exception) -> None:
         """This request is broken off; the run with it, when all are, or nobody else waits for it and no tool was
         started.

@@ -18,7 +18,7 @@ from antwort.api.wire import Wire
 from antwort.net.exchange import BadAnswer, Cut, Exchange, HttpFault, TimedOut
 from antwort.net.reply import Reply
 
-HIGH_WATER = 256 * 1024
+HIGH_WATER = 64 * 1024
 """Unread bytes of an answer above which the connection is read no further."""
 DRAIN_SECONDS = 1.0
 DRAIN_BYTES = 64 * 1024

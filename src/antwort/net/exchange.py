@@ -10,6 +10,8 @@ import msgspec
 from antwort.net import heads
 from antwort.net.heads import END, NO_HEADERS, Head, Headers
 
+AT_ONCE = 64 * 1024
+"""Bytes, about, that a reader takes in one go."""
 HEAD_CAP = 64 * 1024
 """Bytes of the heads before an answer's body, those of interim answers among them; and of what is around the body,
 such as trailers.
@@ -174,6 +176,19 @@ class Exchange(msgspec.Struct, eq=False):
         data = b"".join(self.pieces)  # of a single one it makes no copy
         self.pieces = []
         self.size = 0
+        return data
+
+    def take_some(self) -> bytes:
+        """As `take`, but not much more than is worth a turn: whoever reads slowly holds little of it."""
+        if self.size <= AT_ONCE:
+            return self.take()
+        size = count = 0
+        while size < AT_ONCE and count < len(self.pieces):
+            size += len(self.pieces[count])
+            count += 1
+        data = b"".join(self.pieces[:count])
+        del self.pieces[:count]
+        self.size -= size
         return data
 
     def end(self, failure: HttpFault | None = None) -> None:

@@ -55,20 +55,21 @@ class Reply(Exchange, kw_only=True, eq=False):
         """What has arrived since the last read, if anything has."""
         if not self.pieces:
             return b""
-        data = self.take()
-        if not self.complete:
+        data = self.take_some()
+        if not self.complete and not self.pieces:
             self.carrier.resume()
         return data
 
     async def next(self) -> bytes:
-        """All that has arrived since the last read, waited for if it must be; nothing at the end."""
+        """What has arrived since the last read, or the next part of it, waited for if it must be; nothing at the
+        end."""
         try:
             return await self.__anext__()
         except StopAsyncIteration:
             return b""
 
     def reads(self) -> AsyncIterator[bytes]:
-        """The body as it comes: each time all that has arrived since the last."""
+        """The body as it comes: each time what has arrived since the last, or the next part of that."""
         return self
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -82,8 +83,8 @@ class Reply(Exchange, kw_only=True, eq=False):
                 raise self.failure
             self.waiter = self.waiter.get_loop().create_future()
             await self.waiter
-        data = self.take()
-        if not self.complete:
+        data = self.take_some()
+        if not self.complete and not self.pieces:
             self.carrier.resume()
         return data
 

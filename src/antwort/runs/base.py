@@ -254,6 +254,10 @@ class RunLog(Protocol):
 
     async def has_log(self, identity: Identity, response_id: str) -> bool: ...
 
+    async def sent(self, identity: Identity, response_id: str) -> int:
+        """How many events with numbers its log holds so far."""
+        ...
+
     async def outline(self, identity: Identity, response_id: str) -> Outline | None:
         """How a stored response stands; None: there is none."""
         ...

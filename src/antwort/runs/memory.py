@@ -33,6 +33,7 @@ from antwort.runs.codec import behind, is_last
 from antwort.runs.hints import Hint, Tails
 from antwort.runs.memory_run import Key, MemoryRun
 from antwort.runs.packed import LargeRecords, unpack
+from antwort.storage.base import LogPiece
 from antwort.storage.memory import MemoryStore
 
 
@@ -269,6 +270,11 @@ class MemoryRunLog:
         if await self._find(identity, response_id) is not None:
             return True
         return self._store.log_of(identity, response_id) is not None
+
+    async def sent(self, identity: Identity, response_id: str) -> int:
+        run = await self._find(identity, response_id)
+        said: Sequence[Record | LogPiece] | None = run.log if run else self._store.log_of(identity, response_id)
+        return said[-1].next if said else 0
 
     async def outline(self, identity: Identity, response_id: str) -> Outline | None:
         response = await self._store.get(identity, response_id)

@@ -115,6 +115,16 @@ def _large(connection: Connection, key: int, at: int, response_id: str, shared: 
     return record
 
 
+def sent(connection: Connection, identity: Identity, response_id: str) -> int:
+    row = connection.execute(sql.SENT, name_of(identity, response_id)).fetchone()
+    if row is None:
+        return 0
+    key, behind_last = row
+    if behind_last is None and (packed := _piece(connection, key, 0, response_id, {})) is not None:
+        return packed.next  # it is all there is
+    return behind_last or 0
+
+
 def outline(connection: Connection, identity: Identity, response_id: str) -> Outline | None:
     row = connection.execute(sql.OUTLINE, name_of(identity, response_id)).fetchone()
     return None if row is None else Outline(response=to_response(row[0]), has_log=bool(row[1]))

@@ -257,6 +257,9 @@ class SqlRunLog:
     async def has_log(self, identity: Identity, response_id: str) -> bool:
         return await self._read(partial(reading.has_log, identity=identity, response_id=response_id))
 
+    async def sent(self, identity: Identity, response_id: str) -> int:
+        return await self._read(partial(reading.sent, identity=identity, response_id=response_id))
+
     async def outline(self, identity: Identity, response_id: str) -> Outline | None:
         return await self._read(partial(reading.outline, identity=identity, response_id=response_id))
 

@@ -210,6 +210,11 @@ OUTLINE = """
     FROM responses
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
 """
+SENT = """
+    SELECT key, (SELECT next FROM run_events WHERE response_key = responses.key ORDER BY at DESC LIMIT 1)
+    FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL
+"""
 LAST_RECORD = "SELECT at, first, events FROM run_events WHERE response_key = :key ORDER BY at DESC LIMIT 1"
 SIZES = """
     SELECT length(events) FROM run_events WHERE response_key = :key AND at >= :at ORDER BY at LIMIT :limit

@@ -178,6 +178,9 @@ class WatchedRunLog:
     async def has_log(self, identity: Identity, response_id: str) -> bool:
         return await self._timed("has_log", self._runs.has_log(identity, response_id))
 
+    async def sent(self, identity: Identity, response_id: str) -> int:
+        return await self._timed("sent", self._runs.sent(identity, response_id))
+
     async def outline(self, identity: Identity, response_id: str) -> Outline | None:
         return await self._timed("outline", self._runs.outline(identity, response_id))
 

@@ -30,6 +30,9 @@ class SocketLine(Protocol):
     async def write_texts(self, texts: Sequence[bytes]) -> None:
         """A message for each text, in one write. Waits while the client is slower than we are. Raises `OSError`."""
 
+    async def drained(self) -> None:
+        """Until the client has taken what was written, or most of it. Raises `OSError`."""
+
     async def write_part(self, data: bytes, *, is_first: bool, is_last: bool) -> None:
         """A part of one message. Waits as `write_texts` does."""
 
@@ -53,6 +56,14 @@ class Channel:
                 await self._send({"type": "websocket.send", "text": text.decode()})
         except (OSError, RuntimeError) as exc:  # servers have different ways to say so
             raise ClientGone from exc
+
+    async def drained(self) -> None:
+        """Until the client has taken what was written, or most of it. Raises `ClientGone`."""
+        if self._line is not None:
+            try:
+                await self._line.drained()
+            except OSError as exc:
+                raise ClientGone from exc
 
     async def write_pieces(self, pieces: Iterator[bytes], patience: Patience, turns: Turns) -> None:
         """One message, piece by piece. Raises `ClientGone`."""

@@ -267,6 +267,10 @@ class Exchange:
         """One write. Waits while the client is slower than we are."""
         await self._send({"type": "http.response.body", "body": frames, "more_body": True})
 
+    async def drained(self) -> None:
+        """Until the client has taken what was written, or most of it."""
+        await self.write(b"")
+
     @property
     def is_behind(self) -> bool:
         """Whether the next write waits for the client."""

@@ -30,7 +30,7 @@ from antwort.transport.line import log_fault, log_request
 from antwort.transport.offer import Access, Credentials, offer_of
 from antwort.transport.quotas import Quotas
 from antwort.transport.relay import Ask
-from antwort.transport.routes import NOTHING, Identify, Routes
+from antwort.transport.routes import FOLLOWERS, NOTHING, Identify, Routes
 from antwort.transport.session import Terms
 from antwort.transport.websocket import SocketLimits, WebSockets
 
@@ -64,6 +64,7 @@ class Transport:
         metrics: Access = "open",
         body_limit: int = BODY_LIMIT,
         linger: float = LINGER,
+        followers: int = FOLLOWERS,
         websocket: SocketLimits = SocketLimits(),  # noqa: B008 - a frozen value
         on_request: Sequence[Callable[[Exchange, float], None]] = (),
         start: Callable[[], Awaitable[None]] | None = None,
@@ -75,6 +76,7 @@ class Transport:
         `credentials` and `metrics` are for the server's description alone: what requests must bring to be identified,
         by default what `identify` asks for as it pleases, and what strangers find at `/metrics`.
         `linger`: seconds in which a client must take something of an answer that has ended, or be hung up on.
+        `followers`: how many may read streams again at once (`GET /v1/responses/{id}?stream=true`).
         `on_request` are told of each request when it has been answered, and how many seconds that took; they must
         neither wait nor raise. `ask` asks other processes that share the engine's records for what they make.
         """
@@ -92,7 +94,16 @@ class Transport:
             tells_quotas=quotas.are_told,
             websocket=websocket.enabled,
         )
-        self._routes = Routes(engine, identify, body_limit=body_limit, quotas=quotas, extra=extra, offer=offer, ask=ask)
+        self._routes = Routes(
+            engine,
+            identify,
+            body_limit=body_limit,
+            quotas=quotas,
+            followers=followers,
+            extra=extra,
+            offer=offer,
+            ask=ask,
+        )
         budget = Budget(websocket.total_memory)
         terms = Terms(engine, quotas, body_limit, websocket.memory, budget, self._under_way.add, self._ended)
         self._sockets = WebSockets(terms, identify, limits=websocket, cors=cors, linger=linger)

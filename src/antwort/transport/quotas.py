@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from time import monotonic
-from typing import Self, TypeAlias
+from typing import Protocol, Self, TypeAlias
 
 from msgspec import Struct
 
@@ -28,7 +30,18 @@ class KeyLimits(Struct, frozen=True, kw_only=True):
 
     requests_per_minute: int | None = None
     concurrent: int | None = None
+    followers: int | None = None
+    """None: as many as `concurrent`."""
     tokens_per_minute: int | None = None
+
+
+class Going(Protocol):
+    """A run that may go on without the request that it was made for."""
+
+    @property
+    def response_id(self) -> str: ...
+
+    def when_over(self, tell: Callable[[], None]) -> None: ...
 
 
 class Bucket:
@@ -74,30 +87,57 @@ class Bucket:
 class Quota:
     """The use of one key."""
 
-    __slots__ = ("_is_limited", "_places", "_requests", "_tokens", "_under_way")
+    __slots__ = ("_followers", "_following", "_is_limited", "_kept", "_places", "_requests", "_tokens", "_under_way")
 
     def __init__(self, limits: KeyLimits, clock: Clock) -> None:
         self._requests = _bucket(limits.requests_per_minute, clock)
         self._tokens = _bucket(limits.tokens_per_minute, clock)
         self._places = limits.concurrent
+        self._followers = limits.concurrent if limits.followers is None else limits.followers
         self._is_limited = limits != KeyLimits()
-        self._under_way = 0
+        self._under_way = self._following = 0
+        self._kept: dict[str, bytes] = {}
+        """Runs that go on without their clients, by the ids of their responses, with their idempotency keys."""
 
     @property
     def under_way(self) -> int:
         return self._under_way
 
-    def place(self, told: Headers) -> Self:
+    def place(self, told: Headers, idempotency_key: bytes = b"") -> Self:
         """A place for one response, given back however the block is left that it is for. Raises `RateLimited`.
 
         `told` gets the headers that say how much is left, also when nothing is. A request that is refused uses nothing.
+        One that may come back to its run, by its key, is let in beside the place that the run still has.
         """
         if self._is_limited:
-            self._admit(told)
+            self._admit(told, idempotency_key)
         return self
 
-    def _admit(self, told: Headers) -> None:
-        refusal = self._refusal()
+    def keep(self, run: Going, idempotency_key: bytes = b"") -> None:
+        """A run that goes on without its client has a place until it has ended."""
+        if run.response_id not in self._kept:
+            self._kept[run.response_id] = idempotency_key
+            self._under_way += 1
+            run.when_over(partial(self._give_back, run.response_id))
+
+    def _give_back(self, response_id: str) -> None:
+        del self._kept[response_id]
+        self._under_way -= 1
+
+    @contextmanager
+    def following(self, told: Headers) -> Iterator[None]:
+        """A place for one who reads the stream of a response again; as `place`, but it is no request for a response."""
+        if self._followers is not None and self._following >= self._followers:
+            told += self._headers()
+            raise _over(self._followers, "stream", "read again at once", _SOON)
+        self._following += 1
+        try:
+            yield
+        finally:
+            self._following -= 1
+
+    def _admit(self, told: Headers, idempotency_key: bytes) -> None:
+        refusal = self._refusal(bool(idempotency_key) and idempotency_key in self._kept.values())
         if refusal is None and self._requests is not None:
             self._requests.take(1)
         told += self._headers()
@@ -124,8 +164,8 @@ class Quota:
         if self._tokens is not None:
             self._tokens.take(tokens)
 
-    def _refusal(self) -> RateLimited | None:
-        if self._places is not None and self._under_way >= self._places:
+    def _refusal(self, comes_back: bool) -> RateLimited | None:
+        if self._places is not None and self._under_way - comes_back >= self._places:
             return _over(self._places, "response", "at once", _SOON)
         if self._tokens is not None and (wait := self._tokens.wait):
             return _over(self._tokens.size, "token", "a minute", wait)

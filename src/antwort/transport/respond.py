@@ -194,28 +194,35 @@ class Watch:
 
 
 async def _stream(watch: Watch, run: Watched, words: Wording, turns: Turns) -> None:
-    """Write what has gathered, as often as there is something, until the terminal event has gone out."""
+    """Write what has gathered, as often as there is something, until the terminal event has gone out. As long as the
+    client is behind, what gathers stays where it is bounded.
+    """
     exchange, patience = watch.exchange, Patience(watch.exchange, run.wait)
     await exchange.open_stream()
     try:
         while batches := await run.read():
             events, slices = batches[-1].events, written(batches, words)
+            is_end = bool(events) and isinstance(events[-1], TERMINAL)
             ready = next(slices)
             while len(ready) >= SLICE:
                 async with turns:
                     more = next(slices, b"")
-                if watch.is_gone:
-                    raise ClientGone
                 if not more:
                     break
                 patience.look()
                 await exchange.write(ready)
+                if watch.is_gone:
+                    raise ClientGone
                 ready = more
-            if events and isinstance(events[-1], TERMINAL):
+            if is_end:
                 await exchange.close_stream(ready)
                 return
+            del batches, events, slices
             patience.look()
             await exchange.write(ready)
+            if exchange.is_behind:
+                patience.look()
+                await exchange.drained()
     finally:
         patience.end()
     if not isinstance(run, Follower) or run.has_left:

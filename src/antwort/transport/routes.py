@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 from urllib.parse import unquote
@@ -23,6 +24,7 @@ from antwort.errors import (
     NotFound,
     RequestError,
     ResponseNotFound,
+    TooManyFollowers,
 )
 from antwort.identity import Identity
 from antwort.transport.approvals import ApprovalRoutes
@@ -41,6 +43,7 @@ from antwort.transport.respond import follow, respond, unless_gone
 Identify: TypeAlias = Callable[[Scope], Identity]
 """Who a request is made for. May raise `NotAuthenticated`."""
 
+FOLLOWERS = 256
 NOTHING: Mapping[str, Endpoint] = MappingProxyType({})
 
 
@@ -77,7 +80,7 @@ class Routes:
     """The endpoints, and which of them a request is for.
 
     `extra` are endpoints to read, by their paths. They are open: each decides for itself who may read it. `ask` asks
-    other processes for what they make.
+    other processes for what they make. `followers`: how many may read streams again at once.
     """
 
     def __init__(
@@ -88,9 +91,11 @@ class Routes:
         body_limit: int,
         quotas: Quotas,
         offer: Offer,
+        followers: int = FOLLOWERS,
         extra: Mapping[str, Endpoint] = NOTHING,
         ask: Ask | None = None,
     ) -> None:
+        self._most_followers, self._followers = followers, 0
         self._engine, self._identify, self._body_limit, self._quotas = engine, identify, body_limit, quotas
         self._words = wording(strict=engine.settings.strict)
         self._encode = self._words.encode
@@ -178,10 +183,15 @@ class Routes:
     async def create(self, exchange: Exchange, _: str) -> None:
         """A place is taken before the body is read: so much is under way from then on, and kept in memory."""
         identity, keys = exchange.identity, exchange.header_values(b"idempotency-key")
-        with self._quotas.of(identity.key).place(exchange.with_answer):
+        quota, known_by = self._quotas.of(identity.key), keys[0] if keys else b""
+        with quota.place(exchange.with_answer, known_by):
             body = await exchange.body(self._body_limit)
             request = await in_turns(request_steps(body, self._engine.settings.limits))
-            await respond(exchange, self._engine, request, identity, self._key(keys) if keys else None)
+            try:
+                await respond(exchange, self._engine, request, identity, self._key(keys) if keys else None)
+            finally:
+                if exchange.run is not None and exchange.run.goes_on_alone:
+                    quota.keep(exchange.run, known_by)
 
     async def compact(self, exchange: Exchange, _: str) -> None:
         """It takes a place as a response does, and counts as one."""
@@ -223,9 +233,27 @@ class Routes:
             response = await self._engine.retrieve(exchange.identity, wanted)
             if response.status in FINAL or not await self._relay.answers(exchange, wanted):
                 await exchange.answer(self._encode(response))
-        elif not await self._relay.answers(exchange, wanted):
-            run = await self._engine.follow(exchange.identity, wanted, after)
-            await follow(exchange, run, self._words, self._engine.turns)
+        else:
+            with self._following(exchange):
+                if not await self._relay.answers(exchange, wanted):
+                    run = await self._engine.follow(exchange.identity, wanted, after)
+                    await follow(exchange, run, self._words, self._engine.turns)
+
+    @contextmanager
+    def _following(self, exchange: Exchange) -> Iterator[None]:
+        """A place for one who reads a stream again. What another process passes on has one of its key there."""
+        if self._followers >= self._most_followers:
+            raise TooManyFollowers(self._most_followers)
+        is_passed_on = exchange.header(RELAYED) is not None
+        counted = (
+            nullcontext() if is_passed_on else self._quotas.of(exchange.identity.key).following(exchange.with_answer)
+        )
+        with counted:
+            self._followers += 1
+            try:
+                yield
+            finally:
+                self._followers -= 1
 
     async def delete(self, exchange: Exchange, response_id: str) -> None:
         await self._engine.delete(exchange.identity, _checked(exchange, response_id))

@@ -28,6 +28,9 @@ _LAST_WRITES = 5.0
 """Seconds after the drain in which a slow reader may still take its last frames."""
 _LAST_RESORT = 1.0
 """Seconds after which whatever still does not end is broken off."""
+_SEND_BUFFER = 2**17
+"""Bytes that the system takes for a client that does not read. By itself it would take megabytes for each, and a run
+would not notice for as long that nobody reads it."""
 _LOOK_AGAIN = 0.1
 _FIRST_WORDS = 0.2
 """Seconds in which whoever has come in before it was told to stop may ask."""
@@ -229,4 +232,6 @@ def listen(host: str, port: int) -> socket.socket:
     """A listening socket; port 0 takes a free one. `::` is every address, those of IPv4 too. Raises `OSError`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     is_both = host == "::" and socket.has_dualstack_ipv6()
-    return socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=is_both)
+    listening = socket.create_server((host, port), family=family, backlog=2048, dualstack_ipv6=is_both)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)  # connections have it from here
+    return listening

@@ -154,7 +154,8 @@ class Session:
 
     async def _respond(self, exchange: Exchange, heard: Heard) -> None:
         engine, identity = self._engine, exchange.identity
-        with self._terms.quotas.of(identity.key).place(exchange.with_answer):
+        quota = self._terms.quotas.of(identity.key)
+        with quota.place(exchange.with_answer):
             lane, request = heard.lane, await in_turns(heard.request_steps(engine.settings.limits))
             plan = await self._inbox.unless_gone(lambda: engine.plan(request, identity, self._recent))
             run = await engine.launch(plan)
@@ -171,6 +172,8 @@ class Session:
                 raise
             finally:
                 self._inbox.follow(None)
+                if run.goes_on_alone:
+                    quota.keep(run)
             self._remember(run, heard)
 
     def _leave(self, run: LiveRun, reason: BaseException) -> None:
@@ -201,6 +204,10 @@ class Session:
                 if is_end:
                     self._channel.linger()
                     return
+                del batches, events
+                if self._channel.is_behind:  # what gathers meanwhile stays where it is bounded
+                    patience.look()
+                    await self._channel.drained()
         finally:
             patience.end()
         raise ClientGone

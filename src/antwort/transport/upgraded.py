@@ -159,15 +159,16 @@ class Upgraded(Lingers, Paced):
 
     async def write_texts(self, texts: Sequence[bytes]) -> None:
         """A message for each text, in one write."""
-        await self._until_writable()
+        await self.drained()
         self.transport.write(b"".join([_framed(text) for text in texts]))
 
     async def write_part(self, data: bytes, *, is_first: bool, is_last: bool) -> None:
         """A message in several frames (RFC 6455, 5.4)."""
-        await self._until_writable()
+        await self.drained()
         self.transport.write(_framed(data, (0x80 if is_last else 0) | (0x01 if is_first else 0)))
 
-    async def _until_writable(self) -> None:
+    async def drained(self) -> None:
+        """Until the client has taken what was written, or most of it."""
         await self.writable.wait()
         if self.disconnected or self.close_sent or self.conn.state is not State.OPEN:
             raise ClientDisconnected
