@@ -118,7 +118,7 @@ REFUSED: list[Json] = [
     {"input": [{**A_CALL, "content": "3"}]},
     {"input": [{**A_CALL, "content": [{"type": "input_image"}]}]},
     {"input": [{**A_CALL, "content": [{"type": "refusal", "refusal": "no"}]}]},
-    {"input": [{"role": "user", "content": []}] * 1001},
+    {"input": [{"role": "user", "content": []}] * 10_001},
     {"tools": [{"name": "add"}]},
     {"tools": [{"type": "function"}]},
     {"tools": [{"type": "function", "name": "a b"}]},
