@@ -25,6 +25,8 @@ __all__ = ["read_allowed", "read_choice", "tool_steps"]
 _Known: TypeAlias = ForcedFunction | ForcedCustom | ForcedServer | AllowedTools
 _KNOWN = frozenset({"function", "custom", "mcp", "allowed_tools"})
 _MOST_ALLOWED = 128
+_MOST_LISTED = 10_000
+"""Of the list that stands by itself, which may name all tools of large servers."""
 
 
 def read_choice(value: object) -> ToolChoice:
@@ -71,8 +73,8 @@ def read_allowed(value: object, choice: ToolChoice) -> tuple[NamedTool, ...] | N
         return standard
     if not isinstance(value, list):
         raise InvalidField("allowed_tools", f"expected a list, got {kind_of(value)}.")
-    if len(value) > _MOST_ALLOWED:
-        raise InvalidField("allowed_tools", f"must not name more than {_MOST_ALLOWED} tools.")
+    if len(value) > _MOST_LISTED:
+        raise InvalidField("allowed_tools", f"must not name more than {_MOST_LISTED} tools.")
     entries = [_typed(entry) if isinstance(entry, dict) else entry for entry in value]
     named = [{"type": "function", "name": entry} if isinstance(entry, str) else entry for entry in entries]
     own: tuple[NamedTool, ...] = convert(named, tuple[NamedTool, ...], "allowed_tools")
