@@ -518,8 +518,8 @@ class TooManyFollowers(ServerFault):
     may_pass = True
 
     def __init__(self, most: int) -> None:
-        problem = f"{most} streams of responses are read again right now, as many as the server allows"
-        super().__init__(f"{problem} (server.followers).", retry_after=5)
+        problem = f"As many streams are read again as the server allows at once, which is {most} (server.followers)."
+        super().__init__(problem, retry_after=5)
 
 
 class ToolServerUnavailable(ServerFault):

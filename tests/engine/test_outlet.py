@@ -10,15 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api.events import (
+    ArgumentsDone,
     Batch,
     CallEnded,
+    ContentPartDone,
     McpCallCompleted,
     OutputItemAdded,
+    OutputItemDone,
     OutputTextDelta,
+    OutputTextDone,
     ResponseCompleted,
     StreamEvent,
     TurnEnded,
 )
+from antwort.api.items import FunctionCallOutput, OutputText
 from antwort.api.responses import Response
 from antwort.engine.pipe import Numbered, Outlet
 from plan_kit import STEADY, said
@@ -314,3 +319,28 @@ async def test_a_slow_reader_holds_the_writer_back_and_gets_everything_in_order(
     assert [number for number, _ in got] == list(range(200))
     assert [event.delta for _, event in got if isinstance(event, OutputTextDelta)] == [str(i) for i in range(100)]
     assert most == 3
+
+
+# ---- the bound of text ----
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [delta("x" * 50), delta("x" * 50)],
+        [OutputItemDone(output_index=0, item=said("x" * 100))],
+        [OutputItemDone(output_index=0, item=FunctionCallOutput(id="fco_1", call_id="call_1", output="x" * 100))],
+        [OutputTextDone(item_id="msg_1", output_index=0, content_index=0, text="x" * 100)],
+        [ArgumentsDone(item_id="fc_1", output_index=0, name="f", arguments="x" * 100)],
+        [ContentPartDone(item_id="msg_1", output_index=0, content_index=0, part=OutputText(text="x" * 100))],
+    ],
+    ids=["deltas", "message", "result", "text", "arguments", "part"],
+)
+async def test_it_is_full_of_much_text_as_of_many_events(events: list[StreamEvent]) -> None:
+    outlet = Outlet(1000, text_bound=100)
+    outlet.publish([delta("x")])
+    assert not outlet.is_full
+    outlet.publish([*events])
+    assert outlet.is_full
+    await outlet.read()
+    assert not outlet.is_full

@@ -9,6 +9,7 @@ from contextlib import aclosing
 import pytest
 
 from antwort.api.events import TERMINAL, RunEvent
+from antwort.api.wire import replace
 from antwort.runs.base import Gone, Record, RunLog
 from antwort.storage.base import ResponseStore
 from runs_cases import ONE, TWO, begun, everything, finish, marked, new_run, numbered, said, told
@@ -122,6 +123,50 @@ async def test_a_log_that_is_packed_while_it_is_read_is_read_to_its_end(home: Ho
         await log.sweep()
         found += [record async for records in reading for record in records]
     assert [number for number, _ in numbered(found)] == [*range(302)]
+
+
+LARGE = "x" * 100_000
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+async def test_a_large_log_is_read_in_pieces_of_bounded_size(log: RunLog, is_packed: bool) -> None:
+    claimed = await begun(log)
+    for at in range(1, 30):
+        await log.append(claimed.lease, said(at, at + 1, LARGE))
+    await finish(log, claimed, 30, 31)
+    if is_packed:
+        await log.sweep()
+    async with aclosing(log.read(ME, claimed.lease.run_id, follow=True)) as reading:
+        pieces = [records async for records in reading]
+    assert [number for number, _ in numbered([each for piece in pieces for each in piece])] == [*range(32)]
+    assert max(len(numbered(piece)) for piece in pieces) < 10
+    assert await log.sent(ME, claimed.lease.run_id) == 32
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+async def test_those_who_read_a_large_event_share_it(log: RunLog, is_packed: bool) -> None:
+    claimed = await begun(log)
+    await finish(log, claimed, 1, 2, LARGE * 10)
+    if is_packed:
+        await log.sweep()
+    readers = [log.read(ME, claimed.lease.run_id, 1) for _ in range(2)]
+    (one,), (other,) = [await anext(reader) for reader in readers]
+    assert one.events[-1] is other.events[-1]
+    for reader in readers:
+        await reader.aclose()
+
+
+async def test_a_response_is_outlined_without_what_it_said(log: RunLog, store: ResponseStore) -> None:
+    claimed = await told(log)
+    await tell(store, "hello", response_id="resp_plain")
+    for response_id, has_log in ((claimed.lease.run_id, True), ("resp_plain", False)):
+        outline = await log.outline(ME, response_id)
+        whole = await store.get(ME, response_id)
+        assert outline is not None
+        assert whole is not None
+        assert (outline.has_log, outline.response) == (has_log, replace(whole, output=()))
+        assert await log.outline(STRANGER, response_id) is None
+    assert await log.sent(ME, "resp_plain") == 0
 
 
 async def test_there_is_no_log_of_what_never_had_one(log: RunLog, store: ResponseStore) -> None:

@@ -13,14 +13,16 @@ from antwort.api.events import (
     McpCallInProgress,
     OutputItemDone,
     OutputTextDelta,
+    ResponseCompleted,
     ResponseCreated,
     StreamEvent,
 )
-from antwort.api.items import FunctionCall
+from antwort.api.items import FunctionCall, FunctionCallOutput, McpCall, Message, OutputText
 from antwort.api.responses import Response
+from antwort.api.standard import OPENAI, STANDARD, Wording
 from antwort.api.wire import encode
 from antwort.engine.pipe import Numbered
-from antwort.transport.sse import DONE, KEEPALIVE, written
+from antwort.transport.sse import DONE, KEEPALIVE, SLICE, written
 
 
 def frames(*batches: Numbered) -> bytes:
@@ -91,3 +93,34 @@ def test_batches_that_wait_together_are_written_together() -> None:
 @pytest.mark.proves("TR-010")
 def test_the_mark_after_the_last_event_is_a_data_line_alone() -> None:
     assert DONE == b"data: [DONE]\n\n"
+
+
+TEXT = 'a "quote", a \\ and an ü. ' * 20_000
+"""Which has to be escaped, wherever it is cut."""
+LARGE: list[StreamEvent] = [
+    OutputItemDone(output_index=0, item=Message(id="msg_1", role="assistant", content=(OutputText(text=TEXT),))),
+    OutputItemDone(output_index=0, item=FunctionCallOutput(id="fco_1", call_id="call_1", output=TEXT)),
+    ResponseCompleted(
+        response=Response(
+            id="resp_1",
+            created_at=1,
+            status="completed",
+            model="m",
+            output=(McpCall(id="mcp_1", server_label="s", name="f", arguments="{}", output=TEXT),) * 2,
+        )
+    ),
+    delta(TEXT),
+]
+
+
+@pytest.mark.parametrize("words", [OPENAI, STANDARD], ids=["openai", "standard"])
+@pytest.mark.parametrize("event", LARGE, ids=lambda event: type(event).__name__)
+def test_a_large_event_is_written_in_slices_and_unchanged(event: StreamEvent, words: Wording) -> None:
+    slices = [*written([Numbered(first=3, events=[delta("a"), event])], words)]
+    assert max(map(len, slices)) < 4 * SLICE
+    first, second, rest = b"".join(slices).decode().split("\n\n")
+    data = json.loads(second.split("\ndata: ")[1])
+    assert ("delta" in first, rest) == (True, "")
+    assert list(data)[:2] == ["type", "sequence_number"]
+    assert data.pop("sequence_number") == 4
+    assert data == json.loads(words.encode(event))

@@ -200,13 +200,13 @@ class Torrent(ScriptedProvider):
     """Says more than any buffer holds, and counts."""
 
     said = 0
-    pieces = 3000
+    pieces, size = 3000, 4000
 
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         yield []
         for _ in range(self.pieces):
             self.said += 1
-            yield [TextDelta("x" * 4000)]
+            yield [TextDelta("x" * self.size)]
 
 
 async def test_a_slow_reader_holds_its_run_back() -> None:
@@ -218,6 +218,19 @@ async def test_a_slow_reader_holds_its_run_back() -> None:
         assert held < provider.pieces
         response = await socket.turn()
         assert len(text_of(response)) == 4000 * provider.pieces
+
+
+async def test_a_slow_reader_of_large_events_holds_its_run_back_and_gets_them_whole() -> None:
+    """Long before there are as many events as are kept for it. A large event is one message in several frames."""
+    provider = Torrent()
+    provider.pieces, provider.size = 40, 300_000
+    engine = Engine(provider, store=MemoryStore())
+    async with serving(engine) as server, connected(server.port, max_queue=1) as socket:
+        await socket.create()
+        held = await until_quiet(lambda: provider.said)
+        assert held < provider.pieces / 2
+        response = await socket.turn()
+        assert text_of(response) == "x" * provider.size * provider.pieces
 
 
 async def test_a_reader_that_has_stopped_is_hung_up_on_when_its_run_has_ended() -> None:
