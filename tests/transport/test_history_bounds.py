@@ -180,3 +180,15 @@ async def test_memory_is_given_back_however_a_request_ends(path: str) -> None:
         else:
             assert (await asking).status == 200
         await until(lambda: engine.history_memory.held == 0)
+
+
+async def test_a_request_whose_history_comes_in_two_parts_does_not_wait_for_itself() -> None:
+    engine, _ = made(*[answer(say("Yes."))] * 3, history_bytes=4_000_000, history_memory=4_000_000)
+    async with serving(engine) as server:
+        last = await told(server, LARGE)
+        other = [{"role": "user", "content": LARGE, "id": "msg_large"}]
+        await server.ask("POST", RESPONSES, {"model": "scripted", "input": other})
+        referring = [{"type": "item_reference", "id": "msg_large"}]
+        body = {"model": "scripted", "input": referring, "previous_response_id": last}
+        assert (await server.ask("POST", RESPONSES, body)).status == 200
+    assert engine.history_memory.held == 0
