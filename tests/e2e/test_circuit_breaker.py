@@ -139,6 +139,16 @@ async def test_one_tenants_broken_streams_start_one_health_check() -> None:
         assert backend.checks == 2
 
 
+@pytest.mark.proves("RULING-19")
+@pytest.mark.parametrize("status", [403, 500])
+async def test_a_health_check_that_is_answered_with_an_error_closes_the_backend_to_nobody(status: int) -> None:
+    async with Moody(Breaks()) as backend, in_front_of(backend) as server:
+        backend.models_status = status
+        await ask(server, ADA, {**POISON, "stream": True})
+        await until(lambda: backend.checks > 1)  # it is looked after from the first on
+        assert (await ask(server, BOB)).json()["status"] == "completed"
+
+
 # ---- what opens it, and what closes it again ----
 
 

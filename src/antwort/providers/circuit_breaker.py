@@ -1,7 +1,7 @@
 """Circuit breakers: while a backend cannot be reached, no request is sent to it. Pure, but for the clock.
 
                  `failures` connection failures in a row,
-                 or a health check that fails after a timeout or a broken stream
+                 or a health check without an answer after a timeout or a broken stream
      closed ─────────────────────────────────────────────────────────▶ open ◀───┐
        ▲                                                                 │       │ the trial fails to connect
        │ any answer, or a health check that passes                       │ `open_for` seconds
@@ -93,7 +93,7 @@ class CircuitBreakers:
         self.by_model: dict[str, CircuitBreaker] = {}
         """Where there is none, it is closed, and has no failures."""
         self.suspects: set[str] = set()
-        """Models whose circuit breaker opens if the next health check fails: as long as there are any, one is due."""
+        """Models whose breaker opens if the next health check gets no answer: as long as there are any, one is due."""
         self._counted: dict[tuple[str, str], float] = {}
         """Until when failures of a model do not count for a tenant."""
 
