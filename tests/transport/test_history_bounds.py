@@ -142,6 +142,26 @@ async def test_what_a_websocket_remembers_is_held_to_the_same_bound() -> None:
         assert (error["status"], error["code"]) == (400, "context_length_exceeded")
 
 
+async def test_of_what_a_websocket_remembers_declared_tools_outlast_a_cut() -> None:
+    engine, provider = made(*[answer(say("Yes."))] * 5)
+    declaring = {"type": "additional_tools", "role": "developer", "tools": [WEATHER]}
+    async with serving(engine) as server, connected(server.port) as socket:
+        last = (await socket.ask(input=[declaring, {"role": "user", "content": TEXT}], store=False)).id
+        for _ in range(4):
+            last = (await socket.ask(input=TEXT, store=False, previous_response_id=last, truncation="auto")).id
+    assert len(sent_messages(provider.requests[-1])) == 7
+    assert [tool.function.name for tool in provider.requests[-1].tools or ()] == ["weather"]
+
+
+async def test_of_what_a_websocket_remembers_nothing_counts_before_a_compaction() -> None:
+    engine, provider = made(*[answer(say("Yes."))] * 5)
+    async with serving(engine) as server, connected(server.port) as socket:
+        last = (await socket.ask(input=2 * TEXT, store=False)).id
+        for given in ([{"type": "compaction_trigger"}], 2 * TEXT, "And?"):
+            last = (await socket.ask(input=given, store=False, previous_response_id=last)).id
+    assert provider.requests[-1].messages[-1].content == "And?"
+
+
 async def test_large_histories_wait_for_one_another_and_small_ones_pass() -> None:
     go = asyncio.Event()
     held = answer(go, say("Yes."))
