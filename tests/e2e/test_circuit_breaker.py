@@ -186,6 +186,17 @@ async def test_a_hung_backend_opens_it_once_its_health_check_fails_and_it_closes
                 pass
 
 
+async def test_names_of_models_that_are_as_long_as_a_body_are_not_remembered() -> None:
+    backend = Moody()
+    async with backend:
+        pass  # it has a port now, and nothing listens there
+    async with in_front_of(backend) as server:
+        for _ in range(2):
+            assert (await ask(server, ADA, {**HELLO, "model": 1000 * "m"})).error["code"] == "backend_unavailable"
+        assert (await ask(server, ADA)).error["code"] == "backend_unavailable"
+        assert (await ask(server, ADA)).error["code"] == "backend_circuit_open"
+
+
 # ---- several backends ----
 
 

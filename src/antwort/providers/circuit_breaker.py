@@ -22,7 +22,10 @@ TRIAL_RETRY_SECONDS = 1.0
 FAILURE_INTERVAL_SECONDS = 1.0
 """Connection failures within this time count as one: whoever tries again at once learns nothing new."""
 MOST_REMEMBERED = 256
-"""Models, and models with tenants, that are remembered: names of models may be a client's invention."""
+LONGEST_REMEMBERED = 256
+"""How many models, and models with tenants, are remembered, and how long a model's name may be for that: it may be a
+client's invention, and as long as a body.
+"""
 
 
 class CircuitBreaker:
@@ -142,8 +145,10 @@ class CircuitBreakers:
         return breaker
 
 
-def remember(table: dict[Any, Any], key: object, value: object) -> None:
-    """Put it last, and forget the first where there are too many."""
+def remember(table: dict[Any, Any], key: str | tuple[str, str], value: object) -> None:
+    """Put it last, and forget the first where there are too many. `key` is a model, or a model and a tenant."""
+    if len(key if isinstance(key, str) else key[0]) > LONGEST_REMEMBERED:
+        return
     table.pop(key, None)
     table[key] = value
     if len(table) > MOST_REMEMBERED:
