@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antwort.api.inputs import Limits
+from antwort.api.limits import Limits
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.identity import ANONYMOUS
@@ -23,7 +23,7 @@ LIMIT = 100_000
 LARGE = "y" * 1_500_000
 
 
-def made(*answers: Answer, **limits: int) -> tuple[Engine, ScriptedProvider]:
+def made(*answers: Answer, **limits: Any) -> tuple[Engine, ScriptedProvider]:
     provider = ScriptedProvider(*answers)
     settings = EngineSettings(limits=Limits(**{"history_bytes": LIMIT, **limits}))
     return Engine(provider, store=MemoryStore(), settings=settings), provider
