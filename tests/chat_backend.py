@@ -71,6 +71,8 @@ class ChatBackend:
     def __init__(self, *answers: Answer, models: Iterable[str] = ("test-model",)) -> None:
         self.answers = list(answers) or [Says()]
         self.models = list(models)
+        self.models_status = 200
+        """Of the answer to who asks for them, which is also how its health is checked."""
         self.requests: list[dict[str, Any]] = []
         self.paths: list[str] = []
         self.keys: list[str | None] = []
@@ -136,7 +138,7 @@ class ChatBackend:
         self.paths.append(path)
         self.keys.append(headers.get("authorization"))
         if method == "GET":
-            writer.write(_whole(200, {"object": "list", "data": [_model(name) for name in self.models]}))
+            writer.write(_whole(self.models_status, {"object": "list", "data": [_model(name) for name in self.models]}))
             return True
         self.requests.append(json.loads(body))
         return await self._play(self.answer(self.requests[-1]), self.requests[-1], reader, writer)

@@ -174,6 +174,15 @@ async def test_more_calls_in_a_turn_than_may_be_end_it_and_none_is_run(streamed:
     assert ran == []
 
 
+async def test_what_a_whole_answer_with_too_many_calls_has_cost_is_told() -> None:
+    made = [{"id": f"c{at}", "type": "function", "function": {"name": "add", "arguments": "{}"}} for at in range(4)]
+    usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    async with server_over(answer({"tool_calls": made}, "tool_calls", usage=usage), limits=LIMITS) as (server, _):
+        response = await respond(server, streamed=False)
+    assert response["incomplete_details"] == {"reason": "max_turn_calls"}
+    assert response["usage"]["total_tokens"] == 3
+
+
 async def test_much_that_came_at_once_is_read_in_portions_between_which_others_have_their_turn() -> None:
     one, turns = delta(content="x"), 0
 
@@ -280,6 +289,13 @@ async def test_a_legacy_call_in_a_whole_answer_is_run(finish: str | None) -> Non
     async with server_over(asked, answer({"content": "Done."})) as (server, _):
         response = await respond(server, streamed=False)
     assert (response["status"], text_of(response), ran) == ("completed", "Done.", [(0, 2)])
+
+
+@pytest.mark.parametrize("odd", ["", [], "auto", {}, {"name": None, "arguments": ""}], ids=str)
+async def test_a_legacy_call_that_is_none_spoils_no_answer(odd: object) -> None:
+    async with server_over(sse(delta(content="Hi.", function_call=odd), delta("stop"), DONE)) as (server, _):
+        response = await respond(server, streamed=True)
+    assert (response["status"], text_of(response), ran) == ("completed", "Hi.", [])
 
 
 @STREAMED

@@ -139,6 +139,16 @@ async def test_one_tenants_broken_streams_start_one_health_check() -> None:
         assert backend.checks == 2
 
 
+@pytest.mark.proves("RULING-19")
+@pytest.mark.parametrize("status", [403, 500])
+async def test_a_health_check_that_is_answered_with_an_error_closes_the_backend_to_nobody(status: int) -> None:
+    async with Moody(Breaks()) as backend, in_front_of(backend) as server:
+        backend.models_status = status
+        await ask(server, ADA, {**POISON, "stream": True})
+        await until(lambda: backend.checks > 1)  # it is looked after from the first on
+        assert (await ask(server, BOB)).json()["status"] == "completed"
+
+
 # ---- what opens it, and what closes it again ----
 
 
@@ -174,6 +184,17 @@ async def test_a_hung_backend_opens_it_once_its_health_check_fails_and_it_closes
             backend.is_hung = False
             while (await ask(server, BOB)).status != 200:
                 pass
+
+
+async def test_names_of_models_that_are_as_long_as_a_body_are_not_remembered() -> None:
+    backend = Moody()
+    async with backend:
+        pass  # it has a port now, and nothing listens there
+    async with in_front_of(backend) as server:
+        for _ in range(2):
+            assert (await ask(server, ADA, {**HELLO, "model": 1000 * "m"})).error["code"] == "backend_unavailable"
+        assert (await ask(server, ADA)).error["code"] == "backend_unavailable"
+        assert (await ask(server, ADA)).error["code"] == "backend_circuit_open"
 
 
 # ---- several backends ----

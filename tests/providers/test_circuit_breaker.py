@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from antwort.providers.circuit_breaker import (
     FAILURE_INTERVAL_SECONDS,
+    LONGEST_REMEMBERED,
     MOST_REMEMBERED,
     TRIAL_RETRY_SECONDS,
     CircuitBreaker,
@@ -148,6 +149,14 @@ def test_invented_names_of_models_are_forgotten_again() -> None:
         breakers.failed_to_connect(f"invented {number}", None)
     assert len(breakers.by_model) == MOST_REMEMBERED
     assert breakers.wait("invented 0") == 0
+
+
+def test_nothing_is_remembered_of_names_that_are_as_long_as_a_body() -> None:
+    breakers = CircuitBreakers(1, 10.0, Clock())
+    breakers.failed_to_connect("m" * (LONGEST_REMEMBERED + 1), None)
+    assert not breakers.by_model
+    breakers.failed_to_connect("m" * LONGEST_REMEMBERED, None)
+    assert len(breakers.by_model) == 1
 
 
 class AnyOrder(RuleBasedStateMachine):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antwort.api.inputs import Limits
+from antwort.api.limits import Limits
 from antwort.engine.engine import Engine
 from antwort.engine.settings import EngineSettings
 from antwort.identity import ANONYMOUS
@@ -23,7 +23,7 @@ LIMIT = 100_000
 LARGE = "y" * 1_500_000
 
 
-def made(*answers: Answer, **limits: int) -> tuple[Engine, ScriptedProvider]:
+def made(*answers: Answer, **limits: Any) -> tuple[Engine, ScriptedProvider]:
     provider = ScriptedProvider(*answers)
     settings = EngineSettings(limits=Limits(**{"history_bytes": LIMIT, **limits}))
     return Engine(provider, store=MemoryStore(), settings=settings), provider
@@ -142,6 +142,26 @@ async def test_what_a_websocket_remembers_is_held_to_the_same_bound() -> None:
         assert (error["status"], error["code"]) == (400, "context_length_exceeded")
 
 
+async def test_of_what_a_websocket_remembers_declared_tools_outlast_a_cut() -> None:
+    engine, provider = made(*[answer(say("Yes."))] * 5)
+    declaring = {"type": "additional_tools", "role": "developer", "tools": [WEATHER]}
+    async with serving(engine) as server, connected(server.port) as socket:
+        last = (await socket.ask(input=[declaring, {"role": "user", "content": TEXT}], store=False)).id
+        for _ in range(4):
+            last = (await socket.ask(input=TEXT, store=False, previous_response_id=last, truncation="auto")).id
+    assert len(sent_messages(provider.requests[-1])) == 7
+    assert [tool.function.name for tool in provider.requests[-1].tools or ()] == ["weather"]
+
+
+async def test_of_what_a_websocket_remembers_nothing_counts_before_a_compaction() -> None:
+    engine, provider = made(*[answer(say("Yes."))] * 5)
+    async with serving(engine) as server, connected(server.port) as socket:
+        last = (await socket.ask(input=2 * TEXT, store=False)).id
+        for given in ([{"type": "compaction_trigger"}], 2 * TEXT, "And?"):
+            last = (await socket.ask(input=given, store=False, previous_response_id=last)).id
+    assert provider.requests[-1].messages[-1].content == "And?"
+
+
 async def test_large_histories_wait_for_one_another_and_small_ones_pass() -> None:
     go = asyncio.Event()
     held = answer(go, say("Yes."))
@@ -180,3 +200,15 @@ async def test_memory_is_given_back_however_a_request_ends(path: str) -> None:
         else:
             assert (await asking).status == 200
         await until(lambda: engine.history_memory.held == 0)
+
+
+async def test_a_request_whose_history_comes_in_two_parts_does_not_wait_for_itself() -> None:
+    engine, _ = made(*[answer(say("Yes."))] * 3, history_bytes=4_000_000, history_memory=4_000_000)
+    async with serving(engine) as server:
+        last = await told(server, LARGE)
+        other = [{"role": "user", "content": LARGE, "id": "msg_large"}]
+        await server.ask("POST", RESPONSES, {"model": "scripted", "input": other})
+        referring = [{"type": "item_reference", "id": "msg_large"}]
+        body = {"model": "scripted", "input": referring, "previous_response_id": last}
+        assert (await server.ask("POST", RESPONSES, body)).status == 200
+    assert engine.history_memory.held == 0

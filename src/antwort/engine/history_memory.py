@@ -29,7 +29,8 @@ class HistoryMemory:
         self._most = most
         self._held: Counter[str] = Counter()
         """Bytes, by tenant."""
-        self._waiting: dict[asyncio.Future[None], tuple[str, int]] = {}
+        self._waiting: dict[asyncio.Future[None], tuple[str, int, int]] = {}
+        """The tenant, the bytes, and those that were admitted for the same request before."""
 
     @property
     def held(self) -> int:
@@ -40,10 +41,12 @@ class HistoryMemory:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    async def admit(self, tenant: str, size: int, seconds: float | None) -> None:
-        """Wait for as many bytes. Raises `HistoryMemoryFull` after so many seconds; None: it waits for good."""
+    async def admit(self, tenant: str, size: int, seconds: float | None, before: int = 0) -> None:
+        """Wait for as many bytes. Raises `HistoryMemoryFull` after so many seconds; None: it waits for good. `before`
+        are those that the same request holds already: it does not wait for itself.
+        """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[turn] = tenant, size
+        self._waiting[turn] = tenant, size, before
         self._admit_next()
         try:
             async with asyncio.timeout(seconds):
@@ -66,11 +69,11 @@ class HistoryMemory:
 
     def _admit_next(self) -> None:
         """Those whose turn it is. Who has had its share is passed over; nobody else is."""
-        for turn, (tenant, size) in [*self._waiting.items()]:
+        for turn, (tenant, size, before) in [*self._waiting.items()]:
             own, held = self._held[tenant], self.held
-            if turn.done() or (own and own + size > self._most // 2):
+            if turn.done() or (own > before and own + size > self._most // 2):
                 continue
-            if held and held + size > self._most:
+            if held > before and held + size > self._most:
                 break
             del self._waiting[turn]
             self._held[tenant] += size
@@ -120,7 +123,7 @@ class HistoryReader:
 
     async def _hold(self, size: int) -> None:
         """Who holds something already does not wait for more: two might wait for one another."""
-        await self._memory.admit(self._tenant, size, 0 if self.size else self._seconds)
+        await self._memory.admit(self._tenant, size, 0 if self.size else self._seconds, self.size)
         self.size += size
 
     def release(self) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from antwort.api.additional import is_additional
 from antwort.api.events import Span
-from antwort.api.items import InputItem, KnownItem, OpaqueItem
+from antwort.api.items import Compaction, InputItem, KnownItem, OpaqueItem
 from antwort.api.responses import Response
 from antwort.api.wire import Plain, encode
 from antwort.storage.base import Link
@@ -29,6 +30,10 @@ class Packed(msgspec.Struct, frozen=True):
     input: bytes
     turn_ends: tuple[int, ...]
     abandoned: tuple[Span, ...]
+    is_compacted: bool
+    """Whether it has a compaction."""
+    is_declaring: bool
+    """Whether its input declares tools in items."""
 
     @property
     def size(self) -> int:
@@ -57,6 +62,8 @@ def packed(link: Link) -> Packed:
         _tight(encode([_input(item) for item in link.input])),
         link.turn_ends,
         link.abandoned,
+        is_compacted=any(isinstance(item, Compaction) for item in (*link.input, *link.output)),
+        is_declaring=any(map(is_additional, link.input)),
     )
 
 

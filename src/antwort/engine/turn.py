@@ -11,7 +11,7 @@ import msgspec
 from antwort.api.events import Batch, OutputItemAdded, OutputItemDone, TurnEnded
 from antwort.api.items import CustomToolCall, FunctionCall, McpApprovalRequest, McpCall
 from antwort.api.responses import Usage
-from antwort.api.wire import UNSET, UnsetType
+from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.engine.approval_ids import ApprovalIds, new_request_id
 from antwort.engine.held import HeldCall, Shown, settle, unless_refused
 from antwort.engine.opened import OpenItem, OpenMessage, OpenReasoning, ReasoningStyle, Seal
@@ -113,7 +113,8 @@ class Turn:
                 feeds[type(delta)](self, delta)
         except _TooManyCalls:
             self.is_full = True
-            self._feed_end(Finished(MAX_TURN_CALLS))
+            end = deltas[-1] if isinstance(deltas[-1], Finished) else Finished(MAX_TURN_CALLS)
+            self._feed_end(replace(end, finish=MAX_TURN_CALLS))
 
     def take(self) -> Batch:
         events, self._events = self._events, []

@@ -46,8 +46,8 @@ class _Message(msgspec.Struct, gc=False):
     reasoning: str | None = None
     refusal: str | None = None
     tool_calls: list[CallPiece] | None = None
-    function_call: Function | None = None
-    """How calls came before there were several."""
+    function_call: Any = None
+    """How calls came before there were several. What is no object says nothing."""
 
 
 class _LogProbs(msgspec.Struct, gc=False):
@@ -178,21 +178,23 @@ class _Turn:
             self._read_message(delta, choice.logprobs, out)
             if delta.tool_calls:
                 self._calls.read(delta.tool_calls, out)
-            elif delta.function_call is not None:
+            elif isinstance(delta.function_call, dict):
                 self._read_legacy(delta.function_call, out)
         elif (message := choice.message) is not None:
             self._read_message(message, choice.logprobs, out)
             if message.tool_calls:
                 self._calls.read_whole(message.tool_calls, out)
-            elif message.function_call is not None:
+            elif isinstance(message.function_call, dict):
                 self._read_legacy(message.function_call, out)
         if choice.finish_reason:
             self.finish = "length" if choice.finish_reason in _FULL else choice.finish_reason
 
-    def _read_legacy(self, function: Function, out: list[Delta]) -> None:
+    def _read_legacy(self, told: dict[str, Any], out: list[Delta]) -> None:
         """There is one of it. Some send it beside `tool_calls`, which says the same."""
         if self._is_legacy or self._calls.is_empty:
             self._is_legacy = True
+            name = told.get("name")
+            function = Function(name if isinstance(name, str) else None, told.get("arguments"))
             self._calls.read([CallPiece(0, None, function)], out)
 
     def _read_message(self, message: _Message, probs: _LogProbs | None, out: list[Delta]) -> None:

@@ -1,7 +1,7 @@
 """Circuit breakers: while a backend cannot be reached, no request is sent to it. Pure, but for the clock.
 
                  `failures` connection failures in a row,
-                 or a health check that fails after a timeout or a broken stream
+                 or a health check without an answer after a timeout or a broken stream
      closed ─────────────────────────────────────────────────────────▶ open ◀───┐
        ▲                                                                 │       │ the trial fails to connect
        │ any answer, or a health check that passes                       │ `open_for` seconds
@@ -22,7 +22,10 @@ TRIAL_RETRY_SECONDS = 1.0
 FAILURE_INTERVAL_SECONDS = 1.0
 """Connection failures within this time count as one: whoever tries again at once learns nothing new."""
 MOST_REMEMBERED = 256
-"""Models, and models with tenants, that are remembered: names of models may be a client's invention."""
+LONGEST_REMEMBERED = 256
+"""How many models, and models with tenants, are remembered, and how long a model's name may be for that: it may be a
+client's invention, and as long as a body.
+"""
 
 
 class CircuitBreaker:
@@ -93,7 +96,7 @@ class CircuitBreakers:
         self.by_model: dict[str, CircuitBreaker] = {}
         """Where there is none, it is closed, and has no failures."""
         self.suspects: set[str] = set()
-        """Models whose circuit breaker opens if the next health check fails: as long as there are any, one is due."""
+        """Models whose breaker opens if the next health check gets no answer: as long as there are any, one is due."""
         self._counted: dict[tuple[str, str], float] = {}
         """Until when failures of a model do not count for a tenant."""
 
@@ -142,8 +145,10 @@ class CircuitBreakers:
         return breaker
 
 
-def remember(table: dict[Any, Any], key: object, value: object) -> None:
-    """Put it last, and forget the first where there are too many."""
+def remember(table: dict[Any, Any], key: str | tuple[str, str], value: object) -> None:
+    """Put it last, and forget the first where there are too many. `key` is a model, or a model and a tenant."""
+    if len(key if isinstance(key, str) else key[0]) > LONGEST_REMEMBERED:
+        return
     table.pop(key, None)
     table[key] = value
     if len(table) > MOST_REMEMBERED:

@@ -48,6 +48,10 @@ class NotReady(BackendUnavailable):
     """The backend answered, and what it says is that it cannot now: it is there, unlike one that is out of reach."""
 
 
+class CheckRefused(BackendUnavailable):
+    """The backend answered a health check with an error: it is there, though it may take no requests."""
+
+
 class AnsweredTimeout(BackendTimeout):
     """The backend, or what stands before it, answered that it took too long: it is there, unlike one that is silent."""
 

@@ -15,7 +15,7 @@ from antwort.identity import TENANT
 from antwort.notes import reason_behind
 from antwort.providers.base import Provider
 from antwort.providers.circuit_breaker import CircuitBreakers, remember
-from antwort.providers.failures import NotReady
+from antwort.providers.failures import CheckRefused, NotReady
 from antwort.providers.places import Places
 from antwort.providers.routing import Known
 from antwort.providers.verdicts import is_interrupted, is_unconnected, may_go_elsewhere
@@ -113,7 +113,7 @@ class Member:
 
         - if no connection was made: `failures` in a row open the circuit breaker, whoever asked;
         - if it took too long or broke off: once for each tenant within `open_for` seconds, its health is checked, and
-          the circuit breaker opens if that fails, too;
+          the circuit breaker opens if that gets no answer, either;
         - if it answered with an error: for `open_for` seconds others are asked for the model first.
         """
         is_lost, was_open = is_unconnected(error), self.breakers.is_open
@@ -173,7 +173,10 @@ class Member:
     def _failed_check(self, error: AntwortError) -> None:
         was_open = self.breakers.is_open
         self._lost(error)
-        self.breakers.check_failed()
+        if isinstance(error, CheckRefused | NotReady):
+            self.breakers.suspects.clear()  # that it has answered says enough
+        else:
+            self.breakers.check_failed()
         self._note_opened(was_open=was_open)
 
     def _note_opened(self, *, was_open: bool) -> None:

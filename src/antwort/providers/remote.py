@@ -29,7 +29,7 @@ from antwort.net.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault,
 from antwort.net.http import HttpClient, Pool, Reply
 from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished, Heard
 from antwort.providers.counting import Counter, Told, Way
-from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, REFUSED_CREDENTIALS, Asked, error_for
+from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, REFUSED_CREDENTIALS, Asked, CheckRefused, error_for
 from antwort.providers.lengths import Lengths, corrected, told_beside
 from antwort.providers.listing import listed_models
 from antwort.providers.reading import OUTPUT_BYTES, Reader, merged, within_body
@@ -236,7 +236,7 @@ class Remote(ABC):
             self._forget()
             raise BackendUnavailable(_UNREACHABLE) from exc
         if problem := _problem(status):
-            raise BackendUnavailable(problem)
+            raise CheckRefused(problem)
 
     async def close(self) -> None:
         await self._http.close()

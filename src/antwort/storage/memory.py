@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from antwort.api.additional import is_additional
 from antwort.api.approvals import Approval
 from antwort.api.events import Mark, Span
 from antwort.api.items import Compaction, InputItem, McpApprovalRequest
@@ -17,7 +16,6 @@ from antwort.api.wire import UNSET, encode, replace
 from antwort.errors import ConversationNotFound, KeyInUse, ResponseNotFound, StoreFault
 from antwort.identity import Identity
 from antwort.storage.base import (
-    DECLARED_BYTES,
     ITEM_BYTES,
     Bound,
     CallClaim,
@@ -45,9 +43,9 @@ from antwort.storage.rules import (
     check_ending,
     check_running,
     cycle,
+    declaring_links,
     failed,
     first_within,
-    newest_within,
     select,
     select_responses,
     turn_ends,
@@ -96,11 +94,6 @@ class _Row:
             turn_ends=self.turn_ends,
             abandoned=self.abandoned,
         )
-
-    def to_declaring_link(self) -> Link:
-        """With nothing but the items that declare tools."""
-        input_ = tuple(filter(is_additional, self.input))
-        return Link(response=replace(self.response, output=()), request=self.request, input=input_, turn_ends=())
 
 
 class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls, MemoryWritingTools):
@@ -252,9 +245,8 @@ class MemoryStore(MemoryConversations, MemoryApprovals, MemoryCalls, MemoryWriti
                 raise HistoryTooLarge(*first)
             left_out, chain = chain[:first], chain[first:]
             if bound.cut == "oldest":
-                declaring = [row.to_declaring_link() for row in left_out if any(map(is_additional, row.input))]
-                newest = newest_within([len(encode(link.input)) for link in declaring], DECLARED_BYTES)
-                return (*declaring[newest:], *(row.to_link() for row in chain))
+                declaring = declaring_links(row.to_link() for row in left_out)
+                return (*declaring, *(row.to_link() for row in chain))
         return tuple(row.to_link() for row in chain)
 
     async def link(self, identity: Identity, response_id: str, *, with_input: bool = True) -> Link | None:

@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from antwort.api.additional import is_additional
 from antwort.api.approvals import Approval
 from antwort.api.events import Mark, Span, TurnAbandoned, TurnEnded
 from antwort.api.responses import Response, ResponseError
 from antwort.api.status import FINAL, IllegalTransition, ResponseStatus, transition
 from antwort.api.wire import encode, replace
 from antwort.errors import InvalidField
-from antwort.storage.base import LARGEST_PAGE, ApprovalPage, Bound, Page, ResponsePage, Wanted
+from antwort.storage.base import (
+    DECLARED_BYTES,
+    LARGEST_PAGE,
+    ApprovalPage,
+    Bound,
+    Link,
+    Page,
+    ResponsePage,
+    Wanted,
+)
 
 _LONGEST = 100
 """As much of a client's own text as is worth repeating to it."""
@@ -87,6 +97,16 @@ def newest_within(sizes: Sequence[int], most: int) -> int:
         first -= 1
         most -= sizes[first]
     return first
+
+
+def declaring_links(links: Iterable[Link]) -> list[Link]:
+    """Of these, the newest that declare tools in items, up to `DECLARED_BYTES`, with nothing but those items."""
+    declaring: list[Link] = []
+    for link in links:
+        if items := tuple(filter(is_additional, link.input)):
+            response = replace(link.response, output=())
+            declaring.append(Link(response=response, request=link.request, input=items, turn_ends=()))
+    return declaring[newest_within([len(encode(link.input)) for link in declaring], DECLARED_BYTES) :]
 
 
 def in_pieces(sizes: Sequence[int], most: int) -> Iterator[range]:
