@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import logging
 import os
@@ -51,25 +50,6 @@ def spare_the_collector() -> None:
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
     sys.set_asyncgen_hooks(firstiter=None)
-
-
-def give_memory_back() -> None:
-    """Have large blocks returned to the system when they are freed, with glibc; others do so, or have no such setting.
-
-    Left to itself, glibc raises the size from which it does with every large block that is freed, up to 32 MiB, and
-    keeps the smaller ones in pools of its own for each thread: after large histories, hundreds of megabytes.
-    """
-    mallopt = None if sys.platform == "win32" else getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        for parameter, value in _MALLOC:
-            mallopt(parameter, value)
-
-
-_MALLOC = (
-    (-3, 256 * 1024),  # M_MMAP_THRESHOLD: blocks from this size on are mapped by themselves
-    (-1, 256 * 1024),  # M_TRIM_THRESHOLD: as much may be free at the end of the heap
-    (-8, 2),  # M_ARENA_MAX: pools of memory for threads
-)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

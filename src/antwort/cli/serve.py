@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from antwort.cli.process import fill_gaps, give_memory_back, run_to_end, spare_the_collector
+from antwort.cli.memory import configure_malloc, release_memory
+from antwort.cli.process import fill_gaps, run_to_end, spare_the_collector
 from antwort.cli.say import complain
 from antwort.config.problems import CannotStart
 
@@ -67,7 +69,8 @@ async def serve(settings: Settings, file: Path | None = None, berth: Berth | Non
     from antwort.cli.listening import listen_to_clients, listen_to_peers
     from antwort.telemetry.logs import gathering
 
-    give_memory_back()
+    configure_malloc()
+    releasing = asyncio.create_task(release_memory())
     with ExitStack() as held:
         front = held.enter_context(listen_to_clients(settings) if berth is None else berth.front)
         peers = listen_to_peers(settings)
@@ -82,6 +85,7 @@ async def serve(settings: Settings, file: Path | None = None, berth: Berth | Non
             with gathering():
                 await server.serve(sockets=[front])
         finally:
+            releasing.cancel()
             await app.close()
     return 1 if server.force_exit else 0
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from antwort.cli.process import fill_gaps, give_memory_back, run_to_end, spare_the_collector
+from antwort.cli.memory import configure_malloc, release_memory
+from antwort.cli.process import fill_gaps, run_to_end, spare_the_collector
 from antwort.cli.say import complain, say
 from antwort.config.problems import CannotStart
 
@@ -46,7 +48,8 @@ async def work(settings: Settings, file: Path | None = None) -> int:
     from antwort.cli.signals import Told, unless
     from antwort.telemetry.logs import gathering
 
-    give_memory_back()
+    configure_malloc()
+    releasing = asyncio.create_task(release_memory())
     app = await build(settings)
     try:
         with Told() as told, gathering():
@@ -59,4 +62,5 @@ async def work(settings: Settings, file: Path | None = None) -> int:
             await unless(told.hurry, app.engine.drain(settings.server.drain))
             return 1 if told.hurry.is_set() else 0
     finally:
+        releasing.cancel()
         await app.close()
