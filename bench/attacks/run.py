@@ -44,7 +44,7 @@ class Figures(NamedTuple):
     peak: float
     """The server's resident memory at most, in MB."""
     after: float
-    """And two seconds after the attack."""
+    """And seven seconds after the attack."""
 
 
 class Server(NamedTuple):
@@ -191,7 +191,7 @@ async def _measure(server: Server, loud: str, names: list[str], seconds: float, 
             attackers.append(await stack.enter_async_context(_started(*command, *place, core=1, pattern=r"(begun)")))
         await victim.ask_for(seconds)
         await victim.end()
-    await asyncio.sleep(2)
+    await asyncio.sleep(7)
     watching.cancel()
     for failure in sorted(set(victim.failures))[:3]:
         print(f"  {title}: {failure}", file=sys.stderr)

@@ -42,7 +42,7 @@ async def release_memory(interval: float = CHECK_SECONDS) -> None:
     clients leave keep 300 MB otherwise. It takes about 50 ms, a minute apart where it frees less than a tenth.
     """
     trim = _glibc("malloc_trim")
-    if trim is None or not _STATM.exists():
+    if trim is None or sys.platform != "linux":
         return
     smallest = _resident_bytes()
     pause = interval
