@@ -132,6 +132,7 @@ async def test_as_many_items_as_allowed_are_read_and_continued() -> None:
         ('"input": "Hi"]', None),
         ('"input": "\xff"', None),
         ('"input": [{"role": "user", "content": "\xff"}]', None),
+        ('"input": [{"type": "foo", "x": ' + "7" * 300 + "}]", None),
         (
             '"input": "Hi", "tools": [{"type": "function", "name": "f", "parameters": ' + "[" * 300 + "]" * 300 + "}]",
             None,

@@ -15,7 +15,7 @@ from antwort.api.faults import described
 from antwort.api.limits import Limits
 from antwort.api.steps import Steps
 from antwort.api.surrogates import repair_steps
-from antwort.api.values import value_counts
+from antwort.api.values import MOST_DIGITS, long_number_steps, value_counts
 from antwort.api.wire import Plain
 from antwort.errors import InvalidField, TooManyValues
 
@@ -57,6 +57,10 @@ def body_steps(body: bytes, known: type[msgspec.Struct], limits: Limits) -> Step
             if number > limits.body_values:
                 raise TooManyValues(limits.body_values)
             yield
+    for is_too_long in long_number_steps(body):
+        if is_too_long:
+            raise InvalidField("", f"The body holds a number of more than {MOST_DIGITS} digits.", code="invalid_json")
+        yield
     try:
         if len(body) <= SMALL_BODY:
             return _decoded(body), body

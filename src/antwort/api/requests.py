@@ -241,6 +241,8 @@ def _with_whole_numbers(value: Any) -> Any:
             return {**value, "compact_threshold": _with_whole_numbers(number)}
         case _:
             return value
+
+
 def _read_additional(items: tuple[InputItem, ...], tools: tuple[Tool, ...], limits: Limits) -> tuple[Declaration, ...]:
     if OpaqueItem not in map(type, items):
         return ()
