@@ -12,6 +12,7 @@ from antwort.api.faults import kind_of
 from antwort.api.items import OpaqueItem
 from antwort.api.logins import KEY, SECRET
 from antwort.api.standard import own_kind
+from antwort.api.steps import Steps
 from antwort.api.tools import CustomTool, FunctionTool, McpTool, NamespaceTool, OpaqueTool, Tool
 from antwort.api.wire import UNSET, Plain
 from antwort.errors import InvalidField
@@ -75,7 +76,7 @@ def entries_of(item: OpaqueItem) -> list[Any]:
     return [{**entry, **item.brought[at]} if at in item.brought else entry for at, entry in enumerate(entries)]
 
 
-def read_declared(declared: Sequence[Declared], most: int) -> tuple[Declaration, ...]:
+def declared_steps(declared: Sequence[Declared], most: int) -> Steps[tuple[Declaration, ...]]:
     """The tools of these items, the oldest first, at most so many. Of two with one name the later counts, in the place
     of the first: what the model was told before stays in its order. An inherited one that is wrong is left out.
     """
@@ -101,6 +102,7 @@ def read_declared(declared: Sequence[Declared], most: int) -> tuple[Declaration,
                 raise
             continue
         found += [Declaration(tool, item.path if item.is_inherited else path, item.is_inherited) for tool in tools]
+        yield
     return tuple(found)
 
 

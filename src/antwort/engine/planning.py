@@ -339,7 +339,7 @@ class Planner:
         path = "previous_response_id" if request.conversation is None else "conversation"
         limits, memories = self._settings.limits, sealed.memories
         most = limits.tools if resumed is None else UNBOUNDED  # it was taken under other limits
-        additional = additional_tools(earlier, request.input, credentials, memories, path=path, most=most)
+        additional = await additional_tools(earlier, request.input, credentials, memories, path=path, most=most)
         if additional != request.additional:
             request = replace(request, additional=additional)
             if resumed is None:
