@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from antwort.api.additional import Declared, check_number, declared_steps, entries_of, is_additional
+from antwort.api.additional import Declared, check_steps, declared_steps, entries_of, is_additional
 from antwort.api.faults import convert
 from antwort.api.inputs import item_steps
 from antwort.api.items import InputItem
@@ -35,5 +35,5 @@ def added_steps(value: object, limits: Limits) -> Steps[tuple[tuple[InputItem, .
     """Read the items that are to be added to a conversation; return them, and the JSON of each as it came."""
     items, raw = yield from item_steps(value, "items", limits, most=limits.conversation_items)
     declared = [Declared(entries_of(item), f"items[{i}].tools") for i, item in enumerate(items) if is_additional(item)]
-    check_number((yield from declared_steps(declared, limits.tools)), limits.tools, limits.servers)
+    yield from check_steps((yield from declared_steps(declared, limits.tools)), limits)
     return items, raw

@@ -12,7 +12,7 @@ from msgspec import Meta
 from antwort.api.additional import (
     Declaration,
     Declared,
-    check_number,
+    check_steps,
     declared_steps,
     entries_of,
     is_additional,
@@ -250,7 +250,7 @@ def _additional_steps(
         return ()
     declared = [Declared(entries_of(item), f"input[{i}].tools") for i, item in enumerate(items) if is_additional(item)]
     additional = yield from declared_steps(declared, limits.tools)
-    check_number(offered(tools, additional), limits.tools, limits.servers)
+    yield from check_steps(offered(tools, additional), limits)
     return additional
 
 
