@@ -22,7 +22,7 @@ from antwort.errors import InvalidField, TooManyValues
 __all__ = ["SMALL_BODY", "body_steps", "known_fields", "value_steps"]
 
 SMALL_BODY = 64 * 1024
-"""Bytes that are decoded whole."""
+"""Bytes that are decoded whole, unless fewer values may be in a part of them."""
 _PIECE = 4 * 2**20
 """Bytes of a value that is decoded at once."""
 _STEP = 256 * 1024
@@ -62,7 +62,7 @@ def body_steps(body: bytes, known: type[msgspec.Struct], limits: Limits) -> Step
             raise InvalidField("", f"The body holds a number of more than {MOST_DIGITS} digits.", code="invalid_json")
         yield
     try:
-        if len(body) <= SMALL_BODY:
+        if len(body) <= min(SMALL_BODY, limits.item_values):
             return _decoded(body), body
         fields = _split(body, known)
     except _NOT_JSON as exc:
