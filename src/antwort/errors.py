@@ -312,9 +312,13 @@ class TooManyValues(RequestError):
     status = 413
     code = "too_many_values"
 
-    def __init__(self, limit: int, *, param: str | None = None) -> None:
-        """`param` is the part that is too large by itself; without it, the whole is."""
+    def __init__(self, limit: int, *, param: str | None = None, is_last_tool: bool = False) -> None:
+        """`param` is the part that is too large by itself, or, as the last tool, with those before it; without it, the
+        whole is.
+        """
         what = "The request body" if param is None else f"'{param}'"
+        if is_last_tool:
+            what = f"The list of all tools, with {what},"
         setting = "limits.body_values" if param is None else "limits.item_values"
         super().__init__(f"{what} holds more than {limit} JSON values ({setting}).", param=param)
 

@@ -13,7 +13,7 @@ from antwort.api.responses import Response
 from antwort.api.wire import encode, to_plain
 from antwort.engine.engine import Engine
 from antwort.engine.recent import Recent
-from antwort.errors import InvalidField
+from antwort.errors import InvalidField, TooManyValues
 from antwort.identity import ANONYMOUS
 from antwort.providers.base import ChatRequest
 from antwort.storage.base import Page, ResponseStore
@@ -116,6 +116,26 @@ def test_they_count_for_the_limits_of_tools_and_servers() -> None:
     servers = [{"type": "mcp", "server_label": each, "server_url": f"https://{each}.example.com"} for each in "ab"]
     with pytest.raises(InvalidField, match="more than 1 servers"):
         read_request({"input": [additional(servers[0])], "tools": [servers[1]]}, limits)
+
+
+def heavy(name: str) -> dict[str, Any]:
+    return {"type": "function", "name": name, "parameters": {"type": "object", "examples": [[]] * 60}}
+
+
+async def test_all_tools_together_hold_no_more_than_one_item_may() -> None:
+    """Neither in several items, nor beside the tools of the request, nor turn by turn."""
+    provider, limits = ScriptedProvider(answer(say("ok")), answer(say("ok"))), Limits(item_values=100)
+    async with engine_of(provider, limits=limits) as engine:
+        with pytest.raises(TooManyValues) as caught:
+            await engine.create(model="m", input=[USER, additional(heavy("a")), additional(heavy("b"))])
+        assert caught.value.param == "input[2].tools[0]"
+        assert "'input[2].tools[0]', holds more than 100 JSON values (limits.item_values)" in caught.value.message
+        with pytest.raises(TooManyValues):
+            await engine.create(model="m", input=[USER, additional(heavy("a"))], tools=[heavy("b")])
+        first = await engine.create(model="m", input=[USER, additional(heavy("a")), additional(heavy("a"))])
+        again = await engine.create(model="m", input=[USER, additional(heavy("a"))], previous_response_id=first.id)
+        with pytest.raises(TooManyValues):
+            await engine.create(model="m", input=[USER, additional(heavy("b"))], previous_response_id=again.id)
 
 
 async def test_choice_and_allowed_list_know_them() -> None:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from antwort.api.conversations import Conversation, read_added
+from antwort.api.conversations import Conversation, added_steps
 from antwort.api.items import FunctionCall, OpaqueItem
 from antwort.api.requests import Limits
+from antwort.api.steps import at_once
 from antwort.api.wire import encode, to_plain
 from antwort.storage.base import Entry, Page, ResponseStore
 from storage_cases import ME, asked
@@ -47,7 +48,7 @@ async def test_input_items_keep_callers_and_all_other_fields_and_their_order(sto
 
 
 async def test_so_do_the_items_of_a_conversation(store: ResponseStore) -> None:
-    items, raw = read_added(ITEMS, Limits())
+    items, raw = at_once(added_steps(ITEMS, Limits()))
     entries = [Entry(item=item, raw=given) for item, given in zip(items, raw, strict=True)]
     await store.begin_conversation(ME, Conversation(id="conv_1", created_at=1), entries[:4])
     added = await store.add_entries(ME, "conv_1", entries[4:])

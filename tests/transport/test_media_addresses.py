@@ -144,3 +144,10 @@ def test_what_is_allowed_is_taken_and_nothing_beside_it(host: str, url: str) -> 
         for other in ("http://example.org/a.png", "https://127.0.0.1/a.png", "http://localhost/a.png"):
             with pytest.raises(OutOfReach):
                 hosts.judge(other)
+
+
+async def test_credentials_in_an_address_are_refused_without_a_word_of_fields_that_parts_do_not_have() -> None:
+    async with serving(engine()) as server:
+        said = {"role": "user", "content": [image("https://ada:secret@example.com/cat.png")]}
+        reply = await server.ask("POST", RESPONSES, {"model": "scripted", "input": [said]})
+    assert reply.error["message"] == "Invalid 'input[0].content[0].image_url': must not hold credentials."

@@ -61,12 +61,15 @@ async def test_a_message_of_more_values_than_allowed_is_refused_and_the_connecti
         ('"input": "x", "metadata": {"a": [', "]}", "metadata"),
     ],
 )
-async def test_a_single_part_of_more_values_than_allowed_is_refused(start: str, end: str, param: str) -> None:
-    settings = EngineSettings(limits=Limits(item_values=40_000))
+@pytest.mark.parametrize("most", [100, 40_000], ids=["small", "large"])
+async def test_a_single_part_of_more_values_than_allowed_is_refused(
+    start: str, end: str, param: str, most: int
+) -> None:
+    settings = EngineSettings(limits=Limits(item_values=most))
     async with serving(Engine(scripted(), settings=settings)) as server:
-        reply = await server.ask("POST", RESPONSES, f'{{"model": "m", {start}{"0," * 40_000}0{end}}}'.encode())
+        reply = await server.ask("POST", RESPONSES, f'{{"model": "m", {start}{"0," * most}0{end}}}'.encode())
     assert (reply.status, reply.error["code"], reply.error["param"]) == (413, "too_many_values", param)
-    assert reply.error["message"] == f"'{param}' holds more than 40000 JSON values (limits.item_values)."
+    assert reply.error["message"] == f"'{param}' holds more than {most} JSON values (limits.item_values)."
 
 
 async def test_a_text_counts_as_one_value_whatever_it_says() -> None:
@@ -132,6 +135,7 @@ async def test_as_many_items_as_allowed_are_read_and_continued() -> None:
         ('"input": "Hi"]', None),
         ('"input": "\xff"', None),
         ('"input": [{"role": "user", "content": "\xff"}]', None),
+        ('"input": [{"type": "foo", "x": ' + "7" * 300 + "}]", None),
         (
             '"input": "Hi", "tools": [{"type": "function", "name": "f", "parameters": ' + "[" * 300 + "]" * 300 + "}]",
             None,

@@ -10,11 +10,14 @@ import msgspec
 from antwort.api.declarations import read_tool
 from antwort.api.faults import kind_of
 from antwort.api.items import OpaqueItem
+from antwort.api.limits import Limits
 from antwort.api.logins import KEY, SECRET
 from antwort.api.standard import own_kind
+from antwort.api.steps import Steps
 from antwort.api.tools import CustomTool, FunctionTool, McpTool, NamespaceTool, OpaqueTool, Tool
-from antwort.api.wire import UNSET, Plain
-from antwort.errors import InvalidField
+from antwort.api.values import value_counts
+from antwort.api.wire import UNSET, Plain, encode
+from antwort.errors import InvalidField, TooManyValues
 
 ADDITIONAL = "additional_tools"
 _ROLE = "developer"
@@ -75,7 +78,7 @@ def entries_of(item: OpaqueItem) -> list[Any]:
     return [{**entry, **item.brought[at]} if at in item.brought else entry for at, entry in enumerate(entries)]
 
 
-def read_declared(declared: Sequence[Declared], most: int) -> tuple[Declaration, ...]:
+def declared_steps(declared: Sequence[Declared], most: int) -> Steps[tuple[Declaration, ...]]:
     """The tools of these items, the oldest first, at most so many. Of two with one name the later counts, in the place
     of the first: what the model was told before stays in its order. An inherited one that is wrong is left out.
     """
@@ -101,6 +104,7 @@ def read_declared(declared: Sequence[Declared], most: int) -> tuple[Declaration,
                 raise
             continue
         found += [Declaration(tool, item.path if item.is_inherited else path, item.is_inherited) for tool in tools]
+        yield
     return tuple(found)
 
 
@@ -113,8 +117,27 @@ def offered(tools: Sequence[Tool], additional: Sequence[Declaration]) -> list[De
     return [*own, *(each for each in additional if name_of(each.tool) not in taken)]
 
 
-def check_number(offer: Sequence[Declaration], limit: int, servers: int) -> None:
-    """Whether there are not too many. Tools within namespaces count like others."""
+def check_steps(offer: Sequence[Declaration], limits: Limits) -> Steps[None]:
+    """Check that there are not too many, and that they do not hold too much together."""
+    _check_number(offer, limits.tools, limits.servers)
+    texts: list[bytes] = []
+    for each in offer:
+        texts.append(encode(each.tool))
+        yield
+    if sum(map(len, texts)) <= limits.item_values:
+        return
+    total = 0
+    for each, text in zip(offer, texts, strict=True):
+        before = total
+        for number in value_counts(text, 0):
+            total = before + number
+            yield
+        if total > limits.item_values:
+            raise TooManyValues(limits.item_values, param=each.path, is_last_tool=True)
+
+
+def _check_number(offer: Sequence[Declaration], limit: int, servers: int) -> None:
+    """Tools within namespaces count like others."""
     number = by_address = 0
     for each in offer:
         number += max(1, len(each.tool.tools)) if isinstance(each.tool, NamespaceTool) else 1

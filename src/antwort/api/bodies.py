@@ -15,14 +15,14 @@ from antwort.api.faults import described
 from antwort.api.limits import Limits
 from antwort.api.steps import Steps
 from antwort.api.surrogates import repair_steps
-from antwort.api.values import value_counts
+from antwort.api.values import MOST_DIGITS, long_number_steps, value_counts
 from antwort.api.wire import Plain
 from antwort.errors import InvalidField, TooManyValues
 
 __all__ = ["SMALL_BODY", "body_steps", "known_fields", "value_steps"]
 
 SMALL_BODY = 64 * 1024
-"""Bytes that are decoded whole."""
+"""Bytes that are decoded whole, unless fewer values may be in a part of them."""
 _PIECE = 4 * 2**20
 """Bytes of a value that is decoded at once."""
 _STEP = 256 * 1024
@@ -57,8 +57,12 @@ def body_steps(body: bytes, known: type[msgspec.Struct], limits: Limits) -> Step
             if number > limits.body_values:
                 raise TooManyValues(limits.body_values)
             yield
+    for is_too_long in long_number_steps(body):
+        if is_too_long:
+            raise InvalidField("", f"The body holds a number of more than {MOST_DIGITS} digits.", code="invalid_json")
+        yield
     try:
-        if len(body) <= SMALL_BODY:
+        if len(body) <= min(SMALL_BODY, limits.item_values):
             return _decoded(body), body
         fields = _split(body, known)
     except _NOT_JSON as exc:

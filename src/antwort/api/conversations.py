@@ -6,13 +6,14 @@ from typing import Literal
 
 import msgspec
 
-from antwort.api.additional import Declared, check_number, entries_of, is_additional, read_declared
+from antwort.api.additional import Declared, check_steps, declared_steps, entries_of, is_additional
 from antwort.api.faults import convert
-from antwort.api.inputs import read_items
+from antwort.api.inputs import item_steps
 from antwort.api.items import InputItem
 from antwort.api.limits import Limits
 from antwort.api.requests import ShortText, check_metadata
 from antwort.api.responses import Metadata
+from antwort.api.steps import Steps
 from antwort.api.wire import Wire
 
 
@@ -30,9 +31,9 @@ def read_metadata(value: object, limits: Limits) -> Metadata:
     return metadata
 
 
-def read_added(value: object, limits: Limits) -> tuple[tuple[InputItem, ...], tuple[bytes, ...]]:
-    """The items that are to be added to a conversation, and the JSON of each as it came."""
-    items, raw = read_items(value, "items", limits, most=limits.conversation_items)
+def added_steps(value: object, limits: Limits) -> Steps[tuple[tuple[InputItem, ...], tuple[bytes, ...]]]:
+    """Read the items that are to be added to a conversation; return them, and the JSON of each as it came."""
+    items, raw = yield from item_steps(value, "items", limits, most=limits.conversation_items)
     declared = [Declared(entries_of(item), f"items[{i}].tools") for i, item in enumerate(items) if is_additional(item)]
-    check_number(read_declared(declared, limits.tools), limits.tools, limits.servers)
+    yield from check_steps((yield from declared_steps(declared, limits.tools)), limits)
     return items, raw

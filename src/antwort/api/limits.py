@@ -36,7 +36,7 @@ class Limits(Wire):
     not count.
     """
     item_values: _Count = 100_000
-    """How many of them a single item may hold, or all tools together, or any other field."""
+    """How many of them a single item may hold, or all tools together wherever they are declared, or any other field."""
     output_bytes: _Count = 8 * 2**20
     """How much a model may write in one turn: text, reasoning and the arguments of calls together. A longer answer is
     cut there, and the response ends as `incomplete` (`max_output_bytes`)."""

@@ -12,11 +12,11 @@ from msgspec import Meta
 from antwort.api.additional import (
     Declaration,
     Declared,
-    check_number,
+    check_steps,
+    declared_steps,
     entries_of,
     is_additional,
     offered,
-    read_declared,
 )
 from antwort.api.bodies import body_steps, known_fields
 from antwort.api.choices import read_allowed, read_choice, tool_steps
@@ -205,7 +205,7 @@ def read_steps(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> Ste
     said = input_list(plain.get("input"))
     items, raw_items = yield from item_steps(said, "input", limits, most=limits.input_items)
     tools = (yield from tool_steps(plain["tools"], limits)) if "tools" in plain else ()
-    additional = _read_additional(items, tools, limits)
+    additional = yield from _additional_steps(items, tools, limits)
     choice = read_choice(plain.get("tool_choice"))
     return CreateRequest(
         **{name: getattr(fields, name) for name in _PLAIN.intersection(plain)},
@@ -243,12 +243,14 @@ def _with_whole_numbers(value: Any) -> Any:
             return value
 
 
-def _read_additional(items: tuple[InputItem, ...], tools: tuple[Tool, ...], limits: Limits) -> tuple[Declaration, ...]:
+def _additional_steps(
+    items: tuple[InputItem, ...], tools: tuple[Tool, ...], limits: Limits
+) -> Steps[tuple[Declaration, ...]]:
     if OpaqueItem not in map(type, items):
         return ()
     declared = [Declared(entries_of(item), f"input[{i}].tools") for i, item in enumerate(items) if is_additional(item)]
-    additional = read_declared(declared, limits.tools)
-    check_number(offered(tools, additional), limits.tools, limits.servers)
+    additional = yield from declared_steps(declared, limits.tools)
+    yield from check_steps(offered(tools, additional), limits)
     return additional
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from antwort.api.additional import ADDITIONAL, Declaration, Declared, checked_item, is_additional, read_declared
+from antwort.api.additional import ADDITIONAL, Declaration, Declared, checked_item, declared_steps, is_additional
 from antwort.api.inputs import new_item_id
 from antwort.api.items import Compaction, InputItem, OpaqueItem
 from antwort.api.logins import bared
 from antwort.api.wire import encode, to_plain
+from antwort.concurrency import in_turns
 from antwort.engine.credentials import Credentials
 from antwort.engine.memory import Memories
 from antwort.vault import CannotOpen
@@ -25,7 +26,7 @@ def declared_before(
     return [*_declared(items, credentials, memories, path, is_new=False)]
 
 
-def additional_tools(
+async def additional_tools(
     earlier: Sequence[InputItem],
     new: Sequence[InputItem],
     credentials: Credentials,
@@ -37,7 +38,8 @@ def additional_tools(
     """The tools that count in a request with this `new` input."""
     if not _SPEAKING.isdisjoint(map(type, earlier)) or not _SPEAKING.isdisjoint(map(type, new)):
         before = declared_before(earlier, credentials, memories, path)
-        return read_declared([*before, *_declared(new, credentials, memories, "input", is_new=True)], most)
+        new_ones = _declared(new, credentials, memories, "input", is_new=True)
+        return await in_turns(declared_steps([*before, *new_ones], most))
     return ()
 
 

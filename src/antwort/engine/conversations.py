@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from antwort.api.conversations import Conversation, read_added, read_metadata
+from antwort.api.conversations import Conversation, added_steps, read_metadata
 from antwort.api.items import InputItem, ItemReference
 from antwort.api.limits import Limits
 from antwort.api.responses import Metadata
@@ -99,7 +99,7 @@ class Conversations:
         """What is added for the items: for a reference, a copy of what it stands for. What is sealed must open: nobody
         could do so later.
         """
-        read, raw = read_added(items, self._limits)
+        read, raw = await in_turns(added_steps(items, self._limits))
         await in_turns(media_steps(read, "items", self._media))
         Sealed(self._vault, identity).opened_input(read, "items")
         credentials = Credentials(self._vault, identity)

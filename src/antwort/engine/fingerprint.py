@@ -41,14 +41,21 @@ def fingerprint_steps(request: CreateRequest) -> Steps[bytes]:
     digest = sha256()
     came: Plain = _decoder.decode(request.raw)
     came.pop("input", None)
-    read: Plain = _decoder.decode(encode(replace(request, raw=b"", raw_input=(), input=())))
+    yield
+    text = encode(replace(request, raw=b"", raw_input=(), input=()))
+    yield
+    read: Plain = _decoder.decode(text)
+    yield
     digest.update(_encoder.encode((came, _counted(read), len(request.raw_input), len(request.input))))
     since = 0
     for raw in chain(request.raw_input, map(_without_id, request.input)):
         if (since := since + len(raw)) > _STEP:
             since = 0
             yield
-        digest.update(_encoder.encode(_decoder.decode(raw)))
+        value = _decoder.decode(raw)
+        if len(raw) > _STEP:
+            yield
+        digest.update(_encoder.encode(value))
     return digest.digest()
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from antwort.api.additional import name_of, read_declared
+from antwort.api.additional import declared_steps, name_of
 from antwort.api.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -20,6 +20,7 @@ from antwort.api.items import (
     Message,
 )
 from antwort.api.requests import CreateRequest
+from antwort.api.steps import at_once
 from antwort.api.wire import UNSET, replace
 from antwort.engine.additional import UNBOUNDED, declared_before
 from antwort.engine.answers import NOT_BEGUN
@@ -188,7 +189,7 @@ def _parent_of(link: Link, past: Past, request: CreateRequest, credentials: Cred
     links = [link] if at is None else past.chain[: at + 1]
     items = [item for each in links for item in (*each.input, *each.output)]
     declared = declared_before(items, credentials, past.memories, "previous_response_id")
-    found = read_declared(declared, UNBOUNDED)
+    found = at_once(declared_steps(declared, UNBOUNDED))
     newer = [each.tool for each in request.declarations]
     additional = [replace(each, tool=brought_again(each.tool, newer)) for each in found]
     if at is None:

@@ -35,7 +35,9 @@ def media_steps(items: Sequence[InputItem], path: str, hosts: MediaHosts) -> Ste
             yield from _check_parts(item.content or (), f"{path}[{i}].content", hosts)
         elif isinstance(item, OpaqueItem) and (found := foreign_result(item)) is not None:
             for part in found[1] if isinstance(found[1], tuple) else ():
-                _check_part(part, f"{path}[{i}]", hosts)
+                if type(part) in _MEDIA:
+                    _check_part(part, f"{path}[{i}]", hosts)
+                    yield
 
 
 _MEDIA = frozenset({InputImage, InputVideo, InputFile})

@@ -15,7 +15,7 @@ import re
 import msgspec
 
 from antwort.api.items import InputItem, McpApprovalRequest, McpCall
-from antwort.api.values import has_more_values
+from antwort.api.values import has_long_number, has_more_values
 from antwort.api.wire import UNSET, UnsetType
 from antwort.ids import new_id
 from antwort.tools.base import Output
@@ -143,8 +143,11 @@ def is_same(item: InputItem, record: InputItem) -> bool:
 
 
 def is_heavy(arguments: str) -> bool:
-    """Whether they hold more values than it is worth to read them for a comparison."""
-    return len(arguments) > _MOST_VALUES and has_more_values(arguments.encode(), _MOST_VALUES)
+    """Whether they hold more values, or longer numbers, than it is worth to read them for a comparison."""
+    if len(arguments) <= _MOST_VALUES:
+        return False
+    raw = arguments.encode()
+    return has_more_values(raw, _MOST_VALUES) or has_long_number(raw)
 
 
 _MOST_VALUES = 100_000

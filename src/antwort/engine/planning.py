@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from antwort.api.additional import check_number, is_additional
+from antwort.api.additional import check_steps, is_additional
 from antwort.api.approvals import Approval
 from antwort.api.items import InputItem, McpApprovalRequest, McpApprovalResponse, McpListTools, Message
 from antwort.api.requests import CreateRequest
@@ -16,7 +16,7 @@ from antwort.api.responses import Model, Response
 from antwort.api.status import transition
 from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
-from antwort.concurrency import Pace
+from antwort.concurrency import Pace, in_turns
 from antwort.engine.additional import UNBOUNDED, additional_tools
 from antwort.engine.approval_ids import ApprovalIds
 from antwort.engine.approvals import ApprovalTerms, check_unchanged, look_again, look_up, weighed
@@ -354,11 +354,11 @@ class Planner:
         path = "previous_response_id" if request.conversation is None else "conversation"
         limits, memories = self._settings.limits, sealed.memories
         most = limits.tools if resumed is None else UNBOUNDED  # it was taken under other limits
-        additional = additional_tools(earlier, request.input, credentials, memories, path=path, most=most)
+        additional = await additional_tools(earlier, request.input, credentials, memories, path=path, most=most)
         if additional != request.additional:
             request = replace(request, additional=additional)
             if resumed is None:
-                check_number(request.declarations, limits.tools, limits.servers)
+                await in_turns(check_steps(request.declarations, limits))
             if not means.compacts:
                 toolbox, listings = await build_toolbox(request, means.shelf, boxes=self._boxes)
                 means = msgspec.structs.replace(means, toolbox=toolbox, listings=listings)

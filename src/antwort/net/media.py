@@ -17,6 +17,7 @@ __all__ = ["MediaHosts", "OutOfReach"]
 ANY = "*"
 _ORIGIN = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
 _SCHEME = "must begin with data: or https:// (limits.media_hosts names hosts that may be asked otherwise)."
+_CREDENTIALS = "must not hold credentials."
 _OWN_NETWORK = "names an address that is not public; limits.media_hosts does not allow it."
 
 
@@ -34,6 +35,8 @@ class MediaHosts:
             return
         if (origin := _ORIGIN.match(url)) is None or "\\" in url:
             raise OutOfReach(_SCHEME)
+        if "@" in origin[0]:
+            raise OutOfReach(_CREDENTIALS)
         place = read_place(f"{origin[0]}/")
         if any(pattern.fits_name(place) for pattern in self._allowed):
             return

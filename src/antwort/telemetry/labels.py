@@ -107,6 +107,7 @@ _MORE_CODES = frozenset(
         "backend_unauthorized",
         "backend_closed",
         "backend_connect_timeout",
+        "deadline_too_short",
         "duplicate_approval",
         "duplicate_output",
         "duplicate_tool",

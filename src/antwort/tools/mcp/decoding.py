@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from antwort.api.values import has_more_values
+from antwort.api.values import has_long_number, has_more_values
 
 MOST_VALUES = 200_000
 """Values in one message. Sixteen megabytes of empty objects would be five million, and a gigabyte."""
@@ -45,6 +45,8 @@ def decode(data: bytes) -> Any:
     """
     if has_more_values(data, MOST_VALUES):
         raise TooHeavy("too many values")
+    if has_long_number(data):
+        raise TooHeavy("a number of too many digits")
     try:
         return _decode(data)
     except RecursionError as exc:
