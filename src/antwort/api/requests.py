@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
+import msgspec
 from msgspec import Meta
 
 from antwort.api.additional import (
@@ -252,6 +253,18 @@ def _additional_steps(
     additional = yield from declared_steps(declared, limits.tools)
     yield from check_steps(offered(tools, additional), limits)
     return additional
+
+
+def less_input(request: bytes) -> bytes:
+    """The JSON of a request without its `input`. Raises a `MsgspecError` for what is none."""
+    fields = _decode_fields.decode(request)
+    if "input" not in fields:
+        return request
+    del fields["input"]
+    return bytes(memoryview(encode(fields)))  # what the encoder gives out has room to grow
+
+
+_decode_fields: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def check_metadata(metadata: Metadata | None, limits: Limits) -> None:

@@ -7,10 +7,10 @@ import msgspec
 from antwort.api.additional import is_additional
 from antwort.api.events import Span
 from antwort.api.items import Compaction, InputItem, KnownItem, OpaqueItem
+from antwort.api.requests import less_input
 from antwort.api.responses import Response
 from antwort.api.wire import Plain, encode
 from antwort.storage.base import Link
-from antwort.storage.rows import without_input
 
 _OWN = 600
 """Bytes, about, that it takes to hold one, whatever is in it."""
@@ -58,7 +58,7 @@ def packed(link: Link) -> Packed:
     return Packed(
         link.response.id,
         _tight(encode(link.response)),
-        without_input(link.request),
+        less_input(link.request),
         _tight(encode([_input(item) for item in link.input])),
         link.turn_ends,
         link.abandoned,

@@ -13,8 +13,7 @@ from typing import Protocol
 from antwort.api.items import InputItem
 from antwort.engine.packing import Packed, packed
 from antwort.identity import Identity
-from antwort.storage.base import Bound, HistoryTooLarge, Link
-from antwort.storage.rules import Excess, declaring_links, first_within
+from antwort.storage.base import Bound, Excess, HistoryTooLarge, Link, declaring_links, first_within
 
 LIMIT = 32 * 2**20
 TOTAL = 256 * 2**20

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
+from antwort.api.additional import is_additional
 from antwort.api.approvals import Approval, ApprovalStatus
 from antwort.api.conversations import Conversation
 from antwort.api.events import Mark, Span, is_within
 from antwort.api.items import InputItem, OutputItem, ResultPart
 from antwort.api.responses import Metadata, Response
 from antwort.api.status import ResponseStatus
+from antwort.api.wire import encode, replace
 from antwort.identity import Identity
 
 
@@ -152,6 +154,52 @@ class HistoryTooLarge(Exception):
         """Bytes of all of it, counted as a `Bound` does."""
         self.recent = recent
         """Of that, from the last compaction on."""
+
+
+class Excess(NamedTuple):
+    """How large a history is that is not read: the arguments of `HistoryTooLarge`."""
+
+    size: int
+    recent: int
+
+
+def first_within(sizes: Sequence[tuple[int, bool]], bound: Bound | None) -> int | Excess:
+    """The place of the first part of a history that is read, or why none is. `sizes` are the bytes of each part, oldest
+    first, and whether it has a compaction.
+    """
+    total = sum(size for size, _ in sizes)
+    if bound is None or total <= bound.most:
+        return 0
+    recent = 0
+    for place in reversed(range(len(sizes))):
+        size, is_compacted = sizes[place]
+        if recent + size > bound.most and bound.cut == "oldest":
+            return place + 1 if recent else Excess(total, size)
+        recent += size
+        if is_compacted:
+            if recent <= bound.most and bound.cut != "never":
+                return place
+            break
+    return Excess(total, recent)
+
+
+def newest_within(sizes: Sequence[int], most: int) -> int:
+    """The place from which on all of them together have at most so many bytes."""
+    first = len(sizes)
+    while first and sizes[first - 1] <= most:
+        first -= 1
+        most -= sizes[first]
+    return first
+
+
+def declaring_links(links: Iterable[Link]) -> list[Link]:
+    """Of these, the newest that declare tools in items, up to `DECLARED_BYTES`, with nothing but those items."""
+    declaring: list[Link] = []
+    for link in links:
+        if items := tuple(filter(is_additional, link.input)):
+            response = replace(link.response, output=())
+            declaring.append(Link(response=response, request=link.request, input=items, turn_ends=()))
+    return declaring[newest_within([len(encode(link.input)) for link in declaring], DECLARED_BYTES) :]
 
 
 class Page(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,19 @@ from antwort.identity import Identity
 from antwort.storage import conversation_statements as sql
 from antwort.storage.approvals import approval_rows
 from antwort.storage.approvals import insert as insert_approvals
-from antwort.storage.base import DECLARED_BYTES, ITEM_BYTES, LARGEST_PAGE, Bound, Entry, HistoryTooLarge, ItemPage, Page
+from antwort.storage.base import (
+    DECLARED_BYTES,
+    ITEM_BYTES,
+    LARGEST_PAGE,
+    Bound,
+    Entry,
+    Excess,
+    HistoryTooLarge,
+    ItemPage,
+    Page,
+    first_within,
+    newest_within,
+)
 from antwort.storage.once import write_once
 from antwort.storage.reading import PIECE_BYTES
 from antwort.storage.rows import (
@@ -31,7 +43,7 @@ from antwort.storage.rows import (
     to_shown,
     type_of,
 )
-from antwort.storage.rules import Excess, first_within, in_pieces, newest_within, no_such, starts_at_front
+from antwort.storage.rules import in_pieces, no_such, starts_at_front
 
 EntryRow: TypeAlias = tuple[str, Direction, str, bytes]
 """id, direction, type, JSON."""

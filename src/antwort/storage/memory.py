@@ -23,6 +23,7 @@ from antwort.storage.base import (
     Claim,
     Claimed,
     Entry,
+    Excess,
     HistoryTooLarge,
     ItemPage,
     Link,
@@ -31,21 +32,20 @@ from antwort.storage.base import (
     Page,
     ResponsePage,
     Wanted,
+    declaring_links,
+    first_within,
 )
 from antwort.storage.memory_approvals import MemoryApprovals
 from antwort.storage.memory_calls import MemoryCalls
 from antwort.storage.memory_conversations import Key, MemoryConversations
 from antwort.storage.rows import shown_item, to_body
 from antwort.storage.rules import (
-    Excess,
     abandoned,
     check_beginning,
     check_ending,
     check_running,
     cycle,
-    declaring_links,
     failed,
-    first_within,
     select,
     select_responses,
     turn_ends,

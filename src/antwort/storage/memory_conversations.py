@@ -15,9 +15,20 @@ from antwort.api.responses import Metadata
 from antwort.api.wire import encode, replace
 from antwort.errors import StoreFault
 from antwort.identity import Identity
-from antwort.storage.base import DECLARED_BYTES, ITEM_BYTES, Bound, Entry, HistoryTooLarge, ItemPage, Page
+from antwort.storage.base import (
+    DECLARED_BYTES,
+    ITEM_BYTES,
+    Bound,
+    Entry,
+    Excess,
+    HistoryTooLarge,
+    ItemPage,
+    Page,
+    first_within,
+    newest_within,
+)
 from antwort.storage.rows import added_item, renamed, type_of
-from antwort.storage.rules import Excess, first_within, newest_within, select, starts_at_front, within_size
+from antwort.storage.rules import select, starts_at_front, within_size
 
 Key: TypeAlias = tuple[str, str, str]
 """Tenant, owner, id."""

@@ -16,10 +16,20 @@ from antwort.api.wire import replace
 from antwort.db import Connection, Cursor
 from antwort.identity import Identity
 from antwort.storage import statements as sql
-from antwort.storage.base import DECLARED_BYTES, ITEM_BYTES, Bound, ItemPage, Link, Page
+from antwort.storage.base import (
+    DECLARED_BYTES,
+    ITEM_BYTES,
+    Bound,
+    Excess,
+    ItemPage,
+    Link,
+    Page,
+    first_within,
+    newest_within,
+)
 from antwort.storage.conversation_statements import NEWEST as NEWEST_ENTRIES
 from antwort.storage.rows import Values, to_item, to_output, to_response, to_shown, to_span, without_input
-from antwort.storage.rules import Excess, cycle, first_within, in_pieces, newest_within, select
+from antwort.storage.rules import cycle, in_pieces, select
 
 PIECE_BYTES = 2**22
 """What is read in one operation, about: who waits for the reader behind it does not wait for all of a large history."""

@@ -11,7 +11,7 @@ from antwort.api.events import CallEnded, Compacted, Mark, Span, TurnAbandoned, 
 from antwort.api.items import InputItem, KnownItem, OpaqueItem, OutputItem
 from antwort.api.limits import Limits
 from antwort.api.logins import KEY
-from antwort.api.requests import read_item
+from antwort.api.requests import less_input, read_item
 from antwort.api.responses import Metadata, Response
 from antwort.api.wire import encode, replace, to_plain
 from antwort.errors import Damaged, InvalidField
@@ -102,13 +102,9 @@ def to_output(raw: bytes) -> OutputItem:
 def without_input(request: bytes) -> bytes:
     """A request less its input, which is there as items."""
     try:
-        fields = _decode_fields.decode(request)
+        return less_input(request)
     except _DAMAGED as exc:
         raise Damaged from exc
-    if "input" not in fields:
-        return request
-    del fields["input"]
-    return bytes(memoryview(encode(fields)))  # what the encoder gives out has room to grow
 
 
 def to_item(item_id: str, direction: Direction, raw: bytes) -> InputItem:

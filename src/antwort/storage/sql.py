@@ -19,6 +19,7 @@ from antwort.storage.base import (
     Bound,
     Claimed,
     Entry,
+    Excess,
     HistoryTooLarge,
     ItemPage,
     Link,
@@ -33,7 +34,6 @@ from antwort.storage.conversations import SqlConversations
 from antwort.storage.listing import list_responses
 from antwort.storage.once import write_once
 from antwort.storage.rows import Values, name_of
-from antwort.storage.rules import Excess
 from antwort.storage.writing_tools import SqlWritingTools
 
 log = logging.getLogger("antwort.storage")
