@@ -8,16 +8,20 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import openai
 import pytest
+import pytest_asyncio
 from openai import AsyncOpenAI, OpenAI
 from openai.types.responses import Response, ResponseStreamEvent
 
 from chat_backend import ChatBackend, Says
 from live_server import launched
+from postgres import Postgres
 from round_robin import RoundRobin, round_robin
+
+# The servers are started once for all tests of a worker.
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("background")]
 
 MODEL = "test-model"
 TEXT = "Hello out there in the dark"
@@ -33,23 +37,53 @@ class Site:
     ports: list[int] = field(default_factory=list)
 
 
-@pytest.fixture(params=["one process, SQLite", "two processes, PostgreSQL"])
-async def site(request: pytest.FixtureRequest, backend: ChatBackend, tmp_path: Path) -> AsyncIterator[Site]:
-    arguments = ("--backend", backend.url, "--log-level", "warning")  # nobody reads the lines of so many requests
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def one_backend() -> AsyncIterator[ChatBackend]:
+    async with ChatBackend() as running:
+        yield running
+
+
+@pytest.fixture
+def backend(one_backend: ChatBackend) -> ChatBackend:
+    """As if nobody had asked it anything."""
+    one_backend.answers = [Says()]
+    one_backend.requests.clear()
+    return one_backend
+
+
+@pytest_asyncio.fixture(
+    scope="module",
+    loop_scope="module",
+    params=["one process, SQLite", "two processes, PostgreSQL"],
+)
+async def servers(
+    request: pytest.FixtureRequest, one_backend: ChatBackend, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Site]:
+    arguments = ("--backend", one_backend.url, "--log-level", "warning")  # nobody reads the lines of so many requests
     async with AsyncExitStack() as stack:
         if "SQLite" in request.param:
-            server = await stack.enter_async_context(launched(*arguments, "--data", str(tmp_path)))
+            data = str(tmp_path_factory.mktemp("data"))
+            server = await stack.enter_async_context(launched(*arguments, "--data", data))
             yield Site(server.url)
             return
-        database: str = request.getfixturevalue("postgres_database")
+        postgres: Postgres = request.getfixturevalue("postgres")
+        database = postgres.fresh_database()
+        stack.callback(postgres.drop_database, database)
         environment = {"ANTWORT_DATABASE": database}
-        servers = [await stack.enter_async_context(launched(*arguments, environment=environment)) for _ in range(2)]
-        ports = [server.port for server in servers]
+        both = [await stack.enter_async_context(launched(*arguments, environment=environment)) for _ in range(2)]
+        ports = [server.port for server in both]
         proxy = await stack.enter_async_context(round_robin(*ports))
         yield Site(proxy.url, proxy, ports)
 
 
 @pytest.fixture
+def site(servers: Site, backend: ChatBackend) -> Site:
+    if servers.proxy is not None:
+        servers.proxy.given.clear()
+    return servers
+
+
+@pytest_asyncio.fixture(loop_scope="module")
 async def client(site: Site) -> AsyncIterator[AsyncOpenAI]:
     async with AsyncOpenAI(base_url=site.url, api_key="none", max_retries=0, timeout=60) as connected:
         yield connected
