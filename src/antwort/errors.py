@@ -517,8 +517,12 @@ class TooManyFollowers(ServerFault):
     code = "too_many_followers"
     may_pass = True
 
-    def __init__(self, most: int) -> None:
-        problem = f"{most} streams of responses are read again right now, as many as the server allows"
+    def __init__(self, most: int, share: int) -> None:
+        """`share`: how many one tenant, or one of its subjects, may read."""
+        if share == most:
+            problem = f"{most} streams of responses are read again right now, as many as the server allows"
+        else:
+            problem = f"You read {share} streams of responses again right now, your share of the {most} of the server"
         super().__init__(f"{problem} (server.followers).", retry_after=5)
 
 
