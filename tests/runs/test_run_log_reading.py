@@ -9,7 +9,11 @@ from contextlib import aclosing
 import pytest
 
 from antwort.api.events import TERMINAL, RunEvent
+<<<<<<< HEAD
 from antwort.api.wire import replace
+=======
+from antwort.api.payload import LARGE
+>>>>>>> c268a0536c0be9988ea1b8c3ee9dd6d8472dafeb
 from antwort.runs.base import Gone, Record, RunLog
 from antwort.storage.base import ResponseStore
 from runs_cases import ONE, TWO, begun, everything, finish, marked, new_run, numbered, said, told
@@ -125,6 +129,7 @@ async def test_a_log_that_is_packed_while_it_is_read_is_read_to_its_end(home: Ho
     assert [number for number, _ in numbered(found)] == [*range(302)]
 
 
+<<<<<<< HEAD
 LARGE = "x" * 100_000
 
 
@@ -167,6 +172,28 @@ async def test_a_response_is_outlined_without_what_it_said(log: RunLog, store: R
         assert (outline.has_log, outline.response) == (has_log, replace(whole, output=()))
         assert await log.outline(STRANGER, response_id) is None
     assert await log.sent(ME, "resp_plain") == 0
+=======
+async def test_small_records_behind_a_large_one_are_read_too(log: RunLog) -> None:
+    claimed = await begun(log)
+    await log.append(claimed.lease, said(1, 2, "a" * (LARGE + 1)))
+    await log.append(claimed.lease, said(2, 3, "b"))
+    assert [number for number, _ in numbered(await everything(log, claimed.lease.run_id))] == [*range(4)]
+
+
+async def test_a_slow_reader_misses_nothing_of_a_record_that_was_packed_as_several(home: Home) -> None:
+    """What it heard before has other places than what it reads now."""
+    log = await home.open(poll=0.01)
+    await log.join(ONE)
+    claimed = await begun(log)
+    async with aclosing(log.read(ME, claimed.lease.run_id, follow=True)) as reading:
+        found = await anext(reading)
+        await log.append(claimed.lease, said(1, 2, *["a" * (LARGE + 1)] * 3))
+        await log.append(claimed.lease, said(2, 5, "b"))
+        await finish(log, claimed, 3, 6)
+        await log.sweep()
+        found += [record async for records in reading for record in records]
+    assert [number for number, _ in numbered(found)] == [*range(7)]
+>>>>>>> c268a0536c0be9988ea1b8c3ee9dd6d8472dafeb
 
 
 async def test_there_is_no_log_of_what_never_had_one(log: RunLog, store: ResponseStore) -> None:

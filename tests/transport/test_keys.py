@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from hashlib import sha256
 
 import pytest
@@ -14,6 +14,7 @@ from openai import AsyncOpenAI, AuthenticationError
 from antwort.engine.ended import Ended
 from antwort.engine.engine import Engine
 from antwort.errors import NotAuthenticated
+from antwort.identity import Identity
 from antwort.storage.memory import MemoryStore
 from antwort.testing import Answer, ScriptedProvider, answer, demo_provider, say
 from antwort.transport.exchange import Exchange, Message
@@ -309,3 +310,82 @@ async def test_a_request_that_is_cancelled_by_its_server_gives_its_place_back() 
     assert ring.quotas.of("ann").under_way == 0
     assert sent[0]["status"] == 503
     await engine.close()
+
+
+# ---- runs without their clients, and streams that are read again ----
+
+CONTINUE = {"antwort-on-disconnect": "continue"}
+
+
+async def leave_behind(server: Serving, headers: dict[str, str]) -> None:
+    """Ask for a response that goes on without its client, and go away."""
+    under_way = server.engine.live
+    async with connected(server.port) as wire:
+        wire.send("POST", RESPONSES, STREAMED, {**ANN, **CONTINUE, **headers})
+        await until(lambda: server.engine.live > under_way)
+        wire.vanish()
+    await until(lambda: not server.server.server_state.connections)
+
+
+async def test_a_response_that_goes_on_without_its_client_has_its_place_until_it_has_ended() -> None:
+    hold, ring = asyncio.Event(), limited(concurrent=1)
+    async with behind(ring, answer(say("Hello"), hold), answer(say("Hello"))) as server:
+        await leave_behind(server, {})
+        assert (await server.ask("POST", RESPONSES, HELLO, ANN)).status == 429
+        hold.set()
+        await until(lambda: ring.quotas.of("ann").under_way == 0)
+        assert (await server.ask("POST", RESPONSES, HELLO, ANN)).status == 200
+
+
+async def test_a_response_and_the_request_that_comes_back_to_it_have_one_place() -> None:
+    hold, ring = asyncio.Event(), limited(concurrent=2)
+    async with behind(ring, *[answer(say("Hello"), hold)] * 2) as server:
+        for key in ("one", "two"):
+            await leave_behind(server, {"idempotency-key": key})
+        back = [
+            asyncio.create_task(server.ask("POST", RESPONSES, STREAMED, {**ANN, "idempotency-key": key}))
+            for key in ("one", "two")
+        ]
+        await until(lambda: ring.quotas.of("ann").under_way == 4)
+        for key in ("", "one"):
+            assert (await server.ask("POST", RESPONSES, STREAMED, {**ANN, "idempotency-key": key})).status == 429
+        hold.set()
+        assert [(await reply).status for reply in back] == [200, 200]
+        await until(lambda: ring.quotas.of("ann").under_way == 0)
+
+
+async def test_a_key_may_read_as_many_streams_again_as_it_may_have_responses_and_they_are_counted_apart() -> None:
+    hold, ring = asyncio.Event(), limited(concurrent=1)
+    async with behind(ring, answer(say("Hello"), hold)) as server:
+        await leave_behind(server, {})
+        (name,) = server.engine._live
+        stream = f"{RESPONSES}/{name}?stream=true"
+        async with connected(server.port) as first:
+            first.send("GET", stream, None, ANN)
+            assert (await first.head()).status == 200
+            assert (await server.ask("GET", stream, None, ANN)).status == 429
+            assert (await server.ask("GET", f"{RESPONSES}/{name}", None, ANN)).status == 200
+        await until(lambda: not server.server.server_state.connections)
+        hold.set()
+        assert (await server.ask("GET", stream, None, ANN)).status == 200
+
+
+async def test_no_tenant_and_no_subject_of_one_shuts_the_others_out_from_reading_streams_again() -> None:
+    """Of eight places, a tenant has at most four, and one of its subjects two."""
+    people = {"ann": "acme", "amy": "acme", "abe": "acme", "bob": "other"}
+    ring = Keyring([a_key(name, name, identity=Identity(tenant, name, key=name)) for name, tenant in people.items()])
+    engine = Engine(ScriptedProvider(*[answer(say("Hello"), asyncio.Event())] * 4), store=MemoryStore())
+    app = Transport(engine, identify=ring.identify, quotas=ring.quotas, followers=8)
+    async with serving(engine, app) as server, AsyncExitStack() as open_ones:
+
+        async def reads_again(who: str) -> int:
+            wire = await open_ones.enter_async_context(connected(server.port))
+            wire.send("GET", f"{RESPONSES}/{names[who]}?stream=true", None, bearing(who))
+            return (await wire.head()).status
+
+        names: dict[str, str] = {}
+        for who in people:
+            queued = await server.ask("POST", RESPONSES, {**HELLO, "background": True}, bearing(who))
+            names[who] = queued.json()["id"]
+        seen = [await reads_again(who) for who in ("ann", "ann", "ann", "amy", "amy", "abe", "bob", "bob")]
+    assert seen == [200, 200, 503, 200, 200, 503, 200, 200]

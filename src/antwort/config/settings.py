@@ -121,7 +121,7 @@ class ServerSettings(Wire):
     """How long a client may take nothing of an answer that has ended before it is hung up on."""
     followers: Count = 256
     """How many streams of responses may be read again at once (`GET /v1/responses/{id}?stream=true`), over all keys;
-    who comes then is refused (503)."""
+    who comes then is refused (503). One tenant may have half of them, and one of its subjects half of those."""
     idempotency: Annotated[float, Meta(ge=0, le=604800)] = 86400.0
     """How long an `Idempotency-Key` is remembered; 0: the header is not looked at."""
     workers: Annotated[int, Meta(ge=1, le=256)] = 1

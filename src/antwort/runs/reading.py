@@ -71,7 +71,7 @@ def look(
         return Look(key, found, at + 1, is_over, is_full=not is_over, is_packed=True, whole=whole)
     sizes = connection.execute(sql.SIZES, {"key": key, "at": at, "limit": AT_ONCE}).fetchall()
     count = _fitting([size for (size,) in sizes])
-    if sizes and sizes[0][0] > LARGE:
+    if count == 1 and sizes[0][0] > LARGE:
         whole = [_large(connection, key, at, response_id, shared)]
     else:
         whole = records(connection, key, at, count)
@@ -102,7 +102,7 @@ def _fitting(sizes: Sequence[int]) -> int:
     total = 0
     for count, size in enumerate(sizes):
         total += size
-        if count and (total > PIECE or size > LARGE):
+        if count and (total > PIECE or size > LARGE or sizes[0] > LARGE):
             return count
     return len(sizes)
 

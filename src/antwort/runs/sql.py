@@ -306,8 +306,10 @@ class SqlRunLog:
 
 
 def _heard(tail: Tail, last: reading.Look, after: int) -> reading.Look | None:
-    """What was written in this process goes to those who read here as it is."""
-    records = tail.take(last.at)
+    """What was written in this process goes to those who read here as it is; not to who reads a packed log, which has
+    other places.
+    """
+    records = [] if last.is_packed else tail.take(last.at)
     if not records:
         return None
     return reading.Look(last.key, behind(records, after), records[-1].at + 1, is_last(records[-1]))

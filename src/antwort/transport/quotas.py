@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from time import monotonic
-from typing import Protocol, Self, TypeAlias
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -87,7 +87,17 @@ class Bucket:
 class Quota:
     """The use of one key."""
 
-    __slots__ = ("_followers", "_following", "_is_limited", "_kept", "_places", "_requests", "_tokens", "_under_way")
+    __slots__ = (
+        "_followers",
+        "_following",
+        "_is_limited",
+        "_kept",
+        "_places",
+        "_requests",
+        "_returned",
+        "_tokens",
+        "_under_way",
+    )
 
     def __init__(self, limits: KeyLimits, clock: Clock) -> None:
         self._requests = _bucket(limits.requests_per_minute, clock)
@@ -98,20 +108,43 @@ class Quota:
         self._under_way = self._following = 0
         self._kept: dict[str, bytes] = {}
         """Runs that go on without their clients, by the ids of their responses, with their idempotency keys."""
+        self._returned: set[bytes] = set()
+        """The idempotency keys of requests that were let in beside the place of such a run."""
 
     @property
     def under_way(self) -> int:
         return self._under_way
 
-    def place(self, told: Headers, idempotency_key: bytes = b"") -> Self:
+    def place(self, told: Headers, idempotency_key: bytes = b"") -> AbstractContextManager[None]:
         """A place for one response, given back however the block is left that it is for. Raises `RateLimited`.
 
         `told` gets the headers that say how much is left, also when nothing is. A request that is refused uses nothing.
-        One that may come back to its run, by its key, is let in beside the place that the run still has.
+        One that may come back to its run, by its key, has the place that the run still has.
         """
-        if self._is_limited:
-            self._admit(told, idempotency_key)
-        return self
+        if not self._is_limited:
+            return self
+        comes_back = idempotency_key not in self._returned and idempotency_key in self._kept.values()
+        if not (idempotency_key and comes_back):
+            self._admit(told, self._taken)
+            return self
+        self._admit(told, self._taken - 1)
+        return self._return(idempotency_key)
+
+    @property
+    def _taken(self) -> int:
+        """Places that are taken: a run and the request that has come back to it have one."""
+        if not self._returned:
+            return self._under_way
+        return self._under_way - len(self._returned.intersection(self._kept.values()))
+
+    @contextmanager
+    def _return(self, idempotency_key: bytes) -> Iterator[None]:
+        self._returned.add(idempotency_key)
+        try:
+            with self:
+                yield
+        finally:
+            self._returned.remove(idempotency_key)
 
     def keep(self, run: Going, idempotency_key: bytes = b"") -> None:
         """A run that goes on without its client has a place until it has ended."""
@@ -136,8 +169,8 @@ class Quota:
         finally:
             self._following -= 1
 
-    def _admit(self, told: Headers, idempotency_key: bytes) -> None:
-        refusal = self._refusal(bool(idempotency_key) and idempotency_key in self._kept.values())
+    def _admit(self, told: Headers, taken: int) -> None:
+        refusal = self._refusal(taken)
         if refusal is None and self._requests is not None:
             self._requests.take(1)
         told += self._headers()
@@ -164,8 +197,8 @@ class Quota:
         if self._tokens is not None:
             self._tokens.take(tokens)
 
-    def _refusal(self, comes_back: bool) -> RateLimited | None:
-        if self._places is not None and self._under_way - comes_back >= self._places:
+    def _refusal(self, taken: int) -> RateLimited | None:
+        if self._places is not None and taken >= self._places:
             return _over(self._places, "response", "at once", _SOON)
         if self._tokens is not None and (wait := self._tokens.wait):
             return _over(self._tokens.size, "token", "a minute", wait)

@@ -24,7 +24,6 @@ from antwort.errors import (
     NotFound,
     RequestError,
     ResponseNotFound,
-    TooManyFollowers,
 )
 from antwort.identity import Identity
 from antwort.transport.approvals import ApprovalRoutes
@@ -32,6 +31,7 @@ from antwort.transport.conversations import ConversationRoutes
 from antwort.transport.described import Description
 from antwort.transport.endpoints import LONGEST_ID, Endpoint, Offered, ends, is_id, item_list, readable
 from antwort.transport.exchange import Exchange, Scope
+from antwort.transport.followers import Followers
 from antwort.transport.following import read_after
 from antwort.transport.offer import Offer
 from antwort.transport.paging import read_page, read_wanted
@@ -95,7 +95,7 @@ class Routes:
         extra: Mapping[str, Endpoint] = NOTHING,
         ask: Ask | None = None,
     ) -> None:
-        self._most_followers, self._followers = followers, 0
+        self._followers = Followers(followers)
         self._engine, self._identify, self._body_limit, self._quotas = engine, identify, body_limit, quotas
         self._words = wording(strict=engine.settings.strict)
         self._encode = self._words.encode
@@ -183,7 +183,7 @@ class Routes:
     async def create(self, exchange: Exchange, _: str) -> None:
         """A place is taken before the body is read: so much is under way from then on, and kept in memory."""
         identity, keys = exchange.identity, exchange.header_values(b"idempotency-key")
-        quota, known_by = self._quotas.of(identity.key), keys[0] if keys else b""
+        quota, known_by = self._quotas.of(identity.key), keys[0] if keys and self._engine.settings.idempotency else b""
         with quota.place(exchange.with_answer, known_by):
             body = await exchange.body(self._body_limit)
             request = await in_turns(request_steps(body, self._engine.settings.limits))
@@ -242,18 +242,10 @@ class Routes:
     @contextmanager
     def _following(self, exchange: Exchange) -> Iterator[None]:
         """A place for one who reads a stream again. What another process passes on has one of its key there."""
-        if self._followers >= self._most_followers:
-            raise TooManyFollowers(self._most_followers)
-        is_passed_on = exchange.header(RELAYED) is not None
-        counted = (
-            nullcontext() if is_passed_on else self._quotas.of(exchange.identity.key).following(exchange.with_answer)
-        )
-        with counted:
-            self._followers += 1
-            try:
-                yield
-            finally:
-                self._followers -= 1
+        identity, is_passed_on = exchange.identity, exchange.header(RELAYED) is not None
+        counted = nullcontext() if is_passed_on else self._quotas.of(identity.key).following(exchange.with_answer)
+        with counted, self._followers.place(identity):
+            yield
 
     async def delete(self, exchange: Exchange, response_id: str) -> None:
         await self._engine.delete(exchange.identity, _checked(exchange, response_id))
