@@ -521,11 +521,6 @@ class TooManyFollowers(ServerFault):
     code = "too_many_followers"
     may_pass = True
 
-<<<<<<< HEAD
-    def __init__(self, most: int) -> None:
-        problem = f"As many streams are read again as the server allows at once, which is {most} (server.followers)."
-        super().__init__(problem, retry_after=5)
-=======
     def __init__(self, most: int, share: int) -> None:
         """`share`: how many one tenant, or one of its subjects, may read."""
         if share == most:
@@ -533,7 +528,6 @@ class TooManyFollowers(ServerFault):
         else:
             problem = f"You read {share} streams of responses again right now, your share of the {most} of the server"
         super().__init__(f"{problem} (server.followers).", retry_after=5)
->>>>>>> c268a0536c0be9988ea1b8c3ee9dd6d8472dafeb
 
 
 class ToolServerUnavailable(ServerFault):

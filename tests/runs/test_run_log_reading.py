@@ -9,11 +9,8 @@ from contextlib import aclosing
 import pytest
 
 from antwort.api.events import TERMINAL, RunEvent
-<<<<<<< HEAD
-from antwort.api.wire import replace
-=======
 from antwort.api.payload import LARGE
->>>>>>> c268a0536c0be9988ea1b8c3ee9dd6d8472dafeb
+from antwort.api.wire import replace
 from antwort.runs.base import Gone, Record, RunLog
 from antwort.storage.base import ResponseStore
 from runs_cases import ONE, TWO, begun, everything, finish, marked, new_run, numbered, said, told
@@ -129,15 +126,14 @@ async def test_a_log_that_is_packed_while_it_is_read_is_read_to_its_end(home: Ho
     assert [number for number, _ in numbered(found)] == [*range(302)]
 
 
-<<<<<<< HEAD
-LARGE = "x" * 100_000
+LONG_TEXT = "x" * 100_000
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
 async def test_a_large_log_is_read_in_pieces_of_bounded_size(log: RunLog, is_packed: bool) -> None:
     claimed = await begun(log)
     for at in range(1, 30):
-        await log.append(claimed.lease, said(at, at + 1, LARGE))
+        await log.append(claimed.lease, said(at, at + 1, LONG_TEXT))
     await finish(log, claimed, 30, 31)
     if is_packed:
         await log.sweep()
@@ -151,7 +147,7 @@ async def test_a_large_log_is_read_in_pieces_of_bounded_size(log: RunLog, is_pac
 @pytest.mark.parametrize("is_packed", [False, True])
 async def test_those_who_read_a_large_event_share_it(log: RunLog, is_packed: bool) -> None:
     claimed = await begun(log)
-    await finish(log, claimed, 1, 2, LARGE * 10)
+    await finish(log, claimed, 1, 2, LONG_TEXT * 10)
     if is_packed:
         await log.sweep()
     readers = [log.read(ME, claimed.lease.run_id, 1) for _ in range(2)]
@@ -172,7 +168,8 @@ async def test_a_response_is_outlined_without_what_it_said(log: RunLog, store: R
         assert (outline.has_log, outline.response) == (has_log, replace(whole, output=()))
         assert await log.outline(STRANGER, response_id) is None
     assert await log.sent(ME, "resp_plain") == 0
-=======
+
+
 async def test_small_records_behind_a_large_one_are_read_too(log: RunLog) -> None:
     claimed = await begun(log)
     await log.append(claimed.lease, said(1, 2, "a" * (LARGE + 1)))
@@ -193,7 +190,6 @@ async def test_a_slow_reader_misses_nothing_of_a_record_that_was_packed_as_sever
         await log.sweep()
         found += [record async for records in reading for record in records]
     assert [number for number, _ in numbered(found)] == [*range(7)]
->>>>>>> c268a0536c0be9988ea1b8c3ee9dd6d8472dafeb
 
 
 async def test_there_is_no_log_of_what_never_had_one(log: RunLog, store: ResponseStore) -> None:
