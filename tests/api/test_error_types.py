@@ -70,7 +70,7 @@ SAMPLES: list[tuple[AntwortError, int, str, str, str]] = [
     (errors.AttemptsExhausted(3), 500, "server_error", "server_error", "attempts_exhausted"),
     (errors.MakerAway(), 503, "server_error", "server_error", "maker_unreachable"),
     (errors.ShuttingDown(), 503, "server_error", "server_error", "server_shutting_down"),
-    (errors.TooManyFollowers(256), 503, "server_error", "server_error", "too_many_followers"),
+    (errors.TooManyFollowers(256, 128), 503, "server_error", "server_error", "too_many_followers"),
     (errors.TooManySockets(), 503, "server_error", "server_error", "too_many_websockets"),
     (errors.RequestCancelled(), 503, "server_error", "server_error", "request_cancelled"),
     (errors.BackendError("m"), 502, "server_error", "model_error", "backend_error"),
