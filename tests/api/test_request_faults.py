@@ -223,3 +223,8 @@ def test_a_body_nested_within_reason_is_read_and_written_again() -> None:
 
 def test_a_long_flat_body_is_no_deep_one() -> None:
     assert len(parse_request(json.dumps({"input": [MESSAGE] * 300}).encode(), Limits()).input) == 300
+
+
+def test_a_number_beyond_all_bounds_is_told_as_such() -> None:
+    with pytest.raises(InvalidField, match="number out of range"):
+        parse_request(b'{"input": "x", "temperature": 1e999}', Limits())

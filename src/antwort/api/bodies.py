@@ -16,14 +16,14 @@ from antwort.api.limits import Limits
 from antwort.api.steps import Steps
 from antwort.api.surrogates import repair_steps
 from antwort.api.values import MOST_DIGITS, long_number_steps, value_counts
-from antwort.api.wire import Plain
+from antwort.api.wire import Plain, decode_any
 from antwort.errors import InvalidField, TooManyValues
 
 __all__ = ["SMALL_BODY", "body_steps", "known_fields", "value_steps"]
 
 SMALL_BODY = 64 * 1024
 """Bytes that are decoded whole, unless fewer values may be in a part of them."""
-_PIECE = 4 * 2**20
+_PIECE = 2**20
 """Bytes of a value that is decoded at once."""
 _STEP = 256 * 1024
 """Bytes after which others get their turn."""
@@ -35,7 +35,6 @@ _LISTS = _ITEMS | {"tools"}
 
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NO_OBJECT = "The body must be a JSON object."
-_decode = msgspec.json.Decoder().decode
 _decode_list: Any = msgspec.json.Decoder(list[Raw]).decode
 _decode_object: Any = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -91,7 +90,7 @@ def body_steps(body: bytes, known: type[msgspec.Struct], limits: Limits) -> Step
 
 
 def _decoded(body: bytes) -> Plain:
-    plain: object = _decode(body)
+    plain: object = decode_any(body)
     if not isinstance(plain, dict):
         raise InvalidField("", _NO_OBJECT, code="invalid_json")
     if body.count(b"[") + body.count(b"{") > _DEEPEST:  # fewer cannot be nested too deeply
@@ -130,7 +129,7 @@ def _check_values(raw: Raw | bytes, path: str, limits: Limits) -> Steps[None]:
 
 def _value_steps(raw: Raw | bytes, path: str, longest: int) -> Steps[Any]:
     if len(raw) <= _PIECE:
-        return _decode(raw)
+        return decode_any(raw)
     kind, since = _first(raw), 0
     if kind == b"[":
         found: list[Any] = []
@@ -151,7 +150,7 @@ def _value_steps(raw: Raw | bytes, path: str, longest: int) -> Steps[Any]:
     # An escape is at most six bytes for one, and hardly ever more than two for one in a whole text.
     if len(raw) > 2 * longest and not path.endswith(".encrypted_content"):
         raise InvalidField(path, f"longer than {longest} bytes.", code="string_above_max_length")
-    return _decode(raw)
+    return decode_any(raw)
 
 
 def _first(raw: Raw | bytes) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from antwort.api.standard import own_kind
 from antwort.api.steps import Steps
 from antwort.api.tools import shown_url
-from antwort.api.wire import Plain, decode
+from antwort.api.wire import Plain, decode_object
 
 KEY = "antwort_credentials"
 """Where they stand, sealed, in what is kept. What a client itself sends there is not kept."""
@@ -34,7 +34,7 @@ def bared(plain: Plain, raw: bytes) -> Plain:
     """Plain values without them, and as they came where there are none. `raw` is their JSON."""
     if not may_hold_logins(raw):
         return plain
-    copy: Plain = decode(raw, dict)
+    copy: Plain = decode_object(raw)
     return copy if take_logins(copy) else plain
 
 

@@ -20,7 +20,7 @@ from antwort.api.logins import KEY, may_hold_logins, take_logins
 from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_request
 from antwort.api.steps import at_once
 from antwort.api.tools import McpTool, Tool, brought_by, has_credentials, same_place, shown_url
-from antwort.api.wire import UNSET, Plain, UnsetType, decode, encode, replace
+from antwort.api.wire import UNSET, Plain, UnsetType, decode_object, encode, replace
 from antwort.identity import Identity
 from antwort.notes import note
 from antwort.storage.base import Link
@@ -75,7 +75,7 @@ class Credentials:
         if not brought:
             return without_credentials(request)
         token = self._vault().seal(self._purpose(response_id), self._identity.tenant, encode(brought))
-        plain: Plain = decode(without_credentials(request), dict)
+        plain: Plain = decode_object(without_credentials(request))
         return encode({**plain, KEY: {"tools": list(brought), "sealed": token}})
 
     def kept_item(self, item: InputItem) -> InputItem:
@@ -145,7 +145,7 @@ def without_credentials(request: CreateRequest) -> bytes:
     """The request as it came, less what it brought to log in somewhere."""
     if not may_hold_logins(request.raw) and KEY.encode() not in request.raw:
         return request.raw
-    plain: Plain = decode(request.raw, dict)
+    plain: Plain = decode_object(request.raw)
     plain.pop(KEY, None)
     take_logins(plain)
     return encode(plain)

@@ -23,7 +23,7 @@ from antwort.api.items import (
 from antwort.api.requests import CreateRequest, ReasoningOptions, TextOptions
 from antwort.api.responses import ConversationRef, ReasoningEcho, Response
 from antwort.api.tools import AllowedTools, Tool, ToolChoice, echo_choice, echo_tool
-from antwort.api.wire import UNSET, Plain, encode
+from antwort.api.wire import UNSET, Plain, encode, json_decoder
 from antwort.engine.approval_ids import ApprovalIds
 from antwort.engine.approving import is_asked
 from antwort.engine.budgets import Budget, budget_of, most_calls
@@ -311,7 +311,7 @@ def _echo_tools(tools: tuple[Tool, ...], settings: EngineSettings, memo: dict[An
     return _decode_echoed(known[2])
 
 
-_decode_echoed = msgspec.json.Decoder(tuple[dict[str, Any], ...]).decode
+_decode_echoed = json_decoder(tuple[dict[str, Any], ...]).decode
 _ECHOED = (
     "previous_response_id",
     "instructions",

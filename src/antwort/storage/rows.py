@@ -13,7 +13,7 @@ from antwort.api.limits import Limits
 from antwort.api.logins import KEY
 from antwort.api.requests import less_input, read_item
 from antwort.api.responses import Metadata, Response
-from antwort.api.wire import encode, replace, to_plain
+from antwort.api.wire import decode_any, encode, replace, to_plain
 from antwort.errors import Damaged, InvalidField
 from antwort.identity import Identity
 from antwort.storage.base import Entry, NewResponse
@@ -112,7 +112,7 @@ def to_item(item_id: str, direction: Direction, raw: bytes) -> InputItem:
     try:
         if direction == "output":
             return renamed(_decode_output.decode(raw), item_id)
-        return read_item(msgspec.json.decode(raw), "item", _UNLIMITED, item_id=item_id)
+        return read_item(decode_any(raw), "item", _UNLIMITED, item_id=item_id)
     except (*_DAMAGED, InvalidField) as exc:
         raise Damaged from exc
 
@@ -129,7 +129,7 @@ def shown_item(item: InputItem, raw: bytes) -> InputItem:
     unknown = sent.keys() - _KNOWN_FIELDS[type(item)]
     if not unknown:
         return item
-    rest = {name: msgspec.json.decode(value) for name, value in sent.items() if name in unknown}
+    rest = {name: decode_any(value) for name, value in sent.items() if name in unknown}
     return OpaqueItem(type_of(item), item.id, {**to_plain(item), **rest})
 
 
