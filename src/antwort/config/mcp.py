@@ -154,4 +154,4 @@ class McpSettings(Wire):
     unsolicited_bytes: Count = 2**20
     """How much a server may send that nobody asked for (log messages, requests, comments), at once and then in each
     four seconds; each message counts as at least a kilobyte. More waits, and after as much again the stream is closed.
-    Your own servers have four times that."""
+    Your own servers have four times that, and of log messages and other notifications only the waiting."""

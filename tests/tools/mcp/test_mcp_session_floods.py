@@ -242,8 +242,8 @@ async def test_a_stream_of_what_nobody_asked_for_is_closed_and_calls_go_on(
 
 @pytest.mark.parametrize("said", [said for name, said in UNASKED.items() if name not in ("answers", "no messages")])
 async def test_a_call_whose_stream_is_full_of_what_nobody_asked_for_fails(said: bytes) -> None:
-    async with puppet(tools_call=without_end(said)) as server, pooled() as pool:
-        session = pool.get(replace(server.spec, unsolicited=LITTLE))
+    async with puppet(tools_call=without_end(said)) as server, pooled(reach=NEAR) as pool:
+        session = pool.get(replace(server.spec, is_strangers=True, unsolicited=LITTLE))
         with pytest.raises(ServerUnavailable, match="sends too much that nobody asked for"):
             await session.call("do", "{}", key="k")
         server.acts["tools/call"] = says(TEXT)
@@ -320,6 +320,21 @@ async def test_progress_that_a_call_has_asked_for_closes_no_stream(monkeypatch: 
         outcome = await session.call("do", "{}", key="k", progress=lambda progress: heard.append(progress.done))
         assert not outcome.is_error
         assert len(heard) == 300
+
+
+async def test_an_operators_tool_that_logs_without_measure_is_only_read_slowly(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(unsolicited, "_WINDOW", 0.01)
+    caplog.set_level(logging.INFO, logger="antwort.tools.mcp")
+
+    async def busy(asked: Asked, send: Send) -> None:
+        await send(STREAM + UNASKED["logs"] * 100)
+        await send(event({"jsonrpc": "2.0", "id": asked.number, "result": TEXT}))
+
+    async with puppet(tools_call=busy) as server, session_with(replace(server.spec, unsolicited=LITTLE)) as session:
+        assert not (await session.call("do", "{}", key="k")).is_error
+    assert told(caplog) == 0
 
 
 # ---- beginning and ending ----

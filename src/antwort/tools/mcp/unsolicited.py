@@ -44,28 +44,35 @@ class Allowance:
     """
 
     def __init__(self, spec: ServerSpec) -> None:
-        self._label, self._most = spec.label, spec.unsolicited
+        self._label, self._most, self.is_strangers = spec.label, spec.unsolicited, spec.is_strangers
         self._level = logging.INFO if spec.is_strangers else logging.WARNING
         self._due = float("-inf")
         """When the allowance is enough for all that was sent, at the pace at which it comes back."""
         self._above = 0
         self._pauses = Pauses(_FIRST_PAUSE, _LONGEST_PAUSE, at_once=0)
-        self._closed_at = float("-inf")
+        self._closed_at = self._told_at = float("-inf")
 
-    async def spend(self, size: int, *, is_asked: bool = False) -> None:
-        """Wait until it may be heard. Raises `Flooded`; what `is_asked` only waits."""
+    async def spend(self, size: int, *, only_waits: bool = False) -> None:
+        """Wait until it may be heard. Raises `Flooded`, unless it `only_waits`."""
         now = asyncio.get_running_loop().time()
         if now - self._due > _WINDOW / 2:
             self._above = 0
-        cost = min(size, self._most) if is_asked else size
+        cost = min(size, self._most) if only_waits else size
         self._due = max(self._due, now - _WINDOW) + cost * _WINDOW / self._most
         wait = self._due - now
-        if wait > 0 and not is_asked:
+        if wait > 0 and not only_waits:
             self._above += size
             if self._above > self._most:
                 raise self.closed()
         if wait > _SHORTEST_WAIT:
+            self._tell_of_waiting(now)
             await asyncio.sleep(wait)
+
+    def _tell_of_waiting(self, now: float) -> None:
+        if now - self._told_at > _FORGOTTEN:
+            self._told_at = now
+            text = "An MCP server is read slowly: it sends much that nobody asked for."
+            note(_log, logging.INFO, text, server=self._label)
 
     def pause(self) -> float:
         """Seconds before the next stream may be opened."""
@@ -102,7 +109,9 @@ class Unsolicited:
             await self.allowance.spend(size + _HEAVY)
             return True
         if isinstance(message, dict) and method == _PROGRESS and self._progress(message.get("params")):
-            await self.allowance.spend(size + _ASKED, is_asked=True)
+            await self.allowance.spend(size + _ASKED, only_waits=True)
+        elif isinstance(method, str):  # an operator's tool may log each line of its work: nobody's calls end by that
+            await self.allowance.spend(size + _LIGHT, only_waits=not self.allowance.is_strangers)
         else:
             await self.pass_over(size)
         return False
