@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import get_args
 
 import pytest
@@ -26,7 +27,12 @@ from antwort.transport.sse import DONE, KEEPALIVE, SLICE, written
 
 
 def frames(*batches: Numbered) -> bytes:
-    return b"".join(written(batches))
+    return b"".join(slices_of(batches))
+
+
+def slices_of(batches: Sequence[Numbered], words: Wording = OPENAI) -> list[bytes]:
+    first, rest = written(batches, words)
+    return [first, *(rest or ())]
 
 
 def delta(text: str) -> OutputTextDelta:
@@ -87,7 +93,7 @@ def test_batches_that_wait_together_are_written_together() -> None:
         Numbered(first=1, events=[]),
         Numbered(first=1, events=[delta("b")]),
     ]
-    assert [*written(waiting)] == [b"".join(frames(batch) for batch in waiting)]
+    assert slices_of(waiting) == [b"".join(frames(batch) for batch in waiting)]
 
 
 @pytest.mark.proves("TR-010")
@@ -109,14 +115,13 @@ LARGE: list[StreamEvent] = [
             output=(McpCall(id="mcp_1", server_label="s", name="f", arguments="{}", output=TEXT),) * 2,
         )
     ),
-    delta(TEXT),
 ]
 
 
 @pytest.mark.parametrize("words", [OPENAI, STANDARD], ids=["openai", "standard"])
 @pytest.mark.parametrize("event", LARGE, ids=lambda event: type(event).__name__)
 def test_a_large_event_is_written_in_slices_and_unchanged(event: StreamEvent, words: Wording) -> None:
-    slices = [*written([Numbered(first=3, events=[delta("a"), event])], words)]
+    slices = slices_of([Numbered(first=3, events=[delta("a"), event])], words)
     assert max(map(len, slices)) < 4 * SLICE
     first, second, rest = b"".join(slices).decode().split("\n\n")
     data = json.loads(second.split("\ndata: ")[1])

@@ -147,7 +147,7 @@ async def test_a_failure_in_mid_stream_is_a_failed_response_and_a_proper_end() -
 async def test_an_unexpected_exception_in_mid_stream_ends_the_body_and_the_run_and_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(batches: Sequence[Numbered], words: Wording) -> Iterator[bytes]:
+    def broken(batches: Sequence[Numbered], words: Wording) -> tuple[bytes, Iterator[bytes] | None]:
         if batches[0].first:
             raise ZeroDivisionError
         return written(batches, words)

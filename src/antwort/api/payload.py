@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from secrets import token_hex
 from typing import Any, TypeVar
 
@@ -13,11 +12,9 @@ from antwort.api.events import (
     DELTAS,
     TERMINAL,
     ArgumentsDone,
-    ContentPartAdded,
     ContentPartDone,
     CustomInputDone,
     McpArgumentsDone,
-    OutputItemAdded,
     OutputItemDone,
     OutputTextDone,
     ReasoningTextDone,
@@ -26,9 +23,23 @@ from antwort.api.events import (
     RunEvent,
     SummaryPartDone,
     SummaryTextDone,
+    Terminal,
 )
-from antwort.api.items import McpListTools
-from antwort.api.wire import encode
+from antwort.api.items import (
+    Compaction,
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    McpCall,
+    Message,
+    OpaqueItem,
+    OutputText,
+    Reasoning,
+    ReasoningText,
+    SummaryText,
+)
+from antwort.api.wire import UnsetType, encode
 
 T = TypeVar("T", bound=RunEvent)
 
@@ -43,45 +54,69 @@ _CUT = 2**15
 _MARK = token_hex(16)
 """Stands for a text that is cut. Nobody else knows it."""
 
-_TEXT, _ARGUMENTS, _OUTPUT = attrgetter("text"), attrgetter("arguments"), attrgetter("response.output")
-_HELD: dict[type, Callable[[Any], object]] = {
-    OutputItemAdded: attrgetter("item"),
-    OutputItemDone: attrgetter("item"),
-    ContentPartAdded: attrgetter("part"),
-    ContentPartDone: attrgetter("part"),
-    SummaryPartDone: attrgetter("part"),
-    OutputTextDone: _TEXT,
-    ReasoningTextDone: _TEXT,
-    SummaryTextDone: _TEXT,
-    RefusalDone: attrgetter("refusal"),
-    ArgumentsDone: _ARGUMENTS,
-    McpArgumentsDone: _ARGUMENTS,
-    CustomInputDone: attrgetter("input"),
-    ResponseInProgress: _OUTPUT,
-    **dict.fromkeys(TERMINAL, _OUTPUT),
-}
-"""What the events hold that can be large. An event that repeats a text counts it again, as it is written again."""
-
 
 def payload(event: RunEvent) -> int:
-    """Return how many characters of text the event holds, about."""
-    if isinstance(event, DELTAS):
-        return len(event.delta)
-    held = _HELD.get(event.__class__)
-    return 0 if held is None else _texts(held(event))
+    """Return how many characters of text the event holds, about. One that repeats a text counts it again, as it is
+    written again.
+    """
+    measure = _EVENTS.get(event.__class__)
+    return 0 if measure is None else measure(event)
 
 
-def _texts(value: object) -> int:
-    """The texts in items and their parts; what tools are listed with is bounded elsewhere."""
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, tuple | list):
-        return sum(map(_texts, value))
-    if isinstance(value, dict):
-        return sum([len(each) for each in value.values() if isinstance(each, str)])
-    if isinstance(value, msgspec.Struct) and not isinstance(value, McpListTools):
-        return sum([_texts(getattr(value, name)) for name in value.__struct_fields__])
+def _items(event: ResponseInProgress | Terminal) -> int:
+    output = event.response.output
+    return sum([_ITEMS.get(item.__class__, _nothing)(item) for item in output]) if output else 0
+
+
+def _nothing(_: object) -> int:
     return 0
+
+
+def _part(part: object) -> int:
+    """Of a message, a result or a thought. Images are texts, too."""
+    if isinstance(part, _TEXTS):
+        return len(part.text)
+    fields = part if isinstance(part, Mapping) else msgspec.to_builtins(part)
+    return sum([len(value) for value in fields.values() if isinstance(value, str)])
+
+
+def _parts(parts: str | tuple[object, ...] | UnsetType) -> int:
+    if isinstance(parts, str):
+        return len(parts)
+    return 0 if isinstance(parts, UnsetType) else sum([_part(part) for part in parts])
+
+
+_TEXTS = (OutputText, ReasoningText, SummaryText)
+_ITEMS: dict[type, Callable[[Any], int]] = {
+    Message: lambda item: _parts(item.content),
+    Reasoning: lambda item: _parts(item.content) + _parts(item.summary) + _parts(item.encrypted_content),
+    FunctionCall: lambda item: len(item.arguments),
+    FunctionCallOutput: lambda item: _parts(item.output),
+    CustomToolCall: lambda item: len(item.input),
+    CustomToolCallOutput: lambda item: _parts(item.output),
+    McpCall: lambda item: len(item.arguments) + _parts(item.output) + _parts(item.content) + len(item.error_text or ""),
+    Compaction: lambda item: len(item.encrypted_content),
+    OpaqueItem: lambda item: _part(item.fields),
+}
+"""What items hold that can be large. What tools are listed with is bounded elsewhere."""
+_EVENTS: dict[type, Callable[[Any], int]] = {
+    **dict.fromkeys(DELTAS, lambda event: len(event.delta)),
+    OutputItemDone: lambda event: _ITEMS.get(event.item.__class__, _nothing)(event.item),
+    ContentPartDone: lambda event: _part(event.part),
+    SummaryPartDone: lambda event: _part(event.part),
+    OutputTextDone: lambda event: len(event.text),
+    ReasoningTextDone: lambda event: len(event.text),
+    SummaryTextDone: lambda event: len(event.text),
+    RefusalDone: lambda event: len(event.refusal),
+    ArgumentsDone: lambda event: len(event.arguments),
+    McpArgumentsDone: lambda event: len(event.arguments),
+    CustomInputDone: lambda event: len(event.input),
+    ResponseInProgress: _items,
+    **dict.fromkeys(TERMINAL, _items),
+}
+"""And events. What is added is empty at first."""
+CAN_BE_LARGE = frozenset(_EVENTS) - frozenset(DELTAS)
+"""The events that repeat what was said before."""
 
 
 def fitting(events: Sequence[T], start: int, most: int) -> list[T]:

@@ -156,8 +156,8 @@ class Outlet:
     _is_abandoned = False
 
     def __init__(self, bound: int, keep: Callable[[Batch], None] | None = None, *, text_bound: int = 2**17) -> None:
-        """It is full with so many events, or so many characters of text in them. `keep` is given each batch in its
-        turn, marks included.
+        """It is full with so many events, or so many characters of text in those behind the first batch. `keep` is
+        given each batch in its turn, marks included.
         """
         self._bound, self._text_bound, self._keep = bound, text_bound, keep
         self._waiting: deque[Numbered] = deque()
@@ -239,9 +239,9 @@ class Outlet:
 
     def _hand_on(self, batch: Numbered) -> None:
         self._waiting.append(batch)
+        if len(self._waiting) > 1:  # of what is taken at once, nobody asks how large it is
+            self._held_text += sum(map(payload, batch.events))
         self._held += len(batch.events)
-        for event in batch.events:
-            self._held_text += payload(event)
         _wake(self._reader)
 
 

@@ -32,7 +32,7 @@ from antwort.api.events import (
     SummaryTextDelta,
     Terminal,
 )
-from antwort.api.payload import LARGE, PIECE
+from antwort.api.payload import LARGE, payload
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, Plain, Wire, encode, replace, to_plain
 from antwort.runs.base import Record
@@ -79,6 +79,7 @@ class _Again(Wire, tag="antwort.again"):
 
 _Entry: TypeAlias = RunEvent | _Text | _Again
 _decoder: msgspec.json.Decoder[list[_Entry]] = msgspec.json.Decoder(list[_Entry])
+_UNSENT = frozenset(UNSENT)
 _LIFE = (ResponseCreated, ResponseQueued, ResponseInProgress, *TERMINAL)
 _BY_NAME = {str(kind.__struct_config__.tag): kind for kind in _LIFE}
 
@@ -91,65 +92,62 @@ _PLACES: dict[type, Callable[[Piece], object]] = {kind: _place_of(kind) for kind
 
 
 def pack(batches: Iterable[Sequence[RunEvent]]) -> list[LogPiece]:
-    """All that was said, marks included, in pieces; an entry that is large is one of its own. Where one batch ended and
+    """All that was said, marks included, in pieces; an event that is large is one of its own. Where one batch ended and
     the next began is not kept.
     """
     pieces: list[LogPiece] = []
-    lines: list[bytes] = []
-    size = count = number = 0
-    first = 0
-
-    def end_piece() -> None:
-        nonlocal size, count, first
-        if lines:
-            pieces.append(LogPiece(first=first, next=number, data=b"[%b]" % b",".join(lines)))
-        lines.clear()
-        size, count, first = 0, 0, number
-
-    for entry in _entries(batches):
-        line = encode(entry)
-        events = len(entry.lengths) if isinstance(entry, _Text) else 1
-        if size + len(line) > PIECE or len(line) > LARGE or count + events > _MOST:
-            end_piece()
-        lines.append(line)
-        size, count = size + len(line), count + events
-        number += 0 if isinstance(entry, UNSENT) else events
-        if size > LARGE and len(lines) == 1:
-            end_piece()
-    end_piece()
-    return pieces or [LogPiece(first=0, next=0, data=b"[]")]
-
-
-def _entries(batches: Iterable[Sequence[RunEvent]]) -> Iterator[_Entry]:
-    first, pieces, place, size = None, list[str](), None, 0
     known: Response | None = None
-    for event in chain.from_iterable(batches):
+    first = 0
+    groups = _grouped([*chain.from_iterable(batches)])
+    for events in groups:
+        behind = first + len(events) - sum(map(_UNSENT.__contains__, map(type, events)))
+        pieces.append(LogPiece(first=first, next=behind, data=encode(_entries(events, known))))
+        if known is None and len(groups) > 1:
+            known = next((event.response for event in events if isinstance(event, _LIFE)), None)
+        first = behind
+    return pieces
+
+
+def _grouped(events: list[RunEvent]) -> list[list[RunEvent]]:
+    """Those of each piece."""
+    if len(events) <= _MOST and sum(map(payload, events)) <= LARGE:
+        return [events]
+    groups: list[list[RunEvent]] = []
+    start = total = 0
+    for at, event in enumerate(events):
+        size = payload(event)
+        if at > start and (size > LARGE or total > LARGE or at - start == _MOST):
+            groups.append(events[start:at])
+            start, total = at, 0
+        total += size
+    return [*groups, events[start:]]
+
+
+def _entries(events: Iterable[RunEvent], known: Response | None) -> list[_Entry]:
+    """`known`: the response as it came the first time, if it has."""
+    packed: list[_Entry] = []
+    first, pieces, place = None, list[str](), None
+    for event in events:
         if not isinstance(event, DELTAS):
             if first is not None:
-                yield _together(first, pieces)
+                packed.append(_together(first, pieces))
                 first = None
             if not isinstance(event, _LIFE):
-                yield event
+                packed.append(event)
             elif known is None:
                 known = event.response
-                yield event
+                packed.append(event)
             else:
-                yield _again(event, known)
-        elif (
-            first is not None
-            and size < LARGE
-            and len(pieces) < _MOST
-            and type(event) is type(first)
-            and _PLACES[type(event)](event) == place
-        ):
+                packed.append(_again(event, known))
+        elif first is not None and type(event) is type(first) and _PLACES[type(event)](event) == place:
             pieces.append(event.delta)
-            size += len(event.delta)
         else:
             if first is not None:
-                yield _together(first, pieces)
-            first, pieces, place, size = event, [event.delta], _PLACES[type(event)](event), len(event.delta)
+                packed.append(_together(first, pieces))
+            first, pieces, place = event, [event.delta], _PLACES[type(event)](event)
     if first is not None:
-        yield _together(first, pieces)
+        packed.append(_together(first, pieces))
+    return packed
 
 
 def _together(first: Piece, pieces: list[str]) -> Piece | _Text:

@@ -5,7 +5,7 @@ again: `GET /v1/responses/{id}?stream=true`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Iterator
 from typing import Any, TypeVar, cast
 
 from antwort.api.compactions import CompactRequest
@@ -21,7 +21,7 @@ from antwort.errors import AntwortError, ClientLeft, HandedOver, InvalidField, S
 from antwort.identity import Identity
 from antwort.transport.exchange import BrokenOff, ClientGone, Exchange, Watched
 from antwort.transport.lingering import Patience
-from antwort.transport.sse import SLICE, written
+from antwort.transport.sse import written
 
 T = TypeVar("T")
 
@@ -201,26 +201,17 @@ async def _stream(watch: Watch, run: Watched, words: Wording, turns: Turns) -> N
     await exchange.open_stream()
     try:
         while batches := await run.read():
-            events, slices = batches[-1].events, written(batches, words)
+            events = batches[-1].events
             is_end = bool(events) and isinstance(events[-1], TERMINAL)
-            ready = next(slices)
-            while len(ready) >= SLICE:
-                async with turns:
-                    more = next(slices, b"")
-                if not more:
-                    break
-                patience.look()
-                await exchange.write(ready)
-                if watch.is_gone:
-                    raise ClientGone
-                ready = more
+            ready, rest = written(batches, words)
+            if rest is not None:
+                ready = await _write_slices(watch, ready, rest, patience, turns)
             if is_end:
                 await exchange.close_stream(ready)
                 return
-            del batches, events, slices
-            patience.look()
             await exchange.write(ready)
             if exchange.is_behind:
+                del batches, events
                 patience.look()
                 await exchange.drained()
     finally:
@@ -228,3 +219,19 @@ async def _stream(watch: Watch, run: Watched, words: Wording, turns: Turns) -> N
     if not isinstance(run, Follower) or run.has_left:
         raise BrokenOff  # it goes on elsewhere, unless it is the client that has left
     await exchange.close_stream()  # the terminal event is one that the client has seen before
+
+
+async def _write_slices(watch: Watch, ready: bytes, rest: Iterator[bytes], patience: Patience, turns: Turns) -> bytes:
+    """All but the last slice, which is given back. Raises `ClientGone`."""
+    while True:
+        async with turns:
+            more = next(rest, b"")
+        if not more:
+            return ready
+        await watch.exchange.write(ready)
+        if watch.exchange.is_behind:
+            patience.look()
+            await watch.exchange.drained()
+        if watch.is_gone:
+            raise ClientGone
+        ready = more

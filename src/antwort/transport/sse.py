@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from antwort.api.events import StreamEvent
-from antwort.api.payload import LARGE, json_pieces, payload
+from antwort.api.payload import CAN_BE_LARGE, LARGE, json_pieces, payload
 from antwort.api.standard import OPENAI, STANDARD, Wording
 from antwort.engine.pipe import Numbered
 
@@ -26,15 +26,30 @@ def _head(kind: type[StreamEvent], wording: Wording) -> tuple[bytes, int]:
     return found
 
 
-def written(batches: Sequence[Numbered], wording: Wording = OPENAI) -> Iterator[bytes]:
-    """All frames of the batches, and for a tick without events a comment, in slices of about `SLICE` bytes: the rest is
-    made when it is asked for.
+def written(batches: Sequence[Numbered], wording: Wording = OPENAI) -> tuple[bytes, Iterator[bytes] | None]:
+    """All frames of the batches, and for a tick without events a comment: about `SLICE` bytes of them, and the rest, if
+    there is more, in slices as large, each made when it is asked for.
+
+    The number is spliced into the encoded event: an event never knows its own.
     """
-    return sliced(_frames(batches, wording))
+    heads, encode, parts, size = _heads[wording], wording.encode, [], 0
+    for place, batch in enumerate(batches):
+        first, events = batch.first, batch.events
+        if not events:
+            parts.append(KEEPALIVE)
+        for number, event in enumerate(events, first):
+            kind = event.__class__
+            if size >= SLICE or (kind in CAN_BE_LARGE and payload(event) > LARGE):
+                left = [Numbered(number, events[number - first :]), *batches[place + 1 :]]
+                return b"".join(parts), sliced(_frames(left, wording))
+            head, cut = heads.get(kind) or _head(kind, wording)
+            parts.append(frame := b"%b%d%b\n\n" % (head, number, encode(event)[cut:]))
+            size += len(frame)
+    return b"".join(parts), None
 
 
 def sliced(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes, in slices of about `SLICE`; all but the last have at least as many."""
+    """The same bytes, in slices of about `SLICE`."""
     ready: list[bytes] = []
     size = 0
     for piece in pieces:
@@ -48,17 +63,15 @@ def sliced(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _frames(batches: Sequence[Numbered], wording: Wording) -> Iterator[bytes]:
-    """The number is spliced into the encoded event: an event never knows its own."""
-    heads, encode = _heads[wording], wording.encode
     for batch in batches:
         if not batch.events:
             yield KEEPALIVE
         for number, event in enumerate(batch.events, batch.first):
-            head, cut = heads.get(event.__class__) or _head(event.__class__, wording)
+            head, cut = _heads[wording].get(event.__class__) or _head(event.__class__, wording)
             if payload(event) > LARGE:
                 yield from _large(event, wording, head, cut, number)
             else:
-                yield b"%b%d%b\n\n" % (head, number, encode(event)[cut:])
+                yield b"%b%d%b\n\n" % (head, number, wording.encode(event)[cut:])
 
 
 def _large(event: StreamEvent, wording: Wording, head: bytes, cut: int, number: int) -> Iterator[bytes]:
