@@ -86,8 +86,11 @@ class Control:
         """The tool that works on this call reports that it is getting on, and how far it is."""
 
     def fall_silent(self) -> None:
-        """No more signs come. Those who waited for them are held no longer: with what they hold, they would stay until
-        somebody looked for circles.
+        """No more signs come. Those who waited for them are held no longer, nor the frames that an error went through:
+        with what they hold, such as the whole text, they would stay until somebody looked for circles.
         """
+        for error in (self.signal.reason, self.error):
+            if error is not None:
+                error.__traceback__ = error.__context__ = None
         self.on_answer, self.on_progress, self.on_call = nobody_asks, _nobody_watches, ()
         self.on_begin = self.on_turn = None
