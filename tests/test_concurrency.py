@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from antwort.concurrency import Once, Signal, side_by_side, stop, within
+from antwort.concurrency import Once, Signal, Starts, side_by_side, stop, within
 from antwort.errors import Cancelled, ClientLeft
 
 
@@ -583,3 +583,20 @@ async def test_what_was_begun_and_is_dropped_is_closed() -> None:
     begun.send(None)
     begun.close()
     assert ends == ["closed"]
+
+
+async def test_of_many_requests_of_one_tenant_some_begin_in_each_turn_and_another_tenants_begins_at_once() -> None:
+    starts, begun = Starts(2), list[str]()
+
+    async def start(tenant: str) -> None:
+        await starts.take(tenant)
+        begun.append(tenant)
+
+    tasks = [asyncio.create_task(start(tenant)) for tenant in "aaaaab"]
+    await asyncio.sleep(0)
+    assert begun == ["a", "a", "b"]
+    tasks[2].cancel()
+    await asyncio.wait(tasks)
+    assert begun == ["a", "a", "b", "a", "a"]
+    await asyncio.sleep(0)
+    await asyncio.gather(*(start("a") for _ in range(3)))

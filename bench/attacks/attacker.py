@@ -336,7 +336,7 @@ async def main() -> None:
     parser.add_argument("--loud", required=True)
     parser.add_argument("--seconds", type=float, required=True)
     chosen = parser.parse_args()
-    os.nice(5)
+    os.nice(15)  # the other tenant's client is on the same core
     until = time.monotonic() + chosen.seconds
     target = Target(chosen.port, chosen.loud, lambda: time.monotonic() >= until)
     say("begun")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from time import perf_counter
 from types import coroutine
@@ -128,6 +129,41 @@ class Turns:
     async def __aexit__(self, *_: object) -> None:
         self._lock.release()
         await asyncio.sleep(0)
+
+
+class Starts:
+    """How many of one tenant's requests begin in one turn of the event loop: the others wait for the next ones, in
+    order, so that hundreds that come at once do not keep everybody else waiting for as long as they all take.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._begun: dict[str, int] = {}
+        """In this turn."""
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    async def take(self, tenant: str) -> None:
+        begun = self._begun.get(tenant, 0)
+        if not self._begun:
+            asyncio.get_running_loop().call_soon(self._next)
+        if begun < self._most and tenant not in self._waiting:
+            self._begun[tenant] = begun + 1
+            return
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant, deque()).append(place)
+        await place
+
+    def _next(self) -> None:
+        self._begun.clear()
+        for tenant, places in [*self._waiting.items()]:
+            while places and self._begun.get(tenant, 0) < self._most:
+                if not (place := places.popleft()).done():
+                    place.set_result(None)
+                    self._begun[tenant] = self._begun.get(tenant, 0) + 1
+            if not places:
+                del self._waiting[tenant]
+        if self._begun:
+            asyncio.get_running_loop().call_soon(self._next)
 
 
 async def stop(tasks: Iterable[asyncio.Task[Any]], grace: float) -> set[asyncio.Task[Any]]:

@@ -15,7 +15,7 @@ from antwort.api.responses import Model, Response
 from antwort.api.standard import wording
 from antwort.api.status import FINAL
 from antwort.api.wire import Wire, encode
-from antwort.concurrency import in_turns
+from antwort.concurrency import Starts, in_turns
 from antwort.engine.engine import Engine
 from antwort.engine.fingerprint import checked_key
 from antwort.errors import (
@@ -76,6 +76,10 @@ class InputTokens(Wire, kw_only=True):
     input_tokens: int
 
 
+_STARTS = 8
+"""Requests of one tenant that begin in one turn of the event loop: each takes about a millisecond."""
+
+
 class Routes:
     """The endpoints, and which of them a request is for.
 
@@ -95,6 +99,7 @@ class Routes:
         extra: Mapping[str, Endpoint] = NOTHING,
         ask: Ask | None = None,
     ) -> None:
+        self._starts = Starts(_STARTS)
         self._followers = Followers(followers)
         self._engine, self._identify, self._body_limit, self._quotas = engine, identify, body_limit, quotas
         self._words = wording(strict=engine.settings.strict)
@@ -186,6 +191,7 @@ class Routes:
         quota, known_by = self._quotas.of(identity.key), keys[0] if keys and self._engine.settings.idempotency else b""
         with quota.place(exchange.with_answer, known_by):
             body = await exchange.body(self._body_limit)
+            await self._starts.take(identity.tenant)
             request = await in_turns(request_steps(body, self._engine.settings.limits))
             try:
                 await respond(exchange, self._engine, request, identity, self._key(keys) if keys else None)

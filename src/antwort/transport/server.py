@@ -28,7 +28,7 @@ _LAST_WRITES = 5.0
 """Seconds after the drain in which a slow reader may still take its last frames."""
 _LAST_RESORT = 1.0
 """Seconds after which whatever still does not end is broken off."""
-_SEND_BUFFER = 2**17
+_SEND_BUFFER = 2**16
 """Bytes that the system takes for a client that does not read. By itself it would take megabytes for each, and a run
 would not notice for as long that nobody reads it."""
 _LOOK_AGAIN = 0.1
