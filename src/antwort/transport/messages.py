@@ -9,7 +9,7 @@ import msgspec
 
 from antwort.api.events import Event, StreamEvent
 from antwort.api.faults import kind_of
-from antwort.api.payload import LARGE, json_pieces, payload
+from antwort.api.payload import CUT_FROM, json_pieces, payload
 from antwort.api.requests import CreateRequest, Limits, parse_body, read_request
 from antwort.api.standard import OPENAI, STANDARD, Wording
 from antwort.api.wire import Plain, Wire, encode, replace
@@ -132,7 +132,7 @@ def written(
         for number, event in enumerate(batch.events, batch.first):
             head, cut = heads.get(event.__class__) or _head(event.__class__, wording)
             opening = b"%b%d%b" % (head, number, mark)
-            if payload(event) > LARGE:
+            if payload(event) > CUT_FROM:
                 yield _large(event, wording, opening, cut)
             else:
                 yield opening + write(event)[cut:]
