@@ -197,6 +197,10 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
         "a WebSocket is asked for in a version other than 13; `Sec-WebSocket-Version` says so",
     ),
     "websocket_not_offered": (errors.SocketsOff, "`server.websocket.enabled` is off; use HTTP"),
+    "too_many_followers": (
+        errors.TooManyFollowers,
+        "as many streams are read again (`GET /v1/responses/{id}?stream=true`) as `server.followers` allows",
+    ),
     "too_many_websockets": (
         errors.TooManySockets,
         "as many WebSockets are open as `server.websocket.connections` allows",

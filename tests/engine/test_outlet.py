@@ -339,8 +339,8 @@ async def test_a_slow_reader_holds_the_writer_back_and_gets_everything_in_order(
 async def test_it_is_full_of_much_text_as_of_many_events(events: list[StreamEvent]) -> None:
     outlet = Outlet(1000, text_bound=100)
     outlet.publish([delta("x")])
-    assert not outlet.is_full
+    was_full = [outlet.is_full]
     outlet.publish([*events])
-    assert outlet.is_full
+    was_full.append(outlet.is_full)
     await outlet.read()
-    assert not outlet.is_full
+    assert [*was_full, outlet.is_full] == [False, True, False]

@@ -46,7 +46,9 @@ T = TypeVar("T", bound=RunEvent)
 PIECE = 2**19
 """Characters, about, that a reader is given in one piece."""
 LARGE = 2**18
-"""An event with more characters is written piece by piece."""
+"""An event of a log with more characters is a piece of its own, which its readers share."""
+CUT_FROM = 2**16
+"""An event with more characters is written bit by bit."""
 
 _LONG = 2**12
 """Texts of more characters are cut, where they are written piece by piece."""
@@ -80,10 +82,10 @@ def _part(part: object) -> int:
     return sum([len(value) for value in fields.values() if isinstance(value, str)])
 
 
-def _parts(parts: str | tuple[object, ...] | UnsetType) -> int:
+def _parts(parts: str | tuple[object, ...] | UnsetType | None) -> int:
     if isinstance(parts, str):
         return len(parts)
-    return 0 if isinstance(parts, UnsetType) else sum([_part(part) for part in parts])
+    return 0 if parts is None or isinstance(parts, UnsetType) else sum([_part(part) for part in parts])
 
 
 _TEXTS = (OutputText, ReasoningText, SummaryText)

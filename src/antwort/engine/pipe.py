@@ -155,7 +155,7 @@ class Outlet:
     _is_ended = False
     _is_abandoned = False
 
-    def __init__(self, bound: int, keep: Callable[[Batch], None] | None = None, *, text_bound: int = 2**17) -> None:
+    def __init__(self, bound: int, keep: Callable[[Batch], None] | None = None, *, text_bound: int = 2**16) -> None:
         """It is full with so many events, or so many characters of text in those behind the first batch. `keep` is
         given each batch in its turn, marks included.
         """

@@ -76,7 +76,7 @@ class LoopSettings(Wire):
     says. Null: never."""
     buffer_events: Annotated[int, Meta(ge=1)] = 1024
     """Events kept for a slow reader before the run waits for it."""
-    buffer_bytes: Annotated[int, Meta(ge=1)] = 2**17
+    buffer_bytes: Annotated[int, Meta(ge=1)] = 2**16
     """Characters of text in those events, about, before the run waits for it as well. An event that repeats a text
     counts it again, as it is written again."""
     truncation: Literal["disabled", "auto"] = "disabled"

@@ -10,7 +10,7 @@ import msgspec
 from antwort.net import heads
 from antwort.net.heads import END, NO_HEADERS, Head, Headers
 
-AT_ONCE = 64 * 1024
+AT_ONCE = 32 * 1024
 """Bytes, about, that a reader takes in one go."""
 HEAD_CAP = 64 * 1024
 """Bytes of the heads before an answer's body, those of interim answers among them; and of what is around the body,

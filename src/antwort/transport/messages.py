@@ -11,7 +11,7 @@ from antwort.api.bodies import body_steps, known_fields
 from antwort.api.events import Event, StreamEvent
 from antwort.api.faults import kind_of
 from antwort.api.limits import Limits
-from antwort.api.payload import LARGE, json_pieces, payload
+from antwort.api.payload import CUT_FROM, json_pieces, payload
 from antwort.api.requests import REQUEST_FIELDS, CreateRequest, read_steps
 from antwort.api.standard import OPENAI, STANDARD, Wording
 from antwort.api.steps import Steps
@@ -136,7 +136,7 @@ def written(
         for number, event in enumerate(batch.events, batch.first):
             head, cut = heads.get(event.__class__) or _head(event.__class__, wording)
             opening = b"%b%d%b" % (head, number, mark)
-            if payload(event) > LARGE:
+            if payload(event) > CUT_FROM:
                 yield _large(event, wording, opening, cut)
             else:
                 yield opening + write(event)[cut:]

@@ -197,13 +197,17 @@ async def _stream(watch: Watch, run: Watched, words: Wording, turns: Turns) -> N
     """Write what has gathered, as often as there is something, until the terminal event has gone out. As long as the
     client is behind, what gathers stays where it is bounded.
     """
-    exchange, patience = watch.exchange, Patience(watch.exchange, run.wait)
+    exchange, patience, is_follower = watch.exchange, Patience(watch.exchange, run.wait), isinstance(run, Follower)
     await exchange.open_stream()
     try:
         while batches := await run.read():
             events = batches[-1].events
             is_end = bool(events) and isinstance(events[-1], TERMINAL)
-            ready, rest = written(batches, words)
+            if is_follower:  # all that it asks for may be there at once
+                async with turns:
+                    ready, rest = written(batches, words)
+            else:
+                ready, rest = written(batches, words)
             if rest is not None:
                 ready = await _write_slices(watch, ready, rest, patience, turns)
             if is_end:

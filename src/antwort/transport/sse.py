@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from antwort.api.events import StreamEvent
-from antwort.api.payload import CAN_BE_LARGE, LARGE, json_pieces, payload
+from antwort.api.payload import CAN_BE_LARGE, CUT_FROM, json_pieces, payload
 from antwort.api.standard import OPENAI, STANDARD, Wording
 from antwort.engine.pipe import Numbered
 
@@ -39,7 +39,7 @@ def written(batches: Sequence[Numbered], wording: Wording = OPENAI) -> tuple[byt
             parts.append(KEEPALIVE)
         for number, event in enumerate(events, first):
             kind = event.__class__
-            if size >= SLICE or (kind in CAN_BE_LARGE and payload(event) > LARGE):
+            if size >= SLICE or (kind in CAN_BE_LARGE and payload(event) > CUT_FROM):
                 left = [Numbered(number, events[number - first :]), *batches[place + 1 :]]
                 return b"".join(parts), sliced(_frames(left, wording))
             head, cut = heads.get(kind) or _head(kind, wording)
@@ -68,7 +68,7 @@ def _frames(batches: Sequence[Numbered], wording: Wording) -> Iterator[bytes]:
             yield KEEPALIVE
         for number, event in enumerate(batch.events, batch.first):
             head, cut = _heads[wording].get(event.__class__) or _head(event.__class__, wording)
-            if payload(event) > LARGE:
+            if payload(event) > CUT_FROM:
                 yield from _large(event, wording, head, cut, number)
             else:
                 yield b"%b%d%b\n\n" % (head, number, wording.encode(event)[cut:])
