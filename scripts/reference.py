@@ -205,10 +205,6 @@ MEANING: dict[str, tuple[type[errors.AntwortError], str]] = {
         errors.TooManySockets,
         "as many WebSockets are open as `server.websocket.connections` allows",
     ),
-    "too_many_followers": (
-        errors.TooManyFollowers,
-        "as many streams are read again as `server.followers` allows, or as many by you as your share of them",
-    ),
     "body_too_large": (errors.BodyTooLarge, "the body is larger than `server.body_limit`"),
     "too_many_values": (errors.TooManyValues, "the body holds more JSON values than `limits.body_values`"),
     "unsupported_media_type": (errors.WrongMediaType, "the body is not `application/json`"),
