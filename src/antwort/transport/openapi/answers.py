@@ -72,10 +72,17 @@ def answer_schemas() -> Schemas:
     made["CompactedResponse"] = with_fields(made["CompactedResponse"], output=array(ref("OutputItem")))
     made["McpTool"] = _without_secrets(made["McpTool"])
     made["ItemList"] = with_fields(made["ItemList"], data=array(ref("Item")))
+    # Further fields of an item are given back as its client sent them.
+    sent = {
+        f"{each.__name__}AsSent": {**made[each.__name__], "additionalProperties": True} for each in members(OutputItem)
+    }
     return {
         **made,
         "OutputItem": union_of(members(OutputItem)),
-        "Item": any_of(ref("OutputItem"), ref("OtherItem"), description="An item of the input, as it was stored."),
+        "Item": any_of(
+            ref("OutputItem"), *map(ref, sent), ref("OtherItem"), description="An item of the input, as it was stored."
+        ),
+        **sent,
         "OtherItem": other_than(
             map(tag_of, members(KnownItem)), "An item of a type that this version does not know, as it came.", _OTHER
         ),
