@@ -43,7 +43,7 @@ def plan_of(seed: int, conditions: Conditions) -> list[Fault]:
     plan: list[Fault] = []
     left: list[FaultKind] = []
     at = conditions.pause * fate.uniform(0.5, 1.0)
-    while at < conditions.seconds:
+    while round(at, 2) < conditions.seconds:
         if not left:
             left = list(conditions.kinds)
             fate.shuffle(left)
