@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from antwort.api.inputs import Limits, read_item
+from antwort.api.inputs import read_item
 from antwort.api.items import FunctionCall, InputItem, McpCall, Message, OutputItem, Reasoning
+from antwort.api.limits import Limits
 from antwort.api.responses import Response
 from antwort.api.wire import to_plain
 from antwort.engine.engine import Engine

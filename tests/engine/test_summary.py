@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.api.inputs import Limits, read_item
+from antwort.api.inputs import read_item
 from antwort.api.items import InputImage, InputItem, InputText, Message, Refusal
+from antwort.api.limits import Limits
 from antwort.api.wire import UNSET, decode
 from antwort.engine.summary import Entry, entries_of, question, take_piece
 from plan_kit import STEADY, called, result, said, server_called, thought

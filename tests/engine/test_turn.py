@@ -31,9 +31,9 @@ from antwort.api.items import (
 )
 from antwort.api.wire import UNSET
 from antwort.engine.held import Shown
-from antwort.engine.turn import CUT, Turn
+from antwort.engine.turn import Turn
 from antwort.errors import BackendError
-from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
+from antwort.providers.base import CUT, CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.testing import tokens
 from turn_kit import (
     a_call,

@@ -16,10 +16,9 @@ from antwort.api.responses import Response
 from antwort.api.wire import UNSET
 from antwort.engine.draft import Finish, Run, ending, fold, interrupted, settled
 from antwort.engine.opened import half_said
-from antwort.engine.turn import CUT
 from antwort.engine.unwrapping import InputReader, input_of
 from antwort.errors import BackendCut
-from antwort.providers.base import CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
+from antwort.providers.base import CUT, CallDelta, Delta, Finished, ReasoningDelta, RefusalDelta, TextDelta
 from antwort.testing import StreamChecker, tokens
 from plan_kit import STEADY
 from turn_kit import Style, play, play_in, shown
