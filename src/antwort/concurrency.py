@@ -139,17 +139,22 @@ class Starts:
     def __init__(self, most: int) -> None:
         self._most = most
         self._begun: dict[str, int] = {}
-        """In this turn."""
+        """Since the last turn in which somebody waited."""
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
 
-    async def take(self, tenant: str) -> None:
+    def may_begin(self, tenant: str) -> bool:
+        """Count one that begins now; if it may not, it is to `wait`."""
         begun = self._begun.get(tenant, 0)
-        if not self._begun:
-            asyncio.get_running_loop().call_soon(self._next)
-        if begun < self._most and tenant not in self._waiting:
-            self._begun[tenant] = begun + 1
-            return
-        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if begun >= self._most or tenant in self._waiting:
+            return False
+        self._begun[tenant] = begun + 1
+        return True
+
+    async def wait(self, tenant: str) -> None:
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._next)
+        place: asyncio.Future[None] = loop.create_future()
         self._waiting.setdefault(tenant, deque()).append(place)
         await place
 
@@ -162,7 +167,7 @@ class Starts:
                     self._begun[tenant] = self._begun.get(tenant, 0) + 1
             if not places:
                 del self._waiting[tenant]
-        if self._begun:
+        if self._waiting:
             asyncio.get_running_loop().call_soon(self._next)
 
 

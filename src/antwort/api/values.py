@@ -52,6 +52,8 @@ def has_long_number(raw: bytes) -> bool:
 
 def long_number_steps(raw: bytes) -> Iterator[bool]:
     """Yield the same piece by piece. Whoever asks stops at the first that is true."""
+    if len(raw) <= MOST_DIGITS:
+        return
     # Of so many digits, every few bytes one is seen: most bodies need no closer look.
     for start in range(0, len(raw), 8 * _PIECE):
         if _MAY_BE_LONG in raw[start : start + 8 * _PIECE + MOST_DIGITS : _STRIDE].translate(_ALIKE):

@@ -26,7 +26,7 @@ def media_steps(items: Sequence[InputItem], path: str, hosts: MediaHosts) -> Ste
     """Raises `InvalidField` for the first address that the backend would fetch and that may not be named."""
     for i, item in enumerate(items):
         if isinstance(item, Message):
-            if any(type(part) in _MEDIA for part in item.content):
+            if not _MEDIA.isdisjoint(map(type, item.content)):
                 yield from _check_parts(item.content, f"{path}[{i}].content", hosts)
         elif isinstance(item, FunctionCallOutput | CustomToolCallOutput):
             if not isinstance(item.output, str):

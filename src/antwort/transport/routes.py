@@ -191,7 +191,8 @@ class Routes:
         quota, known_by = self._quotas.of(identity.key), keys[0] if keys and self._engine.settings.idempotency else b""
         with quota.place(exchange.with_answer, known_by):
             body = await exchange.body(self._body_limit)
-            await self._starts.take(identity.tenant)
+            if not self._starts.may_begin(identity.tenant):
+                await self._starts.wait(identity.tenant)
             request = await in_turns(request_steps(body, self._engine.settings.limits))
             try:
                 await respond(exchange, self._engine, request, identity, self._key(keys) if keys else None)
