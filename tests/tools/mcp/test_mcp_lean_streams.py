@@ -13,7 +13,7 @@ from antwort.tools.mcp import declining, listening
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
 from antwort.tools.mcp.declining import MOST_WAITING
 from antwort.tools.mcp.session import ServerSession
-from antwort.tools.mcp.unsolicited import Allowance, Unsolicited
+from antwort.tools.mcp.unsolicited_traffic import Allowance, Unsolicited
 from session_kit import STREAM, TEXT, Asked, Send, event, hangs, puppet, sends, session_with, whole
 
 ENDED = ConnectionAbortedError

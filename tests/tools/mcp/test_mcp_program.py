@@ -19,7 +19,7 @@ from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPC
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
 from antwort.tools.mcp.messages import TOO_LONG
 from antwort.tools.mcp.program import Inbox, Outbox, environment, program
-from antwort.tools.mcp.unsolicited import Allowance, Unsolicited
+from antwort.tools.mcp.unsolicited_traffic import Allowance, Unsolicited
 from session_kit import until
 
 HELLO = SessionMessage(JSONRPCNotification(jsonrpc="2.0", method="hello"))

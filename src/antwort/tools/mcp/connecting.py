@@ -34,7 +34,7 @@ from antwort.tools.mcp.program import program
 from antwort.tools.mcp.quiet import hush, own_context
 from antwort.tools.mcp.streams import Hearing, Streams, Writing
 from antwort.tools.mcp.tool_list import STRANGERS_PAGE
-from antwort.tools.mcp.unsolicited import Allowance, Unsolicited
+from antwort.tools.mcp.unsolicited_traffic import Allowance, Unsolicited
 from antwort.tools.mcp.watching import Watch, Watched
 from antwort.tools.mcp.web import LARGEST_OTHER, Web, WebTransport
 from antwort.version import __version__

@@ -28,7 +28,7 @@ from antwort.tools.mcp.messages import (
     progress_of,
 )
 from antwort.tools.mcp.quiet import own_context
-from antwort.tools.mcp.unsolicited import Unsolicited
+from antwort.tools.mcp.unsolicited_traffic import Unsolicited
 from antwort.tools.mcp.watching import Watch
 
 Q = TypeVar("Q")

@@ -47,7 +47,7 @@ from antwort.tools.mcp.messages import (
     refused_with,
     result_of,
 )
-from antwort.tools.mcp.unsolicited import Unsolicited
+from antwort.tools.mcp.unsolicited_traffic import Unsolicited
 
 _JSON = "application/json"
 _AS_IT_IS = frozenset(("", "identity"))

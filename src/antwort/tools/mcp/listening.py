@@ -10,7 +10,7 @@ from antwort.net.http import Reply
 from antwort.net.sse import EventParser, SseEvent
 from antwort.tools.mcp.base import ServerUnavailable
 from antwort.tools.mcp.messages import TOO_LONG, decoded
-from antwort.tools.mcp.unsolicited import Unsolicited
+from antwort.tools.mcp.unsolicited_traffic import Unsolicited
 
 _PAUSE = 1.0
 _SHORTEST = 0.1

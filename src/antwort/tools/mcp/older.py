@@ -26,7 +26,7 @@ from antwort.tools.mcp.base import ServerUnavailable, Unauthorized
 from antwort.tools.mcp.messages import BROKEN, NOT_AN_ANSWER, TOO_LONG, UNAUTHORIZED, Unsent, refused_with
 from antwort.tools.mcp.reading import MessageReader, Unread, failed
 from antwort.tools.mcp.streams import Incoming
-from antwort.tools.mcp.unsolicited import Unsolicited
+from antwort.tools.mcp.unsolicited_traffic import Unsolicited
 from antwort.tools.mcp.web import LARGEST_OTHER, ONCE
 
 _MOST_REDIRECTS = 5

@@ -21,7 +21,7 @@ from antwort.tools.mcp.base import NotReached, ServerSpec, ServerUnavailable, Un
 from antwort.tools.mcp.messages import NOT_AN_ANSWER, UNAUTHORIZED
 from antwort.tools.mcp.pauses import Pauses
 from antwort.tools.mcp.quiet import own_context
-from antwort.tools.mcp.unsolicited import FLOODED, Allowance, Flooded
+from antwort.tools.mcp.unsolicited_traffic import FLOODED, Allowance, Flooded
 
 if TYPE_CHECKING:
     from antwort.tools.mcp.connecting import Mode

@@ -23,7 +23,7 @@ from mcp.shared.message import SessionMessage
 from antwort.notes import note
 from antwort.tools.mcp.base import NotReached, ServerSpec, ServerUnavailable
 from antwort.tools.mcp.reading import MessageReader, Unread
-from antwort.tools.mcp.unsolicited import Flooded, Unsolicited
+from antwort.tools.mcp.unsolicited_traffic import Flooded, Unsolicited
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCRequest, R
 from antwort.tools.mcp.base import ServerUnavailable
 from antwort.tools.mcp.decoding import TooHeavy, decoded_aside, number_in
 from antwort.tools.mcp.messages import NOT_AN_ANSWER, TOO_LONG, Unsent
-from antwort.tools.mcp.unsolicited import Unsolicited
+from antwort.tools.mcp.unsolicited_traffic import Unsolicited
 
 _MOST_ANSWERED = 64
 _MOST_WAITING = 10_000

@@ -11,7 +11,7 @@ from antwort.net.sse import EventParser, SseEvent
 from antwort.tools.mcp.base import ServerUnavailable
 from antwort.tools.mcp.decoding import decode
 from antwort.tools.mcp.messages import TOO_LONG
-from antwort.tools.mcp.unsolicited import Unsolicited
+from antwort.tools.mcp.unsolicited_traffic import Unsolicited
 from antwort.tools.mcp.web import LARGEST_OTHER
 
 _BETWEEN_STREAMS = 1.0
