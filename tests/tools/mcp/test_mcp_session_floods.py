@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from antwort.net.reach import Reach
-from antwort.tools.mcp import declining, unsolicited
+from antwort.tools.mcp import declining, unsolicited_traffic
 from antwort.tools.mcp.base import ServerSpec, ServerUnavailable
 from antwort.tools.mcp.owner import _Sdk
 from antwort.tools.mcp.watching import Watch, Watched
@@ -307,7 +307,7 @@ async def test_a_server_that_logs_much_and_tells_how_far_it_has_come_is_heard(
 
 
 async def test_progress_that_a_call_has_asked_for_closes_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unsolicited, "_WINDOW", 0.04)
+    monkeypatch.setattr(unsolicited_traffic, "_WINDOW", 0.04)
     heard = list[float | None]()
 
     async def busy(asked: Asked, send: Send) -> None:
@@ -325,7 +325,7 @@ async def test_progress_that_a_call_has_asked_for_closes_no_stream(monkeypatch: 
 async def test_an_operators_tool_that_logs_without_measure_is_only_read_slowly(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(unsolicited, "_WINDOW", 0.01)
+    monkeypatch.setattr(unsolicited_traffic, "_WINDOW", 0.01)
     caplog.set_level(logging.INFO, logger="antwort.tools.mcp")
 
     async def busy(asked: Asked, send: Send) -> None:
