@@ -8,11 +8,16 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable,
 from time import perf_counter
 from types import coroutine
 from typing import Any, Generic, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+from antwort.identity import TENANT
 
 T = TypeVar("T")
 _BREAKING_OFF = 1.0
-_LONG = 0.01
-"""Seconds of work after which others get their turn."""
+_LONG_SECONDS = 0.005
+"""Work that takes longer lets others have their turn."""
+SHORT_PER_TURN = 32
+"""Pieces of work that a tenant may begin in one turn of the event loop, where each takes about 0.2 ms."""
 
 
 class Signal:
@@ -113,62 +118,76 @@ class Once(Generic[T]):
 
 
 class Turns:
-    """Work that many have to do, in short pieces: one piece at a time, in the order in which they come, and everything
-    else of the event loop in between.
+    """Share the event loop between tenants.
 
-        async with turns:
-            piece = make_next()
+    In one turn of the event loop a tenant begins `SHORT_PER_TURN` short pieces of work, or one long piece. The others
+    wait for the next turns, in order: hundreds of requests that come at once do not keep everybody else waiting for as
+    long as they all take. Of those that wait, one tenant after the other goes on.
     """
 
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._used: dict[str, int] = {}
+        """How much of the current turn each tenant has used."""
+        self._waiting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
+        self._is_counting = False
 
-    async def __aenter__(self) -> None:
-        await self._lock.acquire()
+    def take(self, tenant: str) -> asyncio.Future[None] | None:
+        """Return None where a short piece of work may begin at once, else what to wait for."""
+        used = self._used.get(tenant, 0)
+        if used >= SHORT_PER_TURN or tenant in self._waiting:
+            return self.queue(tenant, 1)
+        self._used[tenant] = used + 1
+        if not self._is_counting:
+            self._is_counting = True
+            self._loop.call_soon(self._begin_turn)
+        return None
 
-    async def __aexit__(self, *_: object) -> None:
-        self._lock.release()
-        await asyncio.sleep(0)
+    def queue(self, tenant: str, cost: int) -> asyncio.Future[None]:
+        """Return what to wait for: the next turn in which there is room for it."""
+        place: asyncio.Future[None] = self._loop.create_future()
+        self._waiting.setdefault(tenant, deque()).append((cost, place))
+        if not self._is_counting:
+            self._is_counting = True
+            self._loop.call_soon(self._begin_turn)
+        return place
 
-
-class Starts:
-    """How many of one tenant's requests begin in one turn of the event loop: the others wait for the next ones, in
-    order, so that hundreds that come at once do not keep everybody else waiting for as long as they all take.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._begun: dict[str, int] = {}
-        """Since the last turn in which somebody waited."""
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
-
-    def may_begin(self, tenant: str) -> bool:
-        """Count one that begins now; if it may not, it is to `wait`."""
-        begun = self._begun.get(tenant, 0)
-        if begun >= self._most or tenant in self._waiting:
-            return False
-        self._begun[tenant] = begun + 1
-        return True
-
-    async def wait(self, tenant: str) -> None:
-        loop = asyncio.get_running_loop()
-        if not self._waiting:
-            loop.call_soon(self._next)
-        place: asyncio.Future[None] = loop.create_future()
-        self._waiting.setdefault(tenant, deque()).append(place)
-        await place
-
-    def _next(self) -> None:
-        self._begun.clear()
-        for tenant, places in [*self._waiting.items()]:
-            while places and self._begun.get(tenant, 0) < self._most:
-                if not (place := places.popleft()).done():
+    def _begin_turn(self) -> None:
+        self._used.clear()
+        self._is_counting = bool(self._waiting)
+        if not self._is_counting:
+            return
+        used = 0
+        for tenant in [*self._waiting]:
+            if used >= SHORT_PER_TURN:
+                break
+            places = self._waiting.pop(tenant)
+            began = used
+            while places and used < SHORT_PER_TURN:
+                cost, place = places.popleft()
+                if not place.done():
                     place.set_result(None)
-                    self._begun[tenant] = self._begun.get(tenant, 0) + 1
-            if not places:
-                del self._waiting[tenant]
-        if self._waiting:
-            asyncio.get_running_loop().call_soon(self._next)
+                    used += cost
+            self._used[tenant] = used - began
+            if places:
+                self._waiting[tenant] = places  # behind all others
+        self._loop.call_soon(self._begin_turn)
+
+
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
+
+
+def turns() -> Turns:
+    """Return the turns of the running event loop."""
+    loop = asyncio.get_running_loop()
+    if (found := _turns.get(loop)) is None:
+        found = _turns[loop] = Turns(loop)
+    return found
+
+
+async def next_turn() -> None:
+    """Wait until the current tenant may do a long piece of work: in a later turn of the event loop."""
+    await turns().queue(TENANT.get(), SHORT_PER_TURN)
 
 
 async def stop(tasks: Iterable[asyncio.Task[Any]], grace: float) -> set[asyncio.Task[Any]]:
@@ -185,12 +204,14 @@ async def stop(tasks: Iterable[asyncio.Task[Any]], grace: float) -> set[asyncio.
 class Pace:
     """Lets others have their turn between pieces of work, where those take long."""
 
+    __slots__ = ("_began",)
+
     def __init__(self) -> None:
         self._began = perf_counter()
 
     async def pause(self) -> None:
-        if perf_counter() - self._began > _LONG:
-            await asyncio.sleep(0)
+        if perf_counter() - self._began > _LONG_SECONDS:
+            await next_turn()
             self._began = perf_counter()
 
 
@@ -202,8 +223,8 @@ async def in_turns(steps: Generator[None, None, T]) -> T:
             next(steps)
         except StopIteration as end:
             return cast("T", end.value)
-        if perf_counter() - began > _LONG:
-            await asyncio.sleep(0)
+        if perf_counter() - began > _LONG_SECONDS:
+            await next_turn()
             began = perf_counter()
 
 

@@ -18,7 +18,7 @@ from antwort.engine.settings import EngineSettings
 from antwort.providers.base import ChatMessage, ChatRequest
 from antwort.providers.chat import ChatProvider
 from antwort.providers.native import ResponsesProvider
-from antwort.providers.remote import Remote
+from antwort.providers.remote import Remote, Timeouts
 from chunk_kit import DONE, Json, calls, delta, event, piece
 from replay_backend import Answer, Backend, serve, sse, whole
 from scenes import data_of
@@ -59,7 +59,7 @@ async def server_over(
 ) -> AsyncIterator[tuple[Serving, Backend]]:
     limits = limits or Limits()
     async with serve(*answers) as backend:
-        provider = kind(backend.url, output_bytes=limits.output_bytes)
+        provider = kind(backend.url, timeouts=Timeouts(connect=30), output_bytes=limits.output_bytes)
         engine = Engine(provider, executors=[add, note], settings=EngineSettings(limits=limits))
         async with serving(engine) as server:
             yield server, backend

@@ -81,7 +81,7 @@ def item_steps(
         size = len(raw)
         # As it was: what is wrong is told of by the careful reading alone.
         item = _easy_message(plain, size, limits) or read_item(plain, f"{path}[{i}]", limits, size=size)
-        if is_additional(item):
+        if item.__class__ is OpaqueItem and is_additional(item):
             item = checked_item(item, decoded, f"{path}[{i}]")
             raw = encode(item) if KEY in decoded else raw
         items.append(item)

@@ -196,17 +196,22 @@ def read_steps(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> Ste
     for key in _UNSUPPORTED.keys() & plain:
         if plain[key] is not None:
             raise InvalidField(key, f"{_UNSUPPORTED[key]}.", code="unsupported_parameter")
-    # Converting to the plain fields first keeps one place that knows what they may be.
+    # Converting to the plain fields first keeps one place that knows what they may be. Some programs write 5.0 for 5.
     given = plain
     if isinstance(text := plain.get("text"), dict):
         given = {**plain, "text": without_nulls(text)}
-    fields = _read_plain(given)
+    try:
+        fields: PlainFields = convert(given, PlainFields, "")
+    except InvalidField:
+        whole = {name: _with_whole_numbers(given[name]) for name in _PLAIN.intersection(given)}
+        fields = convert({**given, **whole}, PlainFields, "")
     if fields.metadata is not None:
         check_metadata(fields.metadata, limits)
     said = input_list(plain.get("input"))
     items, raw_items = yield from item_steps(said, "input", limits, most=limits.input_items)
     tools = (yield from tool_steps(plain["tools"], limits)) if "tools" in plain else ()
-    additional = yield from _additional_steps(items, tools, limits)
+    has_additional = OpaqueItem in map(type, items)
+    additional = (yield from _additional_steps(items, tools, limits)) if has_additional else ()
     choice = read_choice(plain.get("tool_choice"))
     return CreateRequest(
         **{name: getattr(fields, name) for name in _PLAIN.intersection(plain)},
@@ -220,16 +225,6 @@ def read_steps(plain: Plain, limits: Limits, *, raw: bytes | None = None) -> Ste
         conversation=_read_conversation(plain["conversation"], fields) if "conversation" in plain else None,
         raw=encode(plain) if raw is None else raw,
     )
-
-
-def _read_plain(given: Plain) -> PlainFields:
-    """The plain fields. Some programs write whole numbers as 5.0."""
-    try:
-        fields: PlainFields = convert(given, PlainFields, "")
-    except InvalidField:
-        whole = {name: _with_whole_numbers(given[name]) for name in _PLAIN.intersection(given)}
-        fields = convert({**given, **whole}, PlainFields, "")
-    return fields
 
 
 def _with_whole_numbers(value: Any) -> Any:
@@ -247,8 +242,6 @@ def _with_whole_numbers(value: Any) -> Any:
 def _additional_steps(
     items: tuple[InputItem, ...], tools: tuple[Tool, ...], limits: Limits
 ) -> Steps[tuple[Declaration, ...]]:
-    if OpaqueItem not in map(type, items):
-        return ()
     declared = [Declared(entries_of(item), f"input[{i}].tools") for i, item in enumerate(items) if is_additional(item)]
     additional = yield from declared_steps(declared, limits.tools)
     yield from check_steps(offered(tools, additional), limits)

@@ -18,7 +18,7 @@ _GROWTH_BYTES = 64 * 2**20
 """How much more than at its smallest the process may hold without being looked through."""
 _MALLOPT = (
     (-3, 256 * 1024),  # M_MMAP_THRESHOLD: blocks from this size on are mapped by themselves
-    (-1, 256 * 1024),  # M_TRIM_THRESHOLD: as much may be free at the end of the heap
+    (-1, 8 * 2**20),  # M_TRIM_THRESHOLD: as much may be free at the end of the heap
     (-8, 2),  # M_ARENA_MAX: pools of memory for threads
 )
 _STATM = Path("/proc/self/statm")

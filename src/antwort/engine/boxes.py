@@ -93,7 +93,7 @@ def made_of(request: CreateRequest, shelf: Shelf, standing: Sequence[McpTool]) -
     servers that join those of the request.
     """
     who = None
-    for tool in (each.tool for each in request.declarations):
+    for tool in (*request.tools, *[each.tool for each in request.additional]):
         if not isinstance(tool, McpTool) or tool.authorization is not UNSET or tool.headers is not UNSET:
             return None
         if tool.server_url is not UNSET:

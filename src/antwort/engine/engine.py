@@ -17,7 +17,7 @@ from antwort.api.items import McpListTools
 from antwort.api.requests import CreateRequest
 from antwort.api.responses import Model, Response
 from antwort.api.wire import replace
-from antwort.concurrency import Turns, side_by_side, stop
+from antwort.concurrency import side_by_side, stop
 from antwort.engine.approvals import check_reachable
 from antwort.engine.asked import Asked, RequestFields, read_asked
 from antwort.engine.background import Background
@@ -114,8 +114,6 @@ class Engine:
         self.is_open = False
         """Whether it was opened, and not closed since."""
         self._opening = asyncio.Lock()
-        self.turns = Turns()
-        """For what is large and written to many: see `Turns`."""
         self._has_begun = False
         """Whether there are rows of its own, which must not be taken for a dead process's."""
         self._on_end, self._on_call = tuple(on_end or ()), tuple(on_call or ())

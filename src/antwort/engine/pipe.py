@@ -11,7 +11,7 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from antwort.api.events import MARKS, TERMINAL, UNSENT, Batch, ResponseFailed, StreamEvent, Terminal
+from antwort.api.events import MARKS, TERMINAL, UNSENT, Batch, OutputTextDelta, ResponseFailed, StreamEvent, Terminal
 from antwort.api.payload import payload
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
@@ -240,7 +240,9 @@ class Outlet:
     def _hand_on(self, batch: Numbered) -> None:
         self._waiting.append(batch)
         if len(self._waiting) > 1:  # of what is taken at once, nobody asks how large it is
-            self._held_text += sum(map(payload, batch.events))
+            self._held_text += sum(
+                [len(each.delta) if each.__class__ is OutputTextDelta else payload(each) for each in batch.events]
+            )
         self._held += len(batch.events)
         _wake(self._reader)
 

@@ -137,29 +137,30 @@ class Planner:
         """The plan, once it is the request's turn at its `place`. The time that a response has begins here, unless it
         is `resumed`; all that is waited for counts.
         """
-        clock, pace = asyncio.get_running_loop().time, Pace()
+        clock, pace, is_new = asyncio.get_running_loop().time, Pace(), is_all_new(request)
+        brings_media = not is_new or has_media(request.input)
         if resumed is None:
             if request.background:
                 _check_background(request, self._settings)
             check_budget(request, self._settings)
-            for _ in media_steps(request.input, "input", self._media):
-                await pace.pause()
+            if brings_media:
+                for _ in media_steps(request.input, "input", self._media):
+                    await pace.pause()
             deadline = clock() + seconds_of(request, self._settings)
         else:
             deadline = resumed.deadline
-        asked = self._means(request, identity, deadline)
+        asked = self._means(request, identity, deadline, is_new=is_new)
         means = await (self._in_time(request, asked, deadline) if request.model is None else asked)  # see `patience`
         if place is not None:
             left = deadline - clock()
             await (self._turn(place, request, left) if resumed is None else place.turn(left))
         await pace.pause()
-        if not is_all_new(request):
+        if not is_new:
             plan = self._plan_after(request, identity, means, recent, resumed)
             return await self._in_time(request, plan, deadline)
         sealed, before = Sealed(self._vault, identity), Before(request, History((request.input,), inputs=_FIRST))
-        if has_media(request.input):
+        if brings_media:
             self._check_readable(before, means, sealed)
-        await pace.pause()
         return self._plan(before, identity, means, sealed, Credentials(self._vault, identity), resumed)
 
     async def _turn(self, place: Waits, request: CreateRequest, seconds: float) -> None:
@@ -184,19 +185,19 @@ class Planner:
                 raise DeadlineTooShort(request.deadline) from exc
             raise BackendTimeout("The response could not be prepared in time.") from exc
 
-    async def _means(self, request: CreateRequest, identity: Identity, deadline: float) -> Means:
+    async def _means(self, request: CreateRequest, identity: Identity, deadline: float, *, is_new: bool) -> Means:
         model = request.model or self._settings.default_model
         if not model:
             model = await self._only_model(identity)
         elif not identity.may_use(model):
             raise NotPermitted(f"You may not use the model {shown(model)}.", param="model", code="model_not_allowed")
         capabilities = self._provider.capabilities(model)
-        fresh = await self._fresh(request, identity)
+        fresh = frozenset[str]() if is_new else await self._fresh(request, identity)
         shelf = Shelf(self._executors, identity, self._settings, capabilities, model, deadline, fresh)
         compacts = asks_to_compact(request)
         asked = without_tools(request) if compacts else request
         toolbox, listings = await build_toolbox(
-            asked, shelf, with_standing=not compacts, is_all=is_all_new(request), boxes=self._boxes
+            asked, shelf, with_standing=not compacts, is_all=is_new, boxes=self._boxes
         )
         return Means(model, shelf, toolbox, listings, compacts)
 

@@ -50,6 +50,7 @@ async def build_toolbox(
     `boxes` is taken where it comes to the same. Where that may not be all, `is_all` is false, and the choice is not
     held against it.
     """
+    is_checked = is_all and request.tool_choice != "auto"
     joining = standing(shelf) if with_standing else []
     of = None if boxes is None else made_of(request, shelf, joining)
     alike = [] if boxes is None or of is None else boxes.like(of)
@@ -60,11 +61,11 @@ async def build_toolbox(
         note_dropped(dropped)
     for made in alike:
         if made.has(offers):
-            if is_all:
+            if is_checked:
                 _check_choice(request, made.toolbox, offers, shelf)
             return _checked_anew(made, request, shelf), made.shown()
     toolbox = _toolbox(request, offers, shelf)
-    if is_all:
+    if is_checked:
         _check_choice(request, toolbox, offers, shelf)
     await clean_all(_of_servers(toolbox))
     lists = _lists(sources, offers)

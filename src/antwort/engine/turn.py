@@ -166,19 +166,25 @@ class Turn:
     # ---- one kind of delta each ----
 
     def _feed_text(self, delta: TextDelta) -> None:
-        if delta.text and (message := self._message_for(delta)) is not None:  # an empty first chunk opens nothing
+        if not delta.text:  # an empty first chunk opens nothing
+            return
+        self._last_held = None
+        writing = self._writing
+        message = writing if isinstance(writing, OpenMessage) else self._open_message(delta)
+        if message is not None:
             message.feed_text(delta, self._events)
 
     def _feed_refusal(self, delta: RefusalDelta) -> None:
-        if delta.text and (message := self._message_for(delta)) is not None:
-            message.feed_refusal(delta.text, self._events)
-
-    def _message_for(self, delta: TextDelta | RefusalDelta) -> OpenMessage | None:
-        """The message that takes the delta; None where the delta is held back."""
+        if not delta.text:
+            return
         self._last_held = None
         writing = self._writing
-        if isinstance(writing, OpenMessage):
-            return writing
+        message = writing if isinstance(writing, OpenMessage) else self._open_message(delta)
+        if message is not None:
+            message.feed_refusal(delta.text, self._events)
+
+    def _open_message(self, delta: TextDelta | RefusalDelta) -> OpenMessage | None:
+        """A message that takes the delta; None where the delta is held back."""
         if self._must_wait():
             self._hold_back(delta)
             return None

@@ -10,7 +10,7 @@ import msgspec
 from antwort.net import heads
 from antwort.net.heads import END, NO_HEADERS, Head, Headers
 
-AT_ONCE = 32 * 1024
+AT_ONCE = 64 * 1024
 """Bytes, about, that a reader takes in one go."""
 HEAD_CAP = 64 * 1024
 """Bytes of the heads before an answer's body, those of interim answers among them; and of what is around the body,
@@ -117,14 +117,11 @@ class Exchange(msgspec.Struct, eq=False):
         self.keeps_alive = self.parser.should_keep_alive()
         self.until_eof = "content-length" not in fields and "transfer-encoding" not in fields
         self.answered = True
-        self._framing_size = 0
 
     def on_body(self, data: bytes) -> None:
         if self.complete:
             return
-        size = len(data)
-        self.size += size
-        self._framing_size -= size + _CHUNK_FRAMING_BYTES
+        self.size += len(data)
         if not self.is_unwanted:
             self.pieces.append(data)
 
@@ -159,16 +156,19 @@ class Exchange(msgspec.Struct, eq=False):
 
     def _parse(self, data: bytes) -> None:
         assert self.parser is not None
-        self._framing_size += len(data)
+        was_answered, size, count = self.answered, self.size, len(self.pieces)
         try:
             self.parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as exc:
             self.keeps_alive = False
             if not self.complete:
                 raise BadAnswer("the answer is not HTTP") from exc
-        if self._framing_size < 0:
-            self._framing_size = 0
-        elif self._framing_size > HEAD_CAP and not self.complete:
+        if self.answered and not was_answered:
+            self._framing_size = 0  # that was the head
+            return
+        framing = len(data) - (self.size - size) - _CHUNK_FRAMING_BYTES * (len(self.pieces) - count)
+        self._framing_size = max(0, self._framing_size + framing)
+        if self._framing_size > HEAD_CAP and not self.complete:
             # The parser keeps a field until it is whole: one without end it would never tell.
             raise BadAnswer("the trailers of the answer are too long" if self.answered else _LONG_HEAD)
 

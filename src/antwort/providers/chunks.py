@@ -164,8 +164,38 @@ class _Turn:
 
     def read(self, chunk: _Chunk, out: list[Delta]) -> None:
         for choice in chunk.choices or ():
-            if not choice.index:  # one answer was asked for
-                self._read_choice(choice, out)
+            if choice.index:  # one answer was asked for
+                continue
+            message = choice.message if choice.delta is None else choice.delta
+            if message is not None:
+                reasoning, content, refusal = (
+                    message.reasoning_content or message.reasoning,
+                    message.content,
+                    message.refusal,
+                )
+                if self._calls.named is not None and (content or reasoning or refusal):
+                    self._calls.show_named(out)
+                if reasoning:
+                    self._tally.size += size_of(reasoning)
+                    out.append(ReasoningDelta(reasoning))
+                if refusal:
+                    self._tally.size += size_of(refusal)
+                    out.append(RefusalDelta(refusal))
+                if isinstance(content, list):
+                    content = self._read_parts(content, out)
+                if content:
+                    self._tally.size += len(content) if content.isascii() else len(content.encode())
+                    probs = choice.logprobs
+                    out.append(
+                        TextDelta(content) if probs is None else TextDelta(content, log_probs(probs.content or ()))
+                    )
+                if message.tool_calls:
+                    read_calls = self._calls.read_whole if choice.delta is None else self._calls.read
+                    read_calls(message.tool_calls, out)
+                elif message.function_call is not None:
+                    self._read_legacy(message.function_call, out)
+            if choice.finish_reason:
+                self.finish = "length" if choice.finish_reason in _FULL else choice.finish_reason
         if chunk.usage is not _NOTHING and chunk.usage != _NULL and (usage := read_usage(chunk.usage)) is not None:
             self._usage = usage
 
@@ -173,45 +203,13 @@ class _Turn:
         self._calls.end(out)
         out.append(Finished(self.finish, self._usage))
 
-    def _read_choice(self, choice: _Choice, out: list[Delta]) -> None:
-        if (delta := choice.delta) is not None:
-            self._read_message(delta, choice.logprobs, out)
-            if delta.tool_calls:
-                self._calls.read(delta.tool_calls, out)
-            elif isinstance(delta.function_call, dict):
-                self._read_legacy(delta.function_call, out)
-        elif (message := choice.message) is not None:
-            self._read_message(message, choice.logprobs, out)
-            if message.tool_calls:
-                self._calls.read_whole(message.tool_calls, out)
-            elif isinstance(message.function_call, dict):
-                self._read_legacy(message.function_call, out)
-        if choice.finish_reason:
-            self.finish = "length" if choice.finish_reason in _FULL else choice.finish_reason
-
-    def _read_legacy(self, told: dict[str, Any], out: list[Delta]) -> None:
+    def _read_legacy(self, told: Any, out: list[Delta]) -> None:
         """There is one of it. Some send it beside `tool_calls`, which says the same."""
-        if self._is_legacy or self._calls.is_empty:
+        if isinstance(told, dict) and (self._is_legacy or self._calls.is_empty):
             self._is_legacy = True
             name = told.get("name")
             function = Function(name if isinstance(name, str) else None, told.get("arguments"))
             self._calls.read([CallPiece(0, None, function)], out)
-
-    def _read_message(self, message: _Message, probs: _LogProbs | None, out: list[Delta]) -> None:
-        reasoning, content = message.reasoning_content or message.reasoning, message.content
-        if self._calls.named is not None and (content or reasoning or message.refusal):
-            self._calls.show_named(out)
-        if reasoning:
-            self._tally.size += size_of(reasoning)
-            out.append(ReasoningDelta(reasoning))
-        if refusal := message.refusal:
-            self._tally.size += size_of(refusal)
-            out.append(RefusalDelta(refusal))
-        if isinstance(content, list):
-            content = self._read_parts(content, out)
-        if content:
-            self._tally.size += len(content) if content.isascii() else len(content.encode())
-            out.append(TextDelta(content) if probs is None else TextDelta(content, log_probs(probs.content or ())))
 
     def _read_parts(self, parts: list[_Part], out: list[Delta]) -> str:
         """The text of content that comes in parts; thoughts among them are reasoning, other kinds are passed over."""

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from antwort.api.payload import PIECE, payload
 from antwort.api.status import FINAL, IllegalTransition
 from antwort.api.wire import replace
-from antwort.concurrency import Turns
+from antwort.concurrency import next_turn
 from antwort.errors import HandedOver, QueueFull, ResponseNotFound
 from antwort.identity import Identity
 from antwort.runs.base import (
@@ -62,7 +62,6 @@ class MemoryRunLog:
         self._open: dict[int, MemoryRun] = {}
         self._keys = count(1)
         self._work, self._cancels, self._tails = Hint(), Hint(), Tails()
-        self._turns = Turns()
         self._shared: LargeRecords = WeakValueDictionary()
 
     # ---- workers ----
@@ -259,11 +258,11 @@ class MemoryRunLog:
             raise Gone
         for at, piece in enumerate(log):
             name = (response_id, at)
-            async with self._turns:
-                record = self._shared.get(name)
-                if record is None:
-                    record = Record(at, piece.first, unpack(piece.data, lambda: log[0].data))
-                    self._shared[name] = record
+            await next_turn()
+            record = self._shared.get(name)
+            if record is None:
+                record = Record(at, piece.first, unpack(piece.data, lambda: log[0].data))
+                self._shared[name] = record
             yield record
 
     async def has_log(self, identity: Identity, response_id: str) -> bool:

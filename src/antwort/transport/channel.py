@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from antwort.concurrency import Turns
+from antwort.concurrency import next_turn
 from antwort.transport.exchange import CONNECTION, ClientGone, Scope, Send
 from antwort.transport.lingering import Patience
 from antwort.transport.sse import sliced
@@ -65,7 +65,7 @@ class Channel:
             except OSError as exc:
                 raise ClientGone from exc
 
-    async def write_pieces(self, pieces: Iterator[bytes], patience: Patience, turns: Turns) -> None:
+    async def write_pieces(self, pieces: Iterator[bytes], patience: Patience) -> None:
         """One message, piece by piece. Raises `ClientGone`."""
         if self._line is None:
             await self.write([b"".join(pieces)])
@@ -73,8 +73,8 @@ class Channel:
         slices = sliced(pieces)
         ready, is_first = next(slices), True
         while ready:
-            async with turns:
-                more = next(slices, b"")
+            await next_turn()
+            more = next(slices, b"")
             patience.look()
             try:
                 await self._line.write_part(ready, is_first=is_first, is_last=not more)

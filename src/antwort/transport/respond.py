@@ -12,7 +12,7 @@ from antwort.api.compactions import CompactRequest
 from antwort.api.events import TERMINAL
 from antwort.api.requests import CreateRequest
 from antwort.api.standard import Wording, wording
-from antwort.concurrency import Signal, Turns, rest_of
+from antwort.concurrency import Signal, next_turn, rest_of
 from antwort.engine.engine import Engine
 from antwort.engine.following import Follower
 from antwort.engine.live import LiveRun
@@ -54,7 +54,7 @@ async def respond(
         try:
             if request.stream:
                 await run.answered()
-                await _stream(watch, run, words, engine.turns)
+                await _stream(watch, run, words)
             else:
                 made: Awaitable[object]
                 if isinstance(request, CompactRequest) and isinstance(run, LiveRun):
@@ -92,7 +92,7 @@ def _on_disconnect(wished: bytes, engine: Engine) -> OnDisconnect:
     raise InvalidField("Antwort-On-Disconnect", "the header must be 'cancel' or 'continue'.")
 
 
-async def follow(exchange: Exchange, run: Follower, words: Wording, turns: Turns) -> None:
+async def follow(exchange: Exchange, run: Follower, words: Wording) -> None:
     """Answer with the events that are there, and those to come. A client that leaves changes nothing."""
     exchange.run, watch = run, Watch(exchange)
     try:
@@ -101,7 +101,7 @@ async def follow(exchange: Exchange, run: Follower, words: Wording, turns: Turns
             await exchange.open_stream()
             await exchange.close_stream()
         else:
-            await _stream(watch, run, words, turns)
+            await _stream(watch, run, words)
     except AntwortError as error:
         if exchange.status:  # the run is none the worse for it, and may be read again
             raise BrokenOff from error
@@ -193,7 +193,7 @@ class Watch:
             await asyncio.wait((task,))
 
 
-async def _stream(watch: Watch, run: Watched, words: Wording, turns: Turns) -> None:
+async def _stream(watch: Watch, run: Watched, words: Wording) -> None:
     """Write what has gathered, as often as there is something, until the terminal event has gone out. As long as the
     client is behind, what gathers stays where it is bounded.
     """
@@ -204,12 +204,10 @@ async def _stream(watch: Watch, run: Watched, words: Wording, turns: Turns) -> N
             events = batches[-1].events
             is_end = bool(events) and isinstance(events[-1], TERMINAL)
             if is_follower:  # all that it asks for may be there at once
-                async with turns:
-                    ready, rest = written(batches, words)
-            else:
-                ready, rest = written(batches, words)
+                await next_turn()
+            ready, rest = written(batches, words)
             if rest is not None:
-                ready = await _write_slices(watch, ready, rest, patience, turns)
+                ready = await _write_slices(watch, ready, rest, patience)
             if is_end:
                 await exchange.close_stream(ready)
                 return
@@ -225,11 +223,11 @@ async def _stream(watch: Watch, run: Watched, words: Wording, turns: Turns) -> N
     await exchange.close_stream()  # the terminal event is one that the client has seen before
 
 
-async def _write_slices(watch: Watch, ready: bytes, rest: Iterator[bytes], patience: Patience, turns: Turns) -> bytes:
+async def _write_slices(watch: Watch, ready: bytes, rest: Iterator[bytes], patience: Patience) -> bytes:
     """All but the last slice, which is given back. Raises `ClientGone`."""
     while True:
-        async with turns:
-            more = next(rest, b"")
+        await next_turn()
+        more = next(rest, b"")
         if not more:
             return ready
         await watch.exchange.write(ready)

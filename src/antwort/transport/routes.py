@@ -15,7 +15,7 @@ from antwort.api.responses import Model, Response
 from antwort.api.standard import wording
 from antwort.api.status import FINAL
 from antwort.api.wire import Wire, encode
-from antwort.concurrency import Starts, in_turns
+from antwort.concurrency import in_turns, next_turn, turns
 from antwort.engine.engine import Engine
 from antwort.engine.fingerprint import checked_key
 from antwort.errors import (
@@ -25,7 +25,7 @@ from antwort.errors import (
     RequestError,
     ResponseNotFound,
 )
-from antwort.identity import Identity
+from antwort.identity import TENANT, Identity
 from antwort.transport.approvals import ApprovalRoutes
 from antwort.transport.conversations import ConversationRoutes
 from antwort.transport.described import Description
@@ -76,8 +76,8 @@ class InputTokens(Wire, kw_only=True):
     input_tokens: int
 
 
-_STARTS = 8
-"""Requests of one tenant that begin in one turn of the event loop: each takes about a millisecond."""
+_LARGE_BODY_BYTES = 2**16
+"""From here on, reading a body is a long piece of work."""
 
 
 class Routes:
@@ -99,7 +99,6 @@ class Routes:
         extra: Mapping[str, Endpoint] = NOTHING,
         ask: Ask | None = None,
     ) -> None:
-        self._starts = Starts(_STARTS)
         self._followers = Followers(followers)
         self._engine, self._identify, self._body_limit, self._quotas = engine, identify, body_limit, quotas
         self._words = wording(strict=engine.settings.strict)
@@ -157,6 +156,7 @@ class Routes:
             exchange.identity = self._identify(exchange.scope)
         else:  # another process has seen to it
             exchange.identity = self._relay.identity(exchange, token)
+        TENANT.set(exchange.identity.tenant)
 
     def find(self, method: str, path: str) -> tuple[Endpoint, str]:
         """Who answers, and for which id; the path comes as it was written. Raises `NotFound` or `MethodNotAllowed`."""
@@ -191,8 +191,10 @@ class Routes:
         quota, known_by = self._quotas.of(identity.key), keys[0] if keys and self._engine.settings.idempotency else b""
         with quota.place(exchange.with_answer, known_by):
             body = await exchange.body(self._body_limit)
-            if not self._starts.may_begin(identity.tenant):
-                await self._starts.wait(identity.tenant)
+            if len(body) > _LARGE_BODY_BYTES:
+                await next_turn()
+            elif (place := turns().take(identity.tenant)) is not None:
+                await place
             request = await in_turns(request_steps(body, self._engine.settings.limits))
             try:
                 await respond(exchange, self._engine, request, identity, self._key(keys) if keys else None)
@@ -244,7 +246,7 @@ class Routes:
             with self._following(exchange):
                 if not await self._relay.answers(exchange, wanted):
                     run = await self._engine.follow(exchange.identity, wanted, after)
-                    await follow(exchange, run, self._words, self._engine.turns)
+                    await follow(exchange, run, self._words)
 
     @contextmanager
     def _following(self, exchange: Exchange) -> Iterator[None]:

@@ -11,7 +11,7 @@ import msgspec
 
 from antwort.api.events import TERMINAL
 from antwort.api.standard import wording
-from antwort.concurrency import in_turns
+from antwort.concurrency import in_turns, next_turn
 from antwort.engine.engine import Engine
 from antwort.engine.live import LiveRun
 from antwort.engine.recent import Budget, Recent
@@ -226,9 +226,8 @@ class Session:
             await self._channel.write(texts)
             texts, size = [], 0
             if not isinstance(message, bytes):
-                await self._channel.write_pieces(message, patience, self._engine.turns)
-            async with self._engine.turns:
-                pass
+                await self._channel.write_pieces(message, patience)
+            await next_turn()
         if texts:
             patience.look()
             await self._channel.write(texts)

@@ -11,7 +11,7 @@ from antwort.engine.pipe import Numbered
 
 KEEPALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
-SLICE = 2**15
+SLICE = 2**17
 """Bytes, about, that are written before it is looked whether the client keeps up."""
 
 _heads: dict[Wording, dict[type, tuple[bytes, int]]] = {OPENAI: {}, STANDARD: {}}

@@ -22,7 +22,7 @@ from antwort.errors import (
     SocketsOff,
     TooManySockets,
 )
-from antwort.identity import Identity
+from antwort.identity import TENANT, Identity
 from antwort.notes import note
 from antwort.transport.channel import Channel
 from antwort.transport.cors import Cors
@@ -118,6 +118,7 @@ class WebSockets:
             headers = [*exchange.scope["headers"], (b"authorization", f"Bearer {keys[0]}".encode())]
             exchange.scope["headers"] = headers
         exchange.identity = self._identify(exchange.scope)
+        TENANT.set(exchange.identity.tenant)
         if exchange.path != PATH:
             raise NotFound(f"There is no WebSocket at {exchange.path[:_LONGEST_SHOWN]!r}.", code="unknown_url")
         self._check_origin(exchange)
