@@ -185,11 +185,11 @@ async def _measure(server: Server, loud: str, names: list[str], seconds: float, 
 
     watching = asyncio.create_task(watch())
     async with AsyncExitStack() as stack:
-        attackers = []
         for name in names:
             command = (sys.executable, "-m", "attacks.attacker", name)
             place = ("--port", str(server.port), "--loud", loud, "--seconds", str(seconds))
-            attackers.append(await stack.enter_async_context(_started(*command, *place, core=1, pattern=r"(begun)")))
+            attacker, _ = await stack.enter_async_context(_started(*command, *place, core=1, pattern=r"(begun)"))
+            os.setpriority(os.PRIO_PROCESS, attacker.pid, 15)
         await victim.ask_for(seconds)
         await victim.end()
     await asyncio.sleep(7)

@@ -20,7 +20,7 @@ _LONG = b"0" * (MOST_DIGITS + 1)
 
 def has_more_values(raw: bytes, most: int) -> bool:
     """Return whether JSON text holds more than `most` values."""
-    return any(number > most for number in value_counts(raw, most))
+    return len(raw) > most and any(number > most for number in value_counts(raw, most))
 
 
 def value_counts(raw: bytes, most: int) -> Iterator[int]:
@@ -30,8 +30,6 @@ def value_counts(raw: bytes, most: int) -> Iterator[int]:
     Objects, lists, texts, numbers, booleans and nulls count. The names of fields do not, and what stands in a text does
     not either.
     """
-    if len(raw) <= most:
-        return
     # Most bodies are long for their texts, and have few of these bytes even with the texts.
     highest = 1
     for start in range(0, len(raw), 8 * _PIECE):
@@ -47,13 +45,11 @@ def value_counts(raw: bytes, most: int) -> Iterator[int]:
 
 def has_long_number(raw: bytes) -> bool:
     """Return whether JSON text holds a number of more than `MOST_DIGITS` digits in a row."""
-    return any(long_number_steps(raw))
+    return len(raw) > MOST_DIGITS and any(long_number_steps(raw))
 
 
 def long_number_steps(raw: bytes) -> Iterator[bool]:
     """Yield the same piece by piece. Whoever asks stops at the first that is true."""
-    if len(raw) <= MOST_DIGITS:
-        return
     # Of so many digits, every few bytes one is seen: most bodies need no closer look.
     for start in range(0, len(raw), 8 * _PIECE):
         if _MAY_BE_LONG in raw[start : start + 8 * _PIECE + MOST_DIGITS : _STRIDE].translate(_ALIKE):
