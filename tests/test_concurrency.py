@@ -591,7 +591,7 @@ async def test_of_many_requests_of_one_tenant_some_begin_in_each_turn_and_anothe
     begun: list[str] = []
 
     async def start(tenant: str) -> None:
-        if (place := turns().take(tenant)) is not None:
+        if (place := turns().begin_short(tenant)) is not None:
             await place
         begun.append(tenant)
 
@@ -633,3 +633,19 @@ async def test_one_who_stops_waiting_for_a_turn_costs_the_others_none() -> None:
     tasks[0].cancel()
     await asyncio.wait(tasks)
     assert [task.cancelled() for task in tasks] == [True, False, False]
+
+
+async def test_short_work_does_not_wait_behind_long_work_of_the_same_tenant() -> None:
+    done: list[str] = []
+
+    async def long(name: str) -> None:
+        await next_turn()
+        done.append(name)
+
+    async def short() -> None:
+        if (place := turns().begin_short(TENANT.get())) is not None:
+            await place
+        done.append("short")
+
+    await asyncio.gather(long("first"), long("second"), short())
+    assert done == ["short", "first", "second"]

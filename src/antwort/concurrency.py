@@ -120,58 +120,69 @@ class Once(Generic[T]):
 class Turns:
     """Share the event loop between tenants.
 
-    In one turn of the event loop a tenant begins `SHORT_PER_TURN` short pieces of work, or one long piece. The others
-    wait for the next turns, in order: hundreds of requests that come at once do not keep everybody else waiting for as
-    long as they all take. Of those that wait, one tenant after the other goes on.
+    In one turn of the event loop a tenant begins `SHORT_PER_TURN` short pieces of work. The others wait for the next
+    turns, in order: hundreds of requests that come at once do not keep everybody else waiting for as long as they all
+    take. Of all long pieces that wait, one is done in a turn, and tenants alternate.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._used: dict[str, int] = {}
-        """How much of the current turn each tenant has used."""
-        self._waiting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
+        self._begun: dict[str, int] = {}
+        """Short pieces of each tenant in the current turn."""
+        self._short: dict[str, deque[asyncio.Future[None]]] = {}
+        self._long: dict[str, deque[asyncio.Future[None]]] = {}
         self._is_counting = False
 
-    def take(self, tenant: str) -> asyncio.Future[None] | None:
+    def begin_short(self, tenant: str) -> asyncio.Future[None] | None:
         """Return None where a short piece of work may begin at once, else what to wait for."""
-        used = self._used.get(tenant, 0)
-        if used >= SHORT_PER_TURN or tenant in self._waiting:
-            return self.queue(tenant, 1)
-        self._used[tenant] = used + 1
+        begun = self._begun.get(tenant, 0)
+        if begun >= SHORT_PER_TURN or tenant in self._short:
+            return self._wait(self._short, tenant)
+        self._begun[tenant] = begun + 1
         if not self._is_counting:
             self._is_counting = True
-            self._loop.call_soon(self._begin_turn)
+            self._loop.call_soon(self._next_turn)
         return None
 
-    def queue(self, tenant: str, cost: int) -> asyncio.Future[None]:
-        """Return what to wait for: the next turn in which there is room for it."""
+    def begin_long(self, tenant: str) -> asyncio.Future[None]:
+        """Return what to wait for before a long piece of work: a later turn."""
+        return self._wait(self._long, tenant)
+
+    def _wait(self, waiting: dict[str, deque[asyncio.Future[None]]], tenant: str) -> asyncio.Future[None]:
         place: asyncio.Future[None] = self._loop.create_future()
-        self._waiting.setdefault(tenant, deque()).append((cost, place))
+        waiting.setdefault(tenant, deque()).append(place)
         if not self._is_counting:
             self._is_counting = True
-            self._loop.call_soon(self._begin_turn)
+            self._loop.call_soon(self._next_turn)
         return place
 
-    def _begin_turn(self) -> None:
-        self._used.clear()
-        self._is_counting = bool(self._waiting)
-        if not self._is_counting:
-            return
-        used = 0
-        for tenant in [*self._waiting]:
-            if used >= SHORT_PER_TURN:
-                break
-            places = self._waiting.pop(tenant)
-            began = used
-            while places and used < SHORT_PER_TURN:
-                cost, place = places.popleft()
-                if not place.done():
-                    place.set_result(None)
-                    used += cost
-            self._used[tenant] = used - began
+    def _next_turn(self) -> None:
+        self._begun.clear()
+        for tenant in [*self._short]:
+            begun, places = 0, self._short[tenant]
+            while places and begun < SHORT_PER_TURN:
+                begun += _wake(places.popleft())
+            if not places:
+                del self._short[tenant]
+            self._begun[tenant] = begun
+        has_begun = False
+        while self._long and not has_begun:
+            tenant = next(iter(self._long))
+            places = self._long.pop(tenant)
+            has_begun = _wake(places.popleft())
             if places:
-                self._waiting[tenant] = places  # behind all others
-        self._loop.call_soon(self._begin_turn)
+                self._long[tenant] = places  # behind all other tenants
+        self._is_counting = bool(self._begun or has_begun)
+        if self._is_counting:
+            self._loop.call_soon(self._next_turn)
+
+
+def _wake(place: asyncio.Future[None]) -> bool:
+    """Return whether somebody waits for it still."""
+    if place.done():
+        return False
+    place.set_result(None)
+    return True
 
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
@@ -187,7 +198,7 @@ def turns() -> Turns:
 
 async def next_turn() -> None:
     """Wait until the current tenant may do a long piece of work: in a later turn of the event loop."""
-    await turns().queue(TENANT.get(), SHORT_PER_TURN)
+    await turns().begin_long(TENANT.get())
 
 
 async def stop(tasks: Iterable[asyncio.Task[Any]], grace: float) -> set[asyncio.Task[Any]]:

@@ -193,7 +193,7 @@ class Routes:
             body = await exchange.body(self._body_limit)
             if len(body) > _LARGE_BODY_BYTES:
                 await next_turn()
-            elif (place := turns().take(identity.tenant)) is not None:
+            elif (place := turns().begin_short(identity.tenant)) is not None:
                 await place
             request = await in_turns(request_steps(body, self._engine.settings.limits))
             try:
