@@ -1,6 +1,7 @@
-"""One SQLite file with one writer and one reader, each a thread with a connection of its own.
+"""One SQLite file with one writer, one reader and a checkpointer, each a thread with a connection of its own.
 
-All that keeps records writes through the same writer.
+All that keeps records writes through the same writer. What it commits stands in the write-ahead log, from where the
+checkpointer moves it into the file: copying takes longer than the commit, and nobody waits for it.
 
 A commit outlives the end of the process, however it ends, and is not forced to the disk (`synchronous = NORMAL`): when
 the machine loses power, the last commits before that can be lost. The file stays whole, and holds all earlier ones.
@@ -16,6 +17,7 @@ import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event, Thread
 from typing import TypeVar
 
 from antwort.db.base import NO_WORDS, Dialect, Operation
@@ -28,6 +30,14 @@ if sys.platform != "win32":
 T = TypeVar("T")
 
 BUSY_SECONDS = 5.0
+LOG_BYTES = 16 * 1024 * 1024
+"""Of the write-ahead log: when it is larger, a checkpoint is made. Many small commits touch the same pages: moved into
+the file less often, they are moved once for many.
+"""
+_LOG_PAGES_AT_MOST = 64 * 1024
+"""When the log has so many, the commit makes the checkpoint itself: whoever writes more than can be moved must wait."""
+_REST_PAGES = 256
+"""So few that the writer copies them between two transactions, so that the log begins anew."""
 
 
 class SqliteDatabase:
@@ -41,6 +51,7 @@ class SqliteDatabase:
         self._lock: int | None = None
         self._lanes: tuple[Lane, ...] = ()
         self._links: tuple[_Link, ...] = ()
+        self._checkpointer: _Checkpointer | None = None
 
     async def open(self) -> None:
         """Raises `StoreFault` when the file cannot be used, or another process uses it."""
@@ -69,7 +80,7 @@ class SqliteDatabase:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _lock(self.path.with_name(f"{self.path.name}.lock"))
             _make(self.path)
-            for is_reader in (False, True):
+            for is_reader in (False, True, False):
                 connections.append(connection := _connect(self.path))
                 _configure(connection, is_reader=is_reader)
             self._files = {path: _identity(path) for path in (self.path, _log_of(self.path)) if path.exists()}
@@ -78,16 +89,20 @@ class SqliteDatabase:
                 connection.close()
             self._release()
             raise store_fault(exc) from exc
-        self._links = tuple(connections)
-        writer, reader = connections
+        writer, reader, copier = connections
+        self._links = (writer, reader)
+        self._checkpointer = checkpointer = _Checkpointer(copier, _log_of(self.path))
         self._lanes = (
-            Lane("writer", [_Transactions(writer, "BEGIN IMMEDIATE", self._verify).run]),
+            Lane("writer", [_Transactions(writer, "BEGIN IMMEDIATE", self._verify, checkpointer).run]),
             Lane("reader", [_Transactions(reader, "BEGIN", self._verify).run]),
         )
 
     def _close(self) -> None:
         lanes, self._lanes = self._lanes, ()
         links, self._links = self._links, ()
+        if self._checkpointer is not None:
+            self._checkpointer.close()
+            self._checkpointer = None
         for lane, link in reversed(list(zip(lanes, links, strict=True))):
             lane.close()
             link.close()  # the last one to close moves what is left in the log into the file
@@ -115,17 +130,24 @@ class _Link(sqlite3.Connection):
 class _Transactions:
     """What a lane does with a connection."""
 
-    def __init__(self, connection: _Link, begin: str, verify: Callable[[], None]) -> None:
+    def __init__(
+        self, connection: _Link, begin: str, verify: Callable[[], None], checkpointer: _Checkpointer | None = None
+    ) -> None:
         self.connection = connection
         self._begin = begin
         self._verify = verify
+        self._checkpointer = checkpointer
 
     def run(self, jobs: list[Job[object]]) -> None:
         try:
+            if self._checkpointer is not None:
+                self._checkpointer.complete(self.connection)
             self.connection.execute(self._begin)
             if self._run(jobs):
                 self.connection.execute("COMMIT")
                 self._verify()
+                if self._checkpointer is not None:
+                    self._checkpointer.look()
         except Exception as exc:  # the thread must outlive it, and every waiter must hear of it
             self._roll_back()
             for job in jobs:
@@ -151,6 +173,53 @@ class _Transactions:
         if self.connection.in_transaction:
             with contextlib.suppress(sqlite3.Error):
                 self.connection.execute("ROLLBACK")
+
+
+class _Checkpointer:
+    """Moves what is in the write-ahead log into the file, beside the writer.
+
+    The log begins anew with the first commit that finds all of it moved. Behind a writer that never rests there would
+    always be something left: the writer itself moves the little that has come since.
+    """
+
+    def __init__(self, connection: _Link, log: Path) -> None:
+        self._connection, self._log = connection, log
+        self._is_due, self._is_nearly_done = Event(), Event()
+        self._is_closed = False
+        self._thread = Thread(target=self._work, name="antwort-checkpointer", daemon=True)
+        self._thread.start()
+
+    def look(self) -> None:
+        """After a commit. `journal_size_limit` cuts the log to that size when it begins anew."""
+        if self._log.stat().st_size > LOG_BYTES:
+            self._is_due.set()
+
+    def complete(self, writer: _Link) -> None:
+        """Between two transactions."""
+        if self._is_nearly_done.is_set():
+            self._is_nearly_done.clear()
+            _checkpoint(writer)
+
+    def close(self) -> None:
+        self._is_closed = True
+        self._is_due.set()
+        self._thread.join()
+        self._connection.close()
+
+    def _work(self) -> None:
+        while self._is_due.wait() and not self._is_closed:
+            self._is_due.clear()
+            if 0 < _checkpoint(self._connection) <= _REST_PAGES:  # otherwise the next commit says that it is due again
+                self._is_nearly_done.set()
+
+
+def _checkpoint(connection: _Link) -> int:
+    """How many pages are left in the log: those that somebody still reads, and those that came meanwhile."""
+    try:
+        _, total, moved = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    except sqlite3.Error:  # nothing is lost: the next commit comes upon the same fault, and tells whoever waits for it
+        return 0
+    return int(total) - int(moved)
 
 
 def _make(path: Path) -> None:
@@ -180,9 +249,8 @@ def _configure(connection: sqlite3.Connection, *, is_reader: bool) -> None:
     if is_reader:
         connection.execute("PRAGMA query_only = ON")
         return
-    # Many small commits touch the same pages: moved into the file less often, they are moved once for many.
-    connection.execute("PRAGMA wal_autocheckpoint = 4000")
-    connection.execute("PRAGMA journal_size_limit = 67108864")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES_AT_MOST}")
+    connection.execute(f"PRAGMA journal_size_limit = {LOG_BYTES}")
     connection.execute("PRAGMA cache_size = -16000")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import NamedTuple
 
 from antwort.db.base import Connection, Database
@@ -14,6 +15,7 @@ from antwort.runs import statements as sql
 from antwort.runs.base import Fenced, Lease, Record, Unavailable
 from antwort.runs.codec import from_events
 from antwort.runs.dialects import notify
+from antwort.storage.staging import PIECE_BYTES
 
 
 class Append(NamedTuple):
@@ -55,7 +57,7 @@ class Appends:
     async def _write(self) -> None:
         try:
             while self._waiting:
-                waiting, self._waiting = sorted(self._waiting, key=_place), []
+                waiting, self._waiting = _batch(sorted(self._waiting, key=_place))
                 write = partial(write_appends, appends=[append for append, _ in waiting], sender=self._sender)
                 _settle([done for _, done in waiting], await self._try(write))
         finally:
@@ -66,6 +68,15 @@ class Appends:
             return await self._database.write(write)
         except Exception as exc:  # every waiter must hear of it
             return exc
+
+
+def _batch(
+    waiting: list[tuple[Append, asyncio.Future[bool]]],
+) -> tuple[list[tuple[Append, asyncio.Future[bool]]], list[tuple[Append, asyncio.Future[bool]]]]:
+    """Those of one transaction, and the rest."""
+    sizes = accumulate(len(append.events) for append, _ in waiting)
+    count = max(1, sum(size <= PIECE_BYTES for size in sizes))
+    return waiting[:count], waiting[count:]
 
 
 def _place(waiting: tuple[Append, asyncio.Future[bool]]) -> tuple[int, int]:

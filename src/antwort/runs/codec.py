@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
 from antwort.api.events import TERMINAL, UNSENT, RunEvent
-from antwort.api.wire import encode
+from antwort.api.items import OutputItem
+from antwort.api.wire import encode, replace
 from antwort.errors import Damaged
 from antwort.identity import Identity
 from antwort.runs.base import Record
@@ -30,6 +31,23 @@ def to_events(raw: bytes) -> list[RunEvent]:
         return _decode_events.decode(raw)
     except UNREADABLE as exc:
         raise Damaged from exc
+
+
+def without_output(event: RunEvent) -> RunEvent:
+    """An event that ends a run, less what its response has for output; any other as it is."""
+    if not isinstance(event, TERMINAL):
+        return event
+    return replace(event, response=replace(event.response, output=()))
+
+
+def with_output(events: Sequence[RunEvent], output: Callable[[], Sequence[OutputItem]]) -> list[RunEvent]:
+    """The way back. One that has its output was written by an earlier version, or has ended in the foreground."""
+    return [
+        replace(event, response=replace(event.response, output=tuple(output())))
+        if isinstance(event, TERMINAL) and not event.response.output
+        else event
+        for event in events
+    ]
 
 
 def from_identity(identity: Identity) -> bytes:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from antwort.api.items import OutputItem
 from antwort.api.payload import LARGE, PIECE
 from antwort.db.base import Connection
 from antwort.identity import Identity
 from antwort.runs import statements as sql
 from antwort.runs.base import Lease, Load, Outline, Record
-from antwort.runs.codec import behind, is_last, to_events
+from antwort.runs.codec import behind, is_last, to_events, with_output
 from antwort.runs.dialects import now
 from antwort.runs.packed import LargeRecords
 from antwort.runs.packing import unpacked
 from antwort.runs.writing import named, opening_of
-from antwort.storage.rows import name_of, to_response
+from antwort.storage import statements as stored
+from antwort.storage.rows import name_of, to_output, to_response
 
 AT_ONCE = 256
 """Records that are read in one go."""
@@ -69,15 +71,14 @@ def look(
         whole = [] if record is None else [record]
         found = behind(whole, start.after)
         return Look(key, found, at + 1, is_over, is_full=not is_over, is_packed=True, whole=whole)
-    sizes = connection.execute(sql.SIZES, {"key": key, "at": at, "limit": AT_ONCE}).fetchall()
-    count = _fitting([size for (size,) in sizes])
-    if count == 1 and sizes[0][0] > LARGE:
+    sizes, is_full = _sizes(connection, key, at, has_ended=bool(is_kept))
+    count = len(sizes)
+    if count == 1 and sizes[0] > LARGE:
         whole = [_large(connection, key, at, response_id, shared)]
     else:
-        whole = records(connection, key, at, count)
+        whole = _complete(connection, key, records(connection, key, at, count))
     behind_them = whole[-1].at + 1 if whole else at
     is_over = is_last(whole[-1]) if whole else bool(is_kept)
-    is_full = count < len(sizes) or count == AT_ONCE
     return Look(key, behind(whole, start.after), behind_them, is_over, is_full=is_full, whole=whole)
 
 
@@ -93,24 +94,46 @@ def _piece(connection: Connection, key: int, at: int, response_id: str, shared: 
     if row is None:
         return None
     place, first, raw = row
-    shared[name] = record = Record(place, first, unpacked(raw, lambda: opening_of(connection, key)))
+    piece = Record(place, first, unpacked(raw, lambda: opening_of(connection, key)))
+    (shared[name],) = (record,) = _complete(connection, key, [piece])
     return record
 
 
-def _fitting(sizes: Sequence[int]) -> int:
-    """How many records of these sizes make a piece. A large one is a piece of its own."""
+def _complete(connection: Connection, key: int, found: list[Record]) -> list[Record]:
+    """With the output that the end of a run is stored without."""
+    if not (found and is_last(found[-1])):
+        return found
+    *others, last = found
+
+    def output() -> list[OutputItem]:
+        return [to_output(raw) for (raw,) in connection.execute(stored.OUTPUT, (key,))]
+
+    return [*others, Record(last.at, last.first, with_output(last.events, output))]
+
+
+def _sizes(connection: Connection, key: int, at: int, *, has_ended: bool) -> tuple[list[int], bool]:
+    """Of the records from that place on that make a piece, and whether there may be more. A large one is a piece of its
+    own. SQLite reads a record to tell its size: none is looked at beyond the first that does not fit.
+    """
+    sizes: list[int] = []
     total = 0
-    for count, size in enumerate(sizes):
+    for (size,) in connection.execute(sql.SIZES, {"key": key, "at": at, "limit": AT_ONCE}):
         total += size
-        if count and (total > PIECE or size > LARGE or sizes[0] > LARGE):
-            return count
-    return len(sizes)
+        if sizes and (total > PIECE or size > LARGE or sizes[0] > LARGE):
+            return sizes, True
+        sizes.append(size)
+    if not has_ended or not sizes or len(sizes) == AT_ONCE:
+        return sizes, len(sizes) == AT_ONCE
+    output = connection.execute(sql.OUTPUT_SIZE, {"key": key}).fetchone()[0]  # the last one is read with it
+    if len(sizes) > 1 and (total + output > PIECE or sizes[-1] + output > LARGE):
+        return sizes[:-1], True
+    return [*sizes[:-1], sizes[-1] + output], False
 
 
 def _large(connection: Connection, key: int, at: int, response_id: str, shared: LargeRecords) -> Record:
     record = shared.get((response_id, at))
     if record is None:
-        (record,) = records(connection, key, at, 1)
+        (record,) = _complete(connection, key, records(connection, key, at, 1))
         shared[response_id, at] = record
     return record
 
@@ -132,6 +155,8 @@ def outline(connection: Connection, identity: Identity, response_id: str) -> Out
 
 def _place(connection: Connection, key: int, after: int) -> int:
     """Of the record that holds the event with that number."""
+    if after < 0:  # SQLite would read the whole log to find that there is none
+        return 0
     row = connection.execute(sql.PLACE, {"key": key, "after": after}).fetchone()
     return 0 if row is None else int(row[0])
 

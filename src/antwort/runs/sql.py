@@ -35,7 +35,8 @@ from antwort.runs.codec import behind, is_last
 from antwort.runs.hints import Tail
 from antwort.runs.news import News
 from antwort.runs.packed import LargeRecords
-from antwort.storage.writing import to_beginning, to_finishing
+from antwort.storage.staging import early_pieces, staged
+from antwort.storage.writing import Finishing, to_beginning, to_finishing
 
 if TYPE_CHECKING:
     from antwort.db.postgres import PostgresDatabase
@@ -120,10 +121,14 @@ class SqlRunLog:
 
     async def submit(self, run: NewRun) -> None:
         new, first = run.new, writing.to_row(Record(0, 0, run.events))
-        submission = writing.Submission(new.identity, new.response, to_beginning(new), first)
-        submit = partial(writing.submit, new=submission, queue=self._queue, sender=self._sender)
-        if (waiting := await self._write(submit)) is not None:
-            raise QueueFull(waiting)
+        try:
+            async with staged(self._database, to_beginning(new)) as beginning:
+                submission = writing.Submission(new.identity, new.response, beginning, first)
+                submit = partial(writing.submit, new=submission, queue=self._queue, sender=self._sender)
+                if (waiting := await self._database.write(submit)) is not None:
+                    raise QueueFull(waiting)
+        except StoreFault as exc:
+            raise unavailable(exc) from exc
         self._news.work.set()
 
     async def adopt(
@@ -188,9 +193,10 @@ class SqlRunLog:
 
     async def finish(self, lease: Lease, ending: Ending, record: Record) -> None:
         finishing = to_finishing(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
-        end = writing.End(lease, finishing, writing.to_row(record))
+        end = writing.End(lease, finishing, writing.to_last_row(record))
         self._ending.add(lease)
         try:
+            await self._stage(lease, finishing)
             is_written = await self._write(partial(writing.finish, end=end, sender=self._sender))
         finally:
             self._ending.discard(lease)
@@ -201,10 +207,17 @@ class SqlRunLog:
 
     async def give_up(self, lease: Lease, ending: Ending) -> None:
         finishing = to_finishing(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
+        await self._stage(lease, finishing)
         give_up = partial(writing.give_up, lease=lease, finishing=finishing, sender=self._sender)
         if not await self._write(give_up):
             raise Fenced
         self._news.work.set()
+
+    async def _stage(self, lease: Lease, finishing: Finishing) -> None:
+        if self._is_alone and lease.fence > 1:  # one who had it before may have been about to end it
+            await self._write(partial(writing.drop_output, lease=lease))
+        for items in early_pieces(self._database, finishing.items):
+            await self._write(partial(writing.stage_output, lease=lease, values=finishing.values, items=items))
 
     async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
         await self._write(partial(writing.release, lease=lease, is_lost=is_lost, sender=self._sender))

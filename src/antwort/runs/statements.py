@@ -166,6 +166,10 @@ APPEND_ALL = """
     )
     SELECT place - 1 FROM held
 """
+DROP_OUTPUT = """
+    DELETE FROM items WHERE direction = 'output'
+      AND response_key IN (SELECT response_key FROM runs WHERE response_key = :key AND id = :id AND fence = :fence)
+"""
 RELEASE = """
     UPDATE runs SET worker = NULL, fence = fence + 1, attempt = attempt + :lost
     WHERE response_key = :key AND id = :id AND fence = :fence
@@ -218,6 +222,9 @@ SENT = """
 LAST_RECORD = "SELECT at, first, events FROM run_events WHERE response_key = :key ORDER BY at DESC LIMIT 1"
 SIZES = """
     SELECT length(events) FROM run_events WHERE response_key = :key AND at >= :at ORDER BY at LIMIT :limit
+"""
+OUTPUT_SIZE = """
+    SELECT coalesce(sum(length(raw)), 0) FROM items WHERE response_key = :key AND direction = 'output'
 """
 PLACE = """
     SELECT at FROM run_events WHERE response_key = :key AND first <= :after ORDER BY at DESC LIMIT 1

@@ -16,12 +16,14 @@ from antwort.identity import Identity
 from antwort.runs import notices
 from antwort.runs import statements as sql
 from antwort.runs.base import Lease, Record
-from antwort.runs.codec import from_events, from_identity, to_events
+from antwort.runs.codec import from_events, from_identity, to_events, without_output
 from antwort.runs.dialects import holding, marking, notify, now
 from antwort.runs.packing import unpacked
-from antwort.storage.rows import name_of, to_body, to_response
+from antwort.storage import writing as storage
+from antwort.storage.rows import ItemRow, name_of, to_body, to_response
+from antwort.storage.rows import Values as StoredValues
 from antwort.storage.rules import failed
-from antwort.storage.writing import Beginning, Finishing, begin_in, finish_in
+from antwort.storage.writing import Beginning, Finishing, begin_in, finish_in, has_begun, has_output
 
 
 def named(lease: Lease) -> dict[str, Value]:
@@ -42,6 +44,11 @@ def to_row(record: Record) -> Row:
     return Row(record.at, record.first, record.next, from_events(record.events))
 
 
+def to_last_row(record: Record) -> Row:
+    """The record that ends a run. Its response is stored without output, which stands beside it, item by item."""
+    return Row(record.at, record.first, record.next, from_events([*map(without_output, record.events)]))
+
+
 def conversation_of(response: Response) -> str | None:
     return None if response.conversation is UNSET else response.conversation.id
 
@@ -56,7 +63,8 @@ class Submission(NamedTuple):
 def submit(connection: Connection, new: Submission, queue: int, sender: str) -> int | None:
     """How many wait already, when there is no room for one more."""
     name = name_of(new.identity, new.response.id)
-    if connection.execute(sql.KNOWN, name).fetchone() is not None:
+    known = has_begun(connection, name) if new.beginning.is_staged else connection.execute(sql.KNOWN, name).fetchone()
+    if known:
         return None
     waiting = int(connection.execute(sql.WAITING).fetchone()[0])
     if waiting >= queue:
@@ -74,6 +82,16 @@ def submit(connection: Connection, new: Submission, queue: int, sender: str) -> 
     return None
 
 
+def stage_output(connection: Connection, lease: Lease, values: StoredValues, items: list[ItemRow]) -> None:
+    """Some of the output of a run that is about to end, unless another has it: that one says what the output is."""
+    if connection.execute(sql.HOLD, named(lease)).fetchone() is not None:
+        storage.stage_output(connection, values, items)
+
+
+def drop_output(connection: Connection, lease: Lease) -> None:
+    connection.execute(sql.DROP_OUTPUT, named(lease))
+
+
 class End(NamedTuple):
     lease: Lease
     finishing: Finishing
@@ -85,7 +103,7 @@ def finish(connection: Connection, end: End, sender: str) -> bool:
     key = end.lease.key
     values = named(end.lease)
     if connection.execute(holding(connection, sql.HOLD), values).fetchone() is None:
-        return _has_ended_with(connection, key, end.last)
+        return _has_ended_with(connection, key, end.last) and has_output(connection, key, end.finishing)
     try:
         finish_in(connection, end.finishing)
     except (ResponseNotFound, IllegalTransition):  # before anything was written
@@ -118,7 +136,7 @@ def opening_of(connection: Connection, key: int) -> bytes:
 
 def _ends_with(piece: Record, last: Row) -> bool:
     """A packed log has other records: the last event and its number tell."""
-    return piece.next == last.next and piece.events[-1] == to_events(last.events)[-1]
+    return piece.next == last.next and without_output(piece.events[-1]) == to_events(last.events)[-1]
 
 
 def drop(connection: Connection, key: int) -> None:

@@ -33,7 +33,8 @@ from antwort.storage.calls import SqlCalls
 from antwort.storage.conversations import SqlConversations
 from antwort.storage.listing import list_responses
 from antwort.storage.once import write_once
-from antwort.storage.rows import Values, name_of
+from antwort.storage.rows import ItemRow, Values, name_of
+from antwort.storage.staging import early_pieces, staged
 from antwort.storage.writing_tools import SqlWritingTools
 
 log = logging.getLogger("antwort.storage")
@@ -55,12 +56,12 @@ class SqlStore(SqlConversations, SqlApprovals, SqlCalls, SqlWritingTools):
         return self._database
 
     async def begin(self, new: NewResponse) -> None:
-        beginning = writing.to_beginning(new)
-        await write_once(
-            self._database,
-            partial(writing.begin_in, new=beginning),
-            lambda connection, _: writing.has_begun(connection, beginning.values),
-        )
+        async with staged(self._database, writing.to_beginning(new)) as beginning:
+            await write_once(
+                self._database,
+                partial(writing.begin_in, new=beginning),
+                lambda connection, _: writing.has_begun(connection, beginning.values),
+            )
 
     async def claimed(self, identity: Identity, key: str, now: int) -> Claimed | None:
         values: Values = {"tenant": identity.tenant, "owner": identity.owner, "key": key, "now": now}
@@ -80,6 +81,7 @@ class SqlStore(SqlConversations, SqlApprovals, SqlCalls, SqlWritingTools):
     ) -> None:
         packed = None if log is None else await logs.compressed(log)
         end = writing.to_finishing(identity, response, marks, entries, approvals, packed)
+        await self._stage(end.values, end.items)
         await write_once(
             self._database,
             partial(writing.finish_in, end=end),
@@ -94,9 +96,14 @@ class SqlStore(SqlConversations, SqlApprovals, SqlCalls, SqlWritingTools):
         items_from: int = 0,
     ) -> None:
         progress = writing.to_progress(identity, response, marks, items_from)
+        await self._stage(progress.values, progress.items)
         await write_once(
             self._database, partial(writing.record_in, progress=progress), lambda _connection, _: False
         )  # writing it twice changes nothing
+
+    async def _stage(self, values: Values, output: Sequence[ItemRow]) -> None:
+        for items in early_pieces(self._database, output):
+            await self._database.write(partial(writing.stage_output, values=values, items=items))
 
     async def get(self, identity: Identity, response_id: str) -> Response | None:
         return await self._database.read(partial(reading.get, values=name_of(identity, response_id)))

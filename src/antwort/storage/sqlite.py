@@ -9,6 +9,7 @@ from typing import Self
 from antwort.db.sqlite import SqliteDatabase
 from antwort.storage.migrations import migrate
 from antwort.storage.sql import SqlStore
+from antwort.storage.writing import drop_all_staged
 
 
 class SqliteStore(SqlStore):
@@ -21,6 +22,7 @@ class SqliteStore(SqlStore):
         await database.open()
         try:
             await migrate(database)
+            await database.write(drop_all_staged)
         except BaseException:
             await database.close()
             raise

@@ -103,6 +103,15 @@ UPDATE_BODY = "UPDATE responses SET body = ? WHERE key = ?"
 UPDATE = "UPDATE responses SET status = ?, completed_at = ?, body = ? WHERE key = ?"
 # Whoever ends or claims a run has its row first, and then the row of its response.
 HOLD_RUN = per_dialect("SELECT 1 FROM runs WHERE tenant = :tenant AND owner = :owner AND id = :id {lock}")
+# What `begin_in` writes in several transactions is hidden until the last of them. No client can name it.
+STAGED = """
+    SELECT key FROM responses
+    WHERE tenant = :tenant AND owner = :owner AND id = :id
+      AND status IN ('queued', 'in_progress') AND deleted_at IS NOT NULL
+"""
+SHOW = "UPDATE responses SET deleted_at = NULL WHERE key = ?"
+ALL_STAGED = "SELECT key FROM responses WHERE status IN ('queued', 'in_progress') AND deleted_at IS NOT NULL"
+DROP_OUTPUT = "DELETE FROM items WHERE response_key = ? AND direction = 'output' AND position >= ?"
 HIDE = """
     UPDATE responses SET deleted_at = :now
     WHERE tenant = :tenant AND owner = :owner AND id = :id AND deleted_at IS NULL

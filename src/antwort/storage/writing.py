@@ -12,7 +12,7 @@ from typing import NamedTuple
 from antwort.api.approvals import Approval
 from antwort.api.events import Mark
 from antwort.api.responses import Response
-from antwort.api.status import IllegalTransition
+from antwort.api.status import FINAL, IllegalTransition
 from antwort.api.wire import UNSET
 from antwort.db import Connection
 from antwort.errors import ResponseNotFound, StoreFault
@@ -47,6 +47,8 @@ class Beginning(NamedTuple):
     claim: Values | None
     approvals: list[Values]
     decisions: list[Values]
+    is_staged: bool = False
+    """Whether its row is there already, hidden, with all items but these (`staging.staged`)."""
 
 
 class Finishing(NamedTuple):
@@ -127,17 +129,58 @@ def _row(new: NewResponse) -> Values:
 
 def begin_in(connection: Connection, new: Beginning) -> int:
     """What `ResponseStore.begin` does, and raises; the key of the row."""
-    statement = sql.INSERT_FIRST if new.values["parent_id"] is None else sql.INSERT_CHILD
-    rows = connection.execute(statement[connection.dialect], new.values).fetchall()
-    if not rows:
-        raise ResponseNotFound(str(new.values["parent_id"]), param="previous_response_id")
-    key = int(rows[0][0])
+    key = _show(connection, new.values) if new.is_staged else _insert(connection, new.values)
     _insert_items(connection, key, new.values, new.items)
     if new.claim is not None:
         claims.take(connection, new.claim)
     insert_approvals(connection, new.approvals, response_key=key)
     decide(connection, new.decisions)
     return key
+
+
+def _insert(connection: Connection, values: Values) -> int:
+    statement = sql.INSERT_FIRST if values["parent_id"] is None else sql.INSERT_CHILD
+    rows = connection.execute(statement[connection.dialect], values).fetchall()
+    if not rows:
+        raise ResponseNotFound(str(values["parent_id"]), param="previous_response_id")
+    return int(rows[0][0])
+
+
+def _show(connection: Connection, values: Values) -> int:
+    (key,) = connection.execute(sql.STAGED, values).fetchone()
+    connection.execute(sql.SHOW, (key,))
+    return int(key)
+
+
+def stage_input(connection: Connection, values: Values, items: list[ItemRow]) -> None:
+    """Write some items of a response that has yet to begin: its row is there from now on, hidden."""
+    row = connection.execute(sql.STAGED, values).fetchone()
+    if row is None and has_begun(connection, values):
+        return
+    if row is None:
+        row = (_insert(connection, values),)
+        connection.execute(sql.HIDE, values | {"now": values["created_at"]})
+    _insert_items(connection, int(row[0]), values, items)
+
+
+def drop_staged(connection: Connection, values: Values) -> None:
+    """Of a response that did not begin after all."""
+    _remove_hidden(connection, connection.execute(sql.STAGED, values).fetchall())
+
+
+def drop_all_staged(connection: Connection) -> None:
+    """What a process left that ended before they could begin."""
+    for row in connection.execute(sql.ALL_STAGED).fetchall():
+        _remove_hidden(connection, [row])
+
+
+def stage_output(connection: Connection, values: Values, items: list[ItemRow]) -> None:
+    """Write some items of a response that is about to end, or to record a turn. Until then they are its output so far;
+    if it has ended already, or is gone, there is nothing to do.
+    """
+    row = connection.execute(sql.RECORDED[connection.dialect], values).fetchone()
+    if row is not None and row[1] not in FINAL:
+        _insert_items(connection, row[0], values, [item for item in items if item[2] >= row[2]])
 
 
 def has_begun(connection: Connection, values: Values) -> bool:
@@ -151,6 +194,11 @@ def has_finished(connection: Connection, end: Finishing) -> bool:
     return row is not None and row[1] == end.values["body"]
 
 
+def has_output(connection: Connection, key: int, end: Finishing) -> bool:
+    """Whether the items on record are these."""
+    return [bytes(raw) for (raw,) in connection.execute(sql.OUTPUT, (key,))] == [item[-1] for item in end.items]
+
+
 def finish_in(connection: Connection, end: Finishing) -> int:
     """What `ResponseStore.finish` does, and raises; the key of the row."""
     response = end.response
@@ -160,6 +208,8 @@ def finish_in(connection: Connection, end: Finishing) -> int:
     key, status, items, turns = row
     check_ending(status, response.status)
     connection.execute(sql.UPDATE, (response.status, response.completed_at, end.values["body"], key))
+    if items > len(end.items):  # it was about to end in another way
+        connection.execute(sql.DROP_OUTPUT, (key, len(end.items)))
     _insert_items(connection, key, end.values, end.items[items:])
     connection.executemany(sql.INSERT_TURN, [(key, *turn) for turn in end.turns[turns:]])
     insert_approvals(connection, end.asked, response_key=key)
@@ -195,9 +245,14 @@ def delete(connection: Connection, values: Values) -> bool:
         delete_approvals(connection, key)
         for statement in sql.FORGET_RUN:
             connection.execute(statement, (key,))
+    _remove_hidden(connection, rows)
+    return bool(hidden)
+
+
+def _remove_hidden(connection: Connection, rows: list[tuple[int | None]]) -> None:
+    """The one with that key, and those before it."""
     while rows and rows[0][0] is not None:
         rows = connection.execute(sql.REMOVE_HIDDEN, rows[0]).fetchall()
-    return bool(hidden)
 
 
 def is_gone(connection: Connection, values: Values) -> bool:
