@@ -129,49 +129,50 @@ class Turns:
         self._loop = loop
         self._begun: dict[str, int] = {}
         """Short pieces of each tenant in the current turn."""
-        self._short: dict[str, deque[asyncio.Future[None]]] = {}
+        self._short: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
         self._long: dict[str, deque[asyncio.Future[None]]] = {}
         self._is_counting = False
 
-    def begin_short(self, tenant: str) -> asyncio.Future[None] | None:
-        """Return None where a short piece of work may begin at once, else what to wait for."""
+    def begin_short(self, tenant: str, cost: int = 1) -> asyncio.Future[None] | None:
+        """Return None where work may begin at once that takes as long as `cost` short pieces, else what to wait for."""
+        self._count()
         begun = self._begun.get(tenant, 0)
-        if begun >= SHORT_PER_TURN or tenant in self._short:
-            return self._wait(self._short, tenant)
-        self._begun[tenant] = begun + 1
-        if not self._is_counting:
-            self._is_counting = True
-            self._loop.call_soon(self._next_turn)
-        return None
+        if begun < SHORT_PER_TURN and tenant not in self._short:
+            self._begun[tenant] = begun + cost
+            return None
+        place: asyncio.Future[None] = self._loop.create_future()
+        self._short.setdefault(tenant, deque()).append((cost, place))
+        return place
 
     def begin_long(self, tenant: str) -> asyncio.Future[None]:
         """Return what to wait for before a long piece of work: a later turn."""
-        return self._wait(self._long, tenant)
-
-    def _wait(self, waiting: dict[str, deque[asyncio.Future[None]]], tenant: str) -> asyncio.Future[None]:
+        self._count()
         place: asyncio.Future[None] = self._loop.create_future()
-        waiting.setdefault(tenant, deque()).append(place)
+        self._long.setdefault(tenant, deque()).append(place)
+        return place
+
+    def _count(self) -> None:
         if not self._is_counting:
             self._is_counting = True
             self._loop.call_soon(self._next_turn)
-        return place
 
     def _next_turn(self) -> None:
         self._begun.clear()
         for tenant in [*self._short]:
             begun, places = 0, self._short[tenant]
             while places and begun < SHORT_PER_TURN:
-                begun += _wake(places.popleft())
+                cost, place = places.popleft()
+                begun += _wake(place) * cost
             if not places:
                 del self._short[tenant]
             self._begun[tenant] = begun
         has_begun = False
         while self._long and not has_begun:
             tenant = next(iter(self._long))
-            places = self._long.pop(tenant)
-            has_begun = _wake(places.popleft())
-            if places:
-                self._long[tenant] = places  # behind all other tenants
+            waiting = self._long.pop(tenant)
+            has_begun = _wake(waiting.popleft())
+            if waiting:
+                self._long[tenant] = waiting  # behind all other tenants
         self._is_counting = bool(self._begun or has_begun)
         if self._is_counting:
             self._loop.call_soon(self._next_turn)
@@ -194,6 +195,12 @@ def turns() -> Turns:
     if (found := _turns.get(loop)) is None:
         found = _turns[loop] = Turns(loop)
     return found
+
+
+async def short_turn(cost: int) -> None:
+    """Wait, if need be, until the current tenant may do work that takes as long as `cost` short pieces."""
+    if (place := turns().begin_short(TENANT.get(), cost)) is not None:
+        await place
 
 
 async def next_turn() -> None:

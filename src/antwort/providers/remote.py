@@ -15,7 +15,7 @@ from msgspec import Raw
 from antwort.api.responses import Model
 from antwort.api.steps import Steps
 from antwort.api.wire import encode, replace
-from antwort.concurrency import in_turns
+from antwort.concurrency import in_turns, short_turn
 from antwort.errors import (
     AntwortError,
     BackendCut,
@@ -38,6 +38,9 @@ __all__ = ["Pool", "Remote", "Timeouts"]
 
 PORTION = 64 * 1024
 """Bytes of an answer that are read at a time: after so many, others have their turn."""
+_LARGE_READ = 16 * 1024
+_LARGE_READ_COST = 8
+"""Reading so many bytes of a stream, and writing what comes of them, takes one to two milliseconds."""
 ERROR_CAP = 256 * 1024
 MODELS_CAP = 8 * 2**20
 _MOST_LENGTHS = 64
@@ -105,9 +108,9 @@ class Remote(ABC):
                 reader = self._reader(asked, is_streamed=_is_streamed(reply, is_expected=request.stream is True))
                 async for data in reply.reads():
                     for at in range(0, len(data), PORTION):
-                        if at:
-                            await asyncio.sleep(0)
-                        if batch := reader.feed(data[at : at + PORTION]):
+                        if len(portion := data[at : at + PORTION]) > _LARGE_READ:
+                            await short_turn(_LARGE_READ_COST)
+                        if batch := reader.feed(portion):
                             if reader.ended:
                                 self._note_usage(request, batch)
                             yield batch
@@ -347,9 +350,9 @@ async def _read_on(reply: Reply, reader: Reader, heard: Heard) -> list[Delta]:
     while not (reader.ended or reply.is_read):
         data = reply.at_hand() or await reply.next()
         for at in range(0, len(data), PORTION):
-            if at:
-                await asyncio.sleep(0)
-            if batch := reader.feed(data[at : at + PORTION]):
+            if len(portion := data[at : at + PORTION]) > _LARGE_READ:
+                await short_turn(_LARGE_READ_COST)
+            if batch := reader.feed(portion):
                 heard.append(merged(batch))
             if reader.is_cut:
                 break
