@@ -74,7 +74,7 @@ class EventReader(ABC):
         self._events = SseParser()
         self._failure: AntwortError | None = None
         self._most, self._cap = most, json_cap(most)
-        self._tally = Tally()
+        self._tally: Tally = Tally()
         self.ended = self.is_cut = False
 
     def feed(self, data: bytes) -> list[Delta]:

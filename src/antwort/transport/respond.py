@@ -21,7 +21,7 @@ from antwort.errors import AntwortError, ClientLeft, HandedOver, InvalidField, S
 from antwort.identity import Identity
 from antwort.transport.exchange import BrokenOff, ClientGone, Exchange, Watched
 from antwort.transport.lingering import Patience
-from antwort.transport.sse import written
+from antwort.transport.sse import slices, written
 
 T = TypeVar("T")
 
@@ -205,7 +205,10 @@ async def _stream(watch: Watch, run: Watched, words: Wording) -> None:
             is_end = bool(events) and isinstance(events[-1], TERMINAL)
             if is_follower:  # all that it asks for may be there at once
                 await next_turn()
-            ready, rest = written(batches, words)
+                rest = slices(batches, words)
+                ready = next(rest)
+            else:
+                ready, rest = written(batches, words)
             if rest is not None:
                 ready = await _write_slices(watch, ready, rest, patience)
             if is_end:
