@@ -135,7 +135,9 @@ class Turns:
 
     def begin_short(self, tenant: str, cost: int = 1) -> asyncio.Future[None] | None:
         """Return None where work may begin at once that takes as long as `cost` short pieces, else what to wait for."""
-        self._count()
+        if not self._is_counting:
+            self._is_counting = True
+            self._loop.call_soon(self._next_turn)
         begun = self._begun.get(tenant, 0)
         if begun < SHORT_PER_TURN and tenant not in self._short:
             self._begun[tenant] = begun + cost
@@ -146,15 +148,12 @@ class Turns:
 
     def begin_long(self, tenant: str) -> asyncio.Future[None]:
         """Return what to wait for before a long piece of work: a later turn."""
-        self._count()
-        place: asyncio.Future[None] = self._loop.create_future()
-        self._long.setdefault(tenant, deque()).append(place)
-        return place
-
-    def _count(self) -> None:
         if not self._is_counting:
             self._is_counting = True
             self._loop.call_soon(self._next_turn)
+        place: asyncio.Future[None] = self._loop.create_future()
+        self._long.setdefault(tenant, deque()).append(place)
+        return place
 
     def _next_turn(self) -> None:
         self._begun.clear()

@@ -154,7 +154,8 @@ class Planner:
         if place is not None:
             left = deadline - clock()
             await (self._turn(place, request, left) if resumed is None else place.turn(left))
-        await pace.pause()
+        if request.tools or not is_new:
+            await pace.pause()
         if not is_new:
             plan = self._plan_after(request, identity, means, recent, resumed)
             return await self._in_time(request, plan, deadline)

@@ -198,6 +198,7 @@ async def _stream(watch: Watch, run: Watched, words: Wording) -> None:
     client is behind, what gathers stays where it is bounded.
     """
     exchange, patience, is_follower = watch.exchange, Patience(watch.exchange, run.wait), isinstance(run, Follower)
+    rest: Iterator[bytes] | None
     await exchange.open_stream()
     try:
         while batches := await run.read():
@@ -205,8 +206,7 @@ async def _stream(watch: Watch, run: Watched, words: Wording) -> None:
             is_end = bool(events) and isinstance(events[-1], TERMINAL)
             if is_follower:  # all that it asks for may be there at once
                 await next_turn()
-                rest = slices(batches, words)
-                ready = next(rest)
+                ready, rest = b"", slices(batches, words)
             else:
                 ready, rest = written(batches, words)
             if rest is not None:
@@ -233,7 +233,8 @@ async def _write_slices(watch: Watch, ready: bytes, rest: Iterator[bytes], patie
         more = next(rest, b"")
         if not more:
             return ready
-        await watch.exchange.write(ready)
+        if ready:
+            await watch.exchange.write(ready)
         if watch.exchange.is_behind:
             patience.look()
             await watch.exchange.drained()
