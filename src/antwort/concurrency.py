@@ -197,9 +197,11 @@ def turns() -> Turns:
 
 
 async def short_turn(cost: int) -> None:
-    """Wait, if need be, until the current tenant may do work that takes as long as `cost` short pieces."""
-    if (place := turns().begin_short(TENANT.get(), cost)) is not None:
-        await place
+    """Let others have their turn, and wait until the current tenant may do work that takes as long as `cost` short
+    pieces.
+    """
+    place = turns().begin_short(TENANT.get(), cost)
+    await (asyncio.sleep(0) if place is None else place)
 
 
 async def next_turn() -> None:

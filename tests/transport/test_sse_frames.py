@@ -121,7 +121,7 @@ LARGE: list[StreamEvent] = [
 @pytest.mark.parametrize("words", [OPENAI, STANDARD], ids=["openai", "standard"])
 @pytest.mark.parametrize("event", LARGE, ids=lambda event: type(event).__name__)
 def test_a_large_event_is_written_in_slices_and_unchanged(event: StreamEvent, words: Wording) -> None:
-    slices = slices_of([Numbered(first=3, events=[delta("a"), event])], words)
+    slices = slices_of([Numbered(first=3, events=[delta("a"), event], is_large=True)], words)
     assert max(map(len, slices)) < 4 * SLICE
     first, second, rest = b"".join(slices).decode().split("\n\n")
     data = json.loads(second.split("\ndata: ")[1])

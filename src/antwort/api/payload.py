@@ -117,8 +117,6 @@ _EVENTS: dict[type, Callable[[Any], int]] = {
     **dict.fromkeys(TERMINAL, _items),
 }
 """And events. What is added is empty at first."""
-CAN_BE_LARGE = frozenset(_EVENTS) - frozenset(DELTAS)
-"""The events that repeat what was said before."""
 
 
 def fitting(events: Sequence[T], start: int, most: int) -> list[T]:

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from antwort.api.events import MARKS, TERMINAL, UNSENT, Batch, OutputTextDelta, ResponseFailed, StreamEvent, Terminal
-from antwort.api.payload import payload
+from antwort.api.payload import CUT_FROM, payload
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
 from antwort.api.wire import replace
@@ -38,6 +38,8 @@ class Numbered(msgspec.Struct, frozen=True):
 
     first: int
     events: list[StreamEvent]
+    is_large: bool = False
+    """Whether it is best written bit by bit."""
 
 
 Log: TypeAlias = Callable[[Batch], PackedLog | None]
@@ -195,12 +197,13 @@ class Outlet:
         first = self._next
         self._next += len(events)
         if events:
-            self._hand_on(Numbered(first, events))
+            size = sum([len(each.delta) if each.__class__ is OutputTextDelta else payload(each) for each in events])
+            self._hand_on(Numbered(first, events, size > CUT_FROM), size)
 
     def tick(self) -> None:
         """A sign of life for a reader who has nothing to read."""
         if self.is_read and not self._waiting and not self._is_ended:
-            self._hand_on(Numbered(self._next, []))
+            self._hand_on(Numbered(self._next, []), 0)
 
     async def wait_for_room(self) -> None:
         while self.is_full:
@@ -237,12 +240,10 @@ class Outlet:
         _wake(self._room)
         return batches
 
-    def _hand_on(self, batch: Numbered) -> None:
+    def _hand_on(self, batch: Numbered, size: int) -> None:
+        if self._waiting:  # of what is taken at once, nobody asks how large it is
+            self._held_text += size
         self._waiting.append(batch)
-        if len(self._waiting) > 1:  # of what is taken at once, nobody asks how large it is
-            self._held_text += sum(
-                [len(each.delta) if each.__class__ is OutputTextDelta else payload(each) for each in batch.events]
-            )
         self._held += len(batch.events)
         _wake(self._reader)
 

@@ -90,7 +90,7 @@ class ChunkReader(EventReader):
 
     def __init__(self, asked: Asked = NOBODY, most: int = OUTPUT_BYTES) -> None:
         super().__init__(asked, most)
-        self._turn = self._tally = _Turn()
+        self._turn = _Turn(self._tally)
 
     def _read(self, payload: bytes, out: list[Delta]) -> None:
         if payload.startswith(b"[DONE]"):
@@ -128,7 +128,7 @@ def read_any(body: bytes, asked: Asked = NOBODY) -> list[Delta]:
     answer, body = read_body(_decode_chunk, body)
     if (answer.error is not None or answer.choices is None) and (error := error_in(body, asked)):
         raise error
-    turn, out = _Turn(), list[Delta]()
+    turn, out = _Turn(Tally()), list[Delta]()
     turn.read(answer, out)
     if not answer.choices:
         raise BackendError("The backend sent an answer without a choice.")
@@ -150,16 +150,16 @@ _FULL = frozenset({"model_context_window_exceeded"})
 """How some say that an answer has filled the context."""
 
 
-class _Turn(Tally):
+class _Turn:
     """What is known of the answer so far: why it ended, the last usage that could be read, and the calls."""
 
-    __slots__ = ("_calls", "_is_legacy", "_usage", "finish")
+    __slots__ = ("_calls", "_is_legacy", "_tally", "_usage", "finish")
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, tally: Tally) -> None:
         self.finish = ""
+        self._tally = tally
         self._usage: Usage | None = None
-        self._calls = Calls(self)
+        self._calls = Calls(tally)
         self._is_legacy = False
 
     def read(self, chunk: _Chunk, out: list[Delta]) -> None:
@@ -176,15 +176,14 @@ class _Turn(Tally):
                 if self._calls.named is not None and (content or reasoning or refusal):
                     self._calls.show_named(out)
                 if reasoning:
-                    self.size += size_of(reasoning)
+                    self._tally.size += size_of(reasoning)
                     out.append(ReasoningDelta(reasoning))
                 if refusal:
-                    self.size += size_of(refusal)
+                    self._tally.size += size_of(refusal)
                     out.append(RefusalDelta(refusal))
                 if isinstance(content, list):
                     content = self._read_parts(content, out)
                 if content:
-                    self.size += len(content) if content.isascii() else len(content.encode())
                     probs = choice.logprobs
                     out.append(
                         TextDelta(content) if probs is None else TextDelta(content, log_probs(probs.content or ()))
@@ -215,7 +214,7 @@ class _Turn(Tally):
         """The text of content that comes in parts; thoughts among them are reasoning, other kinds are passed over."""
         for part in parts:
             if thought := _joined(part.thinking) if isinstance(part.thinking, list) else part.thinking:
-                self.size += size_of(thought)
+                self._tally.size += size_of(thought)
                 out.append(ReasoningDelta(thought))
         return _joined(parts)
 

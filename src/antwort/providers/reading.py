@@ -65,16 +65,18 @@ class Tally:
 
 
 class EventReader(ABC):
-    """Reads an answer that comes as server-sent events. What reads an event adds to the tally what it says."""
+    """Reads an answer that comes as server-sent events. What reads an event adds to the tally what it says but texts,
+    which are counted together.
+    """
 
-    __slots__ = ("_asked", "_cap", "_events", "_failure", "_most", "_tally", "ended", "is_cut")
+    __slots__ = ("_asked", "_events", "_failure", "_most", "_tally", "ended", "is_cut")
 
     def __init__(self, asked: Asked = NOBODY, most: int = OUTPUT_BYTES) -> None:
         self._asked = asked
         self._events = SseParser()
         self._failure: AntwortError | None = None
-        self._most, self._cap = most, json_cap(most)
-        self._tally: Tally = Tally()
+        self._most = most
+        self._tally = Tally()
         self.ended = self.is_cut = False
 
     def feed(self, data: bytes) -> list[Delta]:
@@ -86,8 +88,9 @@ class EventReader(ABC):
                 self._read(payload, out)
             except UNREADABLE as exc:
                 self._read_repaired(payload, out, exc)
-        if self._events.open_size > self._cap and not self.ended:
+        if self._events.open_size > json_cap(self._most) and not self.ended:
             self._fail(BackendError("The backend sent an event that is too large."))
+        self._count_text(out)
         return out if self._tally.size <= self._most else self._cut(out)
 
     def finish(self) -> list[Delta]:
@@ -96,11 +99,15 @@ class EventReader(ABC):
             self._read_torn(out)
         if not self.ended:
             self._end(out)
+        self._count_text(out)
         if self._tally.size > self._most and not self.is_cut:
             return self._cut(out)
         if self._failure is not None:
             raise self._failure
         return out
+
+    def _count_text(self, out: list[Delta]) -> None:
+        self._tally.size += size_of("".join([delta.text for delta in out if delta.__class__ is TextDelta]))
 
     def _cut(self, out: list[Delta]) -> list[Delta]:
         """What there is room for of what came last."""

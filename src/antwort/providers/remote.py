@@ -39,7 +39,7 @@ __all__ = ["Pool", "Remote", "Timeouts"]
 PORTION = 64 * 1024
 """Bytes of an answer that are read at a time: after so many, others have their turn."""
 _LARGE_READ = 16 * 1024
-_LARGE_READ_COST = 4
+_LARGE_READ_COST = 2
 """Reading so many bytes of a stream, and writing what comes of them, takes one to two milliseconds."""
 ERROR_CAP = 256 * 1024
 MODELS_CAP = 8 * 2**20

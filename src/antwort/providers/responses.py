@@ -28,7 +28,6 @@ from antwort.providers.reading import (
     broken_off,
     read_body,
     said_by,
-    size_of,
 )
 from antwort.providers.tokens import TokenProb, log_probs
 
@@ -112,13 +111,11 @@ class ResponsesReader(EventReader):
         event = _read_as(payload, _event) if payload.startswith(b"{") else _Event()
         if event.type in _TEXT and event.delta:
             self._said.note(event.output_index, event.item_id, event.content_index or 0)
-            self._tally.size += size_of(event.delta)
             out.append(TextDelta(event.delta, log_probs(event.logprobs) if event.logprobs else ()))
             return
         before = len(out)
         self._read_other(event, payload, out)
-        for delta in out[before:]:
-            self._tally.size += said_by(delta)
+        self._tally.size += sum([said_by(delta) for delta in out[before:] if not isinstance(delta, TextDelta)])
 
     def _read_other(self, event: _Event, payload: bytes, out: list[Delta]) -> None:
         match event.type.removeprefix("response."):

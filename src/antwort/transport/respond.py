@@ -197,18 +197,17 @@ async def _stream(watch: Watch, run: Watched, words: Wording) -> None:
     """Write what has gathered, as often as there is something, until the terminal event has gone out. As long as the
     client is behind, what gathers stays where it is bounded.
     """
-    exchange, patience, is_follower = watch.exchange, Patience(watch.exchange, run.wait), isinstance(run, Follower)
+    exchange, patience, is_live = watch.exchange, Patience(watch.exchange, run.wait), isinstance(run, LiveRun)
     rest: Iterator[bytes] | None
     await exchange.open_stream()
     try:
         while batches := await run.read():
             events = batches[-1].events
             is_end = bool(events) and isinstance(events[-1], TERMINAL)
-            if is_follower:  # all that it asks for may be there at once
-                await next_turn()
-                ready, rest = b"", slices(batches, words)
-            else:
+            if is_live:
                 ready, rest = written(batches, words)
+            else:  # all that it asks for may be there at once
+                ready, rest = b"", slices(batches, words)
             if rest is not None:
                 ready = await _write_slices(watch, ready, rest, patience)
             if is_end:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
 
 from antwort.api.events import StreamEvent
-from antwort.api.payload import CAN_BE_LARGE, CUT_FROM, json_pieces, payload
+from antwort.api.payload import CUT_FROM, json_pieces, payload
 from antwort.api.standard import OPENAI, STANDARD, Wording
 from antwort.engine.pipe import Numbered
 
@@ -15,42 +14,33 @@ DONE = b"data: [DONE]\n\n"
 SLICE = 2**17
 """Bytes, about, that are written before it is looked whether the client keeps up."""
 
-_Head: TypeAlias = tuple[bytes, int, bool]
-_heads: dict[Wording, dict[type, _Head]] = {OPENAI: {}, STANDARD: {}}
+_heads: dict[Wording, dict[type, tuple[bytes, int]]] = {OPENAI: {}, STANDARD: {}}
 
 
-def _head(kind: type[StreamEvent], wording: Wording) -> _Head:
-    """How a frame of this kind begins, up to its number; how much of the event's JSON that replaces; and whether the
-    event can be large.
-    """
+def _head(kind: type[StreamEvent], wording: Wording) -> tuple[bytes, int]:
+    """How a frame of this kind begins, up to its number; and how much of the event's JSON that replaces."""
     name = wording.name(kind)
     opening = f'{{"type":"{name}"'
     head = f'event: {name}\ndata: {opening},"sequence_number":'.encode()
-    _heads[wording][kind] = found = head, len(opening), kind in CAN_BE_LARGE
+    _heads[wording][kind] = found = head, len(opening)
     return found
 
 
 def written(batches: Sequence[Numbered], wording: Wording = OPENAI) -> tuple[bytes, Iterator[bytes] | None]:
-    """All frames of batches that were made just now, and for a tick without events a comment: up to the first batch
-    behind `SLICE` bytes or the first large event, and the rest, if there is more, in slices, each made when it is asked
-    for.
+    """All frames of the batches, and for a tick without events a comment: up to the first batch that is large, and the
+    rest, if there is more, in slices, each made when it is asked for.
 
     The number is spliced into the encoded event: an event never knows its own.
     """
-    heads, encode, parts, size = _heads[wording], wording.encode, list[bytes](), 0
+    heads, encode, parts = _heads[wording], wording.encode, list[bytes]()
     for place, batch in enumerate(batches):
-        first, events, before = batch.first, batch.events, len(parts)
-        if size >= SLICE:
+        if batch.is_large:
             return b"".join(parts), slices(batches[place:], wording)
-        if not events:
+        if not batch.events:
             parts.append(KEEPALIVE)
-        for number, event in enumerate(events, first):
-            head, cut, can_be_large = heads.get(event.__class__) or _head(event.__class__, wording)
-            if can_be_large and payload(event) > CUT_FROM:
-                left = [Numbered(number, events[number - first :]), *batches[place + 1 :]]
-                return b"".join(parts), slices(left, wording)
+        for number, event in enumerate(batch.events, batch.first):
+            head, cut = heads.get(event.__class__) or _head(event.__class__, wording)
             parts.append(b"%b%d%b\n\n" % (head, number, encode(event)[cut:]))
-        size += sum(map(len, parts[before:]))
     return b"".join(parts), None
 
 
@@ -78,7 +68,7 @@ def _frames(batches: Sequence[Numbered], wording: Wording) -> Iterator[bytes]:
         if not batch.events:
             yield KEEPALIVE
         for number, event in enumerate(batch.events, batch.first):
-            head, cut, _ = _heads[wording].get(event.__class__) or _head(event.__class__, wording)
+            head, cut = _heads[wording].get(event.__class__) or _head(event.__class__, wording)
             if payload(event) > CUT_FROM:
                 yield from _large(event, wording, head, cut, number)
             else:
