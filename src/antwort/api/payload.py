@@ -16,6 +16,7 @@ from antwort.api.events import (
     CustomInputDone,
     McpArgumentsDone,
     OutputItemDone,
+    OutputTextDelta,
     OutputTextDone,
     ReasoningTextDone,
     RefusalDone,
@@ -88,6 +89,13 @@ def _parts(parts: str | tuple[object, ...] | UnsetType | None) -> int:
     return 0 if parts is None or isinstance(parts, UnsetType) else sum([_part(part) for part in parts])
 
 
+def _call(item: McpCall) -> int:
+    size = len(item.arguments) + len(item.output or "")
+    if item.content:
+        size += _parts(item.content)
+    return size if item.error is None else size + len(item.error_text or "")
+
+
 _TEXTS = (OutputText, ReasoningText, SummaryText)
 _ITEMS: dict[type, Callable[[Any], int]] = {
     Message: lambda item: _parts(item.content),
@@ -96,7 +104,7 @@ _ITEMS: dict[type, Callable[[Any], int]] = {
     FunctionCallOutput: lambda item: _parts(item.output),
     CustomToolCall: lambda item: len(item.input),
     CustomToolCallOutput: lambda item: _parts(item.output),
-    McpCall: lambda item: len(item.arguments) + _parts(item.output) + _parts(item.content) + len(item.error_text or ""),
+    McpCall: _call,
     Compaction: lambda item: len(item.encrypted_content),
     OpaqueItem: lambda item: _part(item.fields),
 }
@@ -117,6 +125,17 @@ _EVENTS: dict[type, Callable[[Any], int]] = {
     **dict.fromkeys(TERMINAL, _items),
 }
 """And events. What is added is empty at first."""
+
+
+def payload_of_all(events: Sequence[RunEvent]) -> int:
+    """Return how many characters of text the events hold, about."""
+    size = 0
+    for event in events:
+        if event.__class__ is OutputTextDelta:
+            size += len(event.delta)
+        elif (measure := _EVENTS.get(event.__class__)) is not None:
+            size += measure(event)
+    return size
 
 
 def fitting(events: Sequence[T], start: int, most: int) -> list[T]:

@@ -11,8 +11,8 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from antwort.api.events import MARKS, TERMINAL, UNSENT, Batch, OutputTextDelta, ResponseFailed, StreamEvent, Terminal
-from antwort.api.payload import CUT_FROM, payload
+from antwort.api.events import MARKS, TERMINAL, UNSENT, Batch, ResponseFailed, StreamEvent, Terminal
+from antwort.api.payload import CUT_FROM, payload_of_all
 from antwort.api.responses import Response
 from antwort.api.status import IllegalTransition
 from antwort.api.wire import replace
@@ -197,7 +197,7 @@ class Outlet:
         first = self._next
         self._next += len(events)
         if events:
-            size = sum([len(each.delta) if each.__class__ is OutputTextDelta else payload(each) for each in events])
+            size = payload_of_all(events)
             self._hand_on(Numbered(first, events, size > CUT_FROM), size)
 
     def tick(self) -> None:

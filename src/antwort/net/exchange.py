@@ -11,7 +11,7 @@ from antwort.net import heads
 from antwort.net.heads import END, NO_HEADERS, Head, Headers
 
 AT_ONCE = 64 * 1024
-"""Bytes, about, that a reader takes in one go."""
+"""Bytes that a reader takes in one go."""
 HEAD_CAP = 64 * 1024
 """Bytes of the heads before an answer's body, those of interim answers among them; and of what is around the body,
 such as trailers.
@@ -179,17 +179,17 @@ class Exchange(msgspec.Struct, eq=False):
         return data
 
     def take_some(self) -> bytes:
-        """As `take`, but not much more than is worth a turn: whoever reads slowly holds little of it."""
+        """As `take`, but at most `AT_ONCE` bytes: reading more takes long, and whoever reads slowly holds little."""
         if self.size <= AT_ONCE:
             return self.take()
         size = count = 0
-        while size < AT_ONCE and count < len(self.pieces):
+        while size < AT_ONCE:
             size += len(self.pieces[count])
             count += 1
         data = b"".join(self.pieces[:count])
-        del self.pieces[:count]
-        self.size -= size
-        return data
+        self.pieces[:count] = [data[AT_ONCE:]] if size > AT_ONCE else []
+        self.size -= min(size, AT_ONCE)
+        return data[:AT_ONCE]
 
     def end(self, failure: HttpFault | None = None) -> None:
         """Nothing more will come."""

@@ -88,7 +88,7 @@ class EventReader(ABC):
                 self._read(payload, out)
             except UNREADABLE as exc:
                 self._read_repaired(payload, out, exc)
-        if self._events.open_size > json_cap(self._most) and not self.ended:
+        if (size := self._events.open_size) > _LEAST_CAP and size > json_cap(self._most) and not self.ended:
             self._fail(BackendError("The backend sent an event that is too large."))
         self._count_text(out)
         return out if self._tally.size <= self._most else self._cut(out)
@@ -107,7 +107,8 @@ class EventReader(ABC):
         return out
 
     def _count_text(self, out: list[Delta]) -> None:
-        self._tally.size += size_of("".join([delta.text for delta in out if delta.__class__ is TextDelta]))
+        if texts := [delta.text for delta in out if delta.__class__ is TextDelta]:
+            self._tally.size += size_of("".join(texts))
 
     def _cut(self, out: list[Delta]) -> list[Delta]:
         """What there is room for of what came last."""

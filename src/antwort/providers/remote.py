@@ -36,8 +36,6 @@ from antwort.providers.reading import OUTPUT_BYTES, Reader, merged, within_body
 
 __all__ = ["Pool", "Remote", "Timeouts"]
 
-PORTION = 64 * 1024
-"""Bytes of an answer that are read at a time: after so many, others have their turn."""
 _LARGE_READ = 16 * 1024
 _LARGE_READ_COST = 2
 """Reading so many bytes of a stream, and writing what comes of them, takes one to two milliseconds."""
@@ -107,15 +105,12 @@ class Remote(ABC):
                 yield []
                 reader = self._reader(asked, is_streamed=_is_streamed(reply, is_expected=request.stream is True))
                 async for data in reply.reads():
-                    for at in range(0, len(data), PORTION):
-                        if len(portion := data[at : at + PORTION]) > _LARGE_READ:
-                            await short_turn(_LARGE_READ_COST)
-                        if batch := reader.feed(portion):
-                            if reader.ended:
-                                self._note_usage(request, batch)
-                            yield batch
+                    if len(data) > _LARGE_READ:
+                        await short_turn(_LARGE_READ_COST)
+                    if batch := reader.feed(data):
                         if reader.ended:
-                            break
+                            self._note_usage(request, batch)
+                        yield batch
                     if reader.ended:
                         break
                 if not reader.is_cut:  # else the backend goes on, and is hung up on
@@ -349,13 +344,10 @@ async def _read_on(reply: Reply, reader: Reader, heard: Heard) -> list[Delta]:
     """
     while not (reader.ended or reply.is_read):
         data = reply.at_hand() or await reply.next()
-        for at in range(0, len(data), PORTION):
-            if len(portion := data[at : at + PORTION]) > _LARGE_READ:
-                await short_turn(_LARGE_READ_COST)
-            if batch := reader.feed(portion):
-                heard.append(merged(batch))
-            if reader.is_cut:
-                break
+        if len(data) > _LARGE_READ:
+            await short_turn(_LARGE_READ_COST)
+        if batch := reader.feed(data):
+            heard.append(merged(batch))
     if not reader.is_cut:
         reply.release()
     return reader.finish()
