@@ -279,16 +279,14 @@ _MANY_PARTS = 1000
 
 def _is_large(request: ChatRequest) -> bool:
     """Whether it takes long to write: about that many characters, or many parts."""
-    size = 0
-    for message in request.messages:
-        content = message.content
-        if isinstance(content, str):
-            size += len(content)
-        elif content:
-            size += _LARGE if len(content) > _MANY_PARTS else sum(map(_size_of, content))
+    contents = [message.content for message in request.messages if message.content]
+    size = sum([len(content) for content in contents if isinstance(content, str)])
+    for content in contents:
         if size >= _LARGE:
             return True
-    return False
+        if not isinstance(content, str):
+            size += _LARGE if len(content) > _MANY_PARTS else sum(map(_size_of, content))
+    return size >= _LARGE
 
 
 def _size_of(part: Mapping[str, Any]) -> int:
