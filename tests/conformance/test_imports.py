@@ -10,7 +10,19 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
-LEAVES = ("identity", "errors", "ids", "concurrency", "notes", "patterns", "pointers", "properties", "vault", "version")
+LEAVES = (
+    "identity",
+    "errors",
+    "ids",
+    "concurrency",
+    "event_loop",
+    "notes",
+    "patterns",
+    "pointers",
+    "properties",
+    "vault",
+    "version",
+)
 CONTRACTS = ("tools.base", "providers.base", "storage.base", "runs.base")
 ROOMS = (
     "api",
@@ -30,6 +42,7 @@ MAKERS = ("access", "backends", "keeping", "mcpservers", "observing", "peers", "
 """Each makes one part of the server of the settings."""
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(LEAVES, ()),
+    "event_loop": ("identity",),
     "api": ("errors", "ids"),
     "net": ("api", *LEAVES),
     "db": LEAVES,
@@ -54,6 +67,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "errors",
         "ids",
         "concurrency",
+        "event_loop",
         "notes",
         "patterns",
         "properties",

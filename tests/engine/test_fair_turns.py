@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antwort import concurrency
+from antwort import event_loop
 from antwort.api.requests import Limits, read_request
 from antwort.engine.engine import Engine
 from antwort.providers.base import Capabilities
@@ -20,7 +20,7 @@ USER = {"role": "user", "content": "Hello"}
 
 @pytest.fixture(autouse=True)
 def all_work_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(concurrency, "_LONG", -1.0)
+    monkeypatch.setattr(event_loop, "_LONG_SECONDS", -1.0)
 
 
 async def turns_of_others(work: Coroutine[Any, Any, object]) -> int:

@@ -9,9 +9,9 @@ from antwort.api.inputs import new_item_id
 from antwort.api.items import Compaction, InputItem, OpaqueItem
 from antwort.api.logins import bared
 from antwort.api.wire import encode, to_plain
-from antwort.concurrency import in_turns
 from antwort.engine.credentials import Credentials
 from antwort.engine.memory import Memories
+from antwort.event_loop import in_turns
 from antwort.vault import CannotOpen
 
 UNBOUNDED = 2**31

@@ -10,11 +10,11 @@ from antwort.api.items import InputItem, ItemReference
 from antwort.api.limits import Limits
 from antwort.api.responses import Metadata
 from antwort.api.wire import encode
-from antwort.concurrency import in_turns
 from antwort.engine.credentials import Credentials
 from antwort.engine.media import media_steps
 from antwort.engine.sealed import Sealed
 from antwort.errors import ConversationNotFound, ItemNotFound
+from antwort.event_loop import in_turns
 from antwort.identity import ANONYMOUS, Identity
 from antwort.ids import new_id
 from antwort.net.media import MediaHosts

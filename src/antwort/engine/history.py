@@ -17,7 +17,6 @@ from antwort.api.items import (
 )
 from antwort.api.requests import CreateRequest
 from antwort.api.wire import replace
-from antwort.concurrency import Pace
 from antwort.engine.client_results import repeated_results
 from antwort.engine.credentials import Credentials
 from antwort.engine.decisions import repeated_decisions
@@ -30,6 +29,7 @@ from antwort.engine.plan import History
 from antwort.engine.recent import Records
 from antwort.engine.toolbox import Shelf
 from antwort.errors import Conflict, ConversationNotFound, InvalidField, ResponseNotFound
+from antwort.event_loop import Pace
 from antwort.identity import Identity
 from antwort.storage.base import Link, ResponseStore
 from antwort.tools.routing import Toolbox

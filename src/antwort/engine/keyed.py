@@ -13,7 +13,6 @@ from antwort.api.requests import CreateRequest
 from antwort.api.responses import Response
 from antwort.api.status import FINAL
 from antwort.api.wire import encode
-from antwort.concurrency import in_turns
 from antwort.engine.fingerprint import checked_key, fingerprint_steps
 from antwort.engine.kept import Kept, Name
 from antwort.engine.live import LiveRun
@@ -21,6 +20,7 @@ from antwort.engine.plan import Plan
 from antwort.engine.settings import EngineSettings, OnDisconnect
 from antwort.engine.shared import Reader, SharedRun
 from antwort.errors import AntwortError, KeyInUse, KeyReused, ResponseNotFound, ServerFault, ShuttingDown
+from antwort.event_loop import in_turns
 from antwort.identity import Identity
 from antwort.notes import note
 from antwort.storage.base import Claim, ResponseStore

@@ -16,7 +16,6 @@ from antwort.api.responses import Model, Response
 from antwort.api.status import transition
 from antwort.api.tools import McpTool, OpaqueTool
 from antwort.api.wire import replace
-from antwort.concurrency import Pace, in_turns
 from antwort.engine.additional import UNBOUNDED, additional_tools
 from antwort.engine.approval_ids import ApprovalIds
 from antwort.engine.approvals import ApprovalTerms, check_unchanged, look_again, look_up, weighed
@@ -53,6 +52,7 @@ from antwort.errors import (
     UnsupportedFeature,
     shown,
 )
+from antwort.event_loop import Pace, in_turns
 from antwort.identity import Identity
 from antwort.net.media import MediaHosts
 from antwort.providers.base import OtherName, Provider

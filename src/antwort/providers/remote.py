@@ -15,7 +15,6 @@ from msgspec import Raw
 from antwort.api.responses import Model
 from antwort.api.steps import Steps
 from antwort.api.wire import encode, replace
-from antwort.concurrency import in_turns, short_turn
 from antwort.errors import (
     AntwortError,
     BackendCut,
@@ -24,6 +23,7 @@ from antwort.errors import (
     BackendUnavailable,
     ContextTooLong,
 )
+from antwort.event_loop import in_turns, short_turn
 from antwort.net.connection import Timeouts
 from antwort.net.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
 from antwort.net.http import HttpClient, Pool, Reply

@@ -11,8 +11,8 @@ from weakref import WeakValueDictionary
 from antwort.api.payload import PIECE, payload
 from antwort.api.status import FINAL, IllegalTransition
 from antwort.api.wire import replace
-from antwort.concurrency import next_turn
 from antwort.errors import HandedOver, QueueFull, ResponseNotFound
+from antwort.event_loop import next_turn
 from antwort.identity import Identity
 from antwort.runs.base import (
     Claimed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from antwort.concurrency import next_turn
+from antwort.event_loop import next_turn
 from antwort.transport.exchange import CONNECTION, ClientGone, Scope, Send
 from antwort.transport.lingering import Patience
 from antwort.transport.sse import sliced

@@ -12,12 +12,13 @@ from antwort.api.compactions import CompactRequest
 from antwort.api.events import TERMINAL
 from antwort.api.requests import CreateRequest
 from antwort.api.standard import Wording, wording
-from antwort.concurrency import Signal, next_turn, rest_of
+from antwort.concurrency import Signal, rest_of
 from antwort.engine.engine import Engine
 from antwort.engine.following import Follower
 from antwort.engine.live import LiveRun
 from antwort.engine.settings import OnDisconnect
 from antwort.errors import AntwortError, ClientLeft, HandedOver, InvalidField, ShuttingDown, UnsupportedFeature
+from antwort.event_loop import next_turn
 from antwort.identity import Identity
 from antwort.transport.exchange import BrokenOff, ClientGone, Exchange, Watched
 from antwort.transport.lingering import Patience

@@ -15,7 +15,6 @@ from antwort.api.responses import Model, Response
 from antwort.api.standard import wording
 from antwort.api.status import FINAL
 from antwort.api.wire import Wire, encode
-from antwort.concurrency import Turns, in_turns, next_turn, turns
 from antwort.engine.engine import Engine
 from antwort.engine.fingerprint import checked_key
 from antwort.errors import (
@@ -25,6 +24,7 @@ from antwort.errors import (
     RequestError,
     ResponseNotFound,
 )
+from antwort.event_loop import in_turns, next_turn, turns
 from antwort.identity import TENANT, Identity
 from antwort.transport.approvals import ApprovalRoutes
 from antwort.transport.conversations import ConversationRoutes
@@ -99,8 +99,6 @@ class Routes:
         extra: Mapping[str, Endpoint] = NOTHING,
         ask: Ask | None = None,
     ) -> None:
-        self._turns: Turns | None = None
-        """Of the event loop that it runs in: looking it up for each request would take longer than all else of it."""
         self._followers = Followers(followers)
         self._engine, self._identify, self._body_limit, self._quotas = engine, identify, body_limit, quotas
         self._words = wording(strict=engine.settings.strict)
@@ -195,10 +193,8 @@ class Routes:
             body = await exchange.body(self._body_limit)
             if len(body) > _LARGE_BODY_BYTES:
                 await next_turn()
-            else:
-                self._turns = shared = self._turns or turns()
-                if (place := shared.begin_short(identity.tenant)) is not None:
-                    await place
+            elif (place := turns().begin_short(identity.tenant)) is not None:
+                await place
             request = await in_turns(request_steps(body, self._engine.settings.limits))
             try:
                 await respond(exchange, self._engine, request, identity, self._key(keys) if keys else None)

@@ -11,11 +11,11 @@ import msgspec
 
 from antwort.api.events import TERMINAL
 from antwort.api.standard import wording
-from antwort.concurrency import in_turns, next_turn
 from antwort.engine.engine import Engine
 from antwort.engine.live import LiveRun
 from antwort.engine.recent import Budget, Recent
 from antwort.errors import AntwortError, ClientLeft, RequestCancelled, ShuttingDown
+from antwort.event_loop import in_turns, next_turn
 from antwort.transport.channel import Channel
 from antwort.transport.errors import Headers, socket_failure, unexpected
 from antwort.transport.exchange import REQUEST_ID, ClientGone, Exchange
