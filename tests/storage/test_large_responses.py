@@ -11,11 +11,11 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from antwort.api.events import ResponseCompleted
+from antwort.api.events import ResponseCompleted, ResponseCreated
 from antwort.api.wire import replace
 from antwort.db import Operation
 from antwort.db.sqlite import LOG_BYTES, SqliteDatabase
-from antwort.errors import KeyInUse, StoreFault
+from antwort.errors import KeyInUse, QueueFull, StoreFault
 from antwort.runs.base import Claimed, Ending, Record
 from antwort.runs.sql import SqlRunLog
 from antwort.storage.base import Claim, NewResponse, Page, Wanted
@@ -144,3 +144,55 @@ async def test_the_write_ahead_log_begins_anew_after_large_writes(sqlite: Sqlite
     async with asyncio.timeout(20):
         while log.stat().st_size > LOG_BYTES:
             await sqlite.check()
+
+
+async def test_of_several_large_responses_one_piece_is_in_a_transaction(path: Path) -> None:
+    most = under_way = 0
+
+    class Counting(SqliteDatabase):
+        """Counts the large writes that wait at the same time: the writer puts them into one transaction."""
+
+        async def write(self, operation: Operation[T]) -> T:
+            nonlocal most, under_way
+            under_way += 1
+            most = max(most, under_way)
+            try:
+                return await super().write(operation)
+            finally:
+                under_way -= 1
+
+    await (await SqliteStore.open(path)).close()
+    database = Counting(path)
+    await database.open()
+    store, responses = SqlStore(database), [large() for _ in range(3)]
+    await asyncio.gather(*map(store.begin, responses))
+    assert most == 1
+    assert all([await store.get(ME, new.response.id) for new in responses])
+    await database.close()
+
+
+async def test_a_run_that_is_given_up_keeps_the_turns_on_record(sqlite: SqliteStore) -> None:
+    log, new, said = SqlRunLog(sqlite.database), asked("hello"), message("on record")
+    await log.join(ONE)
+    await sqlite.begin(new)
+    await sqlite.record_turn(ME, replace(new.response, output=(said,)), STOPPED, 0)
+    lease = await log.adopt(ONE.name, ME, new.response.id, [Record(0, 0, [ResponseCreated(response=new.response)])])
+    assert lease is not None
+    await log.release(lease, is_lost=True)
+    claimed = await claim_one(log)
+    failed = replace(claimed.response, status="failed", output=())
+    await log.give_up(claimed.lease, Ending(identity=ME, response=failed, marks=()))
+    found = await sqlite.get(ME, new.response.id)
+    assert found is not None
+    assert (found.status, found.output) == ("failed", (said,))
+    await log.close()
+
+
+async def test_a_large_run_for_which_there_is_no_room_is_refused_before_it_is_written(path: Path) -> None:
+    async with dying(path) as (_, database):
+        log, run = SqlRunLog(database, queue=0), new_run("resp_1")
+        database.left = 0
+        with pytest.raises(QueueFull):
+            await log.submit(msgspec.structs.replace(run, new=large("resp_1")))
+        database.left = None
+        await log.close()

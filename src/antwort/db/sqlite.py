@@ -207,8 +207,10 @@ class _Checkpointer:
         self._connection.close()
 
     def _work(self) -> None:
-        while self._is_due.wait() and not self._is_closed:
+        while self._is_due.wait():
             self._is_due.clear()
+            if self._is_closed:
+                return
             if 0 < _checkpoint(self._connection) <= _REST_PAGES:  # otherwise the next commit says that it is due again
                 self._is_nearly_done.set()
 

@@ -21,7 +21,7 @@ from antwort.engine.rows import new_run
 from antwort.engine.settings import EngineSettings
 from antwort.engine.worker import Carried, Worker, to_its_end
 from antwort.errors import AttemptsExhausted, Cancelled, Damaged, HandedOver, QueueFull, ShuttingDown
-from antwort.identity import Identity
+from antwort.identity import TENANT, Identity
 from antwort.providers.base import Provider
 from antwort.runs.base import Claimed, Ending, Fenced, Record, RunLog, Unavailable
 from antwort.storage.base import Claim, ResponseStore
@@ -167,6 +167,7 @@ class Background:
         """To its end, here. Raises one of `LEFT` when it stops before that, and what nobody expected as long as there
         may be another try.
         """
+        TENANT.set(claimed.identity.tenant)
         try:
             await self._go_on(carried, claimed)
         except LEFT:

@@ -122,7 +122,9 @@ class Exchange(msgspec.Struct, eq=False):
         if self.complete:
             return
         self.size += len(data)
-        if not self.is_unwanted:
+        if self.is_unwanted:
+            self._framing_size -= _CHUNK_FRAMING_BYTES
+        else:
             self.pieces.append(data)
 
     def on_message_begin(self) -> None:

@@ -57,7 +57,7 @@ class Appends:
     async def _write(self) -> None:
         try:
             while self._waiting:
-                waiting, self._waiting = _batch(sorted(self._waiting, key=_place))
+                waiting, self._waiting = _batch(self._waiting)
                 write = partial(write_appends, appends=[append for append, _ in waiting], sender=self._sender)
                 _settle([done for _, done in waiting], await self._try(write))
         finally:
@@ -76,7 +76,7 @@ def _batch(
     """Those of one transaction, and the rest."""
     sizes = accumulate(len(append.events) for append, _ in waiting)
     count = max(1, sum(size <= PIECE_BYTES for size in sizes))
-    return waiting[:count], waiting[count:]
+    return sorted(waiting[:count], key=_place), waiting[count:]
 
 
 def _place(waiting: tuple[Append, asyncio.Future[bool]]) -> tuple[int, int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from time import monotonic as clock
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -35,7 +36,8 @@ from antwort.runs.codec import behind, is_last
 from antwort.runs.hints import Tail
 from antwort.runs.news import News
 from antwort.runs.packed import LargeRecords
-from antwort.storage.staging import early_pieces, staged
+from antwort.storage.rows import ItemRow
+from antwort.storage.staging import early_pieces, staged, staged_output
 from antwort.storage.writing import Finishing, to_beginning, to_finishing
 
 if TYPE_CHECKING:
@@ -122,7 +124,11 @@ class SqlRunLog:
     async def submit(self, run: NewRun) -> None:
         new, first = run.new, writing.to_row(Record(0, 0, run.events))
         try:
-            async with staged(self._database, to_beginning(new)) as beginning:
+            if early_pieces(self._database, (rows := to_beginning(new)).items):  # before much is written in vain
+                already = await self._database.read(writing.waiting)
+                if already >= self._queue:
+                    raise QueueFull(already)
+            async with staged(self._database, rows) as beginning:
                 submission = writing.Submission(new.identity, new.response, beginning, first)
                 submit = partial(writing.submit, new=submission, queue=self._queue, sender=self._sender)
                 if (waiting := await self._database.write(submit)) is not None:
@@ -196,8 +202,8 @@ class SqlRunLog:
         end = writing.End(lease, finishing, writing.to_last_row(record))
         self._ending.add(lease)
         try:
-            await self._stage(lease, finishing)
-            is_written = await self._write(partial(writing.finish, end=end, sender=self._sender))
+            async with self._staged(lease, finishing):
+                is_written = await self._write(partial(writing.finish, end=end, sender=self._sender))
         finally:
             self._ending.discard(lease)
         if not is_written:
@@ -207,17 +213,23 @@ class SqlRunLog:
 
     async def give_up(self, lease: Lease, ending: Ending) -> None:
         finishing = to_finishing(ending.identity, ending.response, ending.marks, ending.entries, ending.approvals)
-        await self._stage(lease, finishing)
         give_up = partial(writing.give_up, lease=lease, finishing=finishing, sender=self._sender)
-        if not await self._write(give_up):
+        async with self._staged(lease, finishing):
+            is_written = await self._write(give_up)
+        if not is_written:
             raise Fenced
         self._news.work.set()
 
-    async def _stage(self, lease: Lease, finishing: Finishing) -> None:
+    @asynccontextmanager
+    async def _staged(self, lease: Lease, finishing: Finishing) -> AsyncIterator[None]:
         if self._is_alone and lease.fence > 1:  # one who had it before may have been about to end it
             await self._write(partial(writing.drop_output, lease=lease))
-        for items in early_pieces(self._database, finishing.items):
-            await self._write(partial(writing.stage_output, lease=lease, values=finishing.values, items=items))
+
+        def stage(items: list[ItemRow]) -> Awaitable[None]:
+            return self._write(partial(writing.stage_output, lease=lease, values=finishing.values, items=items))
+
+        async with staged_output(self._database, finishing.items, stage):
+            yield
 
     async def release(self, lease: Lease, *, is_lost: bool = False) -> None:
         await self._write(partial(writing.release, lease=lease, is_lost=is_lost, sender=self._sender))

@@ -168,6 +168,7 @@ APPEND_ALL = """
 """
 DROP_OUTPUT = """
     DELETE FROM items WHERE direction = 'output'
+      AND position >= (SELECT coalesce(max(items_end), 0) FROM turns WHERE turns.response_key = items.response_key)
       AND response_key IN (SELECT response_key FROM runs WHERE response_key = :key AND id = :id AND fence = :fence)
 """
 RELEASE = """

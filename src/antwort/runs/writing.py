@@ -60,15 +60,19 @@ class Submission(NamedTuple):
     first: Row
 
 
+def waiting(connection: Connection) -> int:
+    """How many runs wait for a worker."""
+    return int(connection.execute(sql.WAITING).fetchone()[0])
+
+
 def submit(connection: Connection, new: Submission, queue: int, sender: str) -> int | None:
     """How many wait already, when there is no room for one more."""
     name = name_of(new.identity, new.response.id)
     known = has_begun(connection, name) if new.beginning.is_staged else connection.execute(sql.KNOWN, name).fetchone()
     if known:
         return None
-    waiting = int(connection.execute(sql.WAITING).fetchone()[0])
-    if waiting >= queue:
-        return waiting
+    if (number := waiting(connection)) >= queue:
+        return number
     key = begin_in(connection, new.beginning)
     values: Values = {
         **name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 from antwort.api.approvals import Approval
@@ -34,7 +35,7 @@ from antwort.storage.conversations import SqlConversations
 from antwort.storage.listing import list_responses
 from antwort.storage.once import write_once
 from antwort.storage.rows import ItemRow, Values, name_of
-from antwort.storage.staging import early_pieces, staged
+from antwort.storage.staging import staged, staged_output
 from antwort.storage.writing_tools import SqlWritingTools
 
 log = logging.getLogger("antwort.storage")
@@ -81,12 +82,12 @@ class SqlStore(SqlConversations, SqlApprovals, SqlCalls, SqlWritingTools):
     ) -> None:
         packed = None if log is None else await logs.compressed(log)
         end = writing.to_finishing(identity, response, marks, entries, approvals, packed)
-        await self._stage(end.values, end.items)
-        await write_once(
-            self._database,
-            partial(writing.finish_in, end=end),
-            lambda connection, _: writing.has_finished(connection, end),
-        )
+        async with self._staged(end.values, end.items):
+            await write_once(
+                self._database,
+                partial(writing.finish_in, end=end),
+                lambda connection, _: writing.has_finished(connection, end),
+            )
 
     async def record_turn(
         self,
@@ -96,14 +97,16 @@ class SqlStore(SqlConversations, SqlApprovals, SqlCalls, SqlWritingTools):
         items_from: int = 0,
     ) -> None:
         progress = writing.to_progress(identity, response, marks, items_from)
-        await self._stage(progress.values, progress.items)
-        await write_once(
-            self._database, partial(writing.record_in, progress=progress), lambda _connection, _: False
-        )  # writing it twice changes nothing
+        async with self._staged(progress.values, progress.items):
+            await write_once(
+                self._database, partial(writing.record_in, progress=progress), lambda _connection, _: False
+            )  # writing it twice changes nothing
 
-    async def _stage(self, values: Values, output: Sequence[ItemRow]) -> None:
-        for items in early_pieces(self._database, output):
-            await self._database.write(partial(writing.stage_output, values=values, items=items))
+    def _staged(self, values: Values, output: Sequence[ItemRow]) -> AbstractAsyncContextManager[None]:
+        write = self._database.write
+        return staged_output(
+            self._database, output, lambda items: write(partial(writing.stage_output, values=values, items=items))
+        )
 
     async def get(self, identity: Identity, response_id: str) -> Response | None:
         return await self._database.read(partial(reading.get, values=name_of(identity, response_id)))

@@ -7,9 +7,11 @@ response that is under way. PostgreSQL has many writers and needs none of it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
+from weakref import WeakKeyDictionary
 
 from antwort.db import Database
 from antwort.errors import StoreFault
@@ -21,6 +23,10 @@ PIECE_BYTES = 4 * 1024 * 1024
 """Of items in one transaction, unless a single one is larger."""
 
 
+_locks: WeakKeyDictionary[Database, asyncio.Lock] = WeakKeyDictionary()
+"""One piece of one response is written at a time: the writer puts all that waits into one transaction."""
+
+
 @asynccontextmanager
 async def staged(database: Database, new: Beginning) -> AsyncIterator[Beginning]:
     """What is left to write of a beginning, and shows it. When that raises, nothing of it stays."""
@@ -28,14 +34,34 @@ async def staged(database: Database, new: Beginning) -> AsyncIterator[Beginning]
     if not pieces:
         yield new
         return
+    lock = _locks.setdefault(database, asyncio.Lock())
     try:
         for items in pieces:
-            await database.write(partial(writing.stage_input, values=new.values, items=items))
-        yield new._replace(items=new.items[sum(map(len, pieces)) :], is_staged=True)
+            async with lock:
+                await database.write(partial(writing.stage_input, values=new.values, items=items))
+        async with lock:
+            yield new._replace(items=new.items[sum(map(len, pieces)) :], is_staged=True)
     except BaseException:
         with suppress(StoreFault):  # what is left then goes when the file is opened again
             await database.write(partial(writing.drop_staged, values=new.values))
         raise
+
+
+@asynccontextmanager
+async def staged_output(
+    database: Database, output: Sequence[ItemRow], stage: Callable[[list[ItemRow]], Awaitable[None]]
+) -> AsyncIterator[None]:
+    """Write all but the last piece of an output by `stage`. The caller writes the rest."""
+    pieces = early_pieces(database, output)
+    if not pieces:
+        yield
+        return
+    lock = _locks.setdefault(database, asyncio.Lock())
+    for items in pieces:
+        async with lock:
+            await stage(items)
+    async with lock:
+        yield
 
 
 def early_pieces(database: Database, items: Sequence[ItemRow]) -> list[list[ItemRow]]:

@@ -111,6 +111,8 @@ STAGED = """
 """
 SHOW = "UPDATE responses SET deleted_at = NULL WHERE key = ?"
 ALL_STAGED = "SELECT key FROM responses WHERE status IN ('queued', 'in_progress') AND deleted_at IS NOT NULL"
+# What was recorded with a turn stays, however the response ends.
+RECORDED_ITEMS = "SELECT coalesce(max(items_end), 0) FROM turns WHERE response_key = ?"
 DROP_OUTPUT = "DELETE FROM items WHERE response_key = ? AND direction = 'output' AND position >= ?"
 HIDE = """
     UPDATE responses SET deleted_at = :now

@@ -209,7 +209,8 @@ def finish_in(connection: Connection, end: Finishing) -> int:
     check_ending(status, response.status)
     connection.execute(sql.UPDATE, (response.status, response.completed_at, end.values["body"], key))
     if items > len(end.items):  # it was about to end in another way
-        connection.execute(sql.DROP_OUTPUT, (key, len(end.items)))
+        (recorded,) = connection.execute(sql.RECORDED_ITEMS, (key,)).fetchone()
+        connection.execute(sql.DROP_OUTPUT, (key, max(recorded, len(end.items))))
     _insert_items(connection, key, end.values, end.items[items:])
     connection.executemany(sql.INSERT_TURN, [(key, *turn) for turn in end.turns[turns:]])
     insert_approvals(connection, end.asked, response_key=key)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from antwort.api.compactions import CompactRequest
 from antwort.api.events import TERMINAL
+from antwort.api.payload import CUT_FROM, payload_of_all
 from antwort.api.requests import CreateRequest
 from antwort.api.standard import Wording, wording
 from antwort.concurrency import Signal, rest_of
@@ -205,9 +206,11 @@ async def _stream(watch: Watch, run: Watched, words: Wording) -> None:
         while batches := await run.read():
             events = batches[-1].events
             is_end = bool(events) and isinstance(events[-1], TERMINAL)
-            if is_live:
+            if isinstance(run, Follower):  # all that it asks for may be there at once
+                await next_turn()
+            if is_live or sum(payload_of_all(batch.events) for batch in batches) <= CUT_FROM:
                 ready, rest = written(batches, words)
-            else:  # all that it asks for may be there at once
+            else:
                 ready, rest = b"", slices(batches, words)
             if rest is not None:
                 ready = await _write_slices(watch, ready, rest, patience)
