@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antwort.errors import QueueFull
@@ -196,18 +196,8 @@ async def tell(tellers: list[Teller], acts: list[Act]) -> None:
     assert first_all == second_all
 
 
-_CANCELLED_BESIDE_ITS_CONVERSATION: list[Act] = [
-    *[("submit", 0, 0)] * 5,
-    *[("submit", 0, 2)] * 2,
-    ("claim", 0, 3),
-    ("cancel", 6, 0),
-    ("claim", 0, 2),
-]
-
-
 @settings(max_examples=200, deadline=None)
 @given(acts=ACTS, per_owner=st.sampled_from([None, 1, 2]))
-@example(acts=_CANCELLED_BESIDE_ITS_CONVERSATION, per_owner=None)
 def test_both_logs_keep_the_rules_and_tell_the_same_story(
     acts: list[Act], per_owner: int | None, on_disk: SqlHome, runner: asyncio.Runner
 ) -> None:

@@ -108,8 +108,7 @@ TURN = """
     SELECT pg_try_advisory_xact_lock(7267262, hashtext(concat_ws(chr(31), tenant, owner, conversation_id)))
     FROM runs WHERE response_key = :key
 """
-# One of those that were chosen, if nothing has happened to it since. Its conversation may have got busy; not by a
-# cancelled run that the same worker has just claimed, which is only to be ended.
+# One of those that were chosen, if nothing has happened to it since. Its conversation may have got busy.
 CHOSEN = """
     SELECT runs.response_key FROM runs
     WHERE runs.response_key = :key AND runs.fence = :fence
@@ -118,8 +117,7 @@ CHOSEN = """
       AND (runs.is_cancelled OR runs.conversation_id IS NULL OR NOT EXISTS (
            SELECT 1 FROM runs AS other JOIN workers ON workers.name = other.worker AND workers.expires_at > :now
            WHERE other.tenant = runs.tenant AND other.owner = runs.owner
-             AND other.conversation_id = runs.conversation_id AND other.response_key <> runs.response_key
-             AND NOT (other.is_cancelled AND other.worker = :worker)))
+             AND other.conversation_id = runs.conversation_id AND other.response_key <> runs.response_key))
 """
 CHOOSE_ONE = """
     SELECT runs.response_key FROM runs
