@@ -188,6 +188,17 @@ async def test_a_run_of_a_conversation_waits_for_those_before_it(log: RunLog) ->
     assert not await log.claim(TWO.name, 10)
 
 
+async def test_the_next_run_of_a_conversation_waits_for_the_end_of_one_that_was_cancelled(log: RunLog) -> None:
+    for name in ("resp_1", "resp_2"):
+        await log.submit(new_run(name, conversation="conv_a"))
+    assert await log.cancel(ME, "resp_2")
+    cancelled = await claim_one(log)
+    assert (cancelled.lease.run_id, cancelled.is_cancelled) == ("resp_2", True)
+    assert not await log.claim(ONE.name, 10)
+    await finish(log, cancelled, 1, 2)
+    assert ids(await log.claim(ONE.name, 10)) == ["resp_1"]
+
+
 async def test_a_run_that_was_handed_over_keeps_its_place_in_the_conversation(log: RunLog) -> None:
     await log.submit(new_run("resp_1", conversation="conv_a"))
     await log.submit(new_run("resp_2", conversation="conv_a"))

@@ -29,7 +29,7 @@ class Listed(Protocol):
 def choose(free: Sequence[Listed], held: Sequence[Listed], count: int, per_owner: int | None) -> list[int]:
     """The places in `free` of those that come next. Each that is chosen counts as under way for the one after it.
 
-    One that was cancelled is only to be ended: it waits for nothing.
+    One that was cancelled is only to be ended: it waits for nothing, and the next of its conversation waits for its end.
     """
     ordered = sorted(range(len(free)), key=lambda place: (not free[place].is_cancelled, free[place].place))
     under_way = Counter(run.whose for run in held)
@@ -45,11 +45,11 @@ def choose(free: Sequence[Listed], held: Sequence[Listed], count: int, per_owner
 
 
 def _waits(run: Listed, free: Iterable[Listed], held: Iterable[Listed]) -> bool:
-    """For an earlier run of its conversation, or one that is being made."""
+    """For a run of its conversation that is under way, that came earlier, or that is to be ended."""
     if run.conversation_id is None:
         return False
     return any(_is_beside(run, other) for other in held) or any(
-        _is_beside(run, other) and other.place < run.place for other in free
+        _is_beside(run, other) and (other.is_cancelled or other.place < run.place) for other in free
     )
 
 

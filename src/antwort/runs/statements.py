@@ -63,7 +63,8 @@ INSERT_RECORD = """
     INSERT INTO run_events (response_key, at, first, next, events) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING
 """
 # Whoever is under way counts for its owner, and each that is chosen for the one after it. One that was cancelled is
-# only to be ended: it waits for nothing. `fence` tells whether another has taken it since.
+# only to be ended: it waits for nothing, and the next of its conversation waits for its end. `fence` tells whether
+# another has taken it since.
 _FREE = """
     WITH alive AS (SELECT name FROM workers WHERE expires_at > :now),
     held AS (
@@ -74,7 +75,7 @@ _FREE = """
                row_number() OVER (
                    PARTITION BY tenant, owner, conversation_id ORDER BY queued_at, response_key
                ) AS turn,
-               max(CASE WHEN worker IN (SELECT name FROM alive) THEN 1 ELSE 0 END) OVER (
+               max(CASE WHEN is_cancelled OR worker IN (SELECT name FROM alive) THEN 1 ELSE 0 END) OVER (
                    PARTITION BY tenant, owner, conversation_id
                ) AS is_busy
         FROM runs WHERE conversation_id IS NOT NULL
