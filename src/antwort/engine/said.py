@@ -8,7 +8,7 @@ from contextlib import suppress
 from itertools import chain, islice
 
 from antwort.api.events import DELTAS, UNSENT, Batch, CallBegun, CallEnded, RunEvent, StreamEvent
-from antwort.api.payload import PIECE, payload
+from antwort.api.payload import PIECE, payload_of_all
 from antwort.engine.pipe import Numbered
 from antwort.engine.plan import Plan
 from antwort.errors import ServerFault
@@ -172,7 +172,7 @@ class SaidReader:
             if len(events) > seen:
                 taken.append(Numbered(self.number + seen, events[seen:]))
                 count += len(events) - seen
-                size += sum(map(payload, events))
+                size += payload_of_all(events)
             self.number += len(events)
             self.at += 1
             if count >= _AT_ONCE or size >= PIECE:

@@ -29,7 +29,7 @@ class Listed(Protocol):
 def choose(free: Sequence[Listed], held: Sequence[Listed], count: int, per_owner: int | None) -> list[int]:
     """The places in `free` of those that come next. Each that is chosen counts as under way for the one after it.
 
-    One that was cancelled is only to be ended: it waits for nothing, and the next of its conversation waits for its end.
+    A cancelled run is only to be ended: it waits for nothing, and the next run of its conversation waits for its end.
     """
     ordered = sorted(range(len(free)), key=lambda place: (not free[place].is_cancelled, free[place].place))
     under_way = Counter(run.whose for run in held)

@@ -32,7 +32,7 @@ from antwort.api.events import (
     SummaryTextDelta,
     Terminal,
 )
-from antwort.api.payload import LARGE, payload
+from antwort.api.payload import LARGE, payload, payload_of_all
 from antwort.api.responses import Response
 from antwort.api.wire import UNSET, Plain, Wire, encode, replace, to_plain
 from antwort.runs.base import Record
@@ -110,7 +110,7 @@ def pack(batches: Iterable[Sequence[RunEvent]]) -> list[LogPiece]:
 
 def _grouped(events: list[RunEvent]) -> list[list[RunEvent]]:
     """Those of each piece."""
-    if len(events) <= _MOST and sum(map(payload, events)) <= LARGE:
+    if len(events) <= _MOST and payload_of_all(events) <= LARGE:
         return [events]
     groups: list[list[RunEvent]] = []
     start = total = 0
