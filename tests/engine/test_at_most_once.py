@@ -13,10 +13,10 @@ import pytest
 from antwort import Engine, LocalExecutor, Toolset, tool
 from antwort.api.items import FunctionCall, FunctionCallOutput, McpApprovalRequest, McpCall
 from antwort.api.responses import Response
-from antwort.api.wire import to_plain
+from antwort.api.wire import replace, to_plain
 from antwort.errors import RateLimited, StoreFault
-from antwort.identity import ANONYMOUS
-from antwort.storage.base import CallClaim, ResponseStore
+from antwort.identity import ANONYMOUS, Identity
+from antwort.storage.base import CallClaim, CallResult, ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.storage.sqlite import SqliteStore
 from antwort.testing import ScriptedProvider, answer, call, say
@@ -417,6 +417,37 @@ async def test_a_harmless_call_whose_process_died_is_run_again(
             await engine.create(ask([reply(first)], previous_response_id=first.id))
             assert read_by(model)[0] == "paid 1"
     assert till.paid == [5]
+
+
+class _Overtaken(MemoryStore):
+    """Another follow-up takes the call over from a dead one, just after this one has seen that it is dead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claim: CallClaim | None = None
+
+    async def get(self, identity: Identity, response_id: str) -> Response | None:
+        response = await super().get(identity, response_id)
+        if response_id == "resp_dead" and self.claim is not None:
+            await self.claim_call(identity, replace(self.claim, settled_by="resp_other", instead_of="resp_dead"))
+        elif response_id == "resp_other" and self.claim is not None:
+            await self.finish_call(identity, self.claim.call_id, "resp_other", CallResult("paid by the other"))
+            response = await super().get(identity, self.claim.response_id or "")
+            assert response is not None
+            response = replace(response, status="in_progress")
+        return response
+
+
+@pytest.mark.proves("RULING-3")
+@pytest.mark.parametrize("is_read_only", [True, False])
+async def test_a_call_that_another_follow_up_takes_over_from_a_dead_one_is_left_to_it(is_read_only: bool) -> None:
+    till, store = Till("function", read_only=is_read_only), _Overtaken()
+    async with paused(till, store, DONE) as (engine, model, first):
+        store.claim = CallClaim(call_id=call_id_in(first, "pay"), settled_by="resp_dead", response_id=first.id)
+        await store.claim_call(ANONYMOUS, store.claim)
+        await engine.create(ask([reply(first)], previous_response_id=first.id))
+        assert read_by(model)[0] == "paid by the other"
+    assert till.paid == []
 
 
 # ---- turns of a stored run ----

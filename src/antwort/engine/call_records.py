@@ -108,11 +108,14 @@ class CallRecords:
                 await self._claim(declined)
 
     async def _settled(self, call_id: str, found: CallRecord) -> CallRecord:
-        """The record when the response that claimed the call has written its result, or has ended."""
+        """The record when the response that claims the call has written its result, or has ended without one."""
         pause = _FIRST_PAUSE
         while found.result is None:
-            is_running = await self._is_running(found.settled_by)
+            claimed_by = found.settled_by
+            is_running = await self._is_running(claimed_by)
             found = await self._store.call_record(self._identity, call_id) or found
+            if found.settled_by != claimed_by:  # a third response has taken the call over meanwhile
+                continue
             if not is_running:
                 break
             if found.result is None:
