@@ -58,6 +58,8 @@ class Chain(msgspec.Struct, kw_only=True):
     """Of a pause."""
     paused: str = ""
     """The id of the response that waits for the client."""
+    port: int = 0
+    """Of the server that was asked for its last stream."""
     streams: dict[str, list[Seen]] = {}
     """The responses by their ids, in the order in which they became known, each with what was seen of its stream."""
     final: dict[str, bytes] = {}
@@ -70,6 +72,15 @@ class Chain(msgspec.Struct, kw_only=True):
     """What came between, by its name."""
     troubles: list[str] = []
     """What no client should see."""
+
+    @property
+    def is_in_second_turn(self) -> bool:
+        """Whether a stream is under way in which the model goes on after a result."""
+        if self.is_done or not self.streams:
+            return False
+        types = [event.type for event in next(reversed(self.streams.values()))]
+        first = next((at for at, type_ in enumerate(types) if type_ == "response.mcp_call.completed"), len(types))
+        return types[-1:] != ["response.completed"] and any(type_.endswith(".delta") for type_ in types[first:])
 
     @property
     def is_declined(self) -> bool:
@@ -93,11 +104,17 @@ async def tell(chain: Chain, ports: Sequence[int], seed: int) -> None:
 
 
 async def look_again(chain: Chain, ports: Sequence[int], seed: int) -> None:
-    """Retrieve every response of the chain, when nothing goes wrong any more."""
+    """Retrieve every response of the chain when nothing goes wrong any more, until it has ended: what a process left
+    that was killed last is ended only after its lease.
+    """
     teller = _Teller(chain, ports, random.Random(f"{seed}.{chain.story}.again"), "")
     try:
         for response_id in chain.streams:
-            chain.final[response_id] = await teller.retrieve(response_id)
+            while True:
+                chain.final[response_id] = await teller.retrieve(response_id)
+                if msgspec.json.decode(chain.final[response_id])["status"] not in UNDER_WAY:
+                    break
+                await asyncio.sleep(_POLLS)
     except Refused as refused:
         chain.troubles.append(str(refused))
 
@@ -130,7 +147,8 @@ class _Teller(Caller):
     async def _streamed(self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Ended:
         """Make a response that is streamed. What was seen is kept, also where it breaks off."""
         seen: list[Seen] = []
-        async with connected(self._port()) as wire:
+        self._chain.port = self._port()
+        async with connected(self._chain.port) as wire:
             wire.send("POST", RESPONSES, {**body, "stream": True}, headers)
             async with aclosing(events_of(wire)) as events:
                 async for event in events:

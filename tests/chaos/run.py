@@ -37,6 +37,7 @@ from chaos.verdict import Foreground, judge
 HOMES: tuple[Home, ...] = ("sqlite", "postgres")
 SCENES: tuple[Scene, ...] = ("story", "loop", "story", "pause", "story")
 """One after the other."""
+_KILL_PATIENCE_SECONDS = 5.0
 
 
 class Scale(NamedTuple):
@@ -101,7 +102,7 @@ async def _under_way(
 
     clients = [asyncio.create_task(client()) for _ in range(scale.runs)]
     looking = asyncio.create_task(machines.look_after())
-    await _go_wrong(machines, plan, aloud=aloud)
+    await _go_wrong(machines, plan, chains, aloud=aloud)
     _, late = await asyncio.wait(clients, timeout=max(end - time.monotonic(), 0) + scale.settling)
     for task in (*late, looking):
         task.cancel()
@@ -111,10 +112,16 @@ async def _under_way(
     return told, chains
 
 
-async def _go_wrong(machines: Fleet, plan: Sequence[Fault], *, aloud: bool) -> None:
+async def _go_wrong(machines: Fleet, plan: Sequence[Fault], chains: Sequence[Chain], *, aloud: bool) -> None:
+    """One fault after the other. A kill waits for a loop that it cuts in its second turn, if not for long."""
     began = time.monotonic()
     for fault in plan:
         await asyncio.sleep(max(began + fault.at - time.monotonic(), 0))
+        latest = time.monotonic() + _KILL_PATIENCE_SECONDS
+        while fault.kind == "kill" and time.monotonic() < latest:
+            if any(chain.is_in_second_turn and chain.port == machines.ports[fault.server] for chain in chains):
+                break
+            await asyncio.sleep(0.01)
         if aloud:
             print(f"  {time.monotonic() - began:6.1f} s: {fault}", file=sys.stderr, flush=True)  # noqa: T201 - a program
         await machines.suffer(fault)
