@@ -15,6 +15,7 @@ from antwort.engine.settings import EngineSettings
 from antwort.identity import ANONYMOUS, Identity
 from antwort.providers.base import Provider
 from antwort.providers.chat import ChatProvider
+from antwort.providers.fleet import Fleet, Member
 from antwort.storage.base import ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.telemetry.access import Guard
@@ -24,7 +25,6 @@ from antwort.telemetry.endpoint import PATH, MetricsEndpoint
 from antwort.telemetry.exposition import exposition
 from antwort.telemetry.logs import configure
 from antwort.telemetry.metrics import BackendStatus, Metrics
-from antwort.telemetry.provider import MeasuredProvider
 from antwort.telemetry.store import MeasuredStore
 from antwort.testing import ScriptedProvider, answer, call, say
 from antwort.tools.base import ToolExecutor
@@ -63,7 +63,7 @@ class Wired:
     ) -> None:
         self.metrics = metrics or Metrics(models=["scripted"])
         self.engine = Engine(
-            MeasuredProvider(provider, "b0", self.metrics),
+            Fleet([Member("b0", provider)], on_inference=self.metrics.inference),
             store=MeasuredStore(store or MemoryStore(), self.metrics),
             executors=executors,
             settings=EngineSettings(**(settings or {})),

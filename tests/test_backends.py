@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from antwort.api.wire import replace
-from antwort.backends import make_fleet, patient
+from antwort.backends import make_fleet
 from antwort.config import CannotStart, Secret, Settings
 from antwort.config.settings import (
     BackendSettings,
@@ -28,17 +27,17 @@ from antwort.engine.settings import EngineSettings
 from antwort.errors import AntwortError, BackendUnavailable
 from antwort.identity import Identity
 from antwort.net.connection import Timeouts
-from antwort.providers.base import ChatRequest, Delta, Provider
+from antwort.providers.base import InferenceRecord
 from antwort.providers.chat import ChatProvider
+from antwort.providers.failover import CONNECT_SECONDS
 from antwort.providers.fleet import Fleet
 from antwort.providers.native import ResponsesProvider
-from antwort.providers.resilience import Retrying
-from antwort.providers.rounds import CONNECTING
 from chat_backend import ChatBackend, Refuses, Says
 from fleet_kit import asking, said
 from replay_backend import serve, whole
 
 TLS = Path(__file__).parent / "net" / "tls"
+ONCE = RetrySettings(attempts=1)
 MODELS = whole(b'{"data": [{"id": "m"}]}')
 
 
@@ -99,17 +98,14 @@ async def test_a_backend_gets_its_key_and_headers_and_no_word_of_them_is_shown()
         await fleet.close()
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("chat", ChatProvider), ("responses", ResponsesProvider)])
-def test_the_kind_says_who_speaks(kind: Any, expected: type[Provider]) -> None:
-    spoken: list[tuple[str, Provider]] = []
-
-    def wrap(name: str, provider: Provider) -> Provider:
-        spoken.append((name, provider))
-        return provider
-
-    fleet = make_fleet(settings_for({"url": "http://host/v1", "kind": kind}), wrap=wrap)
-    [(name, provider)] = spoken
-    assert (name, type(provider), fleet.status()[0].kind) == ("b0", expected, kind)
+@pytest.mark.parametrize(("kind", "path"), [("chat", "/v1/chat/completions"), ("responses", "/v1/responses")])
+async def test_the_kind_says_which_api_is_spoken(kind: Any, path: str) -> None:
+    async with serve(whole(b"{}")) as backend:
+        fleet = make_fleet(settings_for({"url": backend.url, "kind": kind}))
+        assert fleet.status()[0].kind == kind
+        await failure(fleet)
+        assert backend.requests[0].path == path
+        await fleet.close()
 
 
 @pytest.mark.parametrize(
@@ -132,30 +128,19 @@ def test_capabilities_are_those_of_the_kind_but_for_those_that_are_set(
     assert make_fleet(settings_for(fields)).capabilities("m") == replace(usual, **changed)
 
 
-async def test_what_is_put_around_a_provider_sees_its_inferences() -> None:
-    names: list[str] = []
-
-    class Counted:
-        def __init__(self, name: str, provider: Provider) -> None:
-            self.name, self.provider = name, provider
-            self.models, self.check, self.close = provider.models, provider.check, provider.close
-            self.capabilities = provider.capabilities
-
-        def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
-            names.append(self.name)
-            return self.provider.infer(request)
-
+async def test_each_request_to_a_backend_is_reported() -> None:
+    records: list[InferenceRecord] = []
     async with ChatBackend(Refuses(500)) as a, ChatBackend() as b:
-        fleet = make_fleet(settings_for({"url": a.url}, {"url": b.url}), wrap=Counted)
+        fleet = make_fleet(settings_for({"url": a.url}, {"url": b.url}), on_inference=records.append)
         assert await said(fleet, "test-model") == "Hello there"
         await fleet.close()
-    assert names == ["b0", "b1"]
+    assert [(record.backend, record.error) for record in records] == [("b0", "backend_error"), ("b1", "")]
 
 
 async def test_the_circuit_breaker_is_as_the_settings_say() -> None:
     async with ChatBackend() as backend:
         url = backend.url
-    fleet = make_fleet(settings_for({"url": url, "breaker": BreakerSettings(failures=1, open=60)}))
+    fleet = make_fleet(settings_for({"url": url, "breaker": BreakerSettings(failures=1, open=60)}, retry=ONCE))
     errors = [await failure(fleet) for _ in range(2)]
     assert [error.code for error in errors] == ["backend_unavailable", "backend_circuit_open"]
     assert errors[1].retry_after == pytest.approx(60, abs=30)
@@ -225,20 +210,19 @@ def test_what_cannot_work_is_one_sentence(settings: Settings, problem: str) -> N
 
 async def test_retries_are_those_of_the_settings() -> None:
     async with ChatBackend(Refuses(503)) as backend:
-        fleet = make_fleet(settings_for({"url": backend.url}))
-        provider = patient(fleet, RetrySettings(attempts=4, base=0.001, cap=0.001))
-        assert isinstance(provider, Retrying)
+        routing = RoutingSettings(retry=RetrySettings(attempts=4, base=0.001, cap=0.001))
+        fleet = make_fleet(replace(settings_for({"url": backend.url}), routing=routing))
         with pytest.raises(BackendUnavailable):
-            _ = [batch async for batch in provider.infer(asking())]
+            _ = [batch async for batch in fleet.infer(asking())]
         assert len(backend.requests) == 4
-        await provider.close()
+        await fleet.close()
 
 
 def test_connecting_is_given_up_while_the_client_can_still_be_told_by_the_status() -> None:
     times = TimeoutSettings()
     assert Timeouts(connect=times.connect, first_byte=times.first_byte, idle=times.idle) == Timeouts()
     assert times.connect < EngineSettings().hold_back
-    assert EngineSettings().hold_back > CONNECTING
+    assert EngineSettings().hold_back > CONNECT_SECONDS
 
 
 def test_a_backend_that_hangs_is_noticed_before_the_response_is_over() -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from antwort.providers.base import Provider
     from antwort.providers.chat import ChatProvider
     from antwort.providers.constrained import Constrained
-    from antwort.providers.resilience import Retrying
+    from antwort.providers.fleet import Retrying
     from antwort.storage.base import ResponseStore
     from antwort.storage.memory import MemoryStore
     from antwort.storage.sqlite import SqliteStore
@@ -99,7 +99,7 @@ _HOMES = {
     "RequestFields": "antwort.engine.asked",
     "Response": "antwort.api.responses",
     "ResponseStore": "antwort.storage.base",
-    "Retrying": "antwort.providers.resilience",
+    "Retrying": "antwort.providers.fleet",
     "Settings": "antwort.config.settings",
     "SqliteStore": "antwort.storage.sqlite",
     "StreamEvent": "antwort.api.events",

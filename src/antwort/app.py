@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from antwort.access import hashed, make_cors, make_door
-from antwort.backends import make_fleet, make_local, patient
+from antwort.backends import make_fleet, make_local
 from antwort.config.checks import check, check_ready
 from antwort.config.hosted import check_toolsets
 from antwort.config.problems import CannotStart
@@ -155,7 +155,7 @@ def _make_parts(settings: Settings, is_near: bool | None) -> _Parts:
     local = make_local(settings)
     door = make_door(settings)
     seen = observe(settings, labels, door)
-    fleet = make_fleet(settings, wrap=seen.provider, local=local)
+    fleet = make_fleet(settings, on_inference=seen.on_inference, local=local)
     return _Parts(settings, tools, mcp, door, make_cors(settings), seen, fleet, local)
 
 
@@ -163,7 +163,7 @@ def _assemble(parts: _Parts, records: Records, vault: Vault, address: str | None
     settings, seen = parts.settings, parts.seen
     runs = seen.runs(records.runs)
     engine = Engine(
-        patient(parts.fleet, settings.routing.retry),
+        parts.fleet,
         store=seen.store(records.store),
         executors=(*parts.tools.executors, parts.mcp),
         settings=settings.engine(),

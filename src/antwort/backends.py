@@ -5,43 +5,47 @@ from __future__ import annotations
 import math
 import shlex
 import ssl
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from antwort.config.addresses import checked_backend
 from antwort.config.checks import LOCAL, runs_a_model
 from antwort.config.problems import CannotStart
-from antwort.config.settings import BackendSettings, RetrySettings, RoutingSettings, Settings, ToolCalling
+from antwort.config.settings import BackendSettings, RoutingSettings, Settings, ToolCalling
 from antwort.providers.base import Provider
+from antwort.providers.failover import OnInference
 from antwort.providers.fleet import Fleet, Member
-from antwort.providers.resilience import Retrying
+from antwort.providers.retry_policy import RetryPolicy
 from antwort.providers.routing import Route, RouteTo, Rules
 
 if TYPE_CHECKING:
     from antwort.local.provider import LocalProvider
     from antwort.providers.remote import Remote
-
-Wrap: TypeAlias = Callable[[str, Provider], Provider]
-"""What is put around each backend's provider; it is told the backend's name."""
+    from antwort.providers.tool_emulation.emulation import ToolEmulation
 
 
-def _as_it_is(name: str, provider: Provider) -> Provider:  # noqa: ARG001 - the shape of a wrap
-    return provider
-
-
-def make_fleet(settings: Settings, *, wrap: Wrap = _as_it_is, local: LocalProvider | None = None) -> Fleet:
-    """`local` is what `make_local` has made of the same settings; without it, it is made here.
+def make_fleet(
+    settings: Settings, *, on_inference: OnInference | None = None, local: LocalProvider | None = None
+) -> Fleet:
+    """Make a provider of the backends in the settings. `local` is what `make_local` has made of the same settings;
+    without it, it is made here. `on_inference` is called after each request to a backend.
 
     Raises `CannotStart` when the settings name a backend that cannot be spoken to, or a route to nobody.
     """
-    members = [_member(backend, wrap, settings.limits.output_bytes) for backend in settings.backends]
+    members = [_member(backend, settings.limits.output_bytes) for backend in settings.backends]
     if (local := local or make_local(settings)) is not None:
-        members.append(_local_member(settings, local, wrap))
-    members = members or [_stand_in(wrap)]
-    routing = settings.routing
+        members.append(_local_member(settings, local))
+    members = members or [_scripted_member()]
+    routing, retry = settings.routing, settings.routing.retry
     try:
-        return Fleet(members, _rules(routing), refresh=routing.refresh, health=routing.health)
+        return Fleet(
+            members,
+            _rules(routing),
+            retry=RetryPolicy(retry.attempts, retry.base, retry.cap, retry.budget),
+            refresh=routing.refresh,
+            health=routing.health,
+            on_inference=on_inference,
+        )
     except ValueError as exc:
         raise CannotStart(f"The backends cannot be used: {exc}.") from exc
 
@@ -76,16 +80,10 @@ def make_local(settings: Settings) -> LocalProvider | None:
         raise CannotStart(f"The model cannot be run: {exc}.") from exc
 
 
-def patient(provider: Provider, retry: RetrySettings) -> Retrying:
-    """The provider, tried again as the settings say."""
-    return Retrying(provider, attempts=retry.attempts, base=retry.base, cap=retry.cap, budget=retry.budget)
-
-
-def _member(backend: BackendSettings, wrap: Wrap, output_bytes: int) -> Member:
-    provider = wrap(backend.name, _provider(backend, output_bytes))
+def _member(backend: BackendSettings, output_bytes: int) -> Member:
     return Member(
         backend.name,
-        _calling(provider, backend.tool_calling if backend.kind == "chat" else "native"),
+        _tmp(_provider(backend, output_bytes), backend.tool_calling if backend.kind == "chat" else "native"),
         kind=backend.kind,
         models=backend.models,
         prefix=backend.prefix or "",
@@ -105,14 +103,14 @@ back, so that a model that takes longer shows as an HTTP error, with the time to
 _OTHERS = "or name a backend with --backend URL, or a GGUF file with --model FILE; --scripted does without a model"
 
 
-def _local_member(settings: Settings, local: LocalProvider, wrap: Wrap) -> Member:
-    """It needs no circuit breaker: whoever keeps it alive knows when it is there."""
+def _local_member(settings: Settings, local: LocalProvider) -> Member:
+    """Without a circuit breaker: the supervisor of its process knows when it can be reached."""
     mode = settings.local.tool_calling
     if mode == "auto" and local.is_demo:
         mode = "constrained"
     return Member(
         LOCAL,
-        _calling(wrap(LOCAL, local), mode),
+        _tmp(local, mode),
         kind="local",
         models=[local.name],
         most=settings.local.slots,
@@ -153,19 +151,19 @@ def _check_parts(settings: Settings, file: Path) -> None:
     raise CannotStart(f"No backend is named, and {missing}: {brings}; {_OTHERS}.")
 
 
-def _stand_in(wrap: Wrap) -> Member:
+def _scripted_member() -> Member:
     from antwort.testing.demo import DEMO_MODEL, demo_provider
 
-    return Member("scripted", wrap("scripted", demo_provider()), kind="scripted", models=[DEMO_MODEL])
+    return Member("scripted", demo_provider(), kind="scripted", models=[DEMO_MODEL])
 
 
-def _calling(provider: Provider, mode: ToolCalling) -> Provider:
-    """The provider, with tool calls for models that have none of their own."""
+def _emulation(mode: ToolCalling) -> ToolEmulation | None:
+    """Return tool calls for models that have none of their own."""
     if mode == "native":
-        return provider
-    from antwort.providers.constrained import Constrained
+        return None
+    from antwort.providers.tool_emulation.emulation import ToolEmulation
 
-    return Constrained(provider, mode)
+    return ToolEmulation(mode)
 
 
 def _provider(backend: BackendSettings, output_bytes: int) -> Provider:
@@ -217,3 +215,9 @@ def _rules(routing: RoutingSettings) -> Rules:
         for route in routing.routes
     ]
     return Rules(routes=tuple(routes), aliases=routing.aliases, policy=routing.policy)
+
+
+def _tmp(provider, mode):
+    from antwort.providers.constrained import Constrained
+
+    return provider if mode == "native" else Constrained(provider, mode)

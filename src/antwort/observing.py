@@ -12,7 +12,7 @@ from antwort.config.settings import MetricsSettings, Settings
 from antwort.config.sharing import only_near
 from antwort.engine.control import Called
 from antwort.engine.ended import Ended
-from antwort.providers.base import Provider
+from antwort.providers.failover import OnInference
 from antwort.runs.base import RunLog
 from antwort.storage.base import ResponseStore
 from antwort.telemetry.access import Guard, Verdict, verdict
@@ -21,7 +21,6 @@ from antwort.telemetry.content import log_content
 from antwort.telemetry.endpoint import PATH, Elsewhere, MetricsEndpoint
 from antwort.telemetry.metrics import Metrics
 from antwort.telemetry.port import MetricsPort
-from antwort.telemetry.provider import MeasuredProvider
 from antwort.telemetry.run_counts import RunCounts
 from antwort.telemetry.runs import WatchedRunLog
 from antwort.telemetry.store import MeasuredStore
@@ -39,8 +38,9 @@ class Observation:
         self.metrics, self.port = metrics, port
         self._endpoint = endpoint
 
-    def provider(self, name: str, provider: Provider) -> Provider:
-        return provider if self.metrics is None else MeasuredProvider(provider, name, self.metrics)
+    @property
+    def on_inference(self) -> OnInference | None:
+        return None if self.metrics is None else self.metrics.inference
 
     def store(self, store: ResponseStore) -> ResponseStore:
         return store if self.metrics is None else MeasuredStore(store, self.metrics)

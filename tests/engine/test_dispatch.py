@@ -88,11 +88,7 @@ class Dispatch:
     async def read(self) -> Dispatch:
         step = next_step(self.run, self._plan)
         assert isinstance(step, RunTools)
-        told = await run_tools(step, self.run, self._control, Running(self._plan, self._control))
-        if isinstance(told, list):
-            self.batches += [told] if told else []
-            return self
-        async for batch in told:
+        async for batch in run_tools(step, self.run, self._control, Running(self._plan, self._control)):
             self.batches.append(batch)
         return self
 
@@ -373,8 +369,7 @@ async def test_who_leaves_the_results_stops_the_tools() -> None:
     step = next_step(run, plan)
     assert isinstance(step, RunTools)
     control = Control(run)
-    stream = await run_tools(step, run, control, Running(plan, control))
-    assert not isinstance(stream, list)
+    stream = run_tools(step, run, control, Running(plan, control))
     first = asyncio.ensure_future(anext(stream))
     await settle()
     gates.open(1)

@@ -25,7 +25,7 @@ from antwort.providers.base import (
 )
 from antwort.providers.chat import ChatProvider, Timeouts
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT
-from antwort.providers.resilience import Retrying
+from antwort.providers.fleet import Retrying
 from chat_kit import (
     DONE,
     HI,

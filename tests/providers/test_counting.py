@@ -27,10 +27,8 @@ from antwort.providers.base import (
 from antwort.providers.chat import ChatProvider
 from antwort.providers.constrained import Constrained
 from antwort.providers.counting import LONG_PAUSE, PATIENCE, PAUSE, TEMPLATE, Counter, Told, without_attachments
+from antwort.providers.fleet import Retrying
 from antwort.providers.native import ResponsesProvider
-from antwort.providers.resilience import Retrying
-from antwort.telemetry.metrics import Metrics
-from antwort.telemetry.provider import MeasuredProvider
 from antwort.testing import ScriptedProvider
 from fleet_kit import Time
 from replay import answering
@@ -315,15 +313,11 @@ def retrying(provider: Provider) -> Provider:
     return Retrying(provider)
 
 
-def measured(provider: Provider) -> Provider:
-    return MeasuredProvider(provider, "b", Metrics(models=["m"]))
-
-
 def natively(provider: Provider) -> Provider:
     return Constrained(provider, "auto")
 
 
-@pytest.mark.parametrize("wrap", [retrying, measured, natively])
+@pytest.mark.parametrize("wrap", [retrying, natively])
 async def test_what_is_put_around_a_provider_lets_it_count(wrap: Callable[[Provider], Provider]) -> None:
     inner = ScriptedProvider(counts=lambda _: 12)
     outer = wrap(inner)

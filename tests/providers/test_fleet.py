@@ -25,12 +25,10 @@ from antwort.errors import (
 from antwort.identity import TENANT
 from antwort.net.connection import CONNECT_SHARE
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
-from antwort.providers.candidates import LEAST_SHARE
 from antwort.providers.circuit_breaker import FAILURE_INTERVAL_SECONDS, TRIAL_RETRY_SECONDS
+from antwort.providers.failover import CONNECT_SECONDS, LEAST_CONNECT_SECONDS
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, AnsweredTimeout, NotReady
-from antwort.providers.fleet import Fleet, Member
-from antwort.providers.resilience import Retrying
-from antwort.providers.rounds import CONNECTING
+from antwort.providers.fleet import Fleet, Member, Retrying
 from antwort.providers.routing import Policy, Route, RouteTo, Rules
 from fleet_kit import HEADERS, FakeBackend, Step, Time, asking, batches, fleet_of, member_of, said
 from http_kit import until
@@ -506,14 +504,14 @@ async def test_all_who_can_answer_are_connected_to_while_the_client_can_be_told_
     await failure(fleet)
     assert shares == [pytest.approx(each) for each in expected]
     await failure(fleet)  # those that are known to be lost get less
-    assert shares[several:] == ([None] if several == 1 else [LEAST_SHARE] * several)
+    assert shares[several:] == ([None] if several == 1 else [LEAST_CONNECT_SECONDS] * several)
     assert CONNECT_SHARE.get() is None
 
 
 async def test_one_that_fails_at_once_leaves_its_time_to_the_next() -> None:
     time, shares = Time(), list[float | None]()
     await failure(fleet_of(FakeBackend("a", [BackendError("x")]), Far("b", time, shares), time=time))
-    assert shares == [pytest.approx(CONNECTING)]
+    assert shares == [pytest.approx(CONNECT_SECONDS)]
 
 
 class Slow(FakeBackend):
@@ -534,7 +532,7 @@ class Slow(FakeBackend):
 async def test_one_that_is_there_and_fails_late_leaves_the_time_for_connecting_to_the_next(error: AntwortError) -> None:
     time, shares = Time(), list[float | None]()
     await failure(fleet_of(Slow("a", time, error), Far("b", time, shares), time=time))
-    assert shares == [pytest.approx(CONNECTING)]
+    assert shares == [pytest.approx(CONNECT_SECONDS)]
 
 
 async def test_waiting_for_a_place_uses_no_time_for_connecting() -> None:
@@ -542,16 +540,16 @@ async def test_waiting_for_a_place_uses_no_time_for_connecting() -> None:
     a, b = FakeBackend("a", [hold], [BackendError("x")]), Far("b", time, shares)
     members = [member_of(each, time, models=["m"], most=1) for each in (a, b)]
     fleet = Fleet(members, clock=time, later=time.later)
-    assert members[1].places.take()
+    assert members[1].slots.take()
     first = asyncio.create_task(said(fleet))
     await asyncio.sleep(0)
     second = asyncio.create_task(failure(fleet))
     await asyncio.sleep(0)
     time.now += 3
-    members[1].places.give_back()
+    members[1].slots.give_back()
     hold.set()
     await asyncio.gather(first, second)
-    assert shares == [pytest.approx(CONNECTING / 2)]
+    assert shares == [pytest.approx(CONNECT_SECONDS / 2)]
 
 
 # ---- with retries around it ----

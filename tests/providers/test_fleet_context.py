@@ -109,8 +109,8 @@ class Teller(FakeBackend):
 async def test_a_backend_whose_models_are_set_is_asked_for_its_list_once_for_their_contexts() -> None:
     backend = Teller("a")
     member = member_of(backend, Time(), models=["m"])
-    await member.look()
-    await member.look()
+    await member.refresh()
+    await member.refresh()
     assert (backend.looks, backend.capabilities("m").context_length) == (3, 4096)
     assert member.status.models == ("m",)
 
@@ -118,11 +118,11 @@ async def test_a_backend_whose_models_are_set_is_asked_for_its_list_once_for_the
 async def test_it_is_asked_again_when_it_comes_back() -> None:
     backend = Teller("a")
     member = member_of(backend, Time(), models=["m"])
-    await member.look()
+    await member.refresh()
     backend.is_away = True
-    await member.look()
+    await member.refresh()
     backend.is_away, before = False, backend.looks
-    await member.look()
+    await member.refresh()
     assert backend.looks - before == 2
 
 
@@ -130,7 +130,7 @@ async def test_one_that_gives_no_list_is_well_all_the_same() -> None:
     backend = Teller("a")
     backend.list_fails = BackendError("no list")
     member = member_of(backend, Time(), models=["m"])
-    await member.look()
+    await member.refresh()
     assert (member.status.state, member.status.problem) == ("ok", None)
 
 
@@ -268,7 +268,7 @@ class Hung(Sized):
 
 
 async def test_all_tokenizers_that_are_asked_have_one_budget_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_module, "COUNTING", 0.01)
+    monkeypatch.setattr(fleet_module, "COUNT_TIMEOUT_SECONDS", 0.01)
     hung = [Hung(name, {"m": 1}) for name in "abcd"]
     async with asyncio.timeout(10):
         assert await fleet_of(*hung).count(asking()) is None
@@ -276,8 +276,8 @@ async def test_all_tokenizers_that_are_asked_have_one_budget_of_time(monkeypatch
 
 
 async def test_one_that_does_not_answer_leaves_time_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_module, "COUNTING", 0.5)
-    monkeypatch.setattr(fleet_module, "LEAST_COUNTING", 0.01)
+    monkeypatch.setattr(fleet_module, "COUNT_TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(fleet_module, "LEAST_COUNT_TIMEOUT_SECONDS", 0.01)
     async with asyncio.timeout(10):
         assert await fleet_of(Hung("a", {"m": 1}), Sized("b", {"m": 1}, 7)).count(asking()) == 7
 

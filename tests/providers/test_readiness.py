@@ -8,7 +8,7 @@ import pytest
 
 from antwort.errors import BackendError, BackendUnavailable
 from antwort.providers.fleet import Fleet
-from antwort.providers.readiness import FRESH
+from antwort.providers.health import READINESS_TTL_SECONDS
 from fleet_kit import FakeBackend, Time, fleet_of, open_circuit, said
 
 
@@ -25,7 +25,7 @@ class Slow(FakeBackend):
 
 
 async def is_ready(fleet: Fleet, time: Time) -> bool:
-    time.now += FRESH
+    time.now += READINESS_TTL_SECONDS
     try:
         await fleet.check()
     except BackendUnavailable:
@@ -89,7 +89,7 @@ async def test_all_who_ask_at_once_and_soon_after_share_one_look() -> None:
     await asyncio.gather(*asked)
     await fleet.check()
     assert slow.looks == 1
-    time.now += FRESH
+    time.now += READINESS_TTL_SECONDS
     await fleet.check()
     assert slow.looks == 2
     await fleet.close()

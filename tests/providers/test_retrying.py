@@ -21,7 +21,7 @@ from antwort.errors import (
 )
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT
-from antwort.providers.resilience import Retrying
+from antwort.providers.fleet import Retrying
 
 REQUEST = ChatRequest(model="m", messages=[ChatMessage(role="user", content="Hi")])
 ANSWER: list[list[Delta]] = [[], [TextDelta("Hi")], [Finished("stop")]]

@@ -12,13 +12,13 @@ import pytest
 
 from antwort.api.wire import replace
 from antwort.errors import BackendCut, ResponseNotFound, StoreFault
-from antwort.providers.base import ChatMessage, ChatRequest, Delta, Finished, Provider, TextDelta
+from antwort.providers.base import ChatMessage, ChatRequest, Delta, Finished, TextDelta
+from antwort.providers.fleet import Fleet, Member
 from antwort.storage.base import Page, ResponseStore
 from antwort.storage.memory import MemoryStore
 from antwort.telemetry.counting import AT_ONCE
 from antwort.telemetry.families import FAMILIES
 from antwort.telemetry.metrics import Metrics
-from antwort.telemetry.provider import MeasuredProvider
 from antwort.telemetry.reference import markdown
 from antwort.telemetry.store import MeasuredStore
 from antwort.testing import Answer, ScriptedProvider, answer, say, tokens
@@ -27,10 +27,10 @@ from storage_cases import ME, asked, ended, entries, message, open_conversation,
 ASKED = ChatRequest(model="scripted", messages=[ChatMessage(role="user", content="Hello")], stream=True)
 
 
-def measured(*answers: Answer) -> tuple[MeasuredProvider, ScriptedProvider, Metrics]:
+def measured(*answers: Answer) -> tuple[Fleet, ScriptedProvider, Metrics]:
     metrics = Metrics(models=["scripted"])
     inner = ScriptedProvider(*answers)
-    return MeasuredProvider(inner, "b0", metrics), inner, metrics
+    return Fleet([Member("b0", inner)], on_inference=metrics.inference), inner, metrics
 
 
 def outcomes(metrics: Metrics) -> dict[tuple[str, ...], float]:
@@ -109,17 +109,6 @@ async def test_tokens_that_nobody_tells_of_are_not_none() -> None:
     assert not metrics.tokens.read().spreads
 
 
-async def test_the_rest_of_a_provider_is_as_it_was() -> None:
-    metrics = Metrics()
-    inner = ScriptedProvider(models=["qwen3"])
-    provider: Provider = MeasuredProvider(inner, "b0", metrics)
-    assert [model.id for model in await provider.models()] == ["qwen3"]
-    assert provider.capabilities("qwen3") == inner.capabilities("qwen3")
-    await provider.check()
-    await provider.close()
-    assert inner.is_closed
-
-
 # ---- the store ----
 
 
@@ -188,7 +177,7 @@ async def test_a_store_that_fails_passes_its_error_on() -> None:
 
 
 def test_the_library_that_writes_metrics_is_not_loaded_before_they_are_read() -> None:
-    modules = ("logs", "metrics", "provider", "store", "calls", "content", "endpoint", "port", "exposition", "access")
+    modules = ("logs", "metrics", "store", "calls", "content", "endpoint", "port", "exposition", "access")
     imports = "; ".join(f"import antwort.telemetry.{name}" for name in modules)
     code = f"{imports}; import sys; print('prometheus_client' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

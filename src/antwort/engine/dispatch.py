@@ -18,33 +18,20 @@ from antwort.engine.steps import Ready, Refused, RunTools, answer_to, asked_agai
 from antwort.tools.base import ToolResult
 
 
-async def run_tools(
-    step: RunTools, run: Run, control: Control, running: Running
-) -> Batch | AsyncGenerator[Batch, None]:
-    """Answer the calls: all that there is to tell, where that comes at once; else what there is, bit by bit."""
+async def run_tools(step: RunTools, run: Run, control: Control, running: Running) -> AsyncGenerator[Batch, None]:
+    """Run the calls of a step, and yield their results as events: those of functions in the order of the calls, the
+    others as they are ready.
+    """
     calls = step.calls if (reason := control.signal.reason) is None else _due(step, reason)
     answers = Answers(calls, run.response.output)
-    opening = answers.open()
-    if opening or (alone := running.alone(calls)) is None:
-        return _bit_by_bit(opening, calls, len(calls) if step.is_parallel else 1, answers, running)
-    try:
-        answers.take(0, await alone)
-    except Exception as error:
-        return _broken(_left(error, answers, running), error)
-    return answers.rest()
-
-
-async def _bit_by_bit(
-    opening: Batch, calls: Sequence[Ready | Refused], width: int, answers: Answers, running: Running
-) -> AsyncGenerator[Batch, None]:
-    """Results of functions come in the order of the calls, the others as they are ready."""
-    if opening:
+    if opening := answers.open():
         yield opening
     failure: Exception | None = None
     try:
         if (alone := running.alone(calls)) is not None:
-            answers.take(0, await alone)  # it is all the rest that there is
+            answers.take(0, await alone)
         else:
+            width = len(calls) if step.is_parallel else 1
             async with aclosing(running.results(calls, width)) as results:
                 async for done in results:
                     for at, result in sorted(done, key=itemgetter(0)):
@@ -53,24 +40,12 @@ async def _bit_by_bit(
                         yield batch
     except Exception as error:
         failure = error
-    if rest := answers.rest() if failure is None else _left(failure, answers, running):
+        if not isinstance(error, LEFT):  # whoever goes on decides about what has begun
+            answers.stop(running.has_begun, running.is_queued)
+    if rest := answers.rest():
         yield rest
     if failure is not None:
         raise failure
-
-
-async def _broken(rest: Batch, failure: Exception) -> AsyncGenerator[Batch, None]:
-    """What there is still to tell before a failure goes on."""
-    if rest:
-        yield rest
-    raise failure
-
-
-def _left(failure: Exception, answers: Answers, running: Running) -> Batch:
-    """What there is still to tell where the calls have not come to their end."""
-    if not isinstance(failure, LEFT):  # whoever goes on decides about what has begun
-        answers.stop(running.has_begun, running.is_queued)
-    return answers.rest()
 
 
 def _due(step: RunTools, reason: Exception) -> Sequence[Ready | Refused]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -184,17 +183,13 @@ class Beside:
         """Those who read the log have signs of life of their own."""
 
 
-async def journaled(
-    batches: AsyncGenerator[Batch, None], journal: Journal, plan: Plan, control: Control
-) -> AsyncGenerator[Batch, None]:
-    """What the run says, once that is durable; the terminal event with the response as it ended, in one commit."""
-    async with aclosing(batches):
-        async for batch in batches:
-            if isinstance(last := batch[-1], TERMINAL):
-                await journal.finish(ending_of(plan, last.response, control.run), batch)
-            else:
-                await journal.append(batch)
-            yield batch
+async def record_batch(batch: Batch, journal: Journal, plan: Plan, control: Control) -> Batch:
+    """Return the batch once it is durable; a terminal event with the outcome of the run, in one commit."""
+    if isinstance(last := batch[-1], TERMINAL):
+        await journal.finish(ending_of(plan, last.response, control.run), batch)
+    else:
+        await journal.append(batch)
+    return batch
 
 
 def ending_of(plan: Plan, response: Response, run: Run) -> Ending:

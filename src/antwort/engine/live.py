@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import TypeAlias
 
@@ -18,11 +19,11 @@ from antwort.engine.compacting import window_of
 from antwort.engine.control import LEFT, Called, Control, nobody_asks
 from antwort.engine.draft import Run
 from antwort.engine.ended import Ended, account_of
-from antwort.engine.journal import Beside, Held, Journal, journaled
+from antwort.engine.journal import Beside, Held, Journal, record_batch
 from antwort.engine.loop import advance
-from antwort.engine.pipe import Numbered, Outlet, TurnRecorder, recorded
+from antwort.engine.pipe import Numbered, Outlet, TurnRecorder, record_outcome
 from antwort.engine.plan import Plan
-from antwort.engine.promoting import Home, Promotion, kept
+from antwort.engine.promoting import Home, Promotion, record_promotable
 from antwort.engine.pulse import Pulse
 from antwort.engine.rows import kept_input, kept_request, new_entries
 from antwort.engine.said import said_of
@@ -45,6 +46,7 @@ from antwort.providers.base import Provider
 from antwort.storage.base import Link, PackedLog, ResponseStore
 
 Batches: TypeAlias = AsyncGenerator[Batch, None]
+Recorder: TypeAlias = Callable[[Batch], Awaitable[Batch]]
 _ENDS = frozenset(TERMINAL)
 _FIRST = _ENDS | frozenset(DELTAS)
 
@@ -110,23 +112,25 @@ class LiveRun:
             self._journal, self._on_record = held.journal, control.run.response
             self._began -= held.before
             control.on_begin = held.journal.begin
-        batches = self._on_its_way(advance(plan, provider, control), store)
-        self._task = asyncio.create_task(self._drive(batches), name=f"run {self.response_id}")
+        running = self._drive(advance(plan, provider, control), self._recorder(store))
+        self._task = asyncio.create_task(running, name=f"run {self.response_id}")
         # Nobody else waits with them. There are event loops where the task has begun by now, and looked itself up.
         control.signal.task = control.last_call.task = self._task
 
-    def _on_its_way(self, batches: Batches, store: ResponseStore | None) -> Batches:
-        """What it says, put on record where that is asked for."""
+    def _recorder(self, store: ResponseStore | None) -> Recorder | None:
+        """Return what puts each batch on record before it is sent; None: nothing does."""
         plan, control = self._plan, self._control
         if self._journal is not None:
-            return journaled(batches, self._journal, plan, control)
+            return partial(record_batch, journal=self._journal, plan=plan, control=control)
         if store is None:
-            return batches
+            return None
         if plan.request.is_stored:
             control.on_turn = TurnRecorder(store, plan.identity).record
         if self._promotion is not None:
-            return kept(batches, store, plan, control, self._log, self._promotion)
-        return recorded(batches, store, plan, control, self._log)
+            return partial(
+                record_promotable, store=store, plan=plan, control=control, log=self._log, going=self._promotion
+            )
+        return partial(record_outcome, store=store, plan=plan, control=control, log=self._log)
 
     @property
     def response(self) -> Response:
@@ -325,12 +329,13 @@ class LiveRun:
 
     # ---- the run's own task ----
 
-    async def _drive(self, batches: Batches) -> None:
+    async def _drive(self, batches: Batches, record: Recorder | None) -> None:
         RESPONSE_ID.set(self.response_id)
         TENANT.set(self.identity.tenant)
         control, outlet = self._control, self._outlet
         try:
-            async for batch in batches:
+            async for said in batches:
+                batch = said if record is None else await record(said)
                 if type(batch[-1]) in self._noted:
                     self._note(batch[-1])
                 if not self._is_watched:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import NamedTuple
 
 from antwort.api.events import (
     Batch,
@@ -48,10 +47,10 @@ from antwort.engine.steps import Infer, RunTools, next_step, unanswered_leftover
 from antwort.engine.stops import closing
 from antwort.engine.translate import chat_request
 from antwort.engine.turn import Turn
-from antwort.engine.window import Window, window_of
+from antwort.engine.window import window_of
 from antwort.errors import AntwortError, BackendCut, Cancelled, HandedOver, Interrupted
 from antwort.notes import reason_behind
-from antwort.providers.base import MAX_OUTPUT_BYTES, MAX_TURN_CALLS, ChatRequest, Delta, Provider, is_over
+from antwort.providers.base import MAX_OUTPUT_BYTES, MAX_TURN_CALLS, Provider
 from antwort.tools.base import ToolResult
 
 _log = logging.getLogger("antwort.engine")
@@ -114,19 +113,14 @@ async def advance(plan: Plan, provider: Provider, control: Control) -> AsyncGene
                     await control.signal.race(partial(control.on_turn, run))
                 if plan.compact_threshold is not None:
                     step = await weighed(step, run, plan, control)
-            said = (
-                await infer(run, plan, provider, control, running)
+            source = (
+                infer(run, plan, provider, control, running)
                 if isinstance(step, Infer)
-                else await run_tools(step, run, control, running)
+                else run_tools(step, run, control, running)
                 if isinstance(step, RunTools)
                 else compact(run, plan, provider, control)
             )
-            if isinstance(said, list):
-                if said:
-                    run = control.run = fold(run, said)
-                    yield said
-                continue
-            async with aclosing(said) as batches:
+            async with aclosing(source) as batches:
                 async for batch in batches:
                     run = control.run = fold(run, batch)
                     yield batch
@@ -224,32 +218,14 @@ def _show_list(at: int, item: McpListTools) -> list[RunEvent]:
     ]
 
 
-class _Asked(NamedTuple):
-    """An inference under way, as far as it has come."""
-
-    turn: Turn
-    last: str | None
-    whole: ChatRequest
-    window: Window
-    request: ChatRequest
-    stream: AsyncGenerator[list[Delta], None]
-    said: list[Delta] | None
-    """The first that was, if anything was; None: there is no answer."""
-    failure: Exception | None = None
-
-
 async def infer(
     run: Run, plan: Plan, provider: Provider, control: Control, running: Running
-) -> Batch | AsyncGenerator[Batch, None]:
-    """One inference: all that it says, where it said that at once and came to its end; else what it says, bit by bit.
-
-    The items it opened are closed before an error goes on, so the loop never sees half of one.
-    """
+) -> AsyncGenerator[Batch, None]:
+    """Yield the events of one inference. The items that it opened are closed before an error is raised."""
     last = closing(run, plan) if plan.settings.final_answer else None
-    shown = partial(plan.shown, run=run) if last is None else plan.refused
     turn = Turn(
         first := len(run.response.output),
-        shown,
+        partial(plan.shown, run=run) if last is None else plan.refused,
         plan.reasoning_style,
         plan.seal,
         is_eager=last is None and plan.may_be_eager,
@@ -257,111 +233,56 @@ async def infer(
         approval_ids=plan.approval_ids,
         most_calls=plan.settings.limits.turn_calls,
     )
-    whole, window = chat_request(run, plan), window_of(plan, provider)
-    request = whole if window.is_far(whole) else await control.signal.race(partial(window.fit, whole))
-    control.is_asking = True
-    stream, said = provider.infer(request), None
-    if not plan.request.stream:
+    full, window = chat_request(run, plan), window_of(plan, provider)
+    while True:
+        request = full if window.is_far(full) else await control.signal.race(partial(window.fit, full))
+        has_answered = has_said = False
+        failure: Exception | None = None
+        control.is_asking = True
         try:
-            said = await control.signal.race(stream.__anext__)
-            control.on_answer()
-            turn.feed_all(said)
-        except StopAsyncIteration:
-            pass  # who asks again hears it again
-        except Exception as error:
-            return _bit_by_bit(
-                _Asked(turn, last, whole, window, request, stream, said, error), run, plan, provider, control, running
-            )
-        except BaseException:
-            await stream.aclose()
-            raise
-        if turn.is_finished and not turn.is_cut and is_over(stream):
-            control.is_asking = False
-            control.truncated += request.messages is not whole.messages
-            batch = _finished(turn, control, first, request, window, last)
-            window.learn(whole, request, turn.usage)
-            return batch
-    asked = _Asked(turn, last, whole, window, request, stream, said)
-    return _bit_by_bit(asked, run, plan, provider, control, running)
-
-
-async def _bit_by_bit(
-    asked: _Asked, run: Run, plan: Plan, provider: Provider, control: Control, running: Running
-) -> AsyncGenerator[Batch, None]:
-    """What an inference says, from where it stands."""
-    first, is_ended = len(run.response.output), False
-    again: _Asked | None = asked
-    while again is not None:
-        turn, last, whole, window, request, stream, said, failure = asked = again
-        try:
-            while not (failure is not None or is_ended or turn.is_full):
-                # Where all was said at once, and nobody waits for a part of it, there is one batch less to pass on.
-                if (plan.request.stream or not turn.is_finished) and (batch := turn.take()):
-                    yield batch
-                    if turn.has_whole and not turn.is_finished and running.may_begin_early:
-                        running.begin(beginnings(turn, plan.calls_left(run), plan))  # what was said so far has gone out
-                if not (is_ended := turn.is_finished and is_over(stream)):
-                    read = await control.signal.race(stream.__anext__)
-                    said = said or read
+            async with aclosing(provider.infer(request)) as answer:
+                while not turn.is_full:
+                    deltas = await control.signal.race(answer.__anext__)
                     control.on_answer()
-                    turn.feed_all(read)
+                    has_answered, has_said = True, has_said or bool(deltas)
+                    turn.feed_all(deltas)
+                    # A whole answer that nobody reads in parts goes out with the end of its turn.
+                    if (plan.request.stream or not turn.is_finished) and (batch := turn.take()):
+                        yield batch
+                        if turn.has_whole and not turn.is_finished and running.may_begin_early:
+                            running.begin(beginnings(turn, plan.calls_left(run), plan))
+        except StopAsyncIteration:
+            pass
         except Exception as error:
-            failure = None if isinstance(error, StopAsyncIteration) else error
-        finally:
-            if not is_ended:
-                await stream.aclose()
+            failure = error
         control.is_asking = False
-        again = None if said else await _asked_again(asked, said, failure, provider, control)
-    control.truncated += request.messages is not whole.messages
+        narrower = None if has_said else window.narrowed(failure, request, full)
+        if narrower is None:
+            break
+        window = narrower  # the context is shorter than was known: ask again with what fits
+    control.truncated += request.messages is not full.messages
     if failure is None and turn.is_finished and not turn.is_cut:
-        yield _finished(turn, control, first, request, window, last)
-        window.learn(whole, request, turn.usage)
+        is_told = turn.finish().usage is not UNSET
+        batch = turn.take()
+        yield batch if last is None and is_told else accounted(batch, control.run, first, request, window.meter, last)
+        window.learn(full, request, turn.usage)
         return
-    failure = failure or (None if turn.is_finished else BackendCut("The backend's answer broke off."))
-    control.is_asking = failure is not None and (said is not None or isinstance(failure, Interrupted))
-    async with aclosing(_cut(turn, plan, control, running, failure)) as batches:
-        async for batch in batches:
-            yield accounted(batch, control.run, first, request, window.meter, last)
-    window.learn(whole, request, turn.usage)
-
-
-async def _asked_again(
-    asked: _Asked, said: list[Delta] | None, failure: Exception | None, provider: Provider, control: Control
-) -> _Asked | None:
-    """With what fits into a window that is known better by now; None where it is not."""
-    whole = asked.whole
-    if (window := asked.window.narrowed(failure, asked.request, whole)) is None:
-        return None
-    request = whole if window.is_far(whole) else await control.signal.race(partial(window.fit, whole))
-    control.is_asking = True
-    return _Asked(asked.turn, asked.last, whole, window, request, provider.infer(request), said)
-
-
-def _finished(
-    turn: Turn, control: Control, first: int, request: ChatRequest, window: Window, last: str | None
-) -> Batch:
-    """The end of a turn that came to it."""
-    is_told = turn.finish().usage is not UNSET
-    batch = turn.take()
-    return batch if last is None and is_told else accounted(batch, control.run, first, request, window.meter, last)
-
-
-async def _cut(
-    turn: Turn, plan: Plan, control: Control, running: Running, failure: Exception | None
-) -> AsyncGenerator[Batch, None]:
-    """The end of a turn that was cut, or that broke off for a `failure`, which goes on behind it."""
+    if failure is None and not turn.is_finished:
+        failure = BackendCut("The backend's answer broke off.")
+    control.is_asking = failure is not None and (has_answered or isinstance(failure, Interrupted))
     results = await _halted(turn, running, failure)
     if failure is not None:
         turn.abort(results)
     elif (ended := turn.finish(results)).finish in _OVER:
         _log.warning("the run %s was cut: the model wrote more than %s", plan.response.id, _OVER[ended.finish])
     if batch := turn.take():
-        yield batch
+        yield accounted(batch, control.run, first, request, window.meter, last)
     is_broken = failure is not None and not isinstance(failure, LEFT)
     if (results or is_broken) and (batch := standing(results, control.run, plan, is_broken=is_broken)):
-        yield batch
+        yield accounted(batch, control.run, first, request, window.meter, last)
     if failure is not None:
         raise failure
+    window.learn(full, request, turn.usage)
 
 
 async def _halted(turn: Turn, running: Running, read: Exception | None) -> Mapping[str, ToolResult]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -49,18 +48,13 @@ def no_log(_: Batch) -> None:
     """Nothing of it is kept but the response."""
 
 
-async def recorded(
-    batches: AsyncGenerator[Batch, None], store: ResponseStore, plan: Plan, control: Control, log: Log = no_log
-) -> AsyncGenerator[Batch, None]:
-    """The terminal event goes out only when what it says is committed; otherwise the response has failed. `log` gives
-    all that was sent, with the last batch behind it: it is committed along.
+async def record_outcome(batch: Batch, store: ResponseStore, plan: Plan, control: Control, log: Log = no_log) -> Batch:
+    """Commit the outcome of the run before its terminal event goes out, and return the batch to send: where the commit
+    fails, the response has failed. `log` gives all that was sent, with this batch behind it: it is committed along.
     """
-    async with aclosing(batches):
-        async for batch in batches:
-            if isinstance(last := batch[-1], TERMINAL):
-                yield [*batch[:-1], await committed(last, store, plan, control, log(batch))]
-            else:
-                yield batch
+    if not isinstance(last := batch[-1], TERMINAL):
+        return batch
+    return [*batch[:-1], await committed(last, store, plan, control, log(batch))]
 
 
 async def committed(

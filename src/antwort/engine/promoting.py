@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from antwort.api.events import TERMINAL, Batch
@@ -216,22 +216,18 @@ class Promotion:
         return not {*self._begun()} <= {*_asked(run)} or any(_is_done(item) for item in _unended(run))
 
 
-async def kept(
-    batches: AsyncGenerator[Batch, None], store: ResponseStore, plan: Plan, control: Control, log: Log, going: Promotion
-) -> AsyncGenerator[Batch, None]:
-    """As `recorded`, and once it has become a run that another process may go on with, as `journaled`."""
-    async with aclosing(batches):
-        async for batch in batches:
-            if isinstance(last := batch[-1], TERMINAL):
-                if (journal := await going.close()) is not None:
-                    await journal.finish(ending_of(plan, last.response, control.run), batch)
-                    yield batch
-                else:
-                    yield [*batch[:-1], await committed(last, store, plan, control, log(batch))]
-                continue
-            if going.is_wanted and (journal := await going.settled()) is not None:
-                await journal.append(batch)
-            yield batch
+async def record_promotable(
+    batch: Batch, store: ResponseStore, plan: Plan, control: Control, log: Log, going: Promotion
+) -> Batch:
+    """As `record_outcome`; and, once another process may go on with the run, as `record_batch`."""
+    if isinstance(last := batch[-1], TERMINAL):
+        if (journal := await going.close()) is not None:
+            await journal.finish(ending_of(plan, last.response, control.run), batch)
+            return batch
+        return [*batch[:-1], await committed(last, store, plan, control, log(batch))]
+    if going.is_wanted and (journal := await going.settled()) is not None:
+        await journal.append(batch)
+    return batch
 
 
 def _unended(run: Run) -> Sequence[OutputItem]:

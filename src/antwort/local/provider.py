@@ -25,7 +25,7 @@ from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.chat import ChatProvider, Timeouts
 from antwort.providers.failures import CLOSED
 from antwort.providers.reading import OUTPUT_BYTES
-from antwort.providers.verdicts import is_unconnected
+from antwort.providers.retry_policy import is_unconnected
 
 _TIMEOUTS = Timeouts(connect=1.0, first_byte=600.0, idle=300.0)
 """A large model on a small machine reads a long prompt for minutes, and says nothing meanwhile."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -173,6 +173,19 @@ class Provider(Protocol):
     async def close(self) -> None: ...
 
 
+class InferenceRecord(msgspec.Struct, frozen=True, gc=False):
+    """One request to a backend and how it ended, for metrics."""
+
+    backend: str
+    model: str
+    seconds: float
+    first_delta_seconds: float | None
+    """Until the first delta of a stream; None: there was none, or it was no stream."""
+    error: str
+    """The code of its error, or `cancelled`; empty: it came to its end."""
+    usage: Usage | None
+
+
 ATTACHMENT_TOKENS = 1024
 """What a picture, a file or a video counts for, as nobody can tell before the model has it: most models make a few
 hundred tokens of a picture, and some thousands of a large one."""
@@ -192,33 +205,3 @@ class TokenCounter(Protocol):
 async def count_at(provider: Provider, request: ChatRequest) -> int | None:
     """As the provider counts, if it does."""
     return await provider.count(request) if isinstance(provider, TokenCounter) else None
-
-
-Heard: TypeAlias = list[list[Delta]]
-"""The batches of an inference that came before its last, each put there as it comes."""
-
-Whole: TypeAlias = Callable[[ChatRequest, Heard], Awaitable[list[Delta]]]
-"""Runs an inference as `infer` does, batch for batch: the last of them is given back, and those before it are put where
-it is told. Whoever tries again does so with the same list.
-"""
-
-
-@runtime_checkable
-class Gathers(Protocol):
-    """What a provider may do besides: run an inference that is not streamed, in one wait and without a generator."""
-
-    @property
-    def whole(self) -> Whole | None:
-        """None: what is around it could, but the backend cannot."""
-
-
-def is_over(stream: AsyncGenerator[list[Delta], None]) -> bool:
-    """Whether an inference is known to have no more batches, and to hold nothing open: nobody has to ask for another,
-    or to close it.
-    """
-    return getattr(stream, "is_over", False) is True
-
-
-def whole_of(provider: Provider) -> Whole | None:
-    """How the provider runs an inference without a stream, if it does."""
-    return provider.whole if isinstance(provider, Gathers) else None

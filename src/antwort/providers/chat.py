@@ -6,11 +6,10 @@ from typing import Any
 
 from antwort.api.steps import Steps
 from antwort.api.wire import UNSET, encode, replace
-from antwort.providers.base import Capabilities, ChatRequest, Delta
-from antwort.providers.chunks import ChunkReader, WholeReader, read_whole
+from antwort.providers.base import Capabilities, ChatRequest
+from antwort.providers.chunks import ChunkReader, WholeReader
 from antwort.providers.counting import by_input_tokens, by_template, by_tokenize
 from antwort.providers.failures import Asked
-from antwort.providers.plain import read_plain
 from antwort.providers.reading import Reader
 from antwort.providers.remote import Pool, Remote, Timeouts, written_steps
 
@@ -20,7 +19,6 @@ __all__ = ["ChatProvider", "Pool", "Timeouts"]
 class ChatProvider(Remote):
     path = "/chat/completions"
     ways = (by_tokenize, by_input_tokens, by_template)
-    _plain = staticmethod(read_plain)
 
     def _body(self, request: ChatRequest) -> bytes:
         is_ready = request.stream is not True and request.stream_options is UNSET
@@ -32,9 +30,6 @@ class ChatProvider(Remote):
 
     def _reader(self, asked: Asked, *, is_streamed: bool) -> Reader:
         return (ChunkReader if is_streamed else WholeReader)(asked, self._most)
-
-    def _read(self, body: bytes, asked: Asked) -> list[Delta]:
-        return read_whole(body, asked)
 
 
 def _outgoing(request: ChatRequest, capabilities: Capabilities) -> ChatRequest:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Literal, TypeAlias
 
@@ -22,21 +22,17 @@ from antwort.providers.base import (
     Capabilities,
     ChatRequest,
     Delta,
-    Heard,
     Provider,
     TextDelta,
-    Whole,
     count_at,
-    whole_of,
 )
+from antwort.providers.capabilities import adapt
 from antwort.providers.choices import Kind, choice_of, has_calls, kind_of, names_allowed, offered
 from antwort.providers.fitted import response_format
-from antwort.providers.gathered import gather
 from antwort.providers.learned import Learned
 from antwort.providers.lifting import Lifting
 from antwort.providers.lowering import lowered
 from antwort.providers.refusals import says_no_schemas, says_no_tools
-from antwort.providers.suited import suited
 
 _log = logging.getLogger("antwort.providers")
 
@@ -60,7 +56,6 @@ class Constrained:
         self, provider: Provider, mode: ToolCalling = "auto", *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._provider, self._mode = provider, mode
-        self._whole = whole_of(provider)
         self._learned = Learned(clock, LASTS)
         self._told: Capabilities | None = None
         self._known = Capabilities()
@@ -80,38 +75,6 @@ class Constrained:
         if kind in MUST_CALL:
             return self._held(request, kind)
         return self._watched(request, kind)
-
-    @property
-    def whole(self) -> Whole | None:
-        return None if self._whole is None else self._gathered
-
-    def _gathered(self, request: ChatRequest, heard: Heard) -> Awaitable[list[Delta]]:
-        """The usual ways at once, and the others as the streams that they are."""
-        assert self._whole is not None
-        is_open = request.tool_choice is UNSET or request.tool_choice == "auto"
-        if is_open and self._mode == "auto" and not self._learned.ways:  # nothing is known, and no call must come
-            return self._tried(request, request, heard)
-        if not offered(request) and not has_calls(request.messages):
-            return self._whole(request, heard)
-        kind = kind_of(request)
-        way = self._learned.way(request.model, kind)
-        if self._mode == "constrained" or way == "constrained" or (self._mode == "auto" and kind in MUST_CALL):
-            return gather(self.infer(request), heard)
-        native = self._native(request)
-        is_settled = self._mode == "native" or way == "neither"
-        return self._whole(native, heard) if is_settled else self._tried(native, request, heard)
-
-    async def _tried(self, native: ChatRequest, request: ChatRequest, heard: Heard) -> list[Delta]:
-        """Natively, unless the backend refuses: as `_watched`."""
-        assert self._whole is not None
-        try:
-            return await self._whole(native, heard)
-        except AntwortError as error:
-            has_tools = bool(offered(request)) or has_calls(request.messages)
-            if not has_tools or any(heard) or not refuses_tools(error):
-                raise
-            refusal = error
-        return await gather(self._after_refusal(request, kind_of(request), refusal), heard)
 
     async def models(self) -> Sequence[Model]:
         return await self._provider.models()
@@ -154,7 +117,7 @@ class Constrained:
         if not isinstance(request.tool_choice, dict) or request.tool_choice.get("type") != "allowed_tools":
             return request
         inner = self._provider.capabilities(request.model)
-        return request if inner.allowed_tools else suited(request, inner)
+        return request if inner.allowed_tools else adapt(request, inner)
 
     def _constrained(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
         asked, lifting = _lowered(request)

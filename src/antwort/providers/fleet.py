@@ -1,45 +1,43 @@
-"""Several backends as one provider: each inference goes to one that can answer, and to the next one if it cannot."""
+"""Several backends as one provider: routing, failover and retry."""
 
 from __future__ import annotations
 
 import asyncio
-import random as dice
+import math
+import random as random_module
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from itertools import chain
 
 from antwort.api.responses import Model
 from antwort.api.wire import replace
 from antwort.errors import AntwortError, ModelNotFound, NotFound, UnsupportedFeature
-from antwort.providers.attempts import Attempt, begin
-from antwort.providers.base import Capabilities, ChatRequest, Delta, Heard, OtherName, Whole, count_at, whole_of
-from antwort.providers.candidates import Candidate
+from antwort.providers.base import Capabilities, ChatRequest, Delta, OtherName, Provider
+from antwort.providers.capabilities import accepts, is_too_long, widest
+from antwort.providers.failover import Candidate, Failover, OnInference
+from antwort.providers.health import CallLater, HealthMonitor, call_later
 from antwort.providers.member import BackendStatus, Member
-from antwort.providers.readiness import Readiness
-from antwort.providers.rounds import Round
+from antwort.providers.retry_policy import NO_RETRY, RetryPolicy, most_telling
 from antwort.providers.routing import Group, Router, Rules, Target, arranged, lists
-from antwort.providers.suited import is_too_long, suited, takes, widest
-from antwort.providers.verdicts import most_telling
-from antwort.providers.watch import Later, Watch, call_later
 
-__all__ = ["BackendStatus", "Fleet", "Member"]
+__all__ = ["BackendStatus", "Fleet", "Member", "Retrying"]
 
-LEAST_PAUSE = 5.0
-"""Seconds between two looks that requests ask for."""
-PATIENCE = 1.0
-"""Seconds that an inference for a model that nobody is known to have waits for such a look."""
-LIST_PATIENCE = 2.0
-"""Seconds that a request for the list of models waits for backends that are slow to tell."""
-COUNTING = 2.0
-"""Seconds for a count, whoever is asked; one that has not answered in its share of them is passed over."""
-LEAST_COUNTING = 0.5
+REFRESH_INTERVAL_SECONDS = 5.0
+"""Between two refreshes of the lists of models that requests ask for."""
+MODEL_TIMEOUT_SECONDS = 1.0
+"""For which an inference waits for such a refresh, if no backend is known to have its model."""
+LIST_TIMEOUT_SECONDS = 2.0
+"""For which a request for the list of models waits for slow backends."""
+COUNT_TIMEOUT_SECONDS = 2.0
+"""For a token count, over all backends that are asked for it; each has its share."""
+LEAST_COUNT_TIMEOUT_SECONDS = 0.5
 
 
 class Fleet:
-    """Members in the order in which they are preferred; `rules` say which of them answers for which model.
+    """A provider of several backends, the preferred one first; `rules` say which of them answer for which model.
 
-    It works as it is; `open` makes it look after its members from then on. `close` closes them.
+    It works as it is; `open` begins to check the health of its members. `close` closes them.
     """
 
     def __init__(
@@ -47,120 +45,100 @@ class Fleet:
         members: Sequence[Member],
         rules: Rules = Rules(),  # noqa: B008 - a frozen value
         *,
+        retry: RetryPolicy = NO_RETRY,
         refresh: float = 60.0,
         health: float = 10.0,
-        random: Callable[[], float] = dice.random,
+        on_inference: OnInference | None = None,
+        random: Callable[[], float] = random_module.random,
         clock: Callable[[], float] = time.monotonic,
-        later: Later = call_later,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        later: CallLater = call_later,
     ) -> None:
-        """`refresh` and `health` are the seconds between two looks at all members, and at those that are lost."""
+        """`refresh` and `health` are the seconds between two refreshes of the lists of models, and between two checks
+        of members that are out of reach. `on_inference` is called after each request to a backend.
+        """
         self._members = tuple(members)
         self._by_name = {member.name: member for member in members}
         self._router = Router(rules)
         self._only = (
             self._members[0] if len(members) == 1 and rules == Rules() and not members[0].known.prefix else None
         )
+        """The only backend, if no rule applies to it: the common case."""
         self.capabilities: Callable[[str], Capabilities] = (
-            self._widest if self._only is None else self._only.provider.capabilities
+            self._widest if self._only is None else self._only.capabilities
         )
-        wholes = {member.name: whole_of(member.provider) for member in members}
-        self._wholes = {name: whole for name, whole in wholes.items() if whole is not None}
-        self._random, self._clock = random, clock
-        self._watch = Watch(self._members, refresh=refresh, health=health, clock=clock, later=later)
-        self._readiness = Readiness(self._members, self._watch, clock=clock)
+        self._retry, self._on_inference = retry, on_inference
+        self._random, self._clock, self._sleep = random, clock, sleep
+        self._monitor = HealthMonitor(self._members, refresh=refresh, health=health, clock=clock, later=later)
         _check(self._members, self._by_name, rules)
 
     async def open(self) -> None:
-        """Begin to look after the members. Returns at once."""
-        self._watch.begin()
+        """Begin to check the members' health. Returns at once."""
+        self._monitor.begin()
 
     async def close(self) -> None:
-        await self._watch.close()
+        await self._monitor.close()
         await asyncio.gather(*(member.provider.close() for member in self._members))
 
     # ---- an inference ----
 
     async def infer(self, request: ChatRequest) -> AsyncGenerator[list[Delta], None]:
-        """As the contract says; an inference that fails before its first delta goes on at the next candidate.
+        """Run the inference at the first candidate that answers. Before the first delta, a failed attempt goes on at
+        the next candidate, and when all have failed, the retry policy decides about another round.
 
-        The empty batch that says "the backend has answered" is passed on at once, and only once: it promises nothing
-        about what is said, so another backend may still say it.
+        The empty batch that says "the backend has answered" is passed on once: another backend may still answer.
         """
-        asked = await self._round(request)
-        has_answered = False
+        tried, last_start = 1, self._clock() + self._retry.budget
+        has_answered = has_begun = False
         while True:
-            attempt = asked.at_once() or await asked.next()
             try:
-                with attempt:
-                    provider = asked.candidate.member.provider
-                    async with aclosing(provider.infer(self._outgoing(request, asked.candidate))) as batches:
-                        async for batch in batches:
-                            if not attempt.has_begun:
-                                asked.hear(attempt, batch)
-                            if batch or not has_answered:
-                                has_answered = True
-                                yield batch
+                failover = Failover(
+                    await self._candidates(request)
+                    if self._only is None
+                    else (Candidate(self._only, request.model, 1),),
+                    request,
+                    is_shared=len(self._members) > 1,
+                    clock=self._clock,
+                    on_inference=self._on_inference,
+                )
+                while True:
+                    attempt = await failover.next()
+                    try:
+                        with attempt:
+                            while attempt.request is not None:
+                                try:
+                                    async with aclosing(attempt.start()) as batches:
+                                        async for batch in batches:
+                                            out = attempt.feed(batch)
+                                            if out or not (batch or has_answered):
+                                                has_answered = True
+                                                yield out
+                                except AntwortError as error:
+                                    rest = attempt.finish(error)
+                                else:
+                                    rest = attempt.finish()
+                                if rest:
+                                    yield rest
+                        return
+                    except AntwortError as error:
+                        has_begun = attempt.has_begun
+                        self._note_failure(attempt.candidate, error)
+                        failover.failed(attempt, error)
             except AntwortError as error:
-                self._look_into(error, asked.candidate)
-                asked.failed(attempt, error)
-            else:
-                return
-
-    @property
-    def whole(self) -> Whole | None:
-        """Where every backend can."""
-        return self._gathered if len(self._wholes) == len(self._members) else None
-
-    async def _gathered(self, request: ChatRequest, heard: Heard) -> list[Delta]:
-        """The only member there is, where no rule says more, is asked without ado if it is well: the common case. Who
-        else is to be asked is seen when it fails.
-        """
-        only, asked = self._only, None
-        if only is not None and only.is_there(request.model):
-            attempt = begin(only, request.model, self._clock)
-        else:
-            asked = await self._round(request)
-            attempt = await asked.next()
-        while True:
-            before = len(heard)
-            try:
-                outgoing = request if asked is None else self._outgoing(request, asked.candidate)
-                answer = await self._wholes[attempt.member.name](outgoing, heard)
-            except BaseException as error:
-                asked = asked or Round.begun(Candidate(attempt.member, request.model, 1), request, self._clock)
-                self._broken(asked, attempt, heard[before:], error)
-                if not isinstance(error, AntwortError):
+                delay = self._retry.delay(error, tried, last_start - self._clock(), self._random)
+                if has_begun or delay is None:
                     raise
-            else:
-                if asked is not None:
-                    asked.hear(attempt, answer)
-                attempt.ended()
-                return answer
-            attempt = await asked.next()
-
-    def _broken(self, asked: Round, attempt: Attempt, said: Heard, error: BaseException) -> None:
-        """Raises the error as the client may read it, where nobody else is to be asked."""
-        for batch in said:
-            if not attempt.has_begun:
-                asked.hear(attempt, batch)
-        attempt.ended(error)
-        if isinstance(error, AntwortError):
-            self._look_into(error, asked.candidate)
-            asked.failed(attempt, error)
-
-    async def _round(self, request: ChatRequest) -> Round:
-        """Where there is but one, and no rule says more, nothing is to be found out."""
-        only = self._only
-        able = await self._candidates(request) if only is None else (Candidate(only, request.model, 1),)
-        return Round(able, request, self._clock)
+            tried += 1
+            await self._sleep(delay)
 
     async def _candidates(self, request: ChatRequest) -> Sequence[Candidate]:
-        """In the order in which they are to be asked. Raises `ModelNotFound`, and `UnsupportedFeature` where none of
-        them takes what the request carries. A model that nobody is known to have is looked for first, if not for long.
+        """Return the backends that can answer, in the order in which to ask them. Raises `ModelNotFound`, and
+        `UnsupportedFeature` where none takes every part of the request. If no backend is known to have the model, the
+        lists are refreshed first.
         """
         group = self._find(request.model)
         if (group is None or group.is_guess) and len(self._members) > 1:
-            await self._watch.catch_up(LEAST_PAUSE, PATIENCE)
+            await self._monitor.refreshed(REFRESH_INTERVAL_SECONDS, MODEL_TIMEOUT_SECONDS)
             group = self._find(request.model)
         if group is None:
             raise ModelNotFound(request.model)
@@ -178,37 +156,31 @@ class Fleet:
         )
 
     def _candidate(self, to: Target, request: ChatRequest) -> Candidate | None:
-        """None: it does not take what the request carries."""
+        """Return None where the backend does not take every part of the request."""
         member = self._by_name[to.backend]
-        capabilities = member.provider.capabilities(to.model)
-        if not takes(request, capabilities):
+        capabilities = member.capabilities(to.model)
+        if not accepts(request, capabilities):
             return None
         return Candidate(member, to.model, to.weight, is_small=is_too_long(request, capabilities))
 
-    def _look_into(self, error: AntwortError, candidate: Candidate) -> None:
-        """A lost member is looked after, and one whose health check is due; one that no longer has what it lists is
-        asked for its list.
+    def _note_failure(self, candidate: Candidate, error: AntwortError) -> None:
+        """Have a member checked that is out of reach, or whose health check is due; and all lists refreshed where one
+        is wrong.
         """
-        self._watch.worry(candidate.member)
+        self._monitor.watch(candidate.member)
         if isinstance(error, NotFound) and lists(candidate.member.known, candidate.model):
-            self._watch.refresh(LEAST_PAUSE)
+            self._monitor.refresh(REFRESH_INTERVAL_SECONDS)
 
     def _find(self, model: str) -> Group | None:
         return self._router.find(model, [member.known for member in self._members])
 
-    def _outgoing(self, request: ChatRequest, candidate: Candidate) -> ChatRequest:
-        """The request as this candidate takes it, whoever it was written for: more may be known by now than then."""
-        if len(self._members) > 1:
-            request = suited(request, candidate.member.provider.capabilities(candidate.model))
-        return request if candidate.model == request.model else replace(request, model=candidate.model)
-
-    # ---- what there is ----
+    # ---- models ----
 
     async def models(self) -> Sequence[Model]:
-        """All that clients may ask for, each once, with the length of its context. Raises only when nothing at all is
+        """Return all models that clients may ask for, each once, with the length of its context. Raises only if none is
         known.
         """
-        await self._watch.catch_up(LEAST_PAUSE, LIST_PATIENCE)
+        await self._monitor.refreshed(REFRESH_INTERVAL_SECONDS, LIST_TIMEOUT_SECONDS)
         found: dict[str, Model] = {}
         added = (OtherName(id=name) for name in self._router.names())
         for model in chain(*(member.listed() for member in self._members), added):
@@ -226,40 +198,90 @@ class Fleet:
         )
 
     def _widest(self, model: str) -> Capabilities:
-        """What at least one of those takes that can answer for the model; where none is known, of all. These need not
-        have the model, so that nothing is known of its context then.
+        """Return what at least one of the backends takes that can answer for the model. Where none is known, all
+        count, but not their context lengths: these may be of other models.
         """
         group = self._find(model)
         if group is None or (group.is_guess and len(self._members) > 1):
-            everyone = widest([member.provider.capabilities(model) for member in self._members])
+            everyone = widest([member.capabilities(model) for member in self._members])
             return replace(everyone, context_length=None)
-        return widest([self._by_name[to.backend].provider.capabilities(to.model) for to in group.targets])
+        return widest([self._by_name[to.backend].capabilities(to.model) for to in group.targets])
 
     async def count(self, request: ChatRequest) -> int | None:
-        """By the first that can answer for the model, and count: they have the same tokenizer, mostly."""
+        """Have the first backend count that can answer for the model, and count: most have the same tokenizer."""
         group = self._find(request.model)
         targets = () if group is None else group.targets
         found = (Candidate(self._by_name[to.backend], to.model, to.weight) for to in targets)
-        asked = [each for each in found if each.is_well]
-        until = asyncio.get_running_loop().time() + COUNTING
+        asked = [each for each in found if each.is_healthy]
+        until = asyncio.get_running_loop().time() + COUNT_TIMEOUT_SECONDS
         for number, candidate in enumerate(asked):
             left = until - asyncio.get_running_loop().time()
             if left <= 0:
                 return None
+            share = max(min(left, LEAST_COUNT_TIMEOUT_SECONDS), left / (len(asked) - number))
+            outgoing = candidate.adapt(request) if len(self._members) > 1 else request
+            if candidate.model != outgoing.model:
+                outgoing = replace(outgoing, model=candidate.model)
             with suppress(TimeoutError):
-                async with asyncio.timeout(max(min(left, LEAST_COUNTING), left / (len(asked) - number))):
-                    counted = await count_at(candidate.member.provider, self._outgoing(request, candidate))
+                async with asyncio.timeout(share):
+                    counted = await candidate.member.count(outgoing)
                 if counted is not None:
                     return counted
         return None
 
     async def check(self) -> None:
-        """Raise `BackendUnavailable` when none can be reached."""
-        await self._readiness.check()
+        """Raise `BackendUnavailable` unless one backend can be reached."""
+        await self._monitor.ready()
 
     def status(self) -> Sequence[BackendStatus]:
-        """How each backend stands, as far as is known: nobody is asked."""
+        """Return the state of each backend as far as it is known, without asking them."""
         return [member.status for member in self._members]
+
+
+class Retrying(Fleet):
+    """A provider whose inferences are retried while nothing of their answer has come.
+
+    After the first delta, a retry could contradict what the client has read. Delays double from `base` to `cap`
+    seconds, less a random part of up to a half. No try begins later than `budget` seconds after the first, and a
+    backend that asks for a longer delay is not waited for.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        *,
+        attempts: int = 3,
+        base: float = 0.2,
+        cap: float = 2.0,
+        budget: float = 1.5,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        random: Callable[[], float] = random_module.random,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(
+            [Member("backend", provider, failures=math.inf, clock=clock)],
+            retry=RetryPolicy(attempts, base, cap, budget),
+            sleep=sleep,
+            random=random,
+            clock=clock,
+            later=_no_timer,
+        )
+        self._provider = provider
+
+    async def models(self) -> Sequence[Model]:
+        return await self._provider.models()
+
+    async def check(self) -> None:
+        await self._provider.check()
+
+
+class _NoTimer:
+    def cancel(self) -> None:
+        pass
+
+
+def _no_timer(seconds: float, call: Callable[[], None]) -> _NoTimer:  # noqa: ARG001 - a timer that never goes off
+    return _NoTimer()
 
 
 def _with_length(model: Model, capabilities: Capabilities) -> Model:

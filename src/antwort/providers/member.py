@@ -1,4 +1,4 @@
-"""One backend of a fleet: what is known of its models, and how it fares."""
+"""One backend of a fleet: its models, its slots and its health."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from antwort.api.responses import Model
 from antwort.api.wire import Wire, replace
 from antwort.errors import AntwortError, BackendError, ContextTooLong
 from antwort.identity import TENANT
 from antwort.notes import reason_behind
-from antwort.providers.base import Provider
+from antwort.providers.base import Capabilities, ChatRequest, Provider, count_at
 from antwort.providers.circuit_breaker import CircuitBreakers, remember
 from antwort.providers.failures import CheckRefused, NotReady
-from antwort.providers.places import Places
+from antwort.providers.retry_policy import is_interrupted, is_unconnected, may_fail_over
 from antwort.providers.routing import Known
-from antwort.providers.verdicts import is_interrupted, is_unconnected, may_go_elsewhere
+from antwort.providers.slots import Slots
+
+if TYPE_CHECKING:
+    from antwort.providers.tool_emulation.emulation import ToolEmulation
 
 _log = logging.getLogger("antwort.providers")
 
@@ -26,20 +29,24 @@ BackendState: TypeAlias = Literal["ok", "unreachable", "open", "unknown"]
 
 
 class BackendStatus(Wire):
-    """How a backend stands. `open`: the circuit breaker of one of its models is; `unknown`: nobody has asked it yet."""
+    """The state of a backend. `open`: a circuit breaker of one of its models is open; `unknown`: not asked yet."""
 
     name: str
     kind: str
     state: BackendState
     models: tuple[str, ...] | None
-    """As clients ask for them; None as long as nobody knows them."""
+    """By the names that clients use; None: not known yet."""
     problem: str | None = None
-    """The last one, in a sentence, as long as it lasts."""
+    """The last error as a sentence, until something succeeds."""
 
 
 class Member:
-    """`models` are set by the operator; None: the backend is asked. `prefix` is what its models' names begin with, and
-    `most` is how many inferences it takes at once. `failures` and `open_for` are those of its circuit breakers.
+    """A backend of a fleet. The fleet reports what becomes of inferences there; `check` and `refresh` look by
+    themselves.
+
+    `models` are set by the operator; None: the backend is asked. The names of its models begin with `prefix`. It takes
+    `most` inferences at once. `emulation` gives tool calls to models without them. `failures` and `open_for` are those
+    of its circuit breakers.
     """
 
     def __init__(
@@ -52,6 +59,7 @@ class Member:
         prefix: str = "",
         weight: int = 1,
         most: int | None = None,
+        emulation: ToolEmulation | None = None,
         failures: float = 5,
         open_for: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
@@ -59,16 +67,20 @@ class Member:
         self.name = name
         self.kind = kind
         self.provider = provider
-        self.places = Places(most)
+        self.emulation = emulation
+        self.capabilities: Callable[[str], Capabilities] = (
+            provider.capabilities if emulation is None else self._emulated_capabilities
+        )
+        self.slots = Slots(most)
         self.known = Known(name=name, prefix=prefix, weight=weight)
         self.listing: tuple[Model, ...] = ()
         self.error: AntwortError | None = None
-        """What went wrong last, until something goes right."""
+        """The last error, until something succeeds."""
         self.breakers = CircuitBreakers(failures, open_for, clock)
-        """None is open, and none has counted a failure, without an `error`."""
+        """As long as there is no `error`, none is open and none has counted a failure."""
         self._open_for, self._clock = open_for, clock
         self.failing: dict[str, float] = {}
-        """Until when a model is asked for elsewhere first, as the backend has answered with an error."""
+        """Until when other backends are preferred for a model, because this one has answered with an error."""
         self._is_set = models is not None
         self._is_out_of_reach = False
         self._is_seen = False
@@ -76,18 +88,22 @@ class Member:
         if models is not None:
             self._take(Model(id=each) for each in models)
 
+    def _emulated_capabilities(self, model: str) -> Capabilities:
+        assert self.emulation is not None
+        return self.emulation.capabilities(self.provider.capabilities(model))
+
+    async def count(self, request: ChatRequest) -> int | None:
+        """Count the tokens of the request as it would be sent."""
+        if self.emulation is not None:
+            request = self.emulation.rewrite(request, self.provider.capabilities(request.model))
+        return await count_at(self.provider, request)
+
     @property
     def is_out_of_reach(self) -> bool:
         return self._is_out_of_reach
 
-    def is_there(self, model: str) -> bool:
-        """Whether it can be asked at once, and has a place, which is taken then."""
-        if self._is_out_of_reach or (self.breakers.by_model and self.breakers.wait(model)):
-            return False
-        return self.places.are_endless or self.places.take()
-
     def is_failing(self, model: str) -> bool:
-        """Whether it has answered with an error lately, and not well since."""
+        """Whether its last answer for the model was an error, and that is not long ago."""
         return self.failing.get(model, 0.0) > self._clock()
 
     @property
@@ -97,28 +113,28 @@ class Member:
         return BackendStatus(name=self.name, kind=self.kind, state=self._state, models=models, problem=problem)
 
     def listed(self) -> Iterable[Model]:
-        """Its models, by the names that clients ask for."""
+        """Return its models by the names that clients use."""
         prefix = self.known.prefix
         return [replace(model, id=f"{prefix}{model.id}") for model in self.listing] if prefix else self.listing
 
-    # ---- what inferences tell ----
+    # ---- outcomes of inferences ----
 
     def answered(self) -> None:
-        """It has said something, if only that it will not: it is there, and works."""
+        """It has answered, if only with a refusal: it can be reached."""
         if self.error is not None or not self._is_seen or self._is_out_of_reach:
-            self._recovered()  # else it was well: whatever makes it otherwise leaves an error
+            self._recovered()  # else it was healthy before: whatever changes that leaves an error
 
     def failed(self, error: AntwortError, model: str, trial: object | None) -> None:
-        """An inference failed, or was refused. That is held against the backend
+        """An inference failed, or was refused.
 
-        - if no connection was made: `failures` in a row open the circuit breaker, whoever asked;
-        - if it took too long or broke off: once for each tenant within `open_for` seconds, its health is checked, and
-          the circuit breaker opens if that gets no answer, either;
-        - if it answered with an error: for `open_for` seconds others are asked for the model first.
+        - No connection: `failures` in a row open the circuit breaker, whichever tenants they are of.
+        - A timeout or a cut answer: a health check is due, once for each tenant within `open_for` seconds; the circuit
+          breaker opens if it gets no answer.
+        - An answer with an error: for `open_for` seconds other backends are preferred for the model.
         """
         is_lost, was_open = is_unconnected(error), self.breakers.is_open
-        if may_go_elsewhere(error) and not is_lost and not isinstance(error, ContextTooLong):
-            # That it is lost is logged once; one that finds a request too long has not failed.
+        if may_fail_over(error) and not is_lost and not isinstance(error, ContextTooLong):
+            # Going out of reach is logged once, elsewhere; to find a request too long is no failure.
             _log.info("the backend %s failed an inference: %s: %s", self.name, error.code, error.message)
         if is_lost:
             self._lost(error)
@@ -134,10 +150,10 @@ class Member:
                 self.error = error
                 remember(self.failing, model, self._clock() + self._open_for)
 
-    # ---- what looking after it tells ----
+    # ---- health checks ----
 
     async def check(self) -> None:
-        """As the provider's; what comes of it is remembered."""
+        """Check the provider, and note the outcome."""
         try:
             await self.provider.check()
         except AntwortError as error:
@@ -145,21 +161,21 @@ class Member:
             raise
         self._recovered()
 
-    async def look(self) -> None:
-        """Ask for its models, or, where they are set or a health check is due, whether it is there; those that are set
-        are then asked for, once for each time that it comes back, as the list tells how much fits into their contexts.
-        A failure keeps the last list.
+    async def refresh(self) -> None:
+        """Ask for its models; or, where they are set or a health check is due, check its health. Then models that are
+        set are asked for once each time it recovers, as the list tells the lengths of their contexts. A failure keeps
+        the last list.
         """
         unlisted: AntwortError | None = None
         if not (self._is_set or self.breakers.suspects):
             try:
                 self._take(await self.provider.models())
             except AntwortError as error:
-                unlisted = error  # one that gives no list may be there all the same
+                unlisted = error  # a backend without a list may be healthy all the same
             else:
                 self._recovered()
                 return
-        with suppress(AntwortError):  # `check` remembers that it failed; and one that is there need not have a list
+        with suppress(AntwortError):  # `check` notes its failure; and a healthy backend need not have a list
             await self.check()
             self.error = unlisted
             if self._is_set and not self._is_read:
@@ -174,7 +190,7 @@ class Member:
         was_open = self.breakers.is_open
         self._lost(error)
         if isinstance(error, CheckRefused | NotReady):
-            self.breakers.suspects.clear()  # that it has answered says enough
+            self.breakers.suspects.clear()  # it has answered
         else:
             self.breakers.check_failed()
         self._note_opened(was_open=was_open)
@@ -185,7 +201,7 @@ class Member:
 
     def _lost(self, error: AntwortError) -> None:
         if not self._is_out_of_reach:
-            level = logging.INFO if isinstance(error, NotReady) else logging.WARNING  # it is there, and on its way
+            level = logging.INFO if isinstance(error, NotReady) else logging.WARNING  # NotReady: it is starting
             _log.log(level, "the backend %s is out of reach: %s%s", self.name, error.message, reason_behind(error))
         self._is_out_of_reach = self._is_seen = True
         self._is_read = False
@@ -198,7 +214,7 @@ class Member:
         self._is_seen = True
         self.error = None
         self.breakers.close()
-        self.places.reopened()
+        self.slots.recovered()
 
     @property
     def _state(self) -> BackendState:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from antwort.api.steps import Steps
 from antwort.api.wire import encode
-from antwort.providers.base import Capabilities, ChatRequest, Delta
+from antwort.providers.base import Capabilities, ChatRequest
 from antwort.providers.counting import by_native_input_tokens
 from antwort.providers.failures import Asked
 from antwort.providers.native_request import native_request
 from antwort.providers.reading import Reader
 from antwort.providers.remote import Pool, Remote, Timeouts, written_steps
-from antwort.providers.responses import ResponsesReader, WholeResponseReader, read_response
+from antwort.providers.responses import ResponsesReader, WholeResponseReader
 
 __all__ = ["Pool", "ResponsesProvider", "Timeouts"]
 
@@ -29,6 +29,3 @@ class ResponsesProvider(Remote):
 
     def _reader(self, asked: Asked, *, is_streamed: bool) -> Reader:
         return (ResponsesReader if is_streamed else WholeResponseReader)(asked, self._most)
-
-    def _read(self, body: bytes, asked: Asked) -> list[Delta]:
-        return read_response(body, asked)

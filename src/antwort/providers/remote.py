@@ -27,12 +27,12 @@ from antwort.event_loop import in_turns, short_turn
 from antwort.net.connection import Timeouts
 from antwort.net.exchange import ConnectFailed, ConnectTimedOut, Cut, HttpFault, TimedOut
 from antwort.net.http import HttpClient, Pool, Reply
-from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished, Heard
+from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished
 from antwort.providers.counting import Counter, Told, Way
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, REFUSED_CREDENTIALS, Asked, CheckRefused, error_for
 from antwort.providers.lengths import Lengths, corrected, told_beside
 from antwort.providers.listing import listed_models
-from antwort.providers.reading import OUTPUT_BYTES, Reader, merged, within_body
+from antwort.providers.reading import OUTPUT_BYTES, Reader
 
 __all__ = ["Pool", "Remote", "Timeouts"]
 
@@ -102,60 +102,28 @@ class Remote(ABC):
         try:
             async with await self._http.request("POST", self._inferences, body) as reply:
                 await _raise_for(reply, asked)
-                yield []
+                yield []  # the backend has answered
                 reader = self._reader(asked, is_streamed=_is_streamed(reply, is_expected=request.stream is True))
-                async for data in reply.reads():
+                while not (reader.ended or reply.is_read):
+                    data = reply.at_hand() or await reply.next()
                     if len(data) > _LARGE_READ:
                         await short_turn(_LARGE_READ_COST)
-                    if batch := reader.feed(data):
-                        if reader.ended:
-                            self._note_usage(request, batch)
+                    batch = reader.feed(data)
+                    if reader.ended and not reader.is_cut:
+                        reply.release()  # the rest of the message is only its end
+                    if batch:
+                        if isinstance(last := batch[-1], Finished):
+                            self._lengths.answered(request.model, last.usage)
                         yield batch
-                    if reader.ended:
-                        break
-                if not reader.is_cut:  # else the backend goes on, and is hung up on
-                    reply.release()
             if batch := reader.finish():
-                self._note_usage(request, batch)
+                if isinstance(last := batch[-1], Finished):
+                    self._lengths.answered(request.model, last.usage)
                 yield batch
         except HttpFault as fault:
             raise _failure(fault) from fault
         except ContextTooLong as refusal:
             self._lengths.learn(request, refusal)
             raise
-
-    async def whole(self, request: ChatRequest, heard: Heard) -> list[Delta]:
-        """As `infer`; for what is not streamed."""
-        body = self._body(request) if not _is_large(request) else await in_turns(self._body_steps(request))
-        try:
-            reply = await self._http.request("POST", self._inferences, body)
-            if reply.complete and reply.status == 200 and reply.headers.is_json:
-                heard.append([])  # all of it has come with its head, as it mostly does, and nothing is left to close
-                data = reply.take()
-                answer = self._plain(data) or self._read(data, Asked(request.model, self._secrets, body))
-                answer = within_body(answer, data, self._most)
-            else:
-                answer = await self._read_other(reply, Asked(request.model, self._secrets, body), heard)
-        except HttpFault as fault:
-            raise _failure(fault) from fault
-        except ContextTooLong as refusal:
-            self._lengths.learn(request, refusal)
-            raise
-        if (last := answer or heard[-1]) and isinstance(end := last[-1], Finished):
-            self._lengths.answered(request.model, end.usage)
-        return answer
-
-    async def _read_other(self, reply: Reply, asked: Asked, heard: Heard) -> list[Delta]:
-        """An answer that is not all there, or not as they mostly are."""
-        try:
-            await _raise_for(reply, asked)
-            heard.append([])
-            is_streamed = _is_streamed(reply, is_expected=False)
-            if reply.complete and not is_streamed:
-                return within_body(self._read(data := reply.take(), asked), data, self._most)
-            return await _read_on(reply, self._reader(asked, is_streamed=is_streamed), heard)
-        finally:
-            reply.close()
 
     @abstractmethod
     def _body(self, request: ChatRequest) -> bytes:
@@ -168,15 +136,6 @@ class Remote(ABC):
     @abstractmethod
     def _reader(self, asked: Asked, *, is_streamed: bool) -> Reader:
         """Who reads its answer as it comes."""
-
-    @staticmethod
-    def _plain(body: bytes) -> list[Delta] | None:  # noqa: ARG004 - others know
-        """What a whole answer says that is as nearly all of them are; None: it may be any other."""
-        return None
-
-    @abstractmethod
-    def _read(self, body: bytes, asked: Asked) -> list[Delta]:
-        """The same for one that is there, and was not streamed."""
 
     async def models(self) -> Sequence[Model]:
         try:
@@ -254,10 +213,6 @@ class Remote(ABC):
             self._counter.forget()
         self._listed = listed
 
-    def _note_usage(self, request: ChatRequest, batch: list[Delta]) -> None:
-        if isinstance(last := batch[-1], Finished):
-            self._lengths.answered(request.model, last.usage)
-
     async def _get(self, path: str, *, is_beside: bool = False) -> Reply:
         return await self._http.request("GET", self._target(path, is_beside=is_beside))
 
@@ -334,21 +289,6 @@ def _values(query: str) -> Iterator[str]:
 def _is_streamed(reply: Reply, *, is_expected: bool) -> bool:
     """A backend may answer in the other form than it was asked for; what it says it sends is believed."""
     return reply.headers.is_events or (is_expected and not reply.headers.is_json)
-
-
-async def _read_on(reply: Reply, reader: Reader, heard: Heard) -> list[Delta]:
-    """The last batch; those before it are put where they belong as they come. Nobody reads them before the end, so that
-    pieces of the same are joined: a backend may send each character by itself.
-    """
-    while not (reader.ended or reply.is_read):
-        data = reply.at_hand() or await reply.next()
-        if len(data) > _LARGE_READ:
-            await short_turn(_LARGE_READ_COST)
-        if batch := reader.feed(data):
-            heard.append(merged(batch))
-    if not reader.is_cut:
-        reply.release()
-    return reader.finish()
 
 
 async def _raise_for(reply: Reply, asked: Asked) -> None:

@@ -78,12 +78,6 @@ class Histogram:
         if len(new) >= AT_ONCE:
             self._count(key, new)
 
-    def told(self, key: Key) -> list[float]:
-        """What the key was told of since it was last counted, for those who have more to tell it all the time: they
-        append to it themselves, and have it counted when there are `AT_ONCE`.
-        """
-        return self._new[key]
-
     def read(self) -> Reading:
         return Reading(self.family, spreads=self.count())
 

@@ -8,6 +8,7 @@ from typing import Protocol
 from antwort.engine.control import Called
 from antwort.engine.ended import Ended
 from antwort.errors import RateLimited
+from antwort.providers.base import InferenceRecord
 from antwort.telemetry import families
 from antwort.telemetry.counting import Counter, CounterBeside, Gauge, Histogram, Key, Metric, Reading
 from antwort.telemetry.labels import OTHER, REASONS, STATUSES, Names, code_of, method_of, route_of
@@ -137,6 +138,17 @@ class Metrics:
             self._truncated.add((), ended.truncated)
         if ended.first is not None and ended.plan.request.stream:
             self._first_token.add((CHAT, model), ended.first)
+
+    def inference(self, record: InferenceRecord) -> None:
+        """For `Fleet(on_inference=…)`."""
+        key = (CHAT, record.backend, self.model(record.model))
+        error = record.error if record.error in ("", "cancelled") else code_of(record.error)
+        self.inference_time.add((*key, error), record.seconds)
+        if record.first_delta_seconds is not None:
+            self.first_chunk.add(key, record.first_delta_seconds)
+        if record.usage is not None:
+            self.tokens.add((*key, "input"), record.usage.input_tokens)
+            self.tokens.add((*key, "output"), record.usage.output_tokens)
 
     def call(self, called: Called) -> None:
         """For `Engine(on_call=…)`. Those that were refused took no time."""

@@ -7,7 +7,7 @@ import asyncio
 from antwort.errors import BackendError
 from antwort.providers.base import Finished, TextDelta
 from antwort.providers.fleet import Fleet
-from antwort.providers.places import Places, first_free
+from antwort.providers.slots import Slots
 from fleet_kit import HEADERS, FakeBackend, Step, Time, member_of, open_circuit, said
 from http_kit import until
 
@@ -23,25 +23,25 @@ def fleet_with(most: int, *backends: FakeBackend) -> Fleet:
 
 
 def test_there_are_so_many_places_and_no_more() -> None:
-    places = Places(2)
+    places = Slots(2)
     assert [places.take() for _ in range(3)] == [True, True, False]
     places.give_back()
     assert [places.take() for _ in range(2)] == [True, False]
 
 
 def test_without_a_limit_there_is_always_one() -> None:
-    places = Places()
+    places = Slots()
     assert all(places.take() for _ in range(100))
     places.give_back()
 
 
 async def test_a_place_goes_to_whoever_has_waited_longest() -> None:
-    places = Places(1)
+    places = Slots(1)
     places.take()
     order: list[int] = []
 
     async def wait(number: int) -> None:
-        await first_free([places])
+        await Slots.take_first([places])
         order.append(number)
         places.give_back()
 
@@ -54,10 +54,10 @@ async def test_a_place_goes_to_whoever_has_waited_longest() -> None:
 
 
 async def test_one_who_stops_waiting_takes_no_place_along() -> None:
-    a, b = Places(1), Places(1)
+    a, b = Slots(1), Slots(1)
     assert a.take()
     assert b.take()
-    early, late = (asyncio.create_task(first_free([a, b])) for _ in range(2))
+    early, late = (asyncio.create_task(Slots.take_first([a, b])) for _ in range(2))
     await asyncio.sleep(0)
     early.cancel()
     await asyncio.wait({early})
@@ -127,16 +127,16 @@ async def test_who_waits_for_a_place_takes_one_at_a_backend_that_is_back() -> No
 
 
 async def test_one_who_hoped_and_left_takes_no_place_along() -> None:
-    a, b = Places(1), Places(1)
+    a, b = Slots(1), Slots(1)
     assert a.take()
-    left, hoping = (asyncio.create_task(first_free([a], [b])) for _ in range(2))
+    left, hoping = (asyncio.create_task(Slots.take_first([a], [b])) for _ in range(2))
     await asyncio.sleep(0)
     left.cancel()
     await asyncio.wait({left})
-    b.reopened()
+    b.recovered()
     assert await hoping is b
     b.give_back()
-    b.reopened()
+    b.recovered()
     assert [b.take(), b.take(), a.take()] == [True, False, False]
 
 

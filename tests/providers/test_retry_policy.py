@@ -21,11 +21,11 @@ from antwort.errors import (
     RateLimited,
 )
 from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, AnsweredTimeout, NotReady
-from antwort.providers.verdicts import (
+from antwort.providers.retry_policy import (
     circuit_open,
     is_interrupted,
     is_unconnected,
-    may_go_elsewhere,
+    may_fail_over,
     most_telling,
     passes_soon,
 )
@@ -71,7 +71,7 @@ SWAMPED = BackendOverloaded("swamped", retry_after=3)
     ids=str,
 )
 def test_what_an_error_says(error: AntwortError, elsewhere: bool, interrupted: bool, unconnected: bool) -> None:
-    said = (may_go_elsewhere(error), is_interrupted(error), is_unconnected(error))
+    said = (may_fail_over(error), is_interrupted(error), is_unconnected(error))
     assert said == (elsewhere, interrupted, unconnected)
 
 

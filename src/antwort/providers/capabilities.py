@@ -1,4 +1,4 @@
-"""A request that was written for one backend, as another one takes it. Pure."""
+"""What several backends take together, and a request adapted to one of them. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from antwort.api.wire import UNSET, UnsetType, replace
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest
 
 
-def takes(request: ChatRequest, capabilities: Capabilities) -> bool:
-    """Whether a backend with these capabilities can read all that the request carries."""
+def accepts(request: ChatRequest, capabilities: Capabilities) -> bool:
+    """Whether a backend with these capabilities can read every part of the request."""
     if capabilities.vision and capabilities.files:
         return True
     refused = _FILES if capabilities.vision else _PICTURES if capabilities.files else _FILES | _PICTURES
@@ -20,7 +20,7 @@ def takes(request: ChatRequest, capabilities: Capabilities) -> bool:
 def is_too_long(request: ChatRequest, capabilities: Capabilities) -> bool:
     """Whether the request has certainly more tokens than the context."""
     length = capabilities.context_length
-    return length is not None and sum(map(_characters, request.messages)) > length * _LONGEST_TOKEN
+    return length is not None and sum(map(_characters, request.messages)) > length * _MOST_CHARACTERS_PER_TOKEN
 
 
 def _characters(message: ChatMessage) -> int:
@@ -30,16 +30,16 @@ def _characters(message: ChatMessage) -> int:
     return sum(len(part.get("text") or "") for part in content or ()) if isinstance(content, list) else 0
 
 
-_LONGEST_TOKEN = 16
-"""Characters that the tokens of a text have, at the most and on the average."""
+_MOST_CHARACTERS_PER_TOKEN = 16
+"""On the average of a text; no tokenizer comes near it."""
 _PICTURES = frozenset({"image_url", "video_url"})
 _FILES = frozenset({"file"})
 
 
 def widest(several: Sequence[Capabilities]) -> Capabilities:
-    """What at least one of them takes. A request that is written so loses nothing on its way to any of them.
+    """Return what at least one of them takes, so that a request written for it loses nothing on its way to any.
 
-    Grammars are the other way round: what is told in words holds for all of them.
+    Grammars are the other way round: only the form that all of them follow is used.
     """
     first = several[0]
     if all(each == first for each in several):
@@ -62,8 +62,8 @@ def widest(several: Sequence[Capabilities]) -> Capabilities:
     )
 
 
-def suited(request: ChatRequest, capabilities: Capabilities) -> ChatRequest:
-    """The request in the words of a backend with these capabilities; what it has no word for is left out."""
+def adapt(request: ChatRequest, capabilities: Capabilities) -> ChatRequest:
+    """Return the request with the field names of a backend with these capabilities, less what it does not take."""
     limit = request.max_tokens if request.max_tokens is not UNSET else request.max_completion_tokens
     is_whole = capabilities.max_tokens_field == "max_completion_tokens"
     return replace(
@@ -92,7 +92,7 @@ def _message(message: ChatMessage, capabilities: Capabilities) -> ChatMessage:
 
 
 def _plain_choice(choice: str | dict[str, object] | UnsetType) -> str | dict[str, object] | UnsetType:
-    """Without the list of allowed tools: whoever runs the calls holds them against it anyway."""
+    """Leave out the list of allowed tools. The loop enforces it on the calls in any case."""
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         allowed = choice.get("allowed_tools")
         mode = allowed.get("mode") if isinstance(allowed, dict) else None

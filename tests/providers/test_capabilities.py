@@ -8,7 +8,7 @@ import pytest
 
 from antwort.api.wire import UNSET
 from antwort.providers.base import Capabilities, ChatMessage
-from antwort.providers.suited import suited, widest
+from antwort.providers.capabilities import adapt, widest
 from fleet_kit import asking
 
 PLAIN = Capabilities()
@@ -42,7 +42,7 @@ FORCED: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 def test_fields_are_named_as_the_backend_names_them_or_left_out(
     capabilities: Capabilities, given: dict[str, Any], expected: dict[str, Any]
 ) -> None:
-    assert suited(asking(**given), capabilities) == asking(**expected)
+    assert adapt(asking(**given), capabilities) == asking(**expected)
 
 
 @pytest.mark.parametrize("field", ["reasoning", "reasoning_content", None])
@@ -51,7 +51,7 @@ def test_reasoning_stands_where_the_backend_reads_it(field: Any, came_as: Any) -
     request = asking()
     thought: dict[str, Any] = {came_as: "hm"}
     request.messages.append(ChatMessage(role="assistant", content="x", **thought))
-    last = suited(request, Capabilities(reasoning_field=field)).messages[-1]
+    last = adapt(request, Capabilities(reasoning_field=field)).messages[-1]
     found = {name: value for name in ("reasoning", "reasoning_content") if (value := getattr(last, name)) is not UNSET}
     assert found == ({field: "hm"} if field else {})
 
@@ -60,7 +60,7 @@ def test_reasoning_stands_where_the_backend_reads_it(field: Any, came_as: Any) -
 def test_a_developer_is_the_system_where_the_backend_knows_no_developers(capabilities: Capabilities, role: str) -> None:
     request = asking()
     request.messages.insert(0, ChatMessage(role="developer", content="Be brief."))
-    assert [message.role for message in suited(request, capabilities).messages] == [role, "user"]
+    assert [message.role for message in adapt(request, capabilities).messages] == [role, "user"]
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,8 @@ from antwort.errors import AntwortError, BackendError, BackendTimeout, BackendUn
 from antwort.providers import fleet as fleets
 from antwort.providers.base import Finished, TextDelta
 from antwort.providers.circuit_breaker import FAILURE_INTERVAL_SECONDS
-from antwort.providers.fleet import LEAST_PAUSE, BackendStatus, Fleet, Member
-from antwort.providers.resilience import Retrying
-from antwort.providers.watch import FIRST_PAUSE, call_later
+from antwort.providers.fleet import REFRESH_INTERVAL_SECONDS, BackendStatus, Fleet, Member, Retrying
+from antwort.providers.health import FIRST_CHECK_DELAY_SECONDS, call_later
 from fleet_kit import FakeBackend, Time, asking, batches, fleet_of, member_of, said
 from http_kit import until
 
@@ -103,7 +102,7 @@ async def test_a_model_that_is_not_known_is_looked_for_at_once_but_not_all_the_t
     fleet = asked_fleet(a, b, time=time)
     await fleet.open()
     await at_rest()
-    time.now += LEAST_PAUSE
+    time.now += REFRESH_INTERVAL_SECONDS
     b.listed = ["new"]
     assert await said(fleet, "new") == "b"
     looks = a.looks
@@ -131,7 +130,7 @@ async def test_a_list_that_does_not_come_is_not_waited_for_long(monkeypatch: pyt
     a, b, time = FakeBackend("a", models=["other"]), FakeBackend("b"), Time()
     b.gate = asyncio.Event()
     fleet = asked_fleet(a, b, time=time)
-    monkeypatch.setattr(fleets, "PATIENCE", 0.01)
+    monkeypatch.setattr(fleets, "MODEL_TIMEOUT_SECONDS", 0.01)
     assert await said(fleet) == "b"  # the last resort: nobody knows what it has
     await fleet.close()
 
@@ -162,7 +161,7 @@ async def test_a_lost_backend_is_looked_for_in_growing_pauses_until_it_is_back()
     fleet = fleet_of(a, b, time=time)
     a.is_away = True
     assert await said(fleet) == "b"
-    for pause in (FIRST_PAUSE, 2, 4, 8, 10, 10):
+    for pause in (FIRST_CHECK_DELAY_SECONDS, 2, 4, 8, 10, 10):
         assert time.pauses == [pause]
         looks = a.looks
         time.pass_by(pause)
@@ -187,7 +186,7 @@ async def test_one_that_is_back_need_not_wait_until_its_circuit_breaker_is_half_
     stands = fleet.status()[0]
     assert (stands.state, stands.problem) == ("open", "a cannot be reached.")
     a.is_away = False
-    time.pass_by(FIRST_PAUSE)
+    time.pass_by(FIRST_CHECK_DELAY_SECONDS)
     await at_rest()
     stands = fleet.status()[0]
     assert (stands.state, stands.problem) == ("ok", None)
@@ -203,7 +202,7 @@ async def test_one_that_is_back_takes_all_that_come_and_not_one_on_trial() -> No
         with pytest.raises(BackendUnavailable):
             await batches(fleet)
     a.is_away = False
-    time.pass_by(FIRST_PAUSE)
+    time.pass_by(FIRST_CHECK_DELAY_SECONDS)
     await at_rest()
     a.scripts = [[hold, [TextDelta("a")], [Finished("stop")]] for _ in range(5)]
     answers = [asyncio.create_task(said(fleet)) for _ in range(5)]
@@ -241,7 +240,7 @@ async def test_a_model_that_is_gone_from_where_it_was_listed_is_found_where_it_w
         await said(fleet)
     await at_rest()
     assert a.looks == looks  # the last look was a moment ago
-    time.now += LEAST_PAUSE
+    time.now += REFRESH_INTERVAL_SECONDS
     with pytest.raises(ModelNotFound):
         await said(fleet)
     await at_rest()
@@ -254,7 +253,7 @@ async def test_a_model_that_nobody_listed_starts_no_look_by_its_404() -> None:
     fleet = asked_fleet(a, time=time)
     await fleet.open()
     await at_rest()
-    time.now += LEAST_PAUSE
+    time.now += REFRESH_INTERVAL_SECONDS
     a.scripts = [[ModelNotFound("made-up")]]
     with pytest.raises(ModelNotFound):
         await said(fleet, "made-up")
@@ -279,7 +278,7 @@ async def test_nobody_waits_for_a_backend_that_is_known_to_be_lost() -> None:
     a.is_away = True
     assert [model.id for model in await fleet.models()] == ["x"]
     a.gate = asyncio.Event()
-    time.now += LEAST_PAUSE
+    time.now += REFRESH_INTERVAL_SECONDS
     looks = a.looks
     assert [model.id for model in await fleet.models()] == ["x"]
     assert a.looks == looks
@@ -295,7 +294,7 @@ async def test_losing_and_finding_are_logged_once(caplog: pytest.LogCaptureFixtu
         await fleet.check()
         await said(fleet)
     a.is_away = False
-    time.pass_by(FIRST_PAUSE)
+    time.pass_by(FIRST_CHECK_DELAY_SECONDS)
     await until(lambda: status(fleet)[0] == "ok")
     assert [record.getMessage() for record in caplog.records] == [
         "the backend a is out of reach: a cannot be reached.",

@@ -1,0 +1,294 @@
+"""Ask the backends that can answer an inference, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from time import perf_counter
+from types import TracebackType
+from typing import TypeAlias
+
+import msgspec
+
+from antwort.api.wire import replace
+from antwort.errors import AntwortError, ContextTooLong, ModelNotFound
+from antwort.net.connection import CONNECT_SHARE
+from antwort.providers.base import ChatRequest, Delta, Finished, InferenceRecord
+from antwort.providers.capabilities import adapt
+from antwort.providers.member import Member
+from antwort.providers.retry_policy import (
+    circuit_open,
+    is_unconnected,
+    may_fail_over,
+    most_telling,
+    passes_soon,
+)
+from antwort.providers.slots import Slots
+
+CONNECT_SECONDS = 1.8
+"""Seconds in which all candidates together are connected to: below the two for which `response.created` is held back,
+so that the client reads an HTTP error where none can be reached. Only failed connections use it up, not the wait for a
+slot or for the answer of a backend that is connected.
+"""
+LEAST_CONNECT_SECONDS = 0.4
+"""For each of them; and all that one gets that is known to be out of reach."""
+
+OnInference: TypeAlias = Callable[[InferenceRecord], None]
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """A backend that can answer an inference."""
+
+    member: Member
+    model: str
+    """The name of the model there."""
+    weight: int
+    is_small: bool = False
+    """Whether the request is certainly longer than its context."""
+
+    @property
+    def wait(self) -> float:
+        """Seconds until its circuit breaker lets a request pass; 0: now."""
+        return self.member.breakers.wait(self.model)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether it can be reached, as far as is known. A half-open circuit breaker gets its trial."""
+        return not self.member.is_out_of_reach and self.wait == 0
+
+    @property
+    def rank(self) -> int:
+        """Healthy ones come first, and among these the ones that answer with errors last."""
+        return 2 if not self.is_healthy else 1 if self.member.is_failing(self.model) else 0
+
+    @property
+    def context_length(self) -> int | None:
+        return self.member.capabilities(self.model).context_length
+
+    def adapt(self, request: ChatRequest) -> ChatRequest:
+        """Return a request that was written for several backends as this one takes it."""
+        return adapt(request, self.member.capabilities(self.model))
+
+
+class Failover:
+    """The candidates of one inference, asked in their order as long as nothing of an answer has come."""
+
+    __slots__ = ("_clock", "_connect_seconds", "_errors", "_is_shared", "_left", "_on_inference", "_request", "_tried")
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        request: ChatRequest,
+        *,
+        is_shared: bool,
+        clock: Callable[[], float],
+        on_inference: OnInference | None,
+    ) -> None:
+        """`is_shared`: the request was written for several backends, and must be adapted to the one that is asked."""
+        self._left = [*candidates]
+        self._request, self._is_shared = request, is_shared
+        self._clock, self._on_inference = clock, on_inference
+        self._connect_seconds = CONNECT_SECONDS if len(self._left) > 1 else None
+        self._tried: list[Candidate] = []
+        self._errors: list[AntwortError] = []
+
+    async def next(self) -> Attempt:
+        """Begin an attempt at the next candidate, with a slot there. Raises the most telling error if none is left."""
+        candidate = next((each for each in self._left if not each.is_small and _takes_slot(each)), None)
+        if candidate is None:
+            candidate = await self._wait_for_slot()
+        self._left.remove(candidate)
+        member, request = candidate.member, self._request
+        if self._is_shared:
+            request = candidate.adapt(request)
+        if candidate.model != request.model:
+            request = replace(request, model=candidate.model)
+        if self._connect_seconds is not None:
+            askable = 1 + sum(not each.wait for each in self._left)
+            share = 0.0 if member.is_out_of_reach else self._connect_seconds / askable
+            CONNECT_SHARE.set(max(LEAST_CONNECT_SECONDS, share))
+        return Attempt(candidate, request, self._clock, self._on_inference)
+
+    async def _wait_for_slot(self) -> Candidate:
+        """Wait for a slot of a healthy candidate, or of one that recovers meanwhile. Candidates with a context that is
+        too small come when no other one is healthy, those out of reach when none is. Open circuit breakers are errors.
+        """
+        while askable := [each for each in self._left if not each.wait]:
+            healthy = [each for each in askable if each.is_healthy]
+            fitting = [each for each in healthy if not each.is_small]
+            hopeful = fitting or healthy or askable[:1]
+            chosen = next((each for each in hopeful if each.member.slots.take()), None)
+            if chosen is None:
+                others = [each for each in self._left if each not in hopeful and not (fitting and each.is_small)]
+                free = await Slots.take_first(
+                    [each.member.slots for each in hopeful], [each.member.slots for each in others]
+                )
+                chosen = next(each for each in self._left if each.member.slots is free)
+            if not chosen.wait:
+                return chosen
+            chosen.member.slots.give_back()  # its circuit breaker has opened meanwhile
+        self._errors.extend(circuit_open(each.wait) for each in self._left)
+        raise most_telling(_worth_waiting_for(self._tried, self._errors) or self._errors)
+
+    def failed(self, attempt: Attempt, error: AntwortError) -> None:
+        """Note a failed attempt. Raises the error as the client may read it unless another candidate is to be asked."""
+        if self._connect_seconds is not None:
+            CONNECT_SHARE.set(None)
+            if is_unconnected(error):
+                self._connect_seconds -= self._clock() - attempt.began
+        candidate = attempt.candidate
+        if isinstance(error, ContextTooLong):
+            length = error.limit or candidate.context_length
+            self._left = [each for each in self._left if length is None or (each.context_length or length + 1) > length]
+            if candidate.is_small:  # that much is known, whether the backend says it or not
+                error.limit = error.limit or candidate.context_length
+        told = error
+        if isinstance(error, ModelNotFound) and candidate.model != self._request.model:
+            told = ModelNotFound(self._request.model)  # the client knows the model by this name
+        self._tried.append(candidate)
+        self._errors.append(told)
+        if attempt.has_begun or not may_fail_over(error):
+            raise told from error.__cause__
+
+
+def _takes_slot(candidate: Candidate) -> bool:
+    return candidate.is_healthy and candidate.member.slots.take()
+
+
+def _worth_waiting_for(tried: Sequence[Candidate], errors: Sequence[AntwortError]) -> Sequence[AntwortError]:
+    """Return the errors that pass soon, of candidates that may take what others have found too long: a request that
+    has only to wait need not be shortened. `errors` are those of `tried`, in their order, and may be more.
+    """
+    asked = list(zip(tried, errors, strict=False))
+    too_long = [error.limit or each.context_length or 0 for each, error in asked if isinstance(error, ContextTooLong)]
+    if not too_long:
+        return ()
+    most = max(too_long)
+    waiting = [each for each in asked if passes_soon(each[1]) and not each[0].is_small]
+    return [error for each, error in waiting if (each.context_length or most + 1) > most]
+
+
+class Attempt:
+    """One inference at one backend, where it holds a slot from its making to the end of its `with`.
+
+    It is one request to the backend, or several where tool calls are emulated: as long as there is a `request`, `start`
+    sends it, `feed` takes each batch of the answer, and `finish` ends it. The outcome counts for the backend's health.
+    """
+
+    __slots__ = (
+        "_emulated",
+        "_first_delta_at",
+        "_last_batch",
+        "_on_inference",
+        "_started_at",
+        "_trial",
+        "began",
+        "candidate",
+        "has_answered",
+        "has_begun",
+        "request",
+    )
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        request: ChatRequest,
+        clock: Callable[[], float],
+        on_inference: OnInference | None,
+    ) -> None:
+        member = candidate.member
+        self.candidate = candidate
+        self.began = clock()
+        self._on_inference = on_inference
+        self._trial = member.breakers.enter(candidate.model) if member.breakers.by_model else None
+        self._emulated = (
+            None
+            if member.emulation is None
+            else member.emulation.begin(request, member.provider.capabilities(candidate.model))
+        )
+        self.request: ChatRequest | None = request if self._emulated is None else self._emulated.request
+        """What to ask the backend next; None when the attempt is over."""
+        self.has_answered = False
+        self.has_begun = False
+        """Whether a delta has gone out: from then on no other backend may answer."""
+        self._started_at = 0.0
+        self._first_delta_at = 0.0
+        self._last_batch: list[Delta] = []
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Give the slot back, and report the outcome. An exception that is not ours says nothing about the backend:
+        the client has left, or the run was stopped.
+        """
+        member, model = self.candidate.member, self.candidate.model
+        if error is None:
+            if not self.has_answered:
+                member.answered()
+            if member.failing:
+                member.failing.pop(model, None)
+        elif isinstance(error, AntwortError):
+            member.failed(error, model, self._trial)
+        if self._started_at:
+            self._record("cancelled")
+        if self._trial is not None:
+            member.breakers.leave(model, self._trial)
+        if not member.slots.is_unlimited:
+            member.slots.give_back()
+
+    def start(self) -> AsyncGenerator[list[Delta], None]:
+        """Send the request."""
+        assert self.request is not None
+        self._started_at, self._first_delta_at, self._last_batch = perf_counter(), 0.0, []
+        return self.candidate.member.provider.infer(self.request)
+
+    def feed(self, batch: list[Delta]) -> list[Delta]:
+        """Take a batch of the answer, and return what may go out now."""
+        if not self.has_answered:
+            self.has_answered = True
+            self.candidate.member.answered()
+            if CONNECT_SHARE.get() is not None:
+                CONNECT_SHARE.set(None)
+        if batch:
+            if not self._last_batch:
+                self._first_delta_at = perf_counter()
+            self._last_batch = batch
+        if self._emulated is not None:
+            batch = self._emulated.feed(batch)
+        if batch:
+            self.has_begun = True
+        return batch
+
+    def finish(self, error: AntwortError | None = None) -> list[Delta]:
+        """End the answer to the request, or its failure, and return what goes out now. Raises the error that stands."""
+        self._record("" if error is None else error.code)
+        if self._emulated is None:
+            self.request = None
+            if error is not None:
+                raise error
+            return []
+        out = self._emulated.finish(error)
+        self.request = self._emulated.request
+        self.has_begun = self.has_begun or bool(out)
+        return out
+
+    def _record(self, error: str) -> None:
+        if self._on_inference is not None:
+            assert self.request is not None
+            end = self._last_batch[-1] if self._last_batch else None
+            is_finished = isinstance(end, Finished)
+            self._on_inference(
+                InferenceRecord(
+                    self.candidate.member.name,
+                    self.request.model,
+                    perf_counter() - self._started_at,
+                    self._first_delta_at - self._started_at
+                    if self._first_delta_at and self.request.stream is True
+                    else None,
+                    "" if is_finished else error,
+                    end.usage if is_finished else None,
+                )
+            )
+        self._started_at = 0.0
