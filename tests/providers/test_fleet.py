@@ -27,7 +27,7 @@ from antwort.net.connection import CONNECT_SHARE
 from antwort.providers.base import Capabilities, ChatMessage, ChatRequest, Delta, Finished, TextDelta
 from antwort.providers.candidates import LEAST_SHARE
 from antwort.providers.circuit_breaker import FAILURE_INTERVAL_SECONDS, TRIAL_RETRY_SECONDS
-from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT, AnsweredTimeout, NotReady
+from antwort.providers.errors import CLOSED, CONNECT_TIMEOUT, AnsweredTimeout, NotReady
 from antwort.providers.fleet import Fleet, Member
 from antwort.providers.resilience import Retrying
 from antwort.providers.rounds import CONNECTING

@@ -19,7 +19,7 @@ from antwort.doctor.engines import OWN_ENDPOINTS, Facts, chat_models, facts_of, 
 from antwort.doctor.findings import UNASKED, Examination, Finding, Value, outcome
 from antwort.doctor.questions import Manner
 from antwort.doctor.tool_verdicts import Choice, Tools, judge
-from antwort.providers.failures import retry_after
+from antwort.providers.errors import retry_after
 
 PATIENCE = 60.0
 """Seconds for one inference: a model may have to be loaded first."""

@@ -17,7 +17,7 @@ from antwort.api.wire import UNSET, UnsetType, Wire, encode, replace
 from antwort.errors import AntwortError, ContextTooLong, ModelNotFound
 from antwort.net.exchange import HttpFault
 from antwort.providers.base import ATTACHMENT_TOKENS, ChatMessage, ChatRequest, ChatTool
-from antwort.providers.failures import Asked, error_for
+from antwort.providers.errors import Asked, error_for
 from antwort.providers.native_request import native_request
 from antwort.providers.reading import UNREADABLE
 

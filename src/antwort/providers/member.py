@@ -15,7 +15,7 @@ from antwort.identity import TENANT
 from antwort.notes import reason_behind
 from antwort.providers.base import Provider
 from antwort.providers.circuit_breaker import CircuitBreakers, remember
-from antwort.providers.failures import CheckRefused, NotReady
+from antwort.providers.errors import CheckRefused, NotReady
 from antwort.providers.places import Places
 from antwort.providers.routing import Known
 from antwort.providers.verdicts import is_interrupted, is_unconnected, may_go_elsewhere

@@ -6,7 +6,7 @@ from antwort.api.steps import Steps
 from antwort.api.wire import encode
 from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.counting import by_native_input_tokens
-from antwort.providers.failures import Asked
+from antwort.providers.errors import Asked
 from antwort.providers.native_request import native_request
 from antwort.providers.reading import Reader
 from antwort.providers.remote import Pool, Remote, Timeouts, written_steps

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from antwort.api.responses import Model
 from antwort.errors import AntwortError, BackendTimeout, BackendUnavailable, RateLimited
 from antwort.providers.base import Capabilities, ChatRequest, Delta, Heard, Provider, count_at, whole_of
-from antwort.providers.failures import CLOSED, CONNECT_TIMEOUT
+from antwort.providers.errors import CLOSED, CONNECT_TIMEOUT
 from antwort.providers.gathered import Gathered
 
 
