@@ -7,7 +7,7 @@ from antwort.doctor.answers import Answer
 from antwort.doctor.engines import Facts
 from antwort.doctor.findings import Finding, Value
 from antwort.providers.errors import overflow_in
-from antwort.providers.lengths import LEAST
+from antwort.providers.models import MIN_CONTEXT_TOKENS
 
 SMALL_CONTEXT = 8192
 
@@ -39,7 +39,7 @@ def about_context(
 
 def is_believed(size: int | None) -> bool:
     """Whether a server goes by it."""
-    return size is not None and size >= LEAST
+    return size is not None and size >= MIN_CONTEXT_TOKENS
 
 
 def about_counts(counted: int | None) -> Finding:

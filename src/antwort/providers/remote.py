@@ -30,8 +30,7 @@ from antwort.net.http import HttpClient, Pool, Reply
 from antwort.providers.base import Capabilities, ChatRequest, Delta, Finished, Heard
 from antwort.providers.counting import Counter, Told, Way
 from antwort.providers.errors import CLOSED, CONNECT_TIMEOUT, REFUSED_CREDENTIALS, Asked, CheckRefused, error_for
-from antwort.providers.lengths import Lengths, corrected, told_beside
-from antwort.providers.listing import listed_models
+from antwort.providers.models import Lengths, corrected, listed_models, told_beside
 from antwort.providers.reading import OUTPUT_BYTES, Reader, merged, within_body
 
 __all__ = ["Pool", "Remote", "Timeouts"]
