@@ -8,11 +8,11 @@ from antwort.api.steps import Steps
 from antwort.api.wire import UNSET, encode, replace
 from antwort.providers.base import Capabilities, ChatRequest, Delta
 from antwort.providers.chunks import ChunkReader, WholeReader, read_whole
-from antwort.providers.counting import by_input_tokens, by_template, by_tokenize
 from antwort.providers.errors import Asked
 from antwort.providers.plain import read_plain
 from antwort.providers.reading import Reader
 from antwort.providers.remote import Pool, Remote, Timeouts, written_steps
+from antwort.providers.token_counter import by_input_tokens, by_template, by_tokenize
 
 __all__ = ["ChatProvider", "Pool", "Timeouts"]
 
